@@ -1,0 +1,41 @@
+"""Build Warren: the hot modules are compiled with mypyc when a C compiler is there, and run interpreted when not.
+
+WARREN_COMPILE=0 skips compilation. A failed compilation is an error, not a fall-back: silently slow is worse.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+
+COMPILED_PACKAGES = ("amqp", "exchanges", "queues", "channels")
+# The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing.
+INTERPRETED = {"__init__.py", "methods.py", "specification.py", "metadata.py", "errors.py"}
+COMPILED_MODULES = ("server/reactor.py",)
+
+
+def compiled_sources() -> list[str]:
+    root = Path(__file__).parent / "warren"
+    found = [path for package in COMPILED_PACKAGES for path in sorted((root / package).glob("*.py"))]
+    found += [root / module for module in COMPILED_MODULES if (root / module).exists()]
+    return [str(path.relative_to(root.parent)) for path in found if path.name not in INTERPRETED]
+
+
+def has_compiler() -> bool:
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    return shutil.which(command.split()[0]) is not None
+
+
+if os.environ.get("WARREN_COMPILE", "1") == "0" or not has_compiler():
+    print("warren: no C compiler used: the engine will run interpreted, several times slower", file=sys.stderr)
+    setup()
+else:
+    from mypyc.build import mypycify
+
+    options = ["--config-file", "pyproject.toml"]
+    setup(ext_modules=mypycify(options + compiled_sources(), opt_level="3", debug_level="0", group_name="warren_engine"))

@@ -1,0 +1,1 @@
+"""AMQP 0-9-1 on the wire: the leaf that every other package may import."""

@@ -1,0 +1,100 @@
+"""What one connection has still to be sent: written by the engine, taken by the shell once per turn.
+
+1. Bytes leave in the order in which they were written.
+2. An outbox with bytes in it is on the broker's `dirty` list, exactly once, until it is taken.
+3. ``writable`` is False from the moment when more than `soft_limit_bytes` wait until the peer has taken them all.
+   Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
+
+Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+# Below this a copy is cheaper than another element of the gathering write.
+CHUNK_MIN_BYTES: Final = 8192
+SOFT_LIMIT_BYTES: Final = 1 << 20
+# A writer that grew beyond this is given back instead of reused, so that an idle connection holds no buffer.
+REUSE_MAX_BYTES: Final = 2048
+
+
+class Outbox:
+    """The bytes waiting for one peer. ``key`` is the shell's name for the connection."""
+
+    def __init__(self, key: int, dirty: list[Outbox], soft_limit_bytes: i64 = SOFT_LIMIT_BYTES) -> None:
+        self.key = key
+        self.writer = BytesWriter()
+        self.writable: bool = True
+        self.soft_limit_bytes: i64 = soft_limit_bytes
+        self.in_flight_bytes: i64 = 0  # taken by the shell, not yet by the socket
+        self.sent_bytes: i64 = 0
+        self._chunks: list[bytes] = []
+        self._chunks_bytes: i64 = 0
+        self._queued: bool = False
+        self._dirty = dirty
+
+    def touch(self) -> None:
+        """Put this outbox on the dirty list. Call before or after writing to ``writer``."""
+        if not self._queued:
+            self._queued = True
+            self._dirty.append(self)
+
+    def write(self, data: bytes) -> None:
+        """Append small `data`, a reply for instance."""
+        if not self._queued:
+            self._queued = True
+            self._dirty.append(self)
+        self.writer.write(data)
+
+    def write_chunk(self, data: bytes) -> None:
+        """Append `data` without copying it, behind everything written so far."""
+        writer = self.writer
+        if len(writer):
+            head = writer.getvalue()
+            self._chunks.append(head)
+            self._chunks_bytes += len(head)
+            self._reset_writer()
+        self._chunks.append(data)
+        self._chunks_bytes += len(data)
+        self.check_limit()
+
+    def _reset_writer(self) -> None:
+        if len(self.writer) <= REUSE_MAX_BYTES:
+            self.writer.truncate(0)
+        else:
+            self.writer = BytesWriter()
+
+    def waiting_bytes(self) -> i64:
+        """Return how much the peer has still to take."""
+        return self._chunks_bytes + len(self.writer) + self.in_flight_bytes
+
+    def check_limit(self) -> None:
+        """Stop deliveries when too much is waiting."""
+        if self._chunks_bytes + len(self.writer) + self.in_flight_bytes > self.soft_limit_bytes:
+            self.writable = False
+
+    def take(self) -> list[bytes]:
+        """Hand everything to the shell, which owns it from now on and reports back through `sent`."""
+        self._queued = False
+        chunks = self._chunks
+        if len(self.writer):
+            chunks.append(self.writer.getvalue())
+            self._reset_writer()
+        self._chunks = []
+        self._chunks_bytes = 0
+        for chunk in chunks:
+            self.in_flight_bytes += len(chunk)
+        return chunks
+
+    def sent(self, size: i64) -> bool:
+        """Note that the socket accepted `size` bytes; return True when deliveries may start again."""
+        self.in_flight_bytes -= size
+        self.sent_bytes += size
+        if self.writable or self.in_flight_bytes + self._chunks_bytes + len(self.writer) > 0:
+            return False
+        self.writable = True
+        return True

@@ -1,0 +1,213 @@
+"""The 14 properties of a basic content header: a check for every message, decoding only for who needs it.
+
+    content header payload = class:u16 weight:u16 body_size:u64 flags:u16 [more flags] property*
+
+Properties stand in flag order, content-type (bit 15) first, cluster-id (bit 2) last; bit 0 announces another flag
+word, which basic never uses.
+
+1. `scan_properties` accepts exactly what `decode_properties` can decode.
+2. Strings keep their bytes: they are decoded with ``surrogateescape``, so re-encoding is the identity.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i16_be, read_i64_be
+from mypy_extensions import i64
+
+from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
+from warren.amqp.field_table import TableWalker
+
+CONTENT_TYPE: Final = 0x8000
+CONTENT_ENCODING: Final = 0x4000
+HEADERS: Final = 0x2000
+DELIVERY_MODE: Final = 0x1000
+PRIORITY: Final = 0x0800
+CORRELATION_ID: Final = 0x0400
+REPLY_TO: Final = 0x0200
+EXPIRATION: Final = 0x0100
+MESSAGE_ID: Final = 0x0080
+TIMESTAMP: Final = 0x0040
+TYPE: Final = 0x0020
+USER_ID: Final = 0x0010
+APP_ID: Final = 0x0008
+CLUSTER_ID: Final = 0x0004
+
+PERSISTENT: Final = 2
+# Where the flag word stands in a content header *payload*, and how long a header without properties is.
+FLAGS_OFFSET: Final = 12
+MIN_HEADER_BYTES: Final = 14
+
+
+def _malformed(what: str) -> ConnectionException:
+    return ConnectionException(SYNTAX_ERROR, f"malformed content header: {what}")
+
+
+def scan_properties(data: bytes, start: i64, end: i64) -> i64:
+    """Check the properties of the content header payload ``data[start:end]`` and return its flag word.
+
+    Bit 1 of the result, unused by AMQP, is set when the message is persistent.
+
+    Raises:
+        ConnectionException: 502, a length does not add up; 502 or 501, the headers table is malformed.
+    """
+    if end - start < MIN_HEADER_BYTES:
+        raise _malformed("too short")
+    flags: i64 = i64(read_i16_be(data, start + 12)) & 0xFFFF
+    if flags & 3:
+        raise _malformed("unknown property flags")
+    pos: i64 = start + 14
+    persistent: i64 = 0
+    bit: i64 = 0x8000
+    while bit > 2:
+        if flags & bit:
+            if bit == 0x2000:
+                walker = TableWalker(data, pos, end)
+                walker.skip_table(1)
+                pos = walker.pos
+            elif bit == 0x1000:
+                if pos < end and data[pos] == PERSISTENT:
+                    persistent = 2
+                pos += 1
+            elif bit == 0x0800:
+                pos += 1
+            elif bit == 0x0040:
+                pos += 8
+            else:
+                if pos >= end:
+                    raise _malformed("too short")
+                pos += 1 + i64(data[pos])
+            if pos > end:
+                raise _malformed("too short")
+        bit >>= 1
+    if pos != end:
+        raise _malformed("bytes after the last property")
+    return flags | persistent
+
+
+class BasicProperties:
+    """Decoded properties. None: not present. ``headers`` is the encoded table, length prefix included."""
+
+    def __init__(self) -> None:
+        self.content_type: str | None = None
+        self.content_encoding: str | None = None
+        self.headers: bytes | None = None
+        self.delivery_mode: int | None = None
+        self.priority: int | None = None
+        self.correlation_id: str | None = None
+        self.reply_to: str | None = None
+        self.expiration: str | None = None
+        self.message_id: str | None = None
+        self.timestamp: int | None = None
+        self.type: str | None = None
+        self.user_id: str | None = None
+        self.app_id: str | None = None
+        self.cluster_id: str | None = None
+
+    def encode(self) -> bytes:
+        """Return flag word and property list, ready to stand behind the body size in a content header."""
+        flags = 0
+        parts: list[bytes] = []
+        strings_before = ((CONTENT_TYPE, self.content_type), (CONTENT_ENCODING, self.content_encoding))
+        for bit, text in strings_before:
+            if text is not None:
+                flags |= bit
+                parts.append(_shortstr(text))
+        if self.headers is not None:
+            flags |= HEADERS
+            parts.append(self.headers)
+        if self.delivery_mode is not None:
+            flags |= DELIVERY_MODE
+            parts.append(self.delivery_mode.to_bytes(1, "big"))
+        if self.priority is not None:
+            flags |= PRIORITY
+            parts.append(self.priority.to_bytes(1, "big"))
+        strings_middle = (
+            (CORRELATION_ID, self.correlation_id),
+            (REPLY_TO, self.reply_to),
+            (EXPIRATION, self.expiration),
+            (MESSAGE_ID, self.message_id),
+        )
+        for bit, text in strings_middle:
+            if text is not None:
+                flags |= bit
+                parts.append(_shortstr(text))
+        if self.timestamp is not None:
+            flags |= TIMESTAMP
+            parts.append(self.timestamp.to_bytes(8, "big"))
+        strings_after = (
+            (TYPE, self.type),
+            (USER_ID, self.user_id),
+            (APP_ID, self.app_id),
+            (CLUSTER_ID, self.cluster_id),
+        )
+        for bit, text in strings_after:
+            if text is not None:
+                flags |= bit
+                parts.append(_shortstr(text))
+        return flags.to_bytes(2, "big") + b"".join(parts)
+
+
+def _shortstr(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogateescape")
+    assert len(raw) <= 255
+    return bytes([len(raw)]) + raw
+
+
+def decode_properties(data: bytes, start: i64, end: i64) -> BasicProperties:
+    """Decode the properties of the content header payload ``data[start:end]``.
+
+    Raises:
+        ConnectionException: as `scan_properties`.
+    """
+    flags: i64 = scan_properties(data, start, end)
+    result = BasicProperties()
+    pos: i64 = start + 14
+    bit: i64 = 0x8000
+    while bit > 2:
+        if flags & bit:
+            if bit == 0x2000:
+                walker = TableWalker(data, pos, end)
+                walker.skip_table(1)
+                result.headers = data[pos : walker.pos]
+                pos = walker.pos
+            elif bit == 0x1000:
+                result.delivery_mode = int(data[pos])
+                pos += 1
+            elif bit == 0x0800:
+                result.priority = int(data[pos])
+                pos += 1
+            elif bit == 0x0040:
+                result.timestamp = int(read_i64_be(data, pos)) & 0xFFFFFFFFFFFFFFFF
+                pos += 8
+            else:
+                length: i64 = data[pos]
+                text = data[pos + 1 : pos + 1 + length].decode("utf-8", "surrogateescape")
+                pos += 1 + length
+                _set_string(result, bit, text)
+        bit >>= 1
+    return result
+
+
+def _set_string(properties: BasicProperties, bit: i64, text: str) -> None:
+    if bit == CONTENT_TYPE:
+        properties.content_type = text
+    elif bit == CONTENT_ENCODING:
+        properties.content_encoding = text
+    elif bit == CORRELATION_ID:
+        properties.correlation_id = text
+    elif bit == REPLY_TO:
+        properties.reply_to = text
+    elif bit == EXPIRATION:
+        properties.expiration = text
+    elif bit == MESSAGE_ID:
+        properties.message_id = text
+    elif bit == TYPE:
+        properties.type = text
+    elif bit == USER_ID:
+        properties.user_id = text
+    elif bit == APP_ID:
+        properties.app_id = text
+    else:
+        properties.cluster_id = text

@@ -1,0 +1,234 @@
+"""Who may do what: users, their permissions, and the one place that decides.
+
+1. Every operation on an exchange or queue asks `Principal.authorize` (or `authorize_topic`) first; the operations and
+   what they ask for are the table of RabbitMQ's access control page.
+2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
+   and cached publish routes, which embed a granted permission, are forgotten.
+3. Patterns are RE2, unanchored; ``""`` matches nothing. They are compiled once; answers are cached per name, boundedly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import re2
+from mypy_extensions import i64
+
+from warren.amqp.errors import ACCESS_REFUSED, ChannelException
+from warren.queues.message import Envelope
+from warren.queues.metadata import (
+    PermissionDelete,
+    PermissionPut,
+    TopicPermissionDelete,
+    TopicPermissionPut,
+    UserDelete,
+    UserPut,
+)
+from warren.queues.queue import Queue
+
+CONFIGURE: Final = 0
+WRITE: Final = 1
+READ: Final = 2
+ACTIONS: Final = ("configure", "write", "read")
+PATTERN_MAX_BYTES: Final = 1024
+ANSWERS_MAX: Final = 4096
+ROUTES_MAX: Final = 4096
+
+AccessChange = (
+    UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPermissionPut | TopicPermissionDelete
+)
+
+
+class Pattern:
+    """A compiled permission pattern.
+
+    Raises:
+        ValueError: not a regular expression of RE2, or longer than `PATTERN_MAX_BYTES`.
+    """
+
+    def __init__(self, text: str) -> None:
+        if len(text.encode()) > PATTERN_MAX_BYTES:
+            raise ValueError(f"pattern longer than {PATTERN_MAX_BYTES} bytes")
+        self.text = text
+        self._compiled: Any = None
+        if text not in ("", "^$", ".*"):
+            try:
+                self._compiled = re2.compile(text)
+            except re2.error as error:
+                raise ValueError(f"pattern '{text}': {error}") from None
+
+    def matches(self, name: str) -> bool:
+        if self._compiled is not None:
+            return self._compiled.search(name) is not None
+        return self.text == ".*" or (self.text == "^$" and name == "")
+
+
+class Route:
+    """What publishing with certain arguments of basic.publish means for one principal.
+
+    ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message.
+    """
+
+    def __init__(
+        self, envelope: Envelope, queues: list[Queue], cacheable: bool, mandatory: bool, immediate: bool
+    ) -> None:
+        self.envelope = envelope
+        self.queues = queues
+        self.cacheable: bool = cacheable
+        self.mandatory: bool = mandatory
+        self.immediate: bool = immediate
+
+
+class Principal:
+    """A user in a vhost, shared by all connections that logged in so."""
+
+    def __init__(self, user: UserPut, vhost: str) -> None:
+        self.user = user
+        self.vhost = vhost
+        self.allowed: bool = False  # may use the vhost at all
+        self.routes: dict[bytes, Route] = {}
+        self.routes_version: i64 = 0
+        self._patterns: list[Pattern] = []
+        self._topic_patterns: dict[str, tuple[Pattern, Pattern]] = {}
+        self._answers: dict[tuple[int, str], bool] = {}
+
+    def grant(
+        self, permission: PermissionPut | None, topics: list[TopicPermissionPut], user: UserPut
+    ) -> None:
+        """Set what the catalogue says now."""
+        self.user = user
+        self.allowed = permission is not None
+        self._patterns = []
+        if permission is not None:
+            for text in (permission.configure, permission.write, permission.read):
+                self._patterns.append(Pattern(text))
+        self._topic_patterns = {
+            topic.exchange: (Pattern(self._expand(topic.write)), Pattern(self._expand(topic.read)))
+            for topic in topics
+        }
+        self._answers = {}
+        self.routes = {}
+
+    def _expand(self, pattern: str) -> str:
+        # Substituted values are escaped: a user called ".*" must not widen a pattern.
+        pattern = pattern.replace("{username}", re2.escape(self.user.name))
+        return pattern.replace("{vhost}", re2.escape(self.vhost))
+
+    def may(self, action: int, name: str) -> bool:
+        """Tell whether `action` on the exchange or queue called `name` is granted."""
+        if not self.allowed:
+            return False
+        question = (action, name)
+        answer = self._answers.get(question)
+        if answer is None:
+            answer = self._patterns[action].matches(name)
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers = {}
+            self._answers[question] = answer
+        return answer
+
+    def authorize(self, action: int, kind: str, name: str) -> None:
+        """Make sure that `action` on the `kind` (exchange or queue) called `name` is granted.
+
+        Raises:
+            ChannelException: 403.
+        """
+        asked = "amq.default" if name == "" and kind == "exchange" else name
+        if not self.may(action, asked):
+            raise ChannelException(
+                ACCESS_REFUSED,
+                f"{ACTIONS[action]} access to {kind} '{asked}' in vhost '{self.vhost}' refused for user "
+                f"'{self.user.name}'",
+            )
+
+    def authorize_topic(self, action: int, exchange: str, routing_key: str) -> None:
+        """Make sure that the topic permission, if there is one for `exchange`, covers `routing_key`.
+
+        Raises:
+            ChannelException: 403.
+        """
+        patterns = self._topic_patterns.get(exchange)
+        if patterns is None:
+            return
+        pattern = patterns[0] if action == WRITE else patterns[1]
+        if not pattern.matches(routing_key):
+            raise ChannelException(
+                ACCESS_REFUSED,
+                f"{ACTIONS[action]} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
+                f"'{self.vhost}' refused for user '{self.user.name}'",
+            )
+
+
+class AccessControl:
+    """All users and permissions, and the principals that are logged in with them."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.users: dict[str, UserPut] = {}
+        self.permissions: dict[tuple[str, str], PermissionPut] = {}
+        self.topic_permissions: dict[tuple[str, str, str], TopicPermissionPut] = {}
+        self._principals: dict[tuple[str, str], Principal] = {}
+        self._on_change = on_change
+
+    def get(self, name: str) -> UserPut | None:
+        """Return the user called `name`."""
+        return self.users.get(name)
+
+    def maybe_principal(self, user: str, vhost: str) -> Principal | None:
+        """Return the principal of `user` in `vhost`; None when the user may not enter it."""
+        if user not in self.users or (user, vhost) not in self.permissions:
+            return None
+        key = (user, vhost)
+        principal = self._principals.get(key)
+        if principal is None:
+            principal = Principal(self.users[user], vhost)
+            self._refresh(principal)
+            self._principals[key] = principal
+        return principal
+
+    def apply(self, change: AccessChange) -> None:
+        """Apply a change and make it hold for everybody who is logged in.
+
+        Raises:
+            ValueError: a pattern is not a regular expression. Nothing is changed.
+        """
+        if isinstance(change, UserPut):
+            self.users[change.name] = change
+        elif isinstance(change, UserDelete):
+            self.users.pop(change.name, None)
+            for key in [key for key in self.permissions if key[0] == change.name]:
+                del self.permissions[key]
+            for topic_key in [key for key in self.topic_permissions if key[0] == change.name]:
+                del self.topic_permissions[topic_key]
+        elif isinstance(change, PermissionPut):
+            for text in (change.configure, change.write, change.read):
+                Pattern(text)
+            self.permissions[(change.user, change.vhost)] = change
+        elif isinstance(change, PermissionDelete):
+            self.permissions.pop((change.user, change.vhost), None)
+        elif isinstance(change, TopicPermissionPut):
+            for text in (change.write, change.read):
+                Pattern(text)
+            self.topic_permissions[(change.user, change.vhost, change.exchange)] = change
+        else:
+            for topic_key in [key for key in self.topic_permissions if key[:2] == (change.user, change.vhost)]:
+                if change.exchange in ("", topic_key[2]):
+                    del self.topic_permissions[topic_key]
+        affected = change.name if isinstance(change, UserPut | UserDelete) else change.user
+        for principal in self._principals.values():
+            if principal.user.name == affected:
+                self._refresh(principal)
+        self._on_change()
+
+    def forget_vhost(self, vhost: str) -> None:
+        """Drop the permissions of a deleted vhost."""
+        for key in [key for key in self.permissions if key[1] == vhost]:
+            self.apply(PermissionDelete(key[0], vhost))
+            self.apply(TopicPermissionDelete(key[0], vhost, ""))
+
+    def _refresh(self, principal: Principal) -> None:
+        user = self.users.get(principal.user.name, principal.user)
+        key = (principal.user.name, principal.vhost)
+        topics = [put for topic, put in self.topic_permissions.items() if topic[:2] == key]
+        principal.grant(self.permissions.get(key), topics, user)
+

@@ -1,0 +1,290 @@
+"""The broker as one deterministic machine: no socket, no disk, no clock.
+
+In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits (`committed`), answers to login
+requests, alarms, administrative changes. Out: bytes in outboxes (`take_dirty`), login requests, metadata changes in
+the journal, connections that ended, notices for the log.
+
+1. The shell calls `end_turn` after feeding connections and before flushing; deliveries and confirms are written there.
+2. `has_work` tells that another turn is due although no socket has anything to read.
+3. Nothing here waits. Whatever needs waiting pauses a connection: its input stays where it is, at last in the peer.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Final
+
+from warren.amqp.outbox import Outbox
+from warren.channels.access import AccessControl
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection, LoginRequest
+from warren.channels.fast_path import PAUSED_ALARM, Shared
+from warren.queues.metadata import (
+    BindingPut,
+    ExchangePut,
+    MetadataChange,
+    MetadataJournal,
+    PermissionDelete,
+    PermissionPut,
+    QueuePut,
+    TopicPermissionDelete,
+    TopicPermissionPut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
+from warren.queues.queue import Queue
+from warren.queues.virtual_host import VirtualHost
+
+NODE_NAME: Final = "warren"
+
+
+class Limits:
+    """What peers may ask for. Counts and bytes; the defaults are the settings' defaults."""
+
+    def __init__(self) -> None:
+        self.frame_max_bytes: int = 131072
+        self.channel_max: int = 2047
+        self.heartbeat_s: int = 60
+        self.message_max_bytes: int = 16777216
+        self.connections_max: int = 65536
+        self.consumers_per_channel_max: int = 10000
+        self.queues_per_vhost_max: int = 1000000
+        self.exchanges_per_vhost_max: int = 100000
+        self.outbox_soft_bytes: int = 1 << 20
+        self.outbox_hard_bytes: int = 1 << 25
+        self.inbound_max_bytes: int = 1 << 29
+
+
+class Notice:
+    """Something worth a log line. `fields` hold no secret."""
+
+    def __init__(self, level: str, event: str, fields: dict[str, object]) -> None:
+        self.level = level
+        self.event = event
+        self.fields = fields
+
+
+class Broker:
+    """Everything that the peers of one process share.
+
+    `entropy` returns 16 unguessable bytes at each call; `seed` makes randomly routing exchanges repeatable.
+    """
+
+    def __init__(self, limits: Limits, entropy: Callable[[], bytes], seed: int) -> None:
+        self.limits = limits
+        self.now_s: float = 0.0
+        self.shared = Shared()
+        self.shared.message_max_bytes = limits.message_max_bytes
+        self.shared.inbound_max_bytes = limits.inbound_max_bytes
+        self.journal = MetadataJournal()
+        self.access = AccessControl(self._access_changed)
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.connections: dict[int, Connection] = {}
+        self.logins: list[LoginRequest] = []  # taken by the shell
+        self.notices: list[Notice] = []  # taken by the shell
+        self.ended: list[Connection] = []  # to be closed by the shell once flushed
+        self.resumed: list[Connection] = []  # may be read again
+        self.alarm_reason: str = ""
+        self._gated: set[Connection] = set()
+        self._runnable: list[Queue] = []
+        self._entropy = entropy
+        self._seed = seed
+        self._next_key: int = 1
+
+    # --- life of a connection ---------------------------------------------------------------------------------------
+
+    def connect(self, peer: str, local: str, loopback: bool, certificate_user: str | None) -> Connection:
+        """Create the state of an accepted connection. `certificate_user`: who the verified TLS certificate names."""
+        key = self._next_key
+        self._next_key += 1
+        connection = Connection(self, key, peer, local, loopback, certificate_user)
+        self.connections[key] = connection
+        return connection
+
+    def unique_name(self) -> str:
+        """Return 22 characters that nobody can guess."""
+        return base64.urlsafe_b64encode(self._entropy()).decode().rstrip("=")
+
+    def note(self, level: str, event: str, fields: dict[str, object]) -> None:
+        """Add a notice for the log."""
+        self.notices.append(Notice(level, event, fields))
+
+    def gate(self, connection: Connection) -> None:
+        """Remember that `connection` has replies that wait for a commit."""
+        self._gated.add(connection)
+
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    def end_turn(self) -> None:
+        """Hand out what became deliverable and write the confirms of this turn."""
+        runnable = self._runnable
+        if runnable:
+            count = len(runnable)
+            turn = runnable[:count]
+            del runnable[:count]
+            for queue in turn:
+                queue.drain()
+        unconfirmed = self.shared.unconfirmed
+        if unconfirmed:
+            for channel in unconfirmed:
+                channel.confirm()
+            unconfirmed.clear()
+
+    def has_work(self) -> bool:
+        """Tell whether another turn is due without new input."""
+        return len(self._runnable) > 0 or len(self.resumed) > 0
+
+    def take_dirty(self) -> list[Outbox]:
+        """Return the outboxes with something to send."""
+        dirty = self.shared.dirty
+        if not dirty:
+            return []
+        taken = dirty[:]
+        dirty.clear()
+        return taken
+
+    def take_ended(self) -> list[Connection]:
+        """Return the connections whose sockets are to be closed once their outboxes are flushed."""
+        ended = self.ended
+        if ended:
+            self.ended = []
+        return ended
+
+    def take_resumed(self) -> list[Connection]:
+        """Return the connections that may be read again; feed each ``b""`` first."""
+        resumed = self.resumed
+        if resumed:
+            self.resumed = []
+        return resumed
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass: heartbeats and deadlines. Call about once a second."""
+        self.now_s = now_s
+        for connection in list(self.connections.values()):
+            connection.tick(now_s)
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def committed(self, ticket: int) -> None:
+        """Every metadata change up to `ticket` is durable: send the replies that waited for it."""
+        self.journal.committed(ticket)
+        if not self._gated:
+            return
+        for connection in list(self._gated):
+            if connection.open_gate(ticket):
+                self._gated.discard(connection)
+
+    def forget_gate(self, connection: Connection) -> None:
+        """Forget a connection that ended."""
+        self._gated.discard(connection)
+
+    # --- alarms -----------------------------------------------------------------------------------------------------
+
+    def set_alarm(self, reason: str) -> None:
+        """Stop reading from publishers because of `reason`; ``""`` ends the alarm."""
+        if reason == self.alarm_reason:
+            return
+        self.alarm_reason = reason
+        self.shared.alarm = reason != ""
+        if reason:
+            self.note("warning", "alarm.set", {"reason": reason})
+            return
+        self.note("info", "alarm.cleared", {})
+        for connection in self.connections.values():
+            if connection.paused & PAUSED_ALARM:
+                connection.unblock()
+
+    # --- administration ---------------------------------------------------------------------------------------------
+
+    def delete_queue(self, vhost: VirtualHost, queue: Queue) -> int:
+        """Delete `queue`, cancel its consumers, and return the ticket to wait for."""
+        consumers, ticket = vhost.delete_queue(queue)
+        owner = queue.owner
+        if isinstance(owner, Connection):
+            owner.exclusive_queues.pop(queue.name, None)
+        for consumer in consumers:
+            channel = consumer.owner
+            if isinstance(channel, Channel):
+                channel.consumer_lost(consumer)
+        return ticket
+
+    def restore(self, change: MetadataChange) -> None:
+        """Apply what the catalogue remembers. Only at start, before the first connection.
+
+        Raises:
+            AmqpError, ValueError: the catalogue holds something that this version refuses.
+        """
+        match change:
+            case VhostPut():
+                self._add_vhost(change)
+            case ExchangePut() | QueuePut() | BindingPut():
+                self.vhosts[change.vhost].restore(change)
+            case UserPut() | PermissionPut() | TopicPermissionPut():
+                self.access.apply(change)
+            case _:
+                raise ValueError(f"the catalogue may not hold {type(change).__name__}")
+
+    def administer(self, change: MetadataChange) -> int:
+        """Apply an administrative change, live, and journal it. Return the ticket to wait for.
+
+        Raises:
+            ValueError: a permission pattern is not a regular expression, or the vhost does not exist.
+        """
+        match change:
+            case VhostPut():
+                self._add_vhost(change)
+            case VhostDelete():
+                self._delete_vhost(change.name)
+            case UserPut() | UserDelete():
+                self.access.apply(change)
+            case PermissionPut() | PermissionDelete() | TopicPermissionPut() | TopicPermissionDelete():
+                if change.vhost not in self.vhosts:
+                    raise ValueError(f"vhost {change.vhost!r} does not exist")
+                self.access.apply(change)
+            case _:
+                raise ValueError("exchanges, queues and bindings are declared, not administered")
+        ticket = self.journal.append(change)
+        if isinstance(change, UserDelete):
+            for connection in list(self.connections.values()):
+                if connection.user_name == change.name:
+                    connection.force_close(f"user '{change.name}' was deleted")
+        if isinstance(change, PermissionPut | PermissionDelete):
+            self._recheck(change.user, change.vhost)
+        return ticket
+
+    def _add_vhost(self, record: VhostPut) -> None:
+        if record.name in self.vhosts:
+            self.vhosts[record.name].record = record
+            return
+        self.vhosts[record.name] = VirtualHost(record, self.journal, self._runnable, self._seed)
+
+    def _delete_vhost(self, name: str) -> None:
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            return
+        for connection in list(self.connections.values()):
+            if connection.fast_vhost is vhost:
+                connection.force_close(f"vhost '{name}' was deleted")
+        self.access.forget_vhost(name)
+
+    def _recheck(self, user: str, vhost: str) -> None:
+        for connection in list(self.connections.values()):
+            if connection.user_name != user or connection.vhost_name != vhost:
+                continue
+            if self.access.maybe_principal(user, vhost) is None:
+                connection.force_close(f"access to vhost '{vhost}' was revoked for user '{user}'")
+            else:
+                connection.revoke_consumers()
+
+    def _access_changed(self) -> None:
+        # Cached routes embed a granted permission: make every channel look again.
+        for vhost in self.vhosts.values():
+            vhost.topology_version += 1
+
+    def shut_down(self, reason: str) -> None:
+        """Close every connection with 320; each is ended by its close-ok or its deadline."""
+        for connection in list(self.connections.values()):
+            connection.force_close(f"broker forced connection closure with reason '{reason}'")

@@ -1,0 +1,665 @@
+"""A connection: handshake, frames to channels, heartbeats, pauses, and every way it can end.
+
+    state              input that leads on                           state after
+    AWAIT_HEADER       "AMQP" 0 0 9 1                                AWAIT_START_OK
+    AWAIT_START_OK     start-ok with credentials                     CHECKING_LOGIN (the shell verifies them)
+    CHECKING_LOGIN     login_accepted                                AWAIT_TUNE_OK
+                       login_refused                                 CLOSING or ENDED
+    AWAIT_TUNE_OK      tune-ok within our limits                     AWAIT_OPEN
+    AWAIT_OPEN         open of a vhost that the user may enter       RUNNING
+    RUNNING            close from the peer                           ENDED (close-ok is in the outbox)
+                       a ConnectionException, forced closure         CLOSING
+    CLOSING            close, close-ok, or the deadline              ENDED
+
+1. Before tune-ok a frame may have 8 KiB, and there may be ten frames and 64 KiB in all. Anything unexpected ends the
+   connection; before open-ok without a word, because the peer cannot expect connection.close yet.
+2. Replies leave in the order of their requests. One that waits for a commit holds back the later ones; a method that
+   is not about topology waits in front of the gate, unread.
+3. When a connection ends, its channels have ended and its exclusive queues are deleted, before close-ok is written.
+4. All errors that a peer can cause become a close here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import i64
+
+from warren import __version__
+from warren.amqp import methods as m
+from warren.amqp.codec import decode_method, method_frame
+from warren.amqp.errors import (
+    ACCESS_REFUSED,
+    CHANNEL_ERROR,
+    CONNECTION_FORCED,
+    FRAME_ERROR,
+    NOT_ALLOWED,
+    UNEXPECTED_FRAME,
+    AmqpError,
+    ChannelException,
+    ConnectionException,
+    reply_text,
+)
+from warren.amqp.field_table import Table, decode_table, with_length
+from warren.amqp.methods import FRAME_MIN_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADER
+from warren.amqp.outbox import Outbox
+from warren.channels.channel import Channel
+from warren.channels.fast_path import (
+    CLOSING,
+    EXPECT_HEADER,
+    EXPECT_METHOD,
+    FRAME_GRACE_BYTES,
+    PAUSED_ALARM,
+    PAUSED_COMMIT,
+    PAUSED_LOGIN,
+    PAUSED_OUTBOX,
+    FastChannel,
+    FastConnection,
+)
+from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
+from warren.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.channels.broker import Broker
+
+AWAIT_HEADER: Final = 0
+AWAIT_START_OK: Final = 1
+CHECKING_LOGIN: Final = 2
+AWAIT_TUNE_OK: Final = 3
+AWAIT_OPEN: Final = 4
+RUNNING: Final = 5
+STATE_CLOSING: Final = 6
+ENDED: Final = 7
+STATE_NAMES: Final = ("start", "starting", "securing", "tuning", "opening", "running", "closing", "closed")
+
+EARLY_FRAME_BYTES: Final = 8192
+EARLY_FRAMES_MAX: Final = 10
+EARLY_BYTES_MAX: Final = 65536
+GATED_MAX: Final = 1000
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 30.0
+# After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
+LINGER_S: Final = 3.0
+
+# Kombu, and so Celery, reads basic.qos after RabbitMQ's rules only from a product of this name; and what we promise is
+# RabbitMQ's behaviour at this version. The server's own name and version stand in `platform` and `warren_version`.
+COMPATIBLE_PRODUCT: Final = "RabbitMQ"
+COMPATIBLE_VERSION: Final = "3.13.7"
+CAPABILITIES: Final = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+class LoginRequest:
+    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already."""
+
+    def __init__(
+        self, connection: Connection, mechanism: str, user: str, password: str, certificate: bool
+    ) -> None:
+        self.connection = connection
+        self.mechanism = mechanism
+        self.user = user
+        self.password = password
+        self.certificate = certificate
+
+
+class Connection(FastConnection):
+    """One client. `key` is its name for the shell; `loopback`: the peer's address is this machine."""
+
+    def __init__(
+        self, broker: Broker, key: int, peer: str, local: str, loopback: bool, certificate_user: str | None
+    ) -> None:
+        super().__init__(broker.shared, Outbox(key, broker.shared.dirty, broker.limits.outbox_soft_bytes))
+        self.broker = broker
+        self.key = key
+        self.peer = peer
+        self.local = local
+        self.loopback = loopback
+        self.certificate_user = certificate_user
+        self.state: int = AWAIT_HEADER
+        self.user_name = ""
+        self.vhost_name = ""
+        self.name = ""
+        self.client_properties: Table = {}
+        self.mechanism = ""
+        self.frame_max_bytes: int = broker.limits.frame_max_bytes
+        self.channel_max: int = broker.limits.channel_max
+        self.heartbeat_s: int = 0
+        self.connected_at_s: float = broker.now_s
+        self.consumer_cancel_notify: bool = False
+        self.authentication_failure_close: bool = False
+        self.wants_blocked: bool = False
+        self.told_blocked: bool = False
+        self.frame_limit_bytes = EARLY_FRAME_BYTES
+        self.exclusive_queues: dict[str, Queue] = {}
+        self._early_frames: int = 0
+        self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
+        self._gated: list[tuple[int, bytes]] = []
+        self._deadline_s: float = broker.now_s + HANDSHAKE_TIMEOUT_S
+        self._seen_received: i64 = 0
+        self._seen_sent: i64 = 0
+        self._silent_s: float = broker.now_s  # since when nothing was received
+        self._quiet_s: float = broker.now_s  # since when nothing was sent
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Handle received bytes; ``b""`` after `Broker.take_resumed` goes on with what was held back."""
+        if self.state == AWAIT_HEADER:
+            data = self.carry + data
+            self.carry = b""
+            if not self._protocol_header(data):
+                return
+            data = data[8:]
+            if not data:
+                return
+        if self.state == ENDED or self._deaf:
+            return
+        self.walk(data)
+
+    def _protocol_header(self, data: bytes) -> bool:
+        """Check the first 8 bytes; True when they are there and right."""
+        if data[:8] == PROTOCOL_HEADER or data[:8] == b"AMQP\x01\x01\x00\x09":
+            self.state = AWAIT_START_OK
+            self._send_start()
+            return True
+        known = len(data) if len(data) < 4 else 4
+        if data[:known] == b"AMQP"[:known] and len(data) < 8:
+            self.carry = data
+            return False
+        what = "bad protocol header"
+        if data[:4] in (b"GET ", b"POST", b"HEAD", b"PUT "):
+            what = "an HTTP request on the AMQP port"
+        elif data[:1] == b"\x16":
+            what = "a TLS handshake on the AMQP port without TLS"
+        self.broker.note("warning", "connection.bad_header", {"peer": self.peer, "what": what})
+        self.outbox.write(PROTOCOL_HEADER)
+        self._end()
+        return False
+
+    def _send_start(self) -> None:
+        mechanisms = "PLAIN AMQPLAIN"
+        if self.certificate_user is not None:
+            mechanisms = "EXTERNAL " + mechanisms
+        capabilities: Table = {}
+        for capability in CAPABILITIES:
+            capabilities[capability] = True
+        properties: Table = {
+            "capabilities": capabilities,
+            "cluster_name": "warren",
+            "copyright": "The Warren contributors",
+            "information": "An AMQP 0-9-1 broker that behaves as RabbitMQ does",
+            "platform": f"Warren {__version__}",
+            "product": COMPATIBLE_PRODUCT,
+            "version": COMPATIBLE_VERSION,
+            "warren_version": __version__,
+        }
+        self.send_event(0, m.ConnectionStart(0, 9, properties, mechanisms.encode(), b"en_US"))
+
+    def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> bool:
+        """Handle a frame before open-ok, or while closing. False leaves it for later."""
+        if self.state == ENDED:
+            return True
+        if self.state == STATE_CLOSING:
+            self._closing_frame(frame_type, number, data, start, end)
+            return True
+        self._early_frames += 1
+        if self._early_frames > EARLY_FRAMES_MAX or self.received_bytes > EARLY_BYTES_MAX:
+            self._drop("too much data before the connection was open")
+            return True
+        if frame_type == 8 and number == 0:
+            return True
+        if frame_type != 1 or number != 0:
+            self._drop("a frame that does not belong to the handshake")
+            return True
+        try:
+            self._handshake(decode_method(data, start, end))
+        except ConnectionException as error:
+            # Before open-ok the peer cannot expect a close method, except for the refusals of tune and open.
+            if self.state in (AWAIT_TUNE_OK, AWAIT_OPEN) and error.reply_code == NOT_ALLOWED:
+                self.at_method = 0x000A001F if self.state == AWAIT_TUNE_OK else 0x000A0028
+                raise
+            self._drop(error.reply_text)
+        return True
+
+    def _handshake(self, method: Any) -> None:
+        if self.state == AWAIT_START_OK and isinstance(method, m.ConnectionStartOk):
+            self._start_ok(method)
+        elif self.state == AWAIT_TUNE_OK and isinstance(method, m.ConnectionTuneOk):
+            self._tune_ok(method)
+        elif self.state == AWAIT_OPEN and isinstance(method, m.ConnectionOpen):
+            self._open(method)
+        elif isinstance(method, m.ConnectionClose):
+            self.send_event(0, m.ConnectionCloseOk())
+            self._end()
+        else:
+            self._drop(f"an unexpected method in connection state {STATE_NAMES[self.state]}")
+
+    def _start_ok(self, method: m.ConnectionStartOk) -> None:
+        self.client_properties = method.client_properties
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.consumer_cancel_notify = capabilities.get("consumer_cancel_notify") is True
+            self.authentication_failure_close = capabilities.get("authentication_failure_close") is True
+            self.wants_blocked = capabilities.get("connection.blocked") is True
+        name = method.client_properties.get("connection_name")
+        self.name = name if isinstance(name, str) else ""
+        self.mechanism = method.mechanism
+        request = self._maybe_login(method.mechanism, method.response)
+        if request is None:
+            return
+        self.state = CHECKING_LOGIN
+        self.pause(PAUSED_LOGIN)
+        self.broker.logins.append(request)
+
+    def _maybe_login(self, mechanism: str, response: bytes) -> LoginRequest | None:
+        """Read the SASL response; drop the connection and return None when it makes no sense."""
+        if mechanism == "PLAIN":
+            parts = response.split(b"\x00")
+            if len(parts) == 3:
+                try:
+                    return LoginRequest(self, mechanism, parts[1].decode(), parts[2].decode(), False)
+                except UnicodeDecodeError:
+                    pass
+            self._drop("a malformed PLAIN response")
+            return None
+        if mechanism == "AMQPLAIN":
+            table = decode_table(with_length(response))
+            user = table.get("LOGIN")
+            password = table.get("PASSWORD")
+            if isinstance(user, str) and isinstance(password, str):
+                return LoginRequest(self, mechanism, user, password, False)
+            self._drop("AMQPLAIN auth info is missing LOGIN or PASSWORD")
+            return None
+        if mechanism == "EXTERNAL" and self.certificate_user is not None:
+            return LoginRequest(self, mechanism, self.certificate_user, "", True)
+        self._drop(f"unknown authentication mechanism '{mechanism}'")
+        return None
+
+    def login_accepted(self, user: str) -> None:
+        """The shell's answer to a `LoginRequest`: go on with tuning."""
+        if self.state != CHECKING_LOGIN:
+            return
+        self.user_name = user
+        self.state = AWAIT_TUNE_OK
+        limits = self.broker.limits
+        self.send_event(0, m.ConnectionTune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
+        self.resume(PAUSED_LOGIN)
+
+    def login_refused(self) -> None:
+        """The shell's answer to a `LoginRequest`: the same for an unknown user and a wrong password."""
+        if self.state != CHECKING_LOGIN:
+            return
+        if self.authentication_failure_close:
+            explanation = (
+                f"Login was refused using authentication mechanism {self.mechanism}. "
+                "For details see the broker logfile."
+            )
+            self._send_close(ACCESS_REFUSED, explanation, 0)
+            self.resume(PAUSED_LOGIN)
+        else:
+            self._end()
+
+    def _tune_ok(self, method: m.ConnectionTuneOk) -> None:
+        limits = self.broker.limits
+        self._check_tuned("channel_max", method.channel_max, 1, limits.channel_max)
+        self._check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
+        self.channel_max = method.channel_max
+        self.frame_max_bytes = method.frame_max
+        self.frame_limit_bytes = method.frame_max - 8 + FRAME_GRACE_BYTES
+        self.heartbeat_s = method.heartbeat
+        self.state = AWAIT_OPEN
+
+    def _check_tuned(self, what: str, value: int, lowest: int, highest: int) -> None:
+        """RabbitMQ validates the client's numbers and does not take the smaller of both."""
+        if value == 0:
+            text = f"negotiated {what} = 0 (no limit) is higher than the maximum allowed value ({highest})"
+            raise ConnectionException(NOT_ALLOWED, text)
+        if value < lowest:
+            text = f"negotiated {what} = {value} is lower than the minimum allowed value ({lowest})"
+            raise ConnectionException(NOT_ALLOWED, text)
+        if value > highest:
+            text = f"negotiated {what} = {value} is higher than the maximum allowed value ({highest})"
+            raise ConnectionException(NOT_ALLOWED, text)
+
+    def _open(self, method: m.ConnectionOpen) -> None:
+        broker = self.broker
+        name = method.virtual_host
+        limit = broker.limits.connections_max
+        if sum(1 for other in broker.connections.values() if other.running) >= limit:
+            text = f"connection refused: node connection limit ({limit}) is reached"
+            raise ConnectionException(NOT_ALLOWED, text)
+        vhost = broker.vhosts.get(name)
+        if vhost is None:
+            raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
+        principal = broker.access.maybe_principal(self.user_name, name)
+        if principal is None:
+            text = f"access to vhost '{name}' refused for user '{self.user_name}'"
+            raise ConnectionException(NOT_ALLOWED, text)
+        self.fast_vhost = vhost
+        self.fast_principal = principal
+        self.vhost_name = name
+        self.state = RUNNING
+        self.running = True
+        self.send_event(0, m.ConnectionOpenOk(""))
+        fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": name}
+        if self.name:
+            fields["name"] = self.name
+        broker.note("info", "connection.opened", fields)
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def method_frame(self, number: i64, channel: FastChannel | None, data: bytes, start: i64, end: i64) -> bool:
+        """Handle a method of a running connection; False leaves the frame for later, paused."""
+        if number == 0:
+            return self._connection_method(decode_method(data, start, end))
+        if channel is None:
+            return self._channel_open(int(number), decode_method(data, start, end))
+        assert isinstance(channel, Channel)
+        if channel.state == CLOSING:
+            self._closing_channel_method(channel, data, start, end)
+            return True
+        if channel.state != EXPECT_METHOD:
+            what = "content header for class 60" if channel.state == EXPECT_HEADER else "content body"
+            kind = "content header" if channel.state == EXPECT_HEADER else "content body"
+            text = f"expected {what}, got non {kind} frame instead"
+            raise ConnectionException(UNEXPECTED_FRAME, text)
+        method = decode_method(data, start, end)
+        if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not _settles(method):
+            # Whoever does not take its replies is not asked for more requests.
+            self.pause(PAUSED_OUTBOX)
+            return False
+        if isinstance(method, TOPOLOGY_METHODS):
+            if len(self._gated) >= GATED_MAX:
+                self.pause(PAUSED_COMMIT)
+                return False
+            handle_topology(channel, method)
+            return True
+        if self._gated and not _settles(method):
+            self.pause(PAUSED_COMMIT)
+            return False
+        if isinstance(method, m.ChannelClose):
+            channel.end()
+            del self.channels[int(number)]
+            self.send_event(int(number), m.ChannelCloseOk())
+        elif isinstance(method, m.ChannelOpen):
+            raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
+        elif isinstance(method, m.ChannelCloseOk):
+            raise ConnectionException(CHANNEL_ERROR, "unexpected 'channel.close-ok'")
+        else:
+            channel.handle(method)
+        return True
+
+    def _channel_open(self, number: int, method: Any) -> bool:
+        if isinstance(method, m.ChannelCloseOk):
+            return True
+        if not isinstance(method, m.ChannelOpen):
+            raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
+        if self._gated:
+            self.pause(PAUSED_COMMIT)
+            return False
+        if len(self.channels) >= self.channel_max:
+            raise ConnectionException(
+                NOT_ALLOWED,
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
+                f"({self.channel_max})",
+            )
+        self.channels[number] = Channel(self, number)
+        self.send_event(number, m.ChannelOpenOk(b""))
+        return True
+
+    def _closing_channel_method(self, channel: Channel, data: bytes, start: i64, end: i64) -> None:
+        """We have sent channel.close: wait for the answer and drop the rest."""
+        method_id = int.from_bytes(data[start : start + 4], "big")
+        if method_id == 0x00140029:  # channel.close-ok
+            del self.channels[int(channel.number)]
+        elif method_id == 0x00140028:  # channel.close
+            self.send_event(int(channel.number), m.ChannelCloseOk())
+
+    def _connection_method(self, method: Any) -> bool:
+        if self._gated:
+            self.pause(PAUSED_COMMIT)
+            return False
+        if isinstance(method, m.ConnectionClose):
+            self._end_channels()
+            self.send_event(0, m.ConnectionCloseOk())
+            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self._end()
+        elif isinstance(method, m.ConnectionUpdateSecret):
+            # Passwords are checked once, at login; what a new secret can change is checked with every operation.
+            self.send_event(0, m.ConnectionUpdateSecretOk())
+        elif isinstance(method, m.ConnectionCloseOk):
+            pass
+        else:
+            text = "unexpected method in connection state running"
+            raise ConnectionException(CHANNEL_ERROR, text)
+        return True
+
+    def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
+        """A heartbeat is nothing but received bytes; other types do not exist."""
+        if frame_type != 8:
+            text = f"type {int(frame_type)}, {int(size)} octets: unknown_frame"
+            raise ConnectionException(FRAME_ERROR, text)
+        if number != 0:
+            raise ConnectionException(UNEXPECTED_FRAME, "a heartbeat on a channel other than 0")
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def send_event(self, number: int, method: Any) -> None:
+        """Send a method that waits for nothing."""
+        self.outbox.write(method_frame(number, method))
+
+    def send_method(self, number: int, method: Any, ticket: int) -> None:
+        """Send a reply once the metadata change with `ticket` is committed, and behind all earlier replies."""
+        data = method_frame(number, method)
+        if self._gated or ticket > self.broker.journal.committed_ticket:
+            if not self._gated:
+                self.broker.gate(self)
+            self._gated.append((ticket, data))
+            return
+        self.outbox.write(data)
+
+    def open_gate(self, committed: int) -> bool:
+        """Send the replies that waited for `committed` or less; True when none is left waiting."""
+        sent = 0
+        for ticket, data in self._gated:
+            if ticket > committed:
+                break
+            self.outbox.write(data)
+            sent += 1
+        del self._gated[:sent]
+        if self._gated:
+            return False
+        self.resume(PAUSED_COMMIT)
+        return True
+
+    def pause(self, reason: i64) -> None:
+        """Stop handling input for `reason`."""
+        self.paused |= reason
+
+    def resume(self, reason: i64) -> None:
+        """End the pause for `reason`; the shell goes on reading when there is no other."""
+        if self.paused & reason:
+            self.paused &= ~reason
+            if self.paused == 0:
+                self.broker.resumed.append(self)
+
+    def drained(self) -> None:
+        """The peer has taken everything: deliveries and held requests may go on."""
+        self.resume(PAUSED_OUTBOX)
+        for channel in self.channels.values():
+            channel.ledger.wake_consumers()
+
+    def publisher_blocked(self) -> None:
+        """Memory is short and this connection publishes."""
+        self.pause(PAUSED_ALARM)
+        if self.wants_blocked and not self.told_blocked:
+            self.told_blocked = True
+            self.send_event(0, m.ConnectionBlocked(self.broker.alarm_reason or "low on memory"))
+
+    def unblock(self) -> None:
+        """The alarm is over."""
+        if self.told_blocked:
+            self.told_blocked = False
+            self.send_event(0, m.ConnectionUnblocked())
+        self.resume(PAUSED_ALARM)
+
+    def tick(self, now_s: float) -> None:
+        """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
+        if self.paused & PAUSED_ALARM and not self.broker.shared.alarm:
+            # Blocked by the budget for partly received bodies, not by an alarm that somebody will lift.
+            if self.shared.inbound_bytes <= self.shared.inbound_max_bytes:
+                self.unblock()
+        if self.state != RUNNING:
+            if now_s >= self._deadline_s and self.state != ENDED:
+                self._drop("handshake or close timed out")
+            return
+        if self.received_bytes != self._seen_received or self.paused:
+            # While we do not read, silence says nothing about the peer.
+            self._seen_received = self.received_bytes
+            self._silent_s = now_s
+        if self.outbox.sent_bytes != self._seen_sent:
+            self._seen_sent = self.outbox.sent_bytes
+            self._quiet_s = now_s
+        if self.heartbeat_s == 0:
+            return
+        if now_s - self._silent_s > 2 * self.heartbeat_s:
+            text = f"missed heartbeats from client, timeout: {self.heartbeat_s}s"
+            self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": text})
+            self._end_channels()
+            self._end()
+        elif now_s - self._quiet_s >= self.heartbeat_s / 2:
+            self._quiet_s = now_s
+            self.outbox.write(HEARTBEAT_FRAME)
+
+    # --- errors and the end -----------------------------------------------------------------------------------------
+
+    def failed(self, error: AmqpError) -> bool:
+        """Turn an error into the close it asks for; True when later frames are still to be walked."""
+        number = int(self.at_channel)
+        if isinstance(error, ChannelException) and self.running and number in self.channels:
+            channel = self.channels[number]
+            assert isinstance(channel, Channel)
+            channel.end()
+            method_id = int(self.at_method)
+            close = m.ChannelClose(
+                error.reply_code, error.reply_text, method_id >> 16, method_id & 0xFFFF
+            )
+            self.send_method(number, close, 0)
+            self._note_error("channel.error", error)
+            return True
+        self._note_error("connection.error", error)
+        if self.state < AWAIT_TUNE_OK:
+            self._drop(error.reply_text)
+            return False
+        self._end_channels()
+        self._send_close(error.reply_code, error.explanation, int(self.at_method))
+        if error.reply_code == FRAME_ERROR:
+            self._deaf = True
+            self._deadline_s = self.broker.now_s + LINGER_S
+            return False
+        return True
+
+    def _note_error(self, event: str, error: AmqpError) -> None:
+        fields: dict[str, object] = {
+            "peer": self.peer,
+            "user": self.user_name,
+            "vhost": self.vhost_name,
+            "channel": int(self.at_channel),
+            "reply_code": error.reply_code,
+            "reply_text": error.reply_text,
+        }
+        self.broker.note("warning", event, fields)
+
+    def broken(self) -> None:
+        """We failed, not the peer: close with 541."""
+        self._end_channels()
+        self._send_close(541, "an internal error, see the broker's log", 0)
+
+    def force_close(self, reason: str) -> None:
+        """Close from our side with 320, or drop what is not open yet."""
+        if self.state == RUNNING:
+            self._end_channels()
+            self._send_close(CONNECTION_FORCED, reason, 0)
+            # Whatever held the connection back, its close-ok is to be read.
+            if self.paused:
+                self.paused = 0
+                self.broker.resumed.append(self)
+        elif self.state not in (STATE_CLOSING, ENDED):
+            self._end()
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        if self.state == RUNNING:
+            self.broker.note("info", "connection.lost", {"peer": self.peer, "reason": "closed by the peer"})
+        self._end_channels()
+        self._end()
+
+    def _send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
+        self.running = False
+        self.state = STATE_CLOSING
+        self._deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S
+        self._forget_gate()
+        text = reply_text(reply_code, explanation)
+        self.send_event(0, m.ConnectionClose(reply_code, text, method_id >> 16, method_id & 0xFFFF))
+
+    def _forget_gate(self) -> None:
+        self._gated = []
+        self.broker.forget_gate(self)
+
+    def _closing_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
+        if frame_type != 1 or number != 0 or end - start < 4:
+            return
+        method_id = int.from_bytes(data[start : start + 4], "big")
+        if method_id == 0x000A0033:  # connection.close-ok
+            self._end()
+        elif method_id == 0x000A0032:  # connection.close
+            self.send_event(0, m.ConnectionCloseOk())
+            self._end()
+
+    def _drop(self, why: str) -> None:
+        """End without a word to the peer."""
+        self.broker.note("warning", "connection.dropped", {"peer": self.peer, "reason": why})
+        self._end_channels()
+        self._end()
+
+    def _end_channels(self) -> None:
+        self.running = False
+        for channel in list(self.channels.values()):
+            assert isinstance(channel, Channel)
+            if channel.state != CLOSING:
+                channel.end()
+        self.channels.clear()
+        vhost = self.fast_vhost
+        if vhost is not None:
+            for queue in list(self.exclusive_queues.values()):
+                self.broker.delete_queue(vhost, queue)
+
+    def revoke_consumers(self) -> None:
+        """Permissions changed: cancel consumers that lost the right to read."""
+        for channel in self.channels.values():
+            if isinstance(channel, Channel) and channel.state != CLOSING:
+                channel.revoke_consumers()
+
+    def _end(self) -> None:
+        if self.state == ENDED:
+            return
+        self.state = ENDED
+        self.running = False
+        self.carry = b""
+        self._forget_gate()
+        self.broker.connections.pop(self.key, None)
+        self.broker.ended.append(self)
+
+
+def _settles(method: Any) -> bool:
+    """Tell whether `method` only takes deliveries back: it has no reply and must never wait."""
+    return isinstance(method, m.BasicAck | m.BasicNack | m.BasicReject | m.BasicCancelOk)

@@ -1,0 +1,500 @@
+"""The fast path: from the bytes of a socket to routed messages and settled acknowledgements.
+
+Everything a busy broker does per message happens here and in what it calls: `Queue.publish` and `DeliveryLedger`.
+Whatever is rare is a method that `channels.connection` and `channels.channel` override. What makes it fast:
+
+1. The unit of work is the read buffer. One loop walks its frames; a publish whose method, header and single body
+   frame lie in the buffer one behind the other is taken in one step, with no state kept between frames.
+2. The argument bytes of basic.publish are the key of the route: the same bytes as last time cost one comparison, and
+   seen before cost one look-up. `VirtualHost.topology_version` says when a remembered route may be wrong.
+3. Content is one slice of the buffer and is never taken apart; its properties are checked in place and decoded only
+   for the few messages that carry something the broker must act on.
+4. Confirms are counted, not written: one cumulative basic.ack per channel and turn.
+
+    states of content on a channel:    EXPECT_METHOD -> EXPECT_HEADER -> EXPECT_BODY -> EXPECT_METHOD
+    CLOSING: we sent channel.close; frames of the channel are dropped until close-ok.
+
+A frame's announced size is checked when its first 7 bytes are here, a content's when its header is: nothing is
+buffered for an announcement that we would refuse.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+from warren.amqp.errors import (
+    CHANNEL_ERROR,
+    FRAME_ERROR,
+    PRECONDITION_FAILED,
+    UNEXPECTED_FRAME,
+    AmqpError,
+    ChannelException,
+    ConnectionException,
+)
+from warren.amqp.outbox import Outbox
+from warren.amqp.properties import EXPIRATION, HEADERS, REPLY_TO, USER_ID, scan_properties
+from warren.channels.access import ROUTES_MAX, Principal, Route
+from warren.queues.delivery import DeliveryLedger
+from warren.queues.message import Message
+from warren.queues.virtual_host import VirtualHost
+
+EXPECT_METHOD: Final = 0
+EXPECT_HEADER: Final = 1
+EXPECT_BODY: Final = 2
+CLOSING: Final = 3
+
+BASIC_PUBLISH: Final = 0x003C0028
+BASIC_ACK: Final = 0x003C0050
+
+# Properties on which the broker may have to act: CC and BCC, expiration, user-id, direct reply-to.
+SPECIAL_PROPERTIES: Final = 0x2000 | 0x0100 | 0x0010 | 0x0200
+assert SPECIAL_PROPERTIES == HEADERS | EXPIRATION | USER_ID | REPLY_TO
+
+# RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
+BODY_HARD_MAX_BYTES: Final = 536870912
+EMPTY_BODY_FRAMES_MAX: Final = 16
+# An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
+FRAME_GRACE_BYTES: Final = 8
+
+# Reasons for not reading from a connection, a bit each.
+PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
+PAUSED_LOGIN: Final = 2  # credentials are being checked
+PAUSED_ALARM: Final = 4  # it publishes and memory is short
+PAUSED_OUTBOX: Final = 8  # it does not take its replies
+
+
+class Shared:
+    """What the fast path needs of the broker: flags it reads, lists it puts itself on."""
+
+    def __init__(self) -> None:
+        self.alarm: bool = False
+        self.inbound_bytes: i64 = 0  # bodies received in part
+        self.inbound_max_bytes: i64 = 1 << 29
+        self.message_max_bytes: i64 = 16777216
+        self.unconfirmed: list[FastChannel] = []
+        self.dirty: list[Outbox] = []
+        self.published: int = 0
+
+
+class FastChannel:
+    """The part of a channel that handles publishes and acks."""
+
+    def __init__(self, connection: FastConnection, number: i64, ledger: DeliveryLedger) -> None:
+        self.fast_connection = connection
+        self.shared = connection.shared
+        self.number: i64 = number
+        self.ledger = ledger
+        self.state: i64 = EXPECT_METHOD
+        self.transactional: bool = False
+        self.confirming: bool = False
+        self.published_count: i64 = 0  # since confirm.select
+        self.confirmed_count: i64 = 0
+        self.awaits_confirm: bool = False  # on shared.unconfirmed
+        self.route: Route | None = None  # of the content being received
+        self.last_arguments: bytes = b""
+        self.last_route: Route | None = None
+        self.last_version: i64 = 0
+        self._parts: list[bytes] = []
+        self._body_bytes: i64 = 0
+        self._body_received: i64 = 0
+        self._largest_frame: i64 = 0
+        self._empty_frames: i64 = 0
+
+    def find_route(self, arguments: bytes) -> Route:
+        """Return what basic.publish with these argument bytes means now."""
+        connection = self.fast_connection
+        vhost = connection.fast_vhost
+        principal = connection.fast_principal
+        assert vhost is not None and principal is not None
+        version: i64 = vhost.topology_version
+        if principal.routes_version != version:
+            principal.routes = {}
+            principal.routes_version = version
+        found = principal.routes.get(arguments)
+        if found is None:
+            found = self.make_route(arguments)
+            if found.cacheable:
+                if len(principal.routes) >= ROUTES_MAX:
+                    principal.routes = {}
+                principal.routes[arguments] = found
+        self.last_arguments = arguments
+        self.last_route = found
+        self.last_version = version
+        return found
+
+    def begin_header(self, data: bytes, start: i64, end: i64) -> None:
+        """Take the content header frame ``data[start:end]`` of a content that does not lie in one piece."""
+        self._body_bytes = self.check_header(data, start, end)
+        if self._body_bytes == 0:
+            self.state = EXPECT_METHOD
+            self.complete(data[start:end], data, start, end, 0, end - start)
+            return
+        self.state = EXPECT_BODY
+        self._parts = [data[start:end]]
+        self._body_received = 0
+        self._empty_frames = 0
+        self._largest_frame = end - start
+
+    def check_header(self, data: bytes, start: i64, end: i64) -> i64:
+        """Check the header frame ``data[start:end]`` as far as framing goes and return the announced body size.
+
+        Raises:
+            ConnectionException: 501, 505. ChannelException: 406, larger than the configured maximum.
+        """
+        if end - start < 8 + 14:
+            raise ConnectionException(FRAME_ERROR, "content header too short")
+        class_id: i64 = i64(read_i16_be(data, start + 7)) & 0xFFFF
+        if class_id != 60:
+            raise ConnectionException(
+                UNEXPECTED_FRAME,
+                f"expected content header for class 60, got one for class {int(class_id)} instead",
+            )
+        size: i64 = read_i64_be(data, start + 11)
+        if size < 0 or size > BODY_HARD_MAX_BYTES:
+            announced = int(size) & 0xFFFFFFFFFFFFFFFF
+            raise ConnectionException(
+                FRAME_ERROR,
+                f"content body size {announced} exceeds maximum allowed size {BODY_HARD_MAX_BYTES}",
+            )
+        if size > self.shared.message_max_bytes:
+            raise ChannelException(
+                PRECONDITION_FAILED,
+                f"message size {int(size)} is larger than configured max size "
+                f"{int(self.shared.message_max_bytes)}",
+            )
+        return size
+
+    def add_body(self, data: bytes, start: i64, end: i64) -> None:
+        """Take the body frame ``data[start:end]``."""
+        size: i64 = end - start - 8
+        if size == 0:
+            self._empty_frames += 1
+            if self._empty_frames > EMPTY_BODY_FRAMES_MAX:
+                raise ConnectionException(FRAME_ERROR, "too many empty content body frames")
+            return
+        received: i64 = self._body_received + size
+        if received > self._body_bytes:
+            raise ConnectionException(FRAME_ERROR, "content body frame exceeds remaining content size")
+        self._parts.append(data[start:end])
+        if end - start > self._largest_frame:
+            self._largest_frame = end - start
+        if received < self._body_bytes:
+            self._body_received = received
+            self.shared.inbound_bytes += size
+            return
+        self.shared.inbound_bytes -= self._body_received
+        self._body_received = 0
+        content = b"".join(self._parts)
+        header_end: i64 = len(self._parts[0])
+        self._parts = []
+        self.state = EXPECT_METHOD
+        self.complete(content, content, 0, header_end, self._body_bytes, self._largest_frame)
+
+    def drop_content(self) -> None:
+        """Forget a content received in part: the channel or its connection ends."""
+        self.shared.inbound_bytes -= self._body_received
+        self._body_received = 0
+        self._parts = []
+        self.route = None
+
+    def complete(
+        self, content: bytes, data: bytes, start: i64, header_end: i64, body_bytes: i64, largest: i64
+    ) -> None:
+        """Publish: `content` is the whole content, ``data[start:header_end]`` its header frame."""
+        route = self.route
+        assert route is not None
+        flags: i64 = scan_properties(data, start + 7, header_end - 1)
+        if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transactional:
+            self.publish_with_care(route, content, data[start + 7 : header_end - 1], flags, body_bytes, largest)
+            return
+        self.shared.published += 1
+        message = Message(route.envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
+        queues = route.queues
+        if len(queues) == 0:
+            self.unroutable(route, message)
+        for queue in queues:
+            queue.publish(message)
+        if self.confirming:
+            self.count_publish()
+
+    def count_publish(self) -> None:
+        """Number a publish in confirm mode; the confirm goes out at the end of the turn."""
+        self.published_count += 1
+        if not self.awaits_confirm:
+            self.awaits_confirm = True
+            self.shared.unconfirmed.append(self)
+
+    def confirm(self) -> None:
+        """Write one basic.ack for everything published and not yet confirmed."""
+        self.awaits_confirm = False
+        count: i64 = self.published_count - self.confirmed_count
+        if count == 0 or self.state == CLOSING:
+            return
+        self.confirmed_count = self.published_count
+        frame = (
+            b"\x01"
+            + int(self.number).to_bytes(2, "big")
+            + b"\x00\x00\x00\x0d\x00\x3c\x00\x50"
+            + int(self.confirmed_count).to_bytes(8, "big")
+            + (b"\x01\xce" if count > 1 else b"\x00\xce")
+        )
+        self.ledger.outbox.write(frame)
+
+    # --- overridden by channels.channel ---------------------------------------------------------------------------
+
+    def make_route(self, arguments: bytes) -> Route:
+        """Decode, authorize and route."""
+        raise AssertionError("overridden")
+
+    def publish_with_care(
+        self, route: Route, content: bytes, header: bytes, flags: i64, body_bytes: i64, largest: i64
+    ) -> None:
+        """Publish a message that needs more than a look at its route."""
+        raise AssertionError("overridden")
+
+    def unroutable(self, route: Route, message: Message) -> None:
+        """Return a mandatory message; drop another one."""
+        raise AssertionError("overridden")
+
+    def acknowledge(self, tag: i64, multiple: bool) -> None:
+        """Settle, or buffer in a transaction."""
+        raise AssertionError("overridden")
+
+
+class FastConnection:
+    """The part of a connection that walks the received bytes."""
+
+    def __init__(self, shared: Shared, outbox: Outbox) -> None:
+        self.shared = shared
+        self.outbox = outbox
+        self.fast_vhost: VirtualHost | None = None
+        self.fast_principal: Principal | None = None
+        self.channels: dict[int, FastChannel] = {}
+        self.running: bool = False  # open, and neither side is closing
+        self.paused: i64 = 0
+        self.received_bytes: i64 = 0
+        self.frame_limit_bytes: i64 = 0  # largest payload we accept
+        self.carry: bytes = b""  # the beginning of a frame, or everything behind a pause
+        # Where the walk stands, for whoever handles an error raised in it.
+        self.at_channel: i64 = 0
+        self.at_method: i64 = 0
+        self.at_end: i64 = 0
+
+    def walk(self, data: bytes) -> None:
+        """Handle received bytes. Whatever is incomplete, or comes after a pause, is carried over."""
+        self.received_bytes += len(data)
+        if self.carry:
+            if self.paused:
+                self.carry += data
+                return
+            data = self._behind_carry(data)
+        pos: i64 = 0
+        while True:
+            try:
+                pos = self._frames(data, pos)
+                break
+            except AmqpError as error:
+                pos = self.at_end
+                if not self.failed(error):
+                    return
+        self.carry = data[pos:] if pos < len(data) else b""
+
+    def _behind_carry(self, data: bytes) -> bytes:
+        """Handle the carried frame completed by the beginning of `data`, and return the rest.
+
+        Joining only that frame, not the whole buffer, keeps large reads from being copied once more.
+        """
+        carry = self.carry
+        have: i64 = len(carry)
+        self.carry = b""
+        if have < 7 or len(data) <= 4096:
+            return carry + data
+        size: i64 = i64(read_i32_be(carry, 3)) & 0xFFFFFFFF
+        missing: i64 = 8 + size - have
+        if missing <= 0 or missing >= len(data):
+            return carry + data
+        # The publish that begins here is worth joining with its header and body only when they are small.
+        frame = carry + data[:missing]
+        pos: i64 = 0
+        try:
+            pos = self._frames(frame, 0)
+        except AmqpError as error:
+            pos = len(frame)
+            if not self.failed(error):
+                return b""
+        return frame[pos:] + data[missing:] if pos < len(frame) else data[missing:]
+
+    def _frames(self, data: bytes, start: i64) -> i64:
+        """Handle whole frames from `start` on and return where the first incomplete or unwanted one begins."""
+        pos: i64 = start
+        end: i64 = len(data)
+        channels = self.channels
+        channel: FastChannel | None = None
+        number: i64 = -1
+        while end - pos >= 7:
+            if self.paused:
+                return pos
+            frame_type: i64 = data[pos]
+            size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
+            frame_number: i64 = i64(read_i16_be(data, pos + 1)) & 0xFFFF
+            if size > self.frame_limit_bytes:
+                self.at_end = end
+                raise self.frame_too_large(frame_type, frame_number, size)
+            payload: i64 = pos + 7
+            next_pos: i64 = payload + size + 1
+            if next_pos > end:
+                return pos
+            self.at_end = next_pos
+            if data[next_pos - 1] != 0xCE:
+                marker = int(data[next_pos - 1])
+                text = f"type {int(frame_type)}, {int(size)} octets: {{invalid_frame_end_marker,{marker}}}"
+                raise ConnectionException(FRAME_ERROR, text)
+            if not self.running:
+                # Handshake or closing: no channel matters, and the state may change with every frame.
+                if not self.early_frame(frame_type, frame_number, data, payload, next_pos - 1):
+                    return pos
+                pos = next_pos
+                number = -1
+                continue
+            if frame_number != number:
+                number = frame_number
+                channel = channels.get(number)
+                self.at_channel = number
+            if frame_type == 1:
+                method: i64 = 0
+                if size >= 4:
+                    method = i64(read_i32_be(data, payload)) & 0xFFFFFFFF
+                self.at_method = method
+                if channel is not None and channel.state == EXPECT_METHOD:
+                    if method == BASIC_PUBLISH:
+                        if self.shared.alarm or self.shared.inbound_bytes > self.shared.inbound_max_bytes:
+                            self.publisher_blocked()
+                            return pos
+                        arguments = data[payload + 4 : next_pos - 1]
+                        route = channel.last_route
+                        vhost = self.fast_vhost
+                        assert vhost is not None
+                        if (
+                            route is None
+                            or channel.last_version != vhost.topology_version
+                            or arguments != channel.last_arguments
+                            or not route.cacheable
+                        ):
+                            # Errors found while routing are raised behind the method frame. The content that
+                            # follows then meets a closing channel and is dropped.
+                            route = channel.find_route(arguments)
+                        channel.route = route
+                        pos = self._content_in_one_piece(channel, data, next_pos, end)
+                        if pos < 0:
+                            channel.state = EXPECT_HEADER
+                            pos = next_pos
+                        continue
+                    if method == BASIC_ACK and size == 13:
+                        channel.acknowledge(read_i64_be(data, payload + 4), data[payload + 12] & 1 == 1)
+                        pos = next_pos
+                        continue
+                if not self.method_frame(number, channel, data, payload, next_pos - 1):
+                    return pos
+                # Channels come and go, and so may the whole connection.
+                number = -1
+            elif frame_type == 3 or frame_type == 2:
+                self._content_frame(frame_type, channel, number, data, pos, next_pos)
+            else:
+                self.other_frame(frame_type, number, size)
+            pos = next_pos
+        return pos
+
+    def _content_in_one_piece(self, channel: FastChannel, data: bytes, start: i64, end: i64) -> i64:
+        """Take header and single body frame lying at `start`; return the position behind, or -1 if they do not.
+
+        Anything unusual is left to the frame by frame way, which also names the errors.
+        """
+        if end - start < 8 + 14 or data[start] != 2:
+            return -1
+        header_end: i64 = start + 8 + (i64(read_i32_be(data, start + 3)) & 0xFFFFFFFF)
+        if header_end > end or header_end - start < 22 or data[header_end - 1] != 0xCE:
+            return -1
+        number: i64 = channel.number
+        if (i64(read_i16_be(data, start + 1)) & 0xFFFF) != number or read_i16_be(data, start + 7) != 60:
+            return -1
+        body_bytes: i64 = read_i64_be(data, start + 11)
+        if body_bytes == 0:
+            self.at_end = header_end
+            channel.complete(data[start:header_end], data, start, header_end, 0, header_end - start)
+            return header_end
+        if body_bytes < 0 or body_bytes > self.frame_limit_bytes or header_end - start > self.frame_limit_bytes:
+            return -1
+        body_end: i64 = header_end + 8 + body_bytes
+        if body_end > end or data[header_end] != 3 or data[body_end - 1] != 0xCE:
+            return -1
+        if (i64(read_i16_be(data, header_end + 1)) & 0xFFFF) != number:
+            return -1
+        if (i64(read_i32_be(data, header_end + 3)) & 0xFFFFFFFF) != body_bytes:
+            return -1
+        if body_bytes > self.shared.message_max_bytes:
+            return -1
+        self.at_end = body_end
+        largest: i64 = header_end - start
+        if 8 + body_bytes > largest:
+            largest = 8 + body_bytes
+        channel.complete(data[start:body_end], data, start, header_end, body_bytes, largest)
+        return body_end
+
+    def _content_frame(
+        self, frame_type: i64, channel: FastChannel | None, number: i64, data: bytes, start: i64, end: i64
+    ) -> None:
+        """Take a header or body frame that comes on its own."""
+        if channel is None:
+            if number == 0:
+                raise ConnectionException(UNEXPECTED_FRAME, "a content frame on channel 0")
+            raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
+        state = channel.state
+        if state == CLOSING:
+            return
+        if state == EXPECT_METHOD:
+            raise ConnectionException(
+                UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
+            )
+        if state == EXPECT_HEADER:
+            if frame_type != 2:
+                raise ConnectionException(
+                    UNEXPECTED_FRAME,
+                    "expected content header for class 60, got non content header frame instead",
+                )
+            channel.begin_header(data, start, end)
+            return
+        if frame_type != 3:
+            raise ConnectionException(
+                UNEXPECTED_FRAME, "expected content body, got non content body frame instead"
+            )
+        channel.add_body(data, start, end)
+
+    def frame_too_large(self, frame_type: i64, number: i64, size: i64) -> ConnectionException:
+        limit = int(self.frame_limit_bytes)
+        text = f"type {int(frame_type)}, {int(size)} octets: {{frame_too_large,{int(size)},{limit}}}"
+        return ConnectionException(FRAME_ERROR, text)
+
+    # --- overridden by channels.connection ------------------------------------------------------------------------
+
+    def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> bool:
+        """Handle a frame before open-ok or while closing; False leaves it for later."""
+        raise AssertionError("overridden")
+
+    def method_frame(self, number: i64, channel: FastChannel | None, data: bytes, start: i64, end: i64) -> bool:
+        """Handle any other method; False leaves the frame for later."""
+        raise AssertionError("overridden")
+
+    def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
+        """Handle a heartbeat or an unknown frame type."""
+        raise AssertionError("overridden")
+
+    def publisher_blocked(self) -> None:
+        """Stop reading: this connection publishes while memory is short."""
+        raise AssertionError("overridden")
+
+    def failed(self, error: AmqpError) -> bool:
+        """Answer an error raised in the walk; False ends the walk."""
+        raise AssertionError("overridden")

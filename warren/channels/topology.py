@@ -1,0 +1,321 @@
+"""The methods exchange.* and queue.*: their rules in RabbitMQ's order, then one call on the virtual host.
+
+Replies to changes of something durable wait for the commit: each handler passes the journal's ticket on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from warren.amqp import methods as m
+from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
+from warren.channels.access import CONFIGURE, READ, WRITE
+from warren.channels.channel import REPLY_TO_NAME, Channel
+from warren.exchanges.exchange import Exchange
+from warren.exchanges.registry import EXCHANGE_TYPES
+from warren.exchanges.topic_exchange import TopicExchange
+from warren.queues.virtual_host import in_use
+
+RESERVED_PREFIX: Final = "amq."
+TOPOLOGY_METHODS: Final = (
+    m.ExchangeDeclare,
+    m.ExchangeDelete,
+    m.ExchangeBind,
+    m.ExchangeUnbind,
+    m.QueueDeclare,
+    m.QueueBind,
+    m.QueueUnbind,
+    m.QueuePurge,
+    m.QueueDelete,
+)
+
+
+def handle_topology(channel: Channel, method: Any) -> None:
+    """Handle one of `TOPOLOGY_METHODS`.
+
+    Raises:
+        ChannelException: whatever the method's rules say.
+    """
+    match method:
+        case m.ExchangeDeclare():
+            _exchange_declare(channel, method)
+        case m.ExchangeDelete():
+            _exchange_delete(channel, method)
+        case m.ExchangeBind():
+            ticket = _exchange_bind(channel, method.destination, method.source, method, True)
+            if not method.no_wait:
+                channel.reply(m.ExchangeBindOk(), ticket)
+        case m.ExchangeUnbind():
+            ticket = _exchange_bind(channel, method.destination, method.source, method, False)
+            if not method.no_wait:
+                channel.reply(m.ExchangeUnbindOk(), ticket)
+        case m.QueueDeclare():
+            _queue_declare(channel, method)
+        case m.QueueBind():
+            _queue_bind(channel, method)
+        case m.QueueUnbind():
+            _queue_unbind(channel, method)
+        case m.QueuePurge():
+            _queue_purge(channel, method)
+        case _:
+            _queue_delete(channel, method)
+
+
+def _stripped(name: str) -> str:
+    return name.replace("\r", "").replace("\n", "")
+
+
+def _check_name(kind: str, name: str) -> None:
+    # Control characters in names end up in log lines, terminals and databases; no client needs them.
+    for character in name:
+        if character < " " or character == "\x7f":
+            raise ChannelException(PRECONDITION_FAILED, f"{kind} name {name!a} contains a control character")
+
+
+def _not_default(name: str) -> None:
+    if name == "":
+        raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+def _alternate(arguments: bytes, exchange: str, vhost: str) -> str:
+    if len(arguments) == 4:
+        return ""
+    table = decode_table(arguments)
+    if "alternate-exchange" not in table:
+        return ""
+    value = table["alternate-exchange"]
+    if not isinstance(value, str):
+        tag = TYPE_NAMES[find_tag(arguments, "alternate-exchange")]
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"invalid type '{tag}' for arg 'alternate-exchange' in exchange '{exchange}' in vhost '{vhost}'",
+        )
+    return value
+
+
+def _any_access(channel: Channel, kind: str, name: str) -> None:
+    """Passive declares reveal that something exists: any of the three rights will do, none will not.
+
+    Raises:
+        ChannelException: 403.
+    """
+    principal = channel.fast_connection.fast_principal
+    assert principal is not None
+    asked = "amq.default" if name == "" and kind == "exchange" else name
+    if not (principal.may(READ, asked) or principal.may(WRITE, asked)):
+        channel.authorize(CONFIGURE, kind, name)
+
+
+# --- exchanges -----------------------------------------------------------------------------------------------------
+
+
+def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
+    vhost = channel.vhost
+    name = _stripped(method.exchange)
+    if method.passive:
+        _not_default(name)
+        _any_access(channel, "exchange", name)
+        vhost.exchange(name)
+        if not method.no_wait:
+            channel.reply(m.ExchangeDeclareOk())
+        return
+    if method.type not in EXCHANGE_TYPES:
+        raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{method.type}'")
+    _not_default(name)
+    channel.authorize(CONFIGURE, "exchange", name)
+    if name not in vhost.exchanges:
+        if name.startswith(RESERVED_PREFIX):
+            raise ChannelException(
+                ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            )
+        _check_name("exchange", name)
+        alternate = _alternate(method.arguments, name, vhost.name)
+        if alternate:
+            channel.authorize(READ, "exchange", name)
+            channel.authorize(WRITE, "exchange", alternate)
+        limit = channel.connection.broker.limits.exchanges_per_vhost_max
+        if len(vhost.exchanges) >= limit:
+            raise ChannelException(
+                PRECONDITION_FAILED,
+                f"cannot declare exchange '{name}': exchange limit in vhost '{vhost.name}' ({limit}) is reached",
+            )
+    ticket = vhost.declare_exchange(
+        name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+    )
+    if not method.no_wait:
+        channel.reply(m.ExchangeDeclareOk(), ticket)
+
+
+def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
+    vhost = channel.vhost
+    name = _stripped(method.exchange)
+    _not_default(name)
+    channel.authorize(CONFIGURE, "exchange", name)
+    if name.startswith(RESERVED_PREFIX):
+        raise ChannelException(
+            ACCESS_REFUSED, f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed"
+        )
+    ticket = 0
+    exchange = vhost.exchanges.get(name)
+    if exchange is not None:
+        if method.if_unused and exchange.bindings:
+            raise in_use("exchange", name, vhost.name)
+        ticket = vhost.delete_exchange(exchange)
+    if not method.no_wait:
+        channel.reply(m.ExchangeDeleteOk(), ticket)
+
+
+def _exchange_bind(
+    channel: Channel,
+    destination_name: str,
+    source_name: str,
+    method: m.ExchangeBind | m.ExchangeUnbind,
+    binding: bool,
+) -> int:
+    vhost = channel.vhost
+    destination_name = _stripped(destination_name)
+    source_name = _stripped(source_name)
+    _not_default(destination_name)
+    _not_default(source_name)
+    channel.authorize(WRITE, "exchange", destination_name)
+    channel.authorize(READ, "exchange", source_name)
+    source = vhost.exchanges.get(source_name)
+    destination = vhost.exchanges.get(destination_name)
+    if not binding:
+        if source is None or destination is None:
+            return 0
+        return vhost.unbind(source, destination, method.routing_key, method.arguments)
+    source = vhost.exchange(source_name)
+    destination = vhost.exchange(destination_name)
+    _authorize_topic_read(channel, source, method.routing_key)
+    return vhost.bind(source, destination, method.routing_key, method.arguments)
+
+
+def _authorize_topic_read(channel: Channel, source: Exchange, binding_key: str) -> None:
+    if isinstance(source, TopicExchange):
+        principal = channel.fast_connection.fast_principal
+        assert principal is not None
+        principal.authorize_topic(READ, source.name, binding_key)
+
+
+# --- queues --------------------------------------------------------------------------------------------------------
+
+
+def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
+    vhost = channel.vhost
+    connection = channel.connection
+    name = _stripped(method.queue)
+    if name.startswith(REPLY_TO_NAME):
+        if name != REPLY_TO_NAME and name not in vhost.reply_queues:
+            raise ChannelException(NOT_FOUND, f"no queue '{name}' in vhost '{vhost.name}'")
+        if not method.no_wait:
+            channel.reply(m.QueueDeclareOk(name, 0, 1))
+        return
+    if method.passive:
+        name = channel.queue_name(name)
+        _any_access(channel, "queue", name)
+        ticket = 0
+        queue = vhost.queue(name, connection)
+    else:
+        if name == "":
+            name = "amq.gen-" + connection.broker.unique_name()
+        elif name.startswith(RESERVED_PREFIX):
+            raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+        _check_name("queue", name)
+        channel.authorize(CONFIGURE, "queue", name)
+        if name not in vhost.queues:
+            _check_new_queue(channel, name, method.arguments)
+        ticket = vhost.declare_queue(
+            name, method.durable, method.exclusive, method.auto_delete, method.arguments, connection
+        )
+        queue = vhost.queues[name]
+        if method.exclusive:
+            connection.exclusive_queues[name] = queue
+    channel.last_queue = name
+    if not method.no_wait:
+        reply = m.QueueDeclareOk(name, int(queue.ready_count), len(queue.consumers))
+        channel.reply(reply, ticket)
+
+
+def _check_new_queue(channel: Channel, name: str, arguments: bytes) -> None:
+    vhost = channel.vhost
+    if len(arguments) > 4:
+        dead_letter_exchange = decode_table(arguments).get("x-dead-letter-exchange")
+        if isinstance(dead_letter_exchange, str):
+            channel.authorize(READ, "queue", name)
+            channel.authorize(WRITE, "exchange", dead_letter_exchange)
+    limit = channel.connection.broker.limits.queues_per_vhost_max
+    if len(vhost.queues) >= limit:
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"cannot declare queue '{name}': queue limit in vhost '{vhost.name}' ({limit}) is reached",
+        )
+
+
+def _bind_names(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[str, str, str]:
+    """Return queue, exchange and binding key, with what empty ones stand for."""
+    queue_name = _stripped(method.queue)
+    routing_key = method.routing_key
+    if queue_name == "":
+        queue_name = channel.queue_name("")
+        if routing_key == "":
+            routing_key = queue_name
+    exchange_name = _stripped(method.exchange)
+    if queue_name.startswith(REPLY_TO_NAME):
+        raise ChannelException(
+            ACCESS_REFUSED, "cannot bind or unbind to a volatile (direct reply-to) queue"
+        )
+    _not_default(exchange_name)
+    channel.authorize(WRITE, "queue", queue_name)
+    channel.authorize(READ, "exchange", exchange_name)
+    return queue_name, exchange_name, routing_key
+
+
+def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
+    vhost = channel.vhost
+    queue_name, exchange_name, routing_key = _bind_names(channel, method)
+    queue = vhost.queue(queue_name, channel.connection)
+    source = vhost.exchange(exchange_name)
+    _authorize_topic_read(channel, source, routing_key)
+    ticket = vhost.bind(source, queue, routing_key, method.arguments)
+    if not method.no_wait:
+        channel.reply(m.QueueBindOk(), ticket)
+
+
+def _queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
+    vhost = channel.vhost
+    queue_name, exchange_name, routing_key = _bind_names(channel, method)
+    ticket = 0
+    source = vhost.exchanges.get(exchange_name)
+    if source is not None and queue_name in vhost.queues:
+        queue = vhost.queue(queue_name, channel.connection)
+        _authorize_topic_read(channel, source, routing_key)
+        ticket = vhost.unbind(source, queue, routing_key, method.arguments)
+    channel.reply(m.QueueUnbindOk(), ticket)
+
+
+def _queue_purge(channel: Channel, method: m.QueuePurge) -> None:
+    name = channel.queue_name(_stripped(method.queue))
+    channel.authorize(READ, "queue", name)
+    count = channel.vhost.queue(name, channel.connection).purge()
+    if not method.no_wait:
+        channel.reply(m.QueuePurgeOk(count))
+
+
+def _queue_delete(channel: Channel, method: m.QueueDelete) -> None:
+    vhost = channel.vhost
+    name = channel.queue_name(_stripped(method.queue))
+    channel.authorize(CONFIGURE, "queue", name)
+    count = 0
+    ticket = 0
+    if name in vhost.queues:
+        queue = vhost.queue(name, channel.connection)
+        if method.if_unused and queue.consumers:
+            raise in_use("queue", name, vhost.name)
+        if method.if_empty and queue.ready_count:
+            raise ChannelException(PRECONDITION_FAILED, f"queue '{name}' in vhost '{vhost.name}' not empty")
+        count = int(queue.ready_count)
+        ticket = channel.connection.broker.delete_queue(vhost, queue)
+    if not method.no_wait:
+        channel.reply(m.QueueDeleteOk(count), ticket)

@@ -1,0 +1,47 @@
+"""Exchange types that give each message to one of their destinations: the common half.
+
+1. ``choices`` is listed anew before the first message after a change of the bindings, never per message.
+2. A message with several routing keys is still one message: it goes to one destination.
+"""
+
+from __future__ import annotations
+
+from warren.exchanges.binding import Binding
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+
+
+class ChoosingExchange(Exchange):
+    """An exchange that chooses; the types override what there is to choose from (`_list`) and how (`_choose`)."""
+
+    def __init__(
+        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
+    ) -> None:
+        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+        self.choices: list[Destination] = []
+        self._stale = False
+
+    def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
+        self.match_keys([routing_key], content, found)
+
+    def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
+        if self._stale:
+            self.choices = self._list()
+            self._stale = False
+        if self.choices:
+            found.append(self.choices[self._choose(routing_keys, content)])
+
+    def _list(self) -> list[Destination]:
+        """Return the destination of each binding, in the order of binding."""
+        return [binding.destination for binding in self.bindings.values()]
+
+    def _choose(self, routing_keys: list[str], content: Content) -> int:
+        """Return an index into ``choices``, which is not empty."""
+        raise NotImplementedError
+
+    def _index(self, binding: Binding) -> None:
+        self._stale = True
+
+    def _unindex(self, binding: Binding) -> None:
+        self._stale = True

@@ -1,0 +1,55 @@
+"""The content header of the message being routed, decoded only when a route asks for it.
+
+1. A route that depends on exchange and routing key only never decodes anything.
+2. Each part is decoded at most once, however many exchanges look at it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.amqp.field_table import Table, decode_table
+from warren.amqp.properties import BasicProperties, decode_properties
+
+if TYPE_CHECKING:
+    from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+
+
+class Content:
+    """A content header payload (class, weight, body size, flags, properties) that was scanned before."""
+
+    def __init__(self, header_payload: bytes) -> None:
+        self.header_payload = header_payload
+        # Exchanges on the route that keep the message; whoever publishes calls `remember` on each.
+        self.rememberers: list[RecentHistoryExchange] | None = None
+        self._properties: BasicProperties | None = None
+        self._headers: Table | None = None
+
+    @property
+    def properties(self) -> BasicProperties:
+        """The decoded properties.
+
+        Raises:
+            ConnectionException: 502, only for a payload that `scan_properties` would have refused.
+        """
+        if self._properties is None:
+            self._properties = decode_properties(self.header_payload, 0, len(self.header_payload))
+        return self._properties
+
+    @property
+    def headers(self) -> Table:
+        """The decoded headers table, empty when there is none.
+
+        Raises:
+            ConnectionException: 501, a key is not UTF-8.
+        """
+        if self._headers is None:
+            encoded = self.properties.headers
+            self._headers = {} if encoded is None else decode_table(encoded)
+        return self._headers
+
+    def remembered_by(self, exchange: RecentHistoryExchange) -> None:
+        """Note that `exchange` keeps this message for queues bound later."""
+        if self.rememberers is None:
+            self.rememberers = []
+        self.rememberers.append(exchange)

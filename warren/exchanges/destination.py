@@ -1,0 +1,16 @@
+"""What a binding can lead to: a queue or another exchange.
+
+1. A destination is the object itself: two destinations are the same exactly when they are the same object. A queue that
+   is deleted and declared again under its name is another destination.
+"""
+
+from __future__ import annotations
+
+
+class Destination:
+    """A queue or an exchange, as routing sees it. Subclassed by `Exchange` and by the queue types."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_queue = False
+        self.durable = False

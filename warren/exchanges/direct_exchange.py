@@ -1,0 +1,57 @@
+"""Direct exchanges: a message goes where its routing key equals the binding key.
+
+1. A key is in the index exactly while a binding has it.
+
+Source: AMQP 0-9-1 section 3.1.3.1 "the direct exchange type".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.exchanges.binding import Binding, append_bucket, chained_in_bucket, unchained_in_bucket
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+
+
+class DirectExchange(Exchange):
+    """An exchange of type ``direct``."""
+
+    def __init__(
+        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
+    ) -> None:
+        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+        self._by_key: dict[str, Binding] = {}
+
+    def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
+        append_bucket(self._by_key.get(routing_key), found)
+
+    def _index(self, binding: Binding) -> None:
+        self._by_key[binding.routing_key] = chained_in_bucket(self._by_key.get(binding.routing_key), binding)
+
+    def _unindex(self, binding: Binding) -> None:
+        first = unchained_in_bucket(self._by_key[binding.routing_key], binding)
+        if first is None:
+            del self._by_key[binding.routing_key]
+        else:
+            self._by_key[binding.routing_key] = first
+
+
+class DefaultExchange(Exchange):
+    """The exchange ``""``: every queue of the vhost is bound to it by its name, and nothing else ever is.
+
+    `queues` is the vhost's own mapping, a dict, read at each match; it is never written here.
+    """
+
+    def __init__(self, queues: Mapping[str, Destination]) -> None:
+        super().__init__("", "direct", True, False, False, EMPTY_TABLE)
+        # A dict of a subclass is not a dict of the base class to the type checker, since one could write to it.
+        self._queues = cast("dict[str, Destination]", queues)
+
+    def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
+        queue = self._queues.get(routing_key)
+        if queue is not None:
+            found.append(queue)

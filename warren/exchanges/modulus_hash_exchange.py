@@ -1,0 +1,32 @@
+"""Modulus hash exchanges: the routing key picks the destination, by its hash modulo the number of bindings.
+
+1. The choice depends on the names of the destinations and the key, not on the order of binding or the process.
+
+Source: RabbitMQ's ``x-modulus-hash``, the exchange of its sharding plugin.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from warren.exchanges.choosing_exchange import ChoosingExchange
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.stable_hash import FNV_BASIS, stable_hash
+
+
+class ModulusHashExchange(ChoosingExchange):
+    """An exchange of type ``x-modulus-hash``. The binding key is ignored."""
+
+    def _list(self) -> list[Destination]:
+        return sorted(super()._list(), key=_by_name)
+
+    def _choose(self, routing_keys: list[str], content: Content) -> int:
+        value: i64 = FNV_BASIS
+        for routing_key in routing_keys:
+            value = stable_hash(routing_key.encode(), value)
+        return int(value % len(self.choices))
+
+
+def _by_name(destination: Destination) -> tuple[bool, str]:
+    return destination.is_queue, destination.name

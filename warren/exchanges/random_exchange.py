@@ -1,0 +1,44 @@
+"""Random exchanges: a message goes to the destination of one binding, each as likely as the next.
+
+1. The choices are a function of the seed and of the messages before: a test can repeat them.
+
+Source: RabbitMQ's ``x-random``, and ``x-local-random``, where on one machine every queue is local.
+"""
+
+from __future__ import annotations
+
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.exchanges.choosing_exchange import ChoosingExchange
+from warren.exchanges.content import Content
+from warren.exchanges.stable_hash import Xorshift
+
+
+class RandomExchange(ChoosingExchange):
+    """An exchange of type ``x-random``. The binding key is ignored."""
+
+    def __init__(
+        self,
+        name: str,
+        type_name: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: bytes,
+        seed: int,
+    ) -> None:
+        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+        self.cacheable = False
+        self._generator = Xorshift(seed)
+
+    def _choose(self, routing_keys: list[str], content: Content) -> int:
+        return self._generator.below(len(self.choices))
+
+
+class LocalRandomExchange(RandomExchange):
+    """An exchange of type ``x-local-random``. The binding key is empty."""
+
+    def check_binding(self, routing_key: str, arguments: bytes) -> None:
+        if routing_key:
+            raise ChannelException(
+                PRECONDITION_FAILED, f"Non empty binding '{routing_key}' key not permitted"
+            )

@@ -1,0 +1,63 @@
+"""Recent history exchanges: a fanout that remembers its last messages for destinations bound later.
+
+1. ``history()`` holds at most ``x-recent-history-length`` messages, 20 without the argument, oldest first.
+2. A message is remembered when its route passes here, matched or not, unless its header says no-store.
+
+Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`; who publishes calls
+`remember` once the message exists, and delivers `history()` after a bind. Remembered messages do not survive a restart.
+
+Source: RabbitMQ's ``x-recent-history``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.term_text import term_text
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+
+HISTORY_LENGTH: Final = "x-recent-history-length"
+NO_STORE: Final = "x-recent-history-no-store"
+DEFAULT_HISTORY_LENGTH: Final = 20
+_LENGTH_MAX: Final = 0x7FFFFFFF
+
+
+class RecentHistoryExchange(Exchange):
+    """An exchange of type ``x-recent-history``.
+
+    Raises:
+        ChannelException: 406, the length is not a positive integer.
+    """
+
+    def __init__(
+        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
+    ) -> None:
+        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+        self.cacheable = False
+        length = self.table.get(HISTORY_LENGTH, DEFAULT_HISTORY_LENGTH)
+        if isinstance(length, bool) or not isinstance(length, int) or length <= 0:
+            raise ChannelException(
+                PRECONDITION_FAILED,
+                f"Invalid argument {term_text(length)}, '{HISTORY_LENGTH}' must be a positive integer",
+            )
+        self._messages: deque[object] = deque(maxlen=min(length, _LENGTH_MAX))
+
+    def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
+        self.match_keys([routing_key], content, found)
+
+    def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
+        if content.headers.get(NO_STORE) is not True:
+            content.remembered_by(self)
+        found.extend(self.by_destination)
+
+    def remember(self, message: object) -> None:
+        """Keep `message`; the oldest goes when there are too many."""
+        self._messages.append(message)
+
+    def history(self) -> list[object]:
+        """Return the remembered messages, oldest first: what a newly bound destination gets."""
+        return list(self._messages)

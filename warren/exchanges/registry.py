@@ -1,0 +1,84 @@
+"""The exchange types by name, and the one place that makes exchanges.
+
+1. Whatever `create_exchange` returns has valid arguments; a type refuses its own bad ones when it is made.
+
+Source: RabbitMQ's texts for unknown types and for ``alternate-exchange``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import TYPE_NAMES, find_tag
+from warren.exchanges.consistent_hash_exchange import HASH_HEADER, HASH_PROPERTY, ConsistentHashExchange
+from warren.exchanges.direct_exchange import DirectExchange
+from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
+from warren.exchanges.fanout_exchange import FanoutExchange
+from warren.exchanges.headers_exchange import HeadersExchange
+from warren.exchanges.modulus_hash_exchange import ModulusHashExchange
+from warren.exchanges.random_exchange import LocalRandomExchange, RandomExchange
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.exchanges.topic_exchange import TopicExchange
+
+EXCHANGE_TYPES: Final[tuple[str, ...]] = (
+    "direct",
+    "fanout",
+    "headers",
+    "topic",
+    "x-consistent-hash",
+    "x-local-random",
+    "x-modulus-hash",
+    "x-random",
+    "x-recent-history",
+)
+
+
+def create_exchange(
+    type_name: str,
+    name: str,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    arguments: bytes,
+    seed: int,
+    vhost_name: str = "/",
+) -> Exchange:
+    """Make the exchange that a declare asks for; `seed` drives the choices of the types that choose at random.
+
+    Raises:
+        ChannelException: 406, unknown type or an argument that the type cannot use.
+    """
+    if type_name not in EXCHANGE_TYPES:
+        raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{type_name}'")
+    _check_text(ALTERNATE_EXCHANGE, name, arguments, vhost_name)
+    if type_name == "direct":
+        return DirectExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == "fanout":
+        return FanoutExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == "topic":
+        return TopicExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == "headers":
+        return HeadersExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == "x-consistent-hash":
+        _check_text(HASH_HEADER, name, arguments, vhost_name)
+        _check_text(HASH_PROPERTY, name, arguments, vhost_name)
+        return ConsistentHashExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == "x-modulus-hash":
+        return ModulusHashExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == "x-random":
+        return RandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
+    if type_name == "x-local-random":
+        return LocalRandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
+    assert type_name == "x-recent-history"
+    return RecentHistoryExchange(name, type_name, durable, auto_delete, internal, arguments)
+
+
+def _check_text(key: str, name: str, arguments: bytes, vhost_name: str) -> None:
+    """Refuse an argument `key` that is there and not a longstr."""
+    tag = find_tag(arguments, key)
+    if tag and tag != "S":
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"invalid type '{TYPE_NAMES[tag]}' for arg '{key}' in exchange '{name}' in vhost '{vhost_name}'",
+        )

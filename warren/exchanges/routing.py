@@ -1,0 +1,79 @@
+"""The walk from the exchange of a publish to the queues that get the message.
+
+1. A queue is found at most once, an exchange visited at most once, whatever the graph of bindings looks like.
+2. The order of what is found follows from the bindings alone: the same bindings, made in the same order, give the same.
+3. An alternate exchange is asked only when nothing at all matched at an exchange, an exchange as destination included.
+
+Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
+"""
+
+from __future__ import annotations
+
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+
+
+def route(
+    exchange: Exchange,
+    keys: list[str],
+    content: Content,
+    exchanges: dict[str, Exchange],
+    found: list[Destination],
+) -> None:
+    """Append each queue that gets the message to `found`, which is empty before.
+
+    `keys` is the routing key and then those of the CC and BCC headers; `exchanges` are those of the vhost by name,
+    needed for alternates, of which missing ones are passed over.
+    """
+    matched: list[Destination] = []
+    exchange.match_keys(keys, content, matched)
+    if len(matched) == 1 and matched[0].is_queue:
+        found.append(matched[0])
+        return
+    seen: set[Destination] = {exchange}
+    visits: list[Exchange] = []
+    visited = 0
+    current = exchange
+    while True:
+        if not matched and current.alternate:
+            alternate = exchanges.get(current.alternate)
+            if alternate is not None:
+                matched.append(alternate)
+        for destination in matched:
+            if destination in seen:
+                continue
+            seen.add(destination)
+            if isinstance(destination, Exchange):
+                visits.append(destination)
+            else:
+                found.append(destination)
+        if visited == len(visits):
+            return
+        current = visits[visited]
+        visited += 1
+        matched.clear()
+        current.match_keys(keys, content, matched)
+
+
+def is_cacheable_route(exchange: Exchange, exchanges: dict[str, Exchange]) -> bool:
+    """Return whether the routing key alone decides the route, as long as no binding, queue or exchange changes.
+
+    Looks at every exchange that can be reached over bindings and alternates, not at single bindings.
+    """
+    seen: set[Exchange] = {exchange}
+    pending: list[Exchange] = [exchange]
+    while pending:
+        current = pending.pop()
+        if not current.cacheable:
+            return False
+        reachable = list(current.downstream)
+        if current.alternate:
+            alternate = exchanges.get(current.alternate)
+            if alternate is not None:
+                reachable.append(alternate)
+        for other in reachable:
+            if other not in seen:
+                seen.add(other)
+                pending.append(other)
+    return True

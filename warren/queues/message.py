@@ -1,0 +1,134 @@
+"""A published message and the route it took. One object however many queues hold the message.
+
+Content travels as it came: ``content`` is the content header frame and the body frames, byte for byte, with the
+publisher's channel number in them. A delivery to the same channel number is a plain copy; to another one, two bytes
+per frame are patched; only a consumer with a smaller frame_max needs the frames cut again.
+
+Both classes are acyclic by construction (a route knows queues, no queue keeps a route but through messages), so that
+the cyclic collector never walks a backlog.
+"""
+
+from __future__ import annotations
+
+from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i16, i32, i64, mypyc_attr, u8
+
+from warren.amqp.methods import FRAME_BODY, FRAME_END, FRAME_OVERHEAD_BYTES
+
+
+@mypyc_attr(acyclic=True)
+class Envelope:
+    """Exchange and routing key of a message, as they stand at the end of every basic.deliver of it.
+
+    ``tail`` is both as short strings plus the frame-end octet.
+    """
+
+    __slots__ = ("exchange", "routing_key", "tail")
+
+    def __init__(self, exchange: str, routing_key: str) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        raw_exchange = exchange.encode()
+        raw_key = routing_key.encode()
+        self.tail = bytes([len(raw_exchange)]) + raw_exchange + bytes([len(raw_key)]) + raw_key + b"\xce"
+
+
+@mypyc_attr(acyclic=True)
+class Message:
+    """One message. ``content``: frames as received; ``body_bytes``: body without framing."""
+
+    __slots__ = ("body_bytes", "channel", "content", "envelope", "frame_max_bytes", "persistent")
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        content: bytes,
+        channel: i64,
+        body_bytes: i64,
+        frame_max_bytes: i64,
+        persistent: bool,
+    ) -> None:
+        self.envelope = envelope
+        self.content = content
+        self.channel: i64 = channel  # the number baked into the frames of `content`
+        self.body_bytes: i64 = body_bytes
+        self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
+        self.persistent: bool = persistent
+
+    def header_payload(self) -> bytes:
+        """Return the payload of the content header frame."""
+        size: i64 = i64(read_i32_be(self.content, 3)) & 0xFFFFFFFF
+        return self.content[7 : 7 + size]
+
+    def body(self) -> bytes:
+        """Return the body, joined from its frames."""
+        parts: list[bytes] = []
+        content = self.content
+        pos: i64 = 8 + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
+        while pos < len(content):
+            size: i64 = i64(read_i32_be(content, pos + 3)) & 0xFFFFFFFF
+            parts.append(content[pos + 7 : pos + 7 + size])
+            pos += 8 + size
+        return b"".join(parts)
+
+
+def patch_channel(out: BytesWriter, start: i64, channel: i64) -> None:
+    """Set the channel number of every frame from `start` to the end of `out`."""
+    high: u8 = u8(channel >> 8)
+    low: u8 = u8(channel & 255)
+    end: i64 = len(out)
+    pos: i64 = start
+    while pos < end:
+        out[pos + 1] = high
+        out[pos + 2] = low
+        size: i64 = (
+            i64(out[pos + 3]) << 24 | i64(out[pos + 4]) << 16 | i64(out[pos + 5]) << 8 | i64(out[pos + 6])
+        )
+        pos += 8 + size
+
+
+def write_frames(out: BytesWriter, channel: i64, header_payload: bytes, body: bytes, frame_max: i64) -> None:
+    """Write a content as frames of at most `frame_max` bytes each, 0 meaning one body frame."""
+    write_frame_head(out, 2, channel, len(header_payload))
+    out.write(header_payload)
+    out.append(FRAME_END)
+    room: i64 = len(body)
+    if frame_max > 0:
+        room = frame_max - FRAME_OVERHEAD_BYTES
+    pos: i64 = 0
+    end: i64 = len(body)
+    while pos < end:
+        size: i64 = end - pos
+        if size > room:
+            size = room
+        write_frame_head(out, FRAME_BODY, channel, size)
+        out.write(body[pos : pos + size])
+        out.append(FRAME_END)
+        pos += size
+
+
+def write_frame_head(out: BytesWriter, frame_type: i64, channel: i64, payload_bytes: i64) -> None:
+    out.append(u8(frame_type))
+    write_i16_be(out, i16(channel))
+    write_i32_be(out, i32(payload_bytes))
+
+
+def build_message(
+    envelope: Envelope, properties: bytes, body: bytes, frame_max: i64, persistent: bool
+) -> Message:
+    """Make a message of encoded `properties` (flag word first) and `body`, framed for channel 1."""
+    out = BytesWriter()
+    header = BytesWriter()
+    write_i32_be(header, 60 << 16)
+    write_i64_be(header, len(body))
+    header.write(properties)
+    payload = header.getvalue()
+    write_frames(out, 1, payload, body, frame_max)
+    largest: i64 = 8 + len(payload)
+    if len(body) > 0:
+        body_frame: i64 = 8 + i64(len(body))
+        if 0 < frame_max < body_frame:
+            body_frame = frame_max
+        if body_frame > largest:
+            largest = body_frame
+    return Message(envelope, out.getvalue(), 1, len(body), largest, persistent)

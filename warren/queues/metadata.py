@@ -1,0 +1,204 @@
+"""Durable metadata as values: what the engine asks the catalogue to remember, and what it gets back at start.
+
+The engine never waits for a disk. A change of something durable is applied in memory at once and appended here as
+a value; the shell commits the values in batches and tells the engine how far it has come.
+
+1. Tickets count appended changes from 1; a change is committed exactly when ``committed_ticket`` has reached its ticket.
+2. Changes are committed in the order they were appended. A reply that promises durability waits for its ticket.
+3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
+   permissions, exchanges, queues, bindings.
+
+Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class VhostPut:
+    """Create or update a virtual host. ``tags`` and ``default_queue_type`` are shown, not interpreted, here."""
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    default_queue_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VhostDelete:
+    """Delete a virtual host with everything in it: permissions, exchanges, queues, bindings."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserPut:
+    """Create or update a user. An empty ``password_hash`` allows no password login.
+
+    ``hashing_algorithm`` names how to verify ``password_hash``: RabbitMQ's
+    ``rabbit_password_hashing_sha256``, ``_sha512``, ``_md5``, or our ``scrypt``.
+    """
+
+    name: str
+    password_hash: str
+    hashing_algorithm: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserDelete:
+    """Delete a user with all its permissions."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionPut:
+    """Set the three patterns (RE2, unanchored) of a user in a vhost. ``""`` matches nothing."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionDelete:
+    """Take away a user's access to a vhost."""
+
+    user: str
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionPut:
+    """Set the routing key patterns of a user for one topic exchange of a vhost."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionDelete:
+    """Remove a user's topic permission; ``exchange`` empty removes all of the user in the vhost."""
+
+    user: str
+    vhost: str
+    exchange: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePut:
+    """Create a durable exchange. ``arguments`` is an encoded field table including its length prefix."""
+
+    vhost: str
+    name: str
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDelete:
+    """Delete a durable exchange and every durable binding from or to it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePut:
+    """Create a durable queue. ``arguments`` is an encoded field table including its length prefix."""
+
+    vhost: str
+    name: str
+    auto_delete: bool
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDelete:
+    """Delete a durable queue and every durable binding to it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPut:
+    """Create a durable binding (both ends are durable). ``destination_type`` is ``queue`` or ``exchange``."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BindingDelete:
+    """Delete a durable binding; its five fields are its identity."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+    arguments: bytes
+
+
+MetadataChange = (
+    VhostPut
+    | VhostDelete
+    | UserPut
+    | UserDelete
+    | PermissionPut
+    | PermissionDelete
+    | TopicPermissionPut
+    | TopicPermissionDelete
+    | ExchangePut
+    | ExchangeDelete
+    | QueuePut
+    | QueueDelete
+    | BindingPut
+    | BindingDelete
+)
+
+
+class MetadataJournal:
+    """The ordered list of changes that are applied in memory and not yet committed."""
+
+    def __init__(self) -> None:
+        self.last_ticket = 0
+        self.committed_ticket = 0
+        self._pending: list[MetadataChange] = []
+        # Called after an append, so that the shell can wake its writer. Set once by the shell.
+        self.on_append: Callable[[], None] | None = None
+
+    def append(self, change: MetadataChange) -> int:
+        """Queue `change` for commit and return its ticket."""
+        self._pending.append(change)
+        self.last_ticket += 1
+        if self.on_append is not None:
+            self.on_append()
+        return self.last_ticket
+
+    def take(self) -> tuple[list[MetadataChange], int]:
+        """Return all queued changes in order, and the ticket that is reached once they are committed."""
+        changes = self._pending
+        self._pending = []
+        return changes, self.last_ticket
+
+    def committed(self, ticket: int) -> None:
+        """Note that every change up to `ticket` is durable."""
+        assert self.committed_ticket <= ticket <= self.last_ticket
+        self.committed_ticket = ticket

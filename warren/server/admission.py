@@ -1,0 +1,61 @@
+"""Who may connect: caps on connections that have not logged in yet, and on how fast new ones are accepted.
+
+1. An address block (IPv4 /24, IPv6 /64) has at most `per_block_max` unauthenticated connections, all together
+   `unauthenticated_max`. Loopback counts in the total only: every local client shares one block.
+2. At most `accepts_per_s` connections are accepted in one second; the rest wait in the listen backlog.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def address_block(address: str) -> str:
+    """Return the /24 or /64 of `address`; ``""`` for loopback, and IPv4-mapped addresses count as IPv4."""
+    parsed = ipaddress.ip_address(address.split("%", 1)[0])
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if parsed.is_loopback:
+        return ""
+    prefix = 24 if parsed.version == 4 else 64
+    return str(ipaddress.ip_network((parsed, prefix), strict=False))
+
+
+class Admission:
+    """Counts of unauthenticated connections."""
+
+    def __init__(self, unauthenticated_max: int, per_block_max: int, accepts_per_s: int) -> None:
+        self.unauthenticated = 0
+        self._unauthenticated_max = unauthenticated_max
+        self._per_block_max = per_block_max
+        self._accepts_per_s = accepts_per_s
+        self._blocks: dict[str, int] = {}
+        self._accepts_left = accepts_per_s
+
+    def may_accept(self) -> bool:
+        """Tell whether this second has room for another accept."""
+        return self._accepts_left > 0
+
+    def next_second(self) -> None:
+        """Start a new second."""
+        self._accepts_left = self._accepts_per_s
+
+    def enter(self, address: str) -> bool:
+        """Count a new connection; False when there are too many that have not logged in."""
+        self._accepts_left -= 1
+        block = address_block(address)
+        count = self._blocks.get(block, 0)
+        if self.unauthenticated >= self._unauthenticated_max or (block and count >= self._per_block_max):
+            return False
+        self.unauthenticated += 1
+        self._blocks[block] = count + 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Uncount a connection that logged in or ended before it did."""
+        block = address_block(address)
+        self.unauthenticated -= 1
+        if self._blocks[block] == 1:
+            del self._blocks[block]
+        else:
+            self._blocks[block] -= 1

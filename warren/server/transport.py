@@ -1,0 +1,221 @@
+"""Sockets of the reactor: plain and TLS, non-blocking, one object per accepted connection.
+
+A transport moves bytes between a socket and an engine connection and decides nothing else.
+
+1. The outbox is taken only when everything taken before is with the kernel. A peer that does not read costs one
+   outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
+2. `receive` returns what is there now: ``b""`` at the end of the stream, None when nothing is.
+3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from warren.channels.connection import Connection
+
+RECEIVE_BYTES: Final = 262144
+TLS_RECEIVE_BYTES: Final = 65536
+# The kernel takes 1,024 pieces in one gathering write.
+PIECES_MAX: Final = 1000
+
+
+class Transport:
+    """A plain TCP connection."""
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.address = address  # the peer's, without port
+        self.connection: Connection | None = None
+        self.interest = 0  # what epoll watches
+        self.pre_auth = True  # counted by admission control
+        self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
+        self._backlog: list[bytes] = []
+        self._offset = 0  # sent bytes of _backlog[0]
+
+    def receive(self) -> bytes | None:
+        """Return received bytes.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        try:
+            return self.sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
+
+    def flush(self) -> bool:
+        """Send the outbox; False when the socket is full and EPOLLOUT has to call again.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        connection = self.connection
+        assert connection is not None
+        outbox = connection.outbox
+        if not self._backlog:
+            self._backlog = self._take(outbox.take())
+        while self._backlog:
+            try:
+                size = self._send_some()
+            except BlockingIOError:
+                return False
+            if outbox.sent(size):
+                connection.drained()
+            self._advance(size)
+            if not self._backlog and outbox.waiting_bytes() > 0:
+                self._backlog = self._take(outbox.take())
+        return True
+
+    def _take(self, chunks: list[bytes]) -> list[bytes]:
+        return chunks
+
+    def _send_some(self) -> int:
+        backlog = self._backlog
+        if len(backlog) == 1:
+            if self._offset == 0:
+                return self.sock.send(backlog[0])
+            return self.sock.send(memoryview(backlog[0])[self._offset :])
+        pieces: list[bytes | memoryview] = list(backlog[:PIECES_MAX])
+        if self._offset:
+            pieces[0] = memoryview(backlog[0])[self._offset :]
+        return self.sock.sendmsg(pieces)
+
+    def _advance(self, size: int) -> None:
+        backlog = self._backlog
+        done = 0
+        size += self._offset
+        while done < len(backlog) and size >= len(backlog[done]):
+            size -= len(backlog[done])
+            done += 1
+        self._offset = size
+        if done == len(backlog):
+            self._backlog = []
+        else:
+            del backlog[:done]
+
+    def peer_certificate(self) -> dict[str, object] | None:
+        """Return the verified certificate of the peer as `ssl.SSLObject.getpeercert` gives it."""
+        return None
+
+    def is_ready(self) -> bool:
+        """Tell whether the connection can carry AMQP: at once, or when the TLS handshake is done."""
+        return True
+
+    def finish_sending(self) -> None:
+        """Tell the peer that nothing more comes."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class TlsTransport(Transport):
+    """The same through TLS, by way of memory buffers."""
+
+    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext) -> None:
+        super().__init__(sock, address)
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._handshaken = False
+        self._plain_in_flight: list[tuple[int, int]] = []  # ciphertext still to send, plaintext it stands for
+        self._raw: bytes = b""  # handshake bytes that wait for the socket
+
+    def is_ready(self) -> bool:
+        return self._handshaken
+
+    def handshake(self) -> bool:
+        """Go on with the handshake; True when it is done.
+
+        Raises:
+            OSError: the handshake failed (`ssl.SSLError` is one) or the connection is gone.
+        """
+        try:
+            data = self.sock.recv(TLS_RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            raise ConnectionResetError("closed during the TLS handshake")
+        self._incoming.write(data)
+        try:
+            self._tls.do_handshake()
+            self._handshaken = True
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            self._send_raw()
+        return self._handshaken
+
+    def _send_raw(self) -> None:
+        """Send handshake and alert bytes: a few kilobytes, which a fresh socket buffer always takes."""
+        self._raw += self._outgoing.read()
+        while self._raw:
+            try:
+                sent = self.sock.send(self._raw)
+            except BlockingIOError:
+                return
+            self._raw = self._raw[sent:]
+
+    def receive(self) -> bytes | None:
+        data = b"" if self._incoming.pending else None
+        try:
+            data = self.sock.recv(TLS_RECEIVE_BYTES)
+        except BlockingIOError:
+            if data is None and self._tls.pending() == 0:
+                return self._decrypt()
+        if data:
+            self._incoming.write(data)
+        elif data == b"":
+            self._incoming.write_eof()
+        return self._decrypt()
+
+    def _decrypt(self) -> bytes | None:
+        """Return everything that can be decrypted now."""
+        parts: list[bytes] = []
+        ended = False
+        while True:
+            try:
+                part = self._tls.read(RECEIVE_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                ended = True
+                break
+            if not part:
+                ended = True
+                break
+            parts.append(part)
+        if parts:
+            return b"".join(parts)
+        return b"" if ended else None
+
+    def _take(self, chunks: list[bytes]) -> list[bytes]:
+        """Encrypt. One TLS write per outbox keeps records large."""
+        if not chunks:
+            return []
+        plain = b"".join(chunks)
+        self._tls.write(plain)
+        encrypted = self._raw + self._outgoing.read()
+        self._raw = b""
+        connection = self.connection
+        assert connection is not None
+        # The outbox counts what the socket takes, which is now ciphertext.
+        connection.outbox.in_flight_bytes += len(encrypted) - len(plain)
+        return [encrypted]
+
+    def peer_certificate(self) -> dict[str, object] | None:
+        certificate = self._tls.getpeercert()
+        return dict(certificate) if certificate else None
+
+    def finish_sending(self) -> None:
+        try:
+            self._tls.unwrap()
+        except (ssl.SSLError, OSError):
+            pass  # the peer's half of the closing handshake is not waited for
+        self._send_raw()
+        self.sock.shutdown(socket.SHUT_WR)
