@@ -1,7 +1,7 @@
 """The refusal of a redeclaration that does not agree with what exists: one text for exchanges and queues.
 
-1. Integers are equal by value across their widths, and so are float, double and decimal; every other pair of types is
-   equal only when type and value are.
+1. Integers are equal by value across their widths, and so are float, double and decimal; every other pair of
+   types is equal only when type and value are.
 2. Two values print bare; a value against an absent argument prints with its type, the absent one as ``none``.
 
 Source: the ``inequivalent arg`` texts of RabbitMQ 3.10.8; clients and people search for them.

@@ -104,7 +104,7 @@ LenientShortStr = ExprAdapter(
 
 
 def _repeated(length: Any, item: Any) -> Any:
-    """As many `item` as fill the announced length exactly; GreedyRange alone would stop quietly at a bad one."""
+    """As many `item` as fill the length exactly; GreedyRange alone would stop quietly at a bad one."""
     return Prefixed(length, FocusedSeq("items", "items" / GreedyRange(item), Terminated))
 
 

@@ -1,4 +1,4 @@
-"""Field values as RabbitMQ prints them in reply texts, which are Erlang terms: ``<<"text">>``, ``true``, ``5``.
+"""Field values as RabbitMQ prints them in reply texts, as Erlang terms: ``<<"text">>``, ``true``, ``5``.
 
 People search for these texts, and client test suites compare some of them.
 """
@@ -13,7 +13,8 @@ from warren.amqp.field_table import Timestamp
 def term_text(value: object) -> str:
     """Return the term that stands for a decoded field value.
 
-    The integer type inside arrays and tables is the one that `encode_table` would choose; it is not kept by decoding.
+    The integer type inside arrays and tables is the one that `encode_table` would choose; it is not kept by
+    decoding.
     """
     if isinstance(value, (str, bytes)):
         return _binary_text(value)

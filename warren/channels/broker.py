@@ -50,7 +50,9 @@ class Limits:
         self.heartbeat_s: int = 60
         self.message_max_bytes: int = 16777216
         self.connections_max: int = 65536
+        self.handshake_timeout_s: float = 10.0
         self.consumers_per_channel_max: int = 10000
+        self.unacked_per_channel_max: int = 500000
         self.queues_per_vhost_max: int = 1000000
         self.exchanges_per_vhost_max: int = 100000
         self.outbox_soft_bytes: int = 1 << 20
@@ -96,11 +98,11 @@ class Broker:
 
     # --- life of a connection ---------------------------------------------------------------------------------------
 
-    def connect(self, peer: str, local: str, loopback: bool, certificate_user: str | None) -> Connection:
+    def connect(self, peer: str, local: str, address: str, certificate_user: str | None) -> Connection:
         """Create the state of an accepted connection. `certificate_user`: who the verified TLS certificate names."""
         key = self._next_key
         self._next_key += 1
-        connection = Connection(self, key, peer, local, loopback, certificate_user)
+        connection = Connection(self, key, peer, local, address, certificate_user)
         self.connections[key] = connection
         return connection
 

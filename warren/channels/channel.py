@@ -60,7 +60,8 @@ class Channel(FastChannel):
     """One channel of a connection."""
 
     def __init__(self, connection: Connection, number: int) -> None:
-        ledger = DeliveryLedger(number, connection.outbox, connection.frame_max_bytes)
+        unacked_max = connection.broker.limits.unacked_per_channel_max
+        ledger = DeliveryLedger(number, connection.outbox, connection.frame_max_bytes, unacked_max)
         super().__init__(connection, number, ledger)
         self.connection = connection
         self.last_queue = ""  # what an empty queue name means

@@ -76,7 +76,6 @@ EARLY_FRAME_BYTES: Final = 8192
 EARLY_FRAMES_MAX: Final = 10
 EARLY_BYTES_MAX: Final = 65536
 GATED_MAX: Final = 1000
-HANDSHAKE_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 30.0
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
@@ -102,7 +101,7 @@ class LoginRequest:
     """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already."""
 
     def __init__(
-        self, connection: Connection, mechanism: str, user: str, password: str, certificate: bool
+        self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool
     ) -> None:
         self.connection = connection
         self.mechanism = mechanism
@@ -112,17 +111,17 @@ class LoginRequest:
 
 
 class Connection(FastConnection):
-    """One client. `key` is its name for the shell; `loopback`: the peer's address is this machine."""
+    """One client. `key` is its name for the shell, `address` the peer's without its port."""
 
     def __init__(
-        self, broker: Broker, key: int, peer: str, local: str, loopback: bool, certificate_user: str | None
+        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
     ) -> None:
         super().__init__(broker.shared, Outbox(key, broker.shared.dirty, broker.limits.outbox_soft_bytes))
         self.broker = broker
         self.key = key
         self.peer = peer
         self.local = local
-        self.loopback = loopback
+        self.address = address
         self.certificate_user = certificate_user
         self.state: int = AWAIT_HEADER
         self.user_name = ""
@@ -143,7 +142,7 @@ class Connection(FastConnection):
         self._early_frames: int = 0
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
         self._gated: list[tuple[int, bytes]] = []
-        self._deadline_s: float = broker.now_s + HANDSHAKE_TIMEOUT_S
+        self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
         self._seen_received: i64 = 0
         self._seen_sent: i64 = 0
         self._silent_s: float = broker.now_s  # since when nothing was received
@@ -266,7 +265,7 @@ class Connection(FastConnection):
             parts = response.split(b"\x00")
             if len(parts) == 3:
                 try:
-                    return LoginRequest(self, mechanism, parts[1].decode(), parts[2].decode(), False)
+                    return LoginRequest(self, mechanism, parts[1].decode(), parts[2], False)
                 except UnicodeDecodeError:
                     pass
             self._drop("a malformed PLAIN response")
@@ -275,12 +274,14 @@ class Connection(FastConnection):
             table = decode_table(with_length(response))
             user = table.get("LOGIN")
             password = table.get("PASSWORD")
-            if isinstance(user, str) and isinstance(password, str):
+            if isinstance(password, str):
+                password = password.encode()
+            if isinstance(user, str) and isinstance(password, bytes):
                 return LoginRequest(self, mechanism, user, password, False)
             self._drop("AMQPLAIN auth info is missing LOGIN or PASSWORD")
             return None
         if mechanism == "EXTERNAL" and self.certificate_user is not None:
-            return LoginRequest(self, mechanism, self.certificate_user, "", True)
+            return LoginRequest(self, mechanism, self.certificate_user, b"", True)
         self._drop(f"unknown authentication mechanism '{mechanism}'")
         return None
 

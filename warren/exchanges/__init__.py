@@ -1,1 +1,1 @@
-"""Exchange types, bindings and routing: from an exchange, a routing key and a content to the queues that get it."""
+"""Exchange types, bindings and routing: which queues get a message."""

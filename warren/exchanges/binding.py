@@ -1,12 +1,14 @@
 """A binding: the standing order of an exchange to pass on what matches a binding key and arguments.
 
 1. Identity is (source, destination, routing_key, arguments); arguments compare as the encoded bytes.
-2. A bound binding is a link of two chains of its source exchange: the bindings to the same destination, and the
-   bindings that its exchange type looks up together (the same routing key). The chains live in the bindings, so a
-   hundred thousand bindings need no list or set each, and taking one out costs the same wherever it stands.
+2. A bound binding is a link of two chains of its source exchange: the bindings to the same destination, and
+   the bindings that its exchange type looks up together (the same routing key). The chains live in the
+   bindings, so a hundred thousand bindings need no list or set each, and taking one out costs the same
+   wherever it stands.
 3. An unbound binding is in no chain and refers to no other binding.
 
-A chain is known by its first binding. The ``previous`` of the first is the last, the ``next`` of the last is None.
+A chain is known by its first binding. The ``previous`` of the first is the last, the ``next`` of the last is
+None.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Binding:
     def properties_key(self) -> str:
         """The name of this binding between its two ends in the management API.
 
-        ``~`` without key and arguments, else the quoted routing key, with ``~`` and a hash when there are arguments.
+        ``~`` without key and arguments, else the quoted routing key, with ``~`` and a hash when there are
+        arguments.
         """
         quoted = quote_plus(self.routing_key).replace("~", "%7E")
         if self.arguments != EMPTY_TABLE:

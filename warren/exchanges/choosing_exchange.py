@@ -13,7 +13,7 @@ from warren.exchanges.exchange import Exchange
 
 
 class ChoosingExchange(Exchange):
-    """An exchange that chooses; the types override what there is to choose from (`_list`) and how (`_choose`)."""
+    """An exchange that chooses; types override what to choose from (`_list`) and how (`_choose`)."""
 
     def __init__(
         self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes

@@ -1,7 +1,7 @@
 """What a binding can lead to: a queue or another exchange.
 
-1. A destination is the object itself: two destinations are the same exactly when they are the same object. A queue that
-   is deleted and declared again under its name is another destination.
+1. A destination is the object itself: two destinations are the same exactly when they are the same object. A
+   queue that is deleted and declared again under its name is another destination.
 """
 
 from __future__ import annotations

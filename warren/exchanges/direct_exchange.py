@@ -48,7 +48,7 @@ class DefaultExchange(Exchange):
 
     def __init__(self, queues: Mapping[str, Destination]) -> None:
         super().__init__("", "direct", True, False, False, EMPTY_TABLE)
-        # A dict of a subclass is not a dict of the base class to the type checker, since one could write to it.
+        # To the type checker a dict of a subclass is not a dict of the base class: one could write to it.
         self._queues = cast("dict[str, Destination]", queues)
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:

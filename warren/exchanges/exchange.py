@@ -1,9 +1,11 @@
-"""What all exchange types have in common: their bindings, their alternate, what a redeclaration must agree with.
+"""What all exchange types share: bindings, alternate exchange, what a redeclaration must agree with.
 
-1. ``bindings`` holds every binding that has this exchange as its source, once per identity, in the order of binding.
-2. ``by_destination`` holds for each destination with a binding the first of its chain, ``downstream`` exactly those of
-   them that are exchanges.
-3. `bind`, `unbind` and `unbind_destination` keep the type's own index (`_index`, `_unindex`) in step with ``bindings``.
+1. ``bindings`` holds every binding that has this exchange as its source, once per identity, in the order of
+   binding.
+2. ``by_destination`` holds for each destination with a binding the first of its chain, ``downstream`` exactly
+   those of them that are exchanges.
+3. `bind`, `unbind` and `unbind_destination` keep the type's own index (`_index`, `_unindex`) in step with
+   ``bindings``.
 4. Removing one binding costs the same with ten and with a hundred thousand others.
 
 Bindings that end here, permissions, auto-delete and durability are the vhost's business.
@@ -65,14 +67,14 @@ class Exchange(Destination):
         return destination in self.by_destination
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
-        """Append the destinations of every binding that matches to `found`; one may be appended several times."""
+        """Append the destination of each matching binding to `found`, one possibly several times."""
         raise NotImplementedError
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
-        """Append the destinations of a message with the routing keys `routing_keys`, at least one, to `found`.
+        """Append the destinations of a message with `routing_keys`, at least one, to `found`.
 
-        The first is the message's own, the others come from its CC and BCC headers. Types that choose without looking
-        at the key, or choose one destination per message, override this.
+        The first is the message's own, the others come from its CC and BCC headers. Types that choose without
+        looking at the key, or choose one destination per message, override this.
         """
         for routing_key in routing_keys:
             self.match(routing_key, content, found)
@@ -138,7 +140,7 @@ class Exchange(Destination):
         return removed
 
     def unbind_all(self) -> list[Binding]:
-        """Remove and return every binding, in the order of binding: what the deletion of this exchange takes along."""
+        """Remove and return every binding, in the order of binding, as this exchange is deleted."""
         removed = list(self.bindings.values())
         for destination in list(self.by_destination):
             self.unbind_destination(destination)
@@ -153,7 +155,7 @@ class Exchange(Destination):
         arguments: bytes,
         vhost_name: str,
     ) -> None:
-        """Refuse a redeclaration that differs in a property or in ``alternate-exchange``; other arguments may differ.
+        """Refuse a redeclaration that differs in a property or in ``alternate-exchange``.
 
         Raises:
             ChannelException: 406, ``inequivalent arg ...``.
@@ -168,7 +170,7 @@ class Exchange(Destination):
         """Take `binding` into what `match` looks at."""
 
     def _unindex(self, binding: Binding) -> None:
-        """Take `binding`, already gone from ``bindings`` and ``by_destination``, out of what `match` looks at."""
+        """Take `binding` out of what `match` looks at; ``bindings`` no longer has it."""
 
     def _forget_destination(self, destination: Destination) -> None:
         del self.by_destination[destination]

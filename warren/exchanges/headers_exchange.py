@@ -6,13 +6,14 @@
     all-with-x   every one       other than x-match
     any-with-x   at least one    other than x-match
 
-A void argument asks for the presence of the header, any other for its value. ``all`` of nothing always agrees, ``any``
-of nothing never.
+A void argument asks for the presence of the header, any other for its value. ``all`` of nothing always
+agrees, ``any`` of nothing never.
 
-1. Values are compared, types are not, except where the values are of different kinds: no integer equals a float, a
-   bool or a timestamp, and the text ``1`` equals none of them. Integers agree across widths, strings with binaries.
-2. A rule that needs all is looked up by one of its arguments, the rarest when it was bound; one that needs any by each.
-   A message looks only at the rules that share a value with it.
+1. Values are compared, types are not, except where the values are of different kinds: no integer equals a
+   float, a bool or a timestamp, and the text ``1`` equals none of them. Integers agree across widths, strings
+   with binaries.
+2. A rule that needs all is looked up by one of its arguments, the rarest when it was bound; one that needs
+   any by each. A message looks only at the rules that share a value with it.
 
 Source: RabbitMQ 3.13; in 3.10.8 the integer 1 still equals the float 1.0.
 """
@@ -61,12 +62,7 @@ class HeadersRule:
 
     def agrees(self, offers: dict[Demand, None]) -> bool:
         """Return whether a message that makes `offers`, one of them looked up, gets through."""
-        if not self.needs_all:
-            return True
-        for demand in self.demands:
-            if demand not in offers:
-                return False
-        return True
+        return not self.needs_all or all(demand in offers for demand in self.demands)
 
 
 class HeadersExchange(Exchange):
@@ -120,7 +116,8 @@ class HeadersExchange(Exchange):
         if form not in _FORMS:
             raise ChannelException(
                 PRECONDITION_FAILED,
-                f"Invalid x-match field value {term_text(form)}; expected all, any, all-with-x, or any-with-x",
+                f"Invalid x-match field value {term_text(form)}; "
+                "expected all, any, all-with-x, or any-with-x",
             )
 
     def _index(self, binding: Binding) -> None:

@@ -3,8 +3,9 @@
 1. ``history()`` holds at most ``x-recent-history-length`` messages, 20 without the argument, oldest first.
 2. A message is remembered when its route passes here, matched or not, unless its header says no-store.
 
-Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`; who publishes calls
-`remember` once the message exists, and delivers `history()` after a bind. Remembered messages do not survive a restart.
+Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`; who publishes
+calls `remember` once the message exists, and delivers `history()` after a bind. Remembered messages do not
+survive a restart.
 
 Source: RabbitMQ's ``x-recent-history``.
 """

@@ -44,7 +44,7 @@ def create_exchange(
     seed: int,
     vhost_name: str = "/",
 ) -> Exchange:
-    """Make the exchange that a declare asks for; `seed` drives the choices of the types that choose at random.
+    """Make the exchange that a declare asks for; `seed` drives the types that choose at random.
 
     Raises:
         ChannelException: 406, unknown type or an argument that the type cannot use.

@@ -1,8 +1,10 @@
 """The walk from the exchange of a publish to the queues that get the message.
 
 1. A queue is found at most once, an exchange visited at most once, whatever the graph of bindings looks like.
-2. The order of what is found follows from the bindings alone: the same bindings, made in the same order, give the same.
-3. An alternate exchange is asked only when nothing at all matched at an exchange, an exchange as destination included.
+2. The order of what is found follows from the bindings alone: the same bindings, made in the same order, give
+   the same.
+3. An alternate exchange is asked only when nothing at all matched at an exchange, an exchange as destination
+   included.
 
 Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
 """
@@ -23,8 +25,8 @@ def route(
 ) -> None:
     """Append each queue that gets the message to `found`, which is empty before.
 
-    `keys` is the routing key and then those of the CC and BCC headers; `exchanges` are those of the vhost by name,
-    needed for alternates, of which missing ones are passed over.
+    `keys` is the routing key and then those of the CC and BCC headers; `exchanges` are those of the vhost by
+    name, needed for alternates, of which missing ones are passed over.
     """
     matched: list[Destination] = []
     exchange.match_keys(keys, content, matched)
@@ -57,7 +59,7 @@ def route(
 
 
 def is_cacheable_route(exchange: Exchange, exchanges: dict[str, Exchange]) -> bool:
-    """Return whether the routing key alone decides the route, as long as no binding, queue or exchange changes.
+    """Return whether the routing key alone decides the route, while no binding, queue or exchange changes.
 
     Looks at every exchange that can be reached over bindings and alternates, not at single bindings.
     """

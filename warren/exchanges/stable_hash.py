@@ -1,9 +1,10 @@
-"""A small hash and a small generator whose values never change: not with the process, the build or the version.
+"""A small hash and a small generator whose values depend on neither process, build nor version.
 
     hash   = FNV-1a over the bytes, 32 bit, then two multiply-xorshift rounds
     jump   = jump consistent hashing (Lamping, Veach 2014) over a sequence derived from the hash
 
-1. Every intermediate value fits a signed 64-bit integer, so the compiled and the interpreted build agree bit by bit.
+1. Every intermediate value fits a signed 64-bit integer, so the compiled and the interpreted build agree bit
+   by bit.
 2. Python's ``hash()`` is salted per process and is never used where a choice must survive a restart.
 """
 
@@ -39,7 +40,7 @@ def stable_hash(data: bytes, basis: i64 = FNV_BASIS) -> i64:
 
 
 def jump(value: i64, buckets: i64) -> i64:
-    """Return the bucket, 0 to ``buckets - 1``, of a hash; one bucket more moves 1/(buckets + 1) of all hashes.
+    """Return the bucket, 0 to ``buckets - 1``, of a hash; a new bucket takes its share and moves no other.
 
     `buckets` is 1 to `JUMP_BUCKETS_MAX`.
     """

@@ -1,14 +1,15 @@
 """Topic exchanges: binding keys are patterns of words, kept in a trie.
 
-Words are what stands between dots; ``*`` in a binding key is exactly one word, ``#`` zero or more. The empty key has
-no word at all; any other empty word, as in ``a..b``, counts as a word.
+Words are what stands between dots; ``*`` in a binding key is exactly one word, ``#`` zero or more. The empty
+key has no word at all; any other empty word, as in ``a..b``, counts as a word.
 
-A message walks the trie with the set of nodes that its words so far lead to. A ``#`` node stays in the set whatever
-the next word is, and entering a node enters its ``#`` child too, since ``#`` may stand for nothing.
+A message walks the trie with the set of nodes that its words so far lead to. A ``#`` node stays in the set
+whatever the next word is, and entering a node enters its ``#`` child too, since ``#`` may stand for nothing.
 
 1. Every node other than the root has a binding or a child: unbinding prunes.
-2. A node enters the set at most once per word. With two ``#`` per key at most (`HASHES_MAX`), the work for a message
-   grows with the number of its words times the nodes that match so far, never with the number of ways to match.
+2. A node enters the set at most once per word. With two ``#`` per key at most (`HASHES_MAX`), the work for a
+   message grows with the number of its words times the nodes that match so far, never with the number of ways
+   to match.
 3. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.

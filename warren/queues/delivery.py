@@ -77,10 +77,13 @@ class Delivery:
 class DeliveryLedger:
     """The deliveries of one channel."""
 
-    def __init__(self, channel_number: i64, outbox: Outbox, frame_max_bytes: i64) -> None:
+    def __init__(
+        self, channel_number: i64, outbox: Outbox, frame_max_bytes: i64, unacked_max: i64 = 500000
+    ) -> None:
         self.channel_number: i64 = channel_number
         self.outbox = outbox
         self.frame_max_bytes: i64 = frame_max_bytes  # what the peer accepts; 0: no limit
+        self.unacked_max: i64 = unacked_max  # what the broker lets a channel owe, whatever its prefetch
         self.next_tag: i64 = 1
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
         self.consumer_unacked: i64 = 0  # unacked of consumers, what the global prefetch limits

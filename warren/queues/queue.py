@@ -287,6 +287,7 @@ class Queue(Destination):
                     or (
                         (consumer.prefetch == 0 or consumer.outstanding < consumer.prefetch)
                         and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
+                        and ledger.unacked_count < ledger.unacked_max
                     )
                 ):
                     group.next = at

@@ -7,18 +7,19 @@
 
 from __future__ import annotations
 
-import ipaddress
+from ipaddress import ip_network
+
+from warren.server.peer_address import maybe_address
 
 
 def address_block(address: str) -> str:
     """Return the /24 or /64 of `address`; ``""`` for loopback, and IPv4-mapped addresses count as IPv4."""
-    parsed = ipaddress.ip_address(address.split("%", 1)[0])
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
+    parsed = maybe_address(address)
+    if parsed is None:
+        return address
     if parsed.is_loopback:
         return ""
-    prefix = 24 if parsed.version == 4 else 64
-    return str(ipaddress.ip_network((parsed, prefix), strict=False))
+    return str(ip_network((int(parsed), 24 if parsed.version == 4 else 64), strict=False))
 
 
 class Admission:

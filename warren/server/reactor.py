@@ -31,7 +31,6 @@ from warren.server.transport import TlsTransport, Transport
 TURN_BUDGET_S: Final = 0.010
 YIELD_EVERY_S: Final = 0.005
 LINGER_S: Final = 3.0
-TLS_HANDSHAKE_TIMEOUT_S: Final = 5.0
 READ: Final = select.EPOLLIN | select.EPOLLRDHUP
 WRITE: Final = select.EPOLLOUT
 
@@ -45,22 +44,28 @@ class Listener:
 
 
 class Reactor:
-    """The sockets of one broker. `certificate_user` maps a verified certificate to a user name."""
+    """The sockets of one broker.
+
+    `certificate_user` maps a verified certificate to a user name, `on_crash` is told of our own faults, `on_settled`
+    runs when the engine has left notices or login requests.
+    """
 
     def __init__(
         self,
         broker: Broker,
         admission: Admission,
         certificate_user: Callable[[dict[str, object]], str | None],
-        is_loopback: Callable[[str], bool],
         on_crash: Callable[[BaseException], None],
+        on_settled: Callable[[], None],
+        tls_handshake_timeout_s: float,
     ) -> None:
         self.broker = broker
         self.crashes = 0
         self._admission = admission
         self._certificate_user = certificate_user
-        self._is_loopback = is_loopback
         self._on_crash = on_crash
+        self._on_settled = on_settled
+        self._tls_handshake_timeout_s = tls_handshake_timeout_s
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
@@ -168,6 +173,8 @@ class Reactor:
                 self._flush(transport)
         for connection in broker.take_ended():
             self._ended(connection)
+        if broker.notices or broker.logins:
+            self._on_settled()
         if broker.has_work():
             self._wake()
 
@@ -282,7 +289,7 @@ class Reactor:
             if transport.is_ready():
                 self._connect(transport)
             else:
-                self._handshakes[transport.fd] = self.broker.now_s + TLS_HANDSHAKE_TIMEOUT_S
+                self._handshakes[transport.fd] = self.broker.now_s + self._tls_handshake_timeout_s
 
     def _handshake(self, transport: Transport) -> None:
         assert isinstance(transport, TlsTransport)
@@ -304,7 +311,7 @@ class Reactor:
         user = self._certificate_user(certificate) if certificate is not None else None
         peer = _endpoint(transport.sock.getpeername)
         local = _endpoint(transport.sock.getsockname)
-        connection = self.broker.connect(peer, local, self._is_loopback(transport.address), user)
+        connection = self.broker.connect(peer, local, transport.address, user)
         transport.connection = connection
         self._by_key[connection.key] = transport
 

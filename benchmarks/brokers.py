@@ -1,0 +1,175 @@
+"""A broker under measurement: how it is started, where it listens, which process costs the CPU, how it ends.
+
+1. `start` returns when a connection with an open channel was accepted, and knows how long that took from the
+   start of the process.
+2. Every broker gets free loopback ports and a data directory of its own; `stop` keeps the directory, so that
+   it can be started again on its data.
+3. A broker confined to one core is started confined, so that it sizes itself for one core.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from benchmarks import rabbitmq
+from warren.perf.client import Address, BrokerError, Connection
+
+_START_S: Final = 90.0
+_LOOK_S: Final = 0.002
+_STOP_S: Final = 30.0
+
+
+class Server(Protocol):
+    """What every broker program has in common."""
+
+    @property
+    def pid(self) -> int:
+        """Root of the process tree."""
+
+    def start(self) -> None:
+        """Start the program."""
+
+    def stop(self) -> None:
+        """Stop it and everything it started."""
+
+
+class Broker:
+    """One broker under a name. ``core`` is the core it is confined to, None for none."""
+
+    def __init__(self, name: str, directory: Path, *, core: int | None) -> None:
+        self.name = name
+        self.directory = directory
+        self.core = core
+        self.product = ""
+        self.address = Address()
+        self._server: Server | None = None
+
+    @property
+    def pid(self) -> int:
+        """Root process."""
+        assert self._server is not None
+        return self._server.pid
+
+    @property
+    def uri(self) -> str:
+        """Where the load tool finds it."""
+        return f"amqp://guest:guest@{self.address}/"
+
+    def start(self) -> float:
+        """Start and return the seconds until the first channel was open.
+
+        Raises BrokerError when that takes too long.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        self.address = Address(port=port)
+        self._server = self._new_server(port)
+        begin = time.monotonic()
+        self._server.start()
+        while True:
+            try:
+                with Connection.open(self.address) as connection:
+                    seconds = time.monotonic() - begin
+                    properties = connection.server_properties
+                    self.product = f"{properties.get('product', '?')} {properties.get('version', '?')}"
+                    return seconds
+            except BrokerError:
+                if time.monotonic() - begin > _START_S:
+                    self.stop()
+                    raise
+                time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """Stop the program, keep its data."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def _new_server(self, port: int) -> Server:
+        raise NotImplementedError
+
+
+class WarrenBroker(Broker):
+    """Warren from a checkout that holds ``.venv/bin/warren``."""
+
+    def __init__(self, name: str, directory: Path, checkout: Path, *, core: int | None) -> None:
+        super().__init__(name, directory, core=core)
+        self._program = checkout / ".venv" / "bin" / "warren"
+        if not self._program.exists():
+            raise FileNotFoundError(f"{self._program} is missing: run make there first")
+
+    def _new_server(self, port: int) -> Server:
+        command = [
+            *confinement(self.core),
+            str(self._program),
+            "serve",
+            "--data-dir",
+            str(self.directory / "data"),
+            "--amqp",
+            f"127.0.0.1:{port}",
+            "--http",
+            f"127.0.0.1:{free_port()}",
+        ]
+        return _Program(command, self.directory)
+
+
+class RabbitBroker(Broker):
+    """Debian's RabbitMQ."""
+
+    def __init__(self, name: str, directory: Path, program: Path, *, core: int | None) -> None:
+        super().__init__(name, directory, core=core)
+        self._program = program
+
+    def _new_server(self, port: int) -> Server:
+        return rabbitmq.RabbitMQ(
+            [*confinement(self.core), str(self._program)],
+            self.directory,
+            amqp_port=port,
+            dist_port=free_port(),
+            epmd_port=free_port(),
+        )
+
+
+class _Program:
+    """A single process with its output in a file."""
+
+    def __init__(self, command: list[str], directory: Path) -> None:
+        self._command = command
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        with open(self._directory / "output.log", "ab") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=output, cwd=self._directory)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def confinement(core: int | None) -> list[str]:
+    """Return the command prefix that confines a program to one core."""
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
+def free_port() -> int:
+    """Return a loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,425 @@
+"""Turns measurements into RESULTS.md: ratios, targets, pass or miss, and the command of each case.
+
+1. A ratio is taken within one round, and the median over the rounds is shown: rounds differ more than brokers
+   do when a machine is disturbed.
+2. Where RabbitMQ ran in two placements, each ratio uses the figure that is better for RabbitMQ.
+3. A case that failed is a miss and is shown with its error. Nothing is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks import cases
+
+_WARREN: Final = "Warren"
+_BASELINE: Final = "Warren, baseline"
+_RABBIT: Final = "RabbitMQ"
+
+
+@dataclass
+class Measured:
+    """Everything one run of the bench found: loads by case, broker and round; standing figures by case and
+    broker.
+    """
+
+    loads: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    standing: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    products: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts about the machine that matter for the figures."""
+
+    processor: str
+    cores: int
+    memory_gib: int
+    system: str
+    python: str
+    load: float
+
+    @classmethod
+    def look(cls) -> Machine:
+        """Read /proc and the release files."""
+        info = Path("/proc/cpuinfo").read_text()
+        models = [
+            line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")
+        ]
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        release = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+        return cls(
+            processor=models[0] if models else platform.machine(),
+            cores=cores(),
+            memory_gib=round(pages / 2**30),
+            system=f"{release}, Linux {platform.release().split('-')[0]}",
+            python=platform.python_version(),
+            load=os.getloadavg()[0],
+        )
+
+
+def cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median."""
+    return float(statistics.median(values))
+
+
+def rate(case: cases.Case, found: dict[str, Any]) -> float:
+    """Return messages received, or round trips, per second."""
+    return float(found["round_trips_per_s"] if case.arguments[0] == "rpc" else found["received_per_s"])
+
+
+def cpu_us(case: cases.Case, found: dict[str, Any]) -> float:
+    """Return broker CPU per message received, or per round trip."""
+    return float(
+        found["broker_cpu_us_per_round_trip" if case.arguments[0] == "rpc" else "broker_cpu_us_per_received"]
+    )
+
+
+def latency_us(case: cases.Case, percentile: str, found: dict[str, Any]) -> float:
+    """Return a percentile of the latency that this case is about."""
+    return float(found[case.latency][percentile])
+
+
+def one_line(case: cases.Case, found: dict[str, Any]) -> str:
+    """Return one measurement for the progress output."""
+    tool = f"  tool {found['tool_cpu_share']:.0%}" if "tool_cpu_share" in found else ""
+    return (
+        f"{rate(case, found):>12,.0f}/s  {cpu_us(case, found):>9.3f} µs"
+        f"  p50 {latency_us(case, 'p50', found):>12,.0f} µs"
+        f"  p99 {latency_us(case, 'p99', found):>12,.0f} µs{tool}"
+    )
+
+
+Figure = Callable[[dict[str, Any]], float]
+Best = Callable[[list[float]], float]
+
+
+class _Comparison:
+    """One load: Warren's rounds against RabbitMQ's, and against a baseline if there was one."""
+
+    def __init__(self, case: cases.Case, by_broker: dict[str, list[dict[str, Any]]]) -> None:
+        self.case = case
+        self.warren = by_broker.get(_WARREN, [])
+        self.baseline = by_broker.get(_BASELINE, [])
+        self.rabbits = [rounds for name, rounds in by_broker.items() if name.startswith(_RABBIT)]
+        lengths = {len(rounds) for rounds in [self.warren, *self.rabbits]}
+        self.complete = bool(self.warren and self.rabbits and len(lengths) == 1)
+
+    def ours(self, figure: Figure) -> float:
+        return median([figure(found) for found in self.warren])
+
+    def theirs(self, figure: Figure, best: Best) -> float:
+        return best([median([figure(found) for found in rounds]) for rounds in self.rabbits])
+
+    def ratio(self, figure: Figure, best: Best) -> float:
+        """Return the median over the rounds of ours to the better of theirs (1, 2)."""
+        ratios = []
+        for turn, ours in enumerate(self.warren):
+            theirs = best([figure(rounds[turn]) for rounds in self.rabbits])
+            ratios.append(figure(ours) / max(theirs, 1e-9))
+        return median(ratios)
+
+
+class _Page:
+    """The text under construction, and the verdicts given in it."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.verdicts: list[bool] = []
+
+    def verdict(self, *, reached: bool) -> str:
+        self.verdicts.append(reached)
+        return "pass" if reached else "**miss**"
+
+    def text(self, *paragraphs: str) -> None:
+        self.parts.extend(paragraphs)
+
+    def table(self, header: list[str], rows: list[list[str]]) -> None:
+        """Add a table; rows that are too short (a case that failed) are filled up."""
+        lines = [header, ["---"] + ["--:"] * (len(header) - 1)]
+        lines += [row + [""] * (len(header) - len(row)) for row in rows]
+        self.parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in lines))
+
+
+def markdown(measured: Measured, machine: Machine, *, rounds: int, seconds: float) -> str:
+    """Return the text of RESULTS.md."""
+    found = [
+        _Comparison(case, measured.loads.get(case.name, {}))
+        for case in cases.LOADS
+        if case.name in measured.loads or any(line.startswith(f"{case.name} ") for line in measured.failures)
+    ]
+    page = _Page()
+    _flows(page, [one for one in found if one.case.kind is cases.Kind.FLOW])
+    _latencies(page, [one for one in found if one.case.kind is cases.Kind.LATENCY])
+    _standing(page, measured)
+    _against_baseline(page, [one for one in found if one.baseline and one.warren])
+    _commands(page, found, seconds)
+    if measured.failures:
+        page.text("## What failed", "\n".join(f"- {failure}" for failure in measured.failures))
+    summary = f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**"
+    if measured.failures:
+        summary += f" {len(measured.failures)} measurements failed."
+    top = ["# Benchmark results", "Written by `make bench`; do not edit.", summary]
+    facts = _facts(measured, machine, rounds=rounds, seconds=seconds)
+    return "\n\n".join([*top, facts, *page.parts]) + "\n"
+
+
+def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float) -> str:
+    versions = ", ".join(f"{name}: {product}" for name, product in measured.products.items())
+    lines = [
+        f"Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
+        f"load before the start {machine.load:.2f}.",
+        f"Versions: {versions}. Warren at {revision()}, engine {engine()}, Python {machine.python}.",
+        f"Each load: {rounds} rounds, the brokers in turn within each round, 1 s warm-up, {seconds:g} s measured."
+        " Figures are medians, ratios are medians of the ratios within a round.",
+        "Messages are transient, queues not durable. Flat out, with at most 100,000 messages (128 MiB) published "
+        "and not yet received.",
+        "CPU is user + system of the broker's process tree, per message received. Throughput is messages "
+        "received.",
+    ]
+    if any(name.startswith(_RABBIT) for name in measured.products):
+        lines += [
+            "Placement: Warren on one core, the load tool on the other. RabbitMQ runs twice: placed in the same "
+            "way, and unconfined together with the tool. Each comparison takes whichever figure is better for "
+            "RabbitMQ: mostly CPU from the first, throughput from the second.",
+            "Memory, start-up and declarations: neither broker is confined.",
+            "RabbitMQ as Debian ships it: no plugins, no configuration file, the package's Erlang flags "
+            "(with which idle schedulers do not spin).",
+        ]
+    else:
+        lines.append("RabbitMQ was not measured: there are no ratios.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _flows(page: _Page, found: list[_Comparison]) -> None:
+    if not found:
+        return
+    rows = []
+    for one in found:
+        case = one.case
+        if not one.warren:
+            rows.append([case.title, "failed", "", "", "", page.verdict(reached=False)])
+            continue
+        cpu, speed = partial(cpu_us, case), partial(rate, case)
+        theirs = ["-"] * 8
+        if one.complete:
+            cpu_ratio, speed_ratio = one.ratio(cpu, min), one.ratio(speed, max)
+            target = case.cpu_at_most
+            theirs = [
+                f"{one.theirs(cpu, min):.2f}",
+                _fraction(cpu_ratio),
+                "" if target is None else _fraction(target),
+                "" if target is None else page.verdict(reached=cpu_ratio <= target),
+                f"{one.theirs(speed, max):,.0f}",
+                f"{speed_ratio:.2f}",
+                page.verdict(reached=speed_ratio > 1),
+                _milliseconds(
+                    case, max(one.rabbits, key=lambda rounds: median([speed(found) for found in rounds]))
+                ),
+            ]
+        tool = max(found["tool_cpu_share"] for found in one.warren)
+        rows.append(
+            [
+                *(case.title, f"{one.ours(cpu):.2f}", *theirs[:4]),
+                *(f"{one.ours(speed):,.0f}", *theirs[4:7]),
+                *(_milliseconds(case, one.warren), theirs[7], f"{tool:.0%}"),
+            ]
+        )
+    header = [
+        "Load",
+        "CPU µs/message: Warren",
+        "RabbitMQ",
+        "ratio",
+        "at most",
+        "",
+        "messages/s: Warren",
+        "RabbitMQ",
+    ]
+    header += ["ratio", "", "p50 / p99 ms: Warren", "RabbitMQ", "tool's CPU"]
+    page.text("## Flows")
+    page.table(header, rows)
+    page.text(
+        "The target for throughput is a ratio above 1. Latency in a flat-out flow is mostly the time spent in "
+        "the backlog, which the load keeps full; with 500 connections it is publish → confirm. The tool's CPU is "
+        "of one core, in Warren's runs: near 100 % it is the tool that limits the throughput."
+    )
+
+
+def _milliseconds(case: cases.Case, rounds: list[dict[str, Any]]) -> str:
+    percentiles = (
+        median([latency_us(case, percentile, one) for one in rounds]) for percentile in ("p50", "p99")
+    )
+    return " / ".join(f"{microseconds / 1000:,.1f}" for microseconds in percentiles)
+
+
+def _latencies(page: _Page, found: list[_Comparison]) -> None:
+    if not found:
+        return
+    rows = []
+    for one in found:
+        if not one.warren:
+            rows.append([one.case.title, "failed", "", "", page.verdict(reached=False)])
+            continue
+        cells = [one.case.title]
+        for percentile in ("p50", "p99"):
+            figure = partial(latency_us, one.case, percentile)
+            cells.append(f"{one.ours(figure):,.0f}")
+            if one.complete:
+                ratio = one.ratio(figure, min)
+                cells += [f"{one.theirs(figure, min):,.0f}", f"{ratio:.2f}", page.verdict(reached=ratio <= 1)]
+            else:
+                cells += ["-"] * 3
+        cpu = partial(cpu_us, one.case)
+        rows.append([*cells, f"{one.ours(cpu):.1f}", f"{one.theirs(cpu, min):.1f}" if one.complete else "-"])
+    header = ["Load", "p50 µs: Warren", "RabbitMQ", "ratio", "", "p99 µs: Warren", "RabbitMQ", "ratio", ""]
+    page.text("## Latency")
+    page.table([*header, "CPU µs: Warren", "RabbitMQ"], rows)
+    page.text("The target is a ratio of at most 1 at both percentiles.")
+
+
+class _StandingRow(NamedTuple):
+    """A line of the table of standing figures; the target is in the unit of the title."""
+
+    case: str
+    key: str
+    title: str
+    unit: float = 1
+    at_most: float | None = None
+
+
+_STANDING_ROWS: Final = (
+    _StandingRow("memory", "idle_bytes", "Memory, idle, MB", 1e6, cases.IDLE_BYTES_AT_MOST / 1e6),
+    _StandingRow(
+        "memory",
+        "connection_bytes",
+        f"Memory per idle connection with one channel ({cases.IDLE_CONNECTIONS:,} open), kB",
+        1e3,
+        cases.CONNECTION_BYTES_AT_MOST / 1e3,
+    ),
+    _StandingRow(
+        "memory",
+        "queue_bytes",
+        f"Memory per empty queue ({cases.EMPTY_QUEUES:,} declared), kB",
+        1e3,
+        cases.QUEUE_BYTES_AT_MOST / 1e3,
+    ),
+    _StandingRow(
+        "startup",
+        "start_s",
+        f"Start to first open channel with {cases.DURABLE_QUEUES_AT_START:,} durable queues, s",
+        at_most=cases.START_S_AT_MOST,
+    ),
+    *(
+        _StandingRow(case, key, title, unit, at_most)
+        for case, how in (("declare-pipelined", "pipelined"), ("declare-one-by-one", "one by one"))
+        for key, title, unit, at_most in (
+            (
+                "declare_s",
+                f"{cases.DECLARED_QUEUES:,} durable queues declared {how}, s",
+                1.0,
+                cases.DECLARE_S_AT_MOST,
+            ),
+            (
+                "meanwhile_max_ms",
+                "  meanwhile a steady 1,000 messages/s: slowest, s",
+                1e3,
+                cases.LONGEST_WAIT_S_AT_MOST,
+            ),
+            ("meanwhile_p99_ms", "  p99, ms", 1.0, None),
+            ("alone_p99_ms", "  p99 without declarations, ms", 1.0, None),
+        )
+    ),
+)
+
+
+def _standing(page: _Page, measured: Measured) -> None:
+    rows = []
+    for row in _STANDING_ROWS:
+        by_broker = measured.standing.get(row.case)
+        if by_broker is None:
+            continue
+        ours = by_broker.get(_WARREN, {}).get(row.key)
+        theirs = next((found[row.key] for name, found in by_broker.items() if name.startswith(_RABBIT)), None)
+        cells = [row.title, "failed" if ours is None else f"{ours / row.unit:,.2f}", "", ""]
+        if row.at_most is not None:
+            cells[2:] = [
+                f"{row.at_most:g}",
+                page.verdict(reached=ours is not None and ours / row.unit <= row.at_most),
+            ]
+        rows.append([*cells, "-" if theirs is None else f"{theirs / row.unit:,.2f}"])
+    if rows:
+        page.text("## Memory, start-up, declarations")
+        page.table(["", "Warren", "at most", "", "RabbitMQ"], rows)
+
+
+def _against_baseline(page: _Page, found: list[_Comparison]) -> None:
+    rows = []
+    for one in found:
+        cells = [one.case.title]
+        for figure, digits in ((partial(cpu_us, one.case), 3), (partial(rate, one.case), 0)):
+            pairs = list(zip(one.warren, one.baseline, strict=False))
+            now, before = (median([figure(found) for found in side]) for side in (one.warren, one.baseline))
+            ratio = median([figure(ours) / max(figure(theirs), 1e-9) for ours, theirs in pairs])
+            cells += [f"{now:,.{digits}f}", f"{before:,.{digits}f}", f"{ratio:.2f}"]
+        rows.append(cells)
+    if rows:
+        page.text("## Against the baseline checkout")
+        header = ["Load", "CPU µs/message: now", "baseline", "ratio", "messages/s: now", "baseline", "ratio"]
+        page.table(header, rows)
+
+
+def _commands(page: _Page, found: list[_Comparison], seconds: float) -> None:
+    tail = f"--duration {seconds:g} --json --uri amqp://guest:guest@127.0.0.1:PORT/ --pid PID"
+    rows = [[one.case.name, f"`warren perf {' '.join(one.case.arguments)} {tail}`"] for one in found]
+    connections, queues = f"--count {cases.IDLE_CONNECTIONS}", f"--count {cases.EMPTY_QUEUES}"
+    durable, declared = f"--count {cases.DURABLE_QUEUES_AT_START}", f"--count {cases.DECLARED_QUEUES}"
+    beside = "beside `warren perf --rate 1000`"
+    rows += [
+        ["memory", f"`warren perf connections {connections}`; restarted, `warren perf declare {queues}`"],
+        ["startup", f"`warren perf declare --durable --keep {durable}`; stopped, started, connected to"],
+        ["declare-pipelined", f"`warren perf declare --durable --pipelined {declared}` {beside}"],
+        ["declare-one-by-one", f"`warren perf declare --durable --one-by-one {declared}` {beside}"],
+    ]
+    page.text(
+        "## Command lines",
+        "The broker is `warren serve --data-dir FRESH --amqp 127.0.0.1:PORT --http 127.0.0.1:PORT`, or "
+        "`rabbitmq-server` with a fresh data directory; `PID` is its process. Confinement is "
+        "`taskset --cpu-list 0` before the broker and `taskset --cpu-list 1` before the load tool.",
+    )
+    page.table(["Case", "Load tool"], rows)
+
+
+def _fraction(ratio: float) -> str:
+    """Write a ratio below 0.9 as one over something."""
+    return f"1/{1 / ratio:.1f}".removesuffix(".0") if 0 < ratio < 0.9 else f"{ratio:.2f}"
+
+
+def revision() -> str:
+    """Return the short commit of this checkout, or that there is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit"
+
+
+def engine() -> str:
+    """Return whether the installed engine is compiled."""
+    interpreter = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"
+    probe = "import warren.channels.fast_path as module; print(module.__file__)"
+    done = subprocess.run(
+        [str(interpreter), "-c", probe], capture_output=True, text=True, cwd="/", check=False
+    )
+    return "compiled" if done.stdout.strip().endswith(".so") else "interpreted"

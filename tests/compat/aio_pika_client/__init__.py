@@ -1,0 +1,1 @@
+"""aio-pika: asyncio, robust connections, its patterns."""

@@ -1,0 +1,1 @@
+"""Debian's amqp-tools, the command line of rabbitmq-c."""

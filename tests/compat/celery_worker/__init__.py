@@ -1,0 +1,1 @@
+"""Celery with a real worker process over the rpc result backend."""

@@ -1,0 +1,1 @@
+"""Node's amqplib, one small script per scenario."""

@@ -1,0 +1,1 @@
+"""pika, blocking and select connections: the compatibility suite."""

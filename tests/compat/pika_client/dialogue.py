@@ -1,0 +1,156 @@
+"""What the pika tests say again and again: wait, collect, and name the close they expect.
+
+1. Nothing here sleeps to synchronise: every wait is on a condition, with a deadline that only ends a hopeless test.
+2. pika's private parts are touched in this module and in wire.py only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from pika.spec import Basic, BasicProperties
+
+from ..broker import DEADLINE_S
+
+Connect = Callable[..., pika.BlockingConnection]
+
+
+class Delivery(NamedTuple):
+    """One message as a consumer sees it."""
+
+    method: Basic.Deliver
+    properties: BasicProperties
+    body: bytes
+
+
+class Inbox:
+    """Collect what one consumer of a blocking channel receives, in order."""
+
+    def __init__(self, channel: BlockingChannel, acks: bool = False) -> None:
+        self._channel = channel
+        self._acks = acks
+        self.deliveries: list[Delivery] = []
+
+    def __call__(
+        self, channel: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, body: bytes
+    ) -> None:
+        self.deliveries.append(Delivery(method, properties, body))
+        if self._acks:
+            channel.basic_ack(method.delivery_tag)
+
+    def consume(self, queue: str, **options: Any) -> str:
+        """Start consuming `queue` into this inbox; return the consumer tag."""
+        return self._channel.basic_consume(queue, self, **options)
+
+    def wait_for(self, count: int) -> list[Delivery]:
+        """Let the connection work until at least `count` deliveries are here."""
+        pump(self._channel.connection, lambda: len(self.deliveries) >= count, f"{count} deliveries")
+        return self.deliveries
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies received so far."""
+        return [delivery.body for delivery in self.deliveries]
+
+    @property
+    def tags(self) -> list[int]:
+        """The delivery tags received so far."""
+        return [delivery.method.delivery_tag for delivery in self.deliveries]
+
+
+def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], what: str) -> None:
+    """Process the connection's events until `condition` holds."""
+    give_up_at = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise AssertionError(f"waited {DEADLINE_S:.0f} s in vain for: {what}")
+        connection.process_data_events(time_limit=0.05)
+
+
+def ready(channel: BlockingChannel, queue: str) -> int:
+    """Return the number of ready messages a passive declare reports."""
+    count: int = channel.queue_declare(queue, passive=True).method.message_count
+    return count
+
+
+def consumers(channel: BlockingChannel, queue: str) -> int:
+    """Return the number of consumers a passive declare reports."""
+    count: int = channel.queue_declare(queue, passive=True).method.consumer_count
+    return count
+
+
+def settle(channel: BlockingChannel, queue: str) -> None:
+    """Let every delivery the broker already decided on reach the callbacks.
+
+    The first passive declare is answered by the queue after whatever it sent to this channel; the second is answered by
+    the channel after those deliveries left it.
+    """
+    ready(channel, queue)
+    ready(channel, queue)
+    channel.connection.process_data_events(time_limit=0)
+
+
+def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
+    """Get and acknowledge everything ready in `queue`; return the bodies in order."""
+    bodies: list[bytes] = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None or body is None:
+            return bodies
+        bodies.append(body)
+
+
+def get(channel: BlockingChannel, queue: str, auto_ack: bool = False) -> tuple[Basic.GetOk, BasicProperties, bytes]:
+    """Get one message that must be there."""
+    method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
+    assert method is not None and properties is not None and body is not None, f"queue {queue!r} is empty"
+    return method, properties, body
+
+
+def round_trip(channel: BlockingChannel) -> None:
+    """Wait until the broker has handled everything sent on this channel: flow(true) changes nothing."""
+    channel.flow(True)
+
+
+def cut(reply_text: str) -> str:
+    """Return how a text too long for a short string arrives: 252 octets and three dots."""
+    octets = reply_text.encode()
+    return reply_text if len(octets) <= 255 else octets[:252].decode() + "..."
+
+
+@contextmanager
+def channel_closed_with(reply_code: int, reply_text: str) -> Iterator[None]:
+    """Expect the broker to close the channel with exactly this code and text."""
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        yield
+    assert (caught.value.reply_code, caught.value.reply_text) == (reply_code, cut(reply_text))
+
+
+@contextmanager
+def connection_closed_with(reply_code: int, reply_text: str) -> Iterator[None]:
+    """Expect the broker to close the connection with exactly this code and text."""
+    with pytest.raises(ConnectionClosedByBroker) as caught:
+        yield
+    assert (caught.value.reply_code, caught.value.reply_text) == (reply_code, cut(reply_text))
+
+
+def until_closed(connection: pika.BlockingConnection) -> None:
+    """Process events until the broker's close surfaces as an exception."""
+    pump(connection, lambda: False, "the broker to close the connection")
+
+
+def send_method(channel: BlockingChannel, method: Any, content: tuple[BasicProperties, bytes] | None = None) -> None:
+    """Send a method pika has no call for on an open channel."""
+    getattr(channel, "_impl")._send_method(method, content)  # noqa: B009
+
+
+def impl(connection: pika.BlockingConnection) -> Any:
+    """Return the select connection inside a blocking connection."""
+    return getattr(connection, "_impl")  # noqa: B009

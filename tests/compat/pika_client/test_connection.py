@@ -1,0 +1,323 @@
+"""connection class over blocking connections: handshake, negotiation, refusals, liveness, names, secrets."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+import pika
+import pika.credentials
+import pytest
+from pika import spec
+from pika.exceptions import (
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionWrongStateError,
+    NoFreeChannels,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+
+from ..broker import Broker, free_port
+from ..conftest import Names
+from .dialogue import Connect, connection_closed_with, impl, pump, ready, until_closed
+
+REFUSED = (
+    "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile."
+)
+
+
+def test_the_broker_announces_every_capability_rabbitmq_clients_branch_on(broker: Broker) -> None:
+    assert {name for name, honoured in broker.server_properties["capabilities"].items() if honoured is True} >= {
+        "publisher_confirms",
+        "exchange_exchange_bindings",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "consumer_priorities",
+        "authentication_failure_close",
+        "per_consumer_qos",
+        "direct_reply_to",
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["product", "version", "platform", "copyright", "information", "cluster_name"]
+)
+def test_a_server_property_is_a_non_empty_string(broker: Broker, name: str) -> None:
+    assert isinstance(broker.server_properties[name], str)
+    assert broker.server_properties[name]
+
+
+def test_the_product_is_one_that_kombu_and_celery_recognise(broker: Broker) -> None:
+    assert broker.server_properties["product"] == "RabbitMQ"
+
+
+def test_pika_sees_the_capabilities_it_asks_for(connect: Connect) -> None:
+    connection = connect()
+    assert connection.basic_nack_supported
+    assert connection.consumer_cancel_notify_supported
+    assert connection.exchange_exchange_bindings_supported
+    assert connection.publisher_confirms_supported
+
+
+def test_a_url_with_an_encoded_vhost_connects(broker: Broker) -> None:
+    with pika.BlockingConnection(pika.URLParameters(broker.url + "?heartbeat=30&frame_max=65536")) as connection:
+        assert connection.is_open
+        assert impl(connection).params.frame_max == 65536
+        assert impl(connection).params.heartbeat == 30
+
+
+def test_the_first_reachable_of_several_hosts_is_used(broker: Broker) -> None:
+    nobody = broker.parameters(port=free_port(), retry_delay=0)
+    with pika.BlockingConnection([nobody, broker.parameters()]) as connection:
+        assert connection.is_open
+
+
+def test_a_connection_closes_on_request_and_only_once(connect: Connect) -> None:
+    connection = connect()
+    connection.close(reply_code=200, reply_text="had enough")
+    assert connection.is_closed
+    with pytest.raises(ConnectionWrongStateError):
+        connection.close()
+
+
+def test_closing_a_connection_closes_its_channels(connect: Connect) -> None:
+    connection = connect()
+    channels = [connection.channel() for _ in range(5)]
+    connection.close()
+    assert all(channel.is_closed for channel in channels)
+
+
+def test_thirty_connections_live_side_by_side(connect: Connect, names: Names) -> None:
+    connections = [connect() for _ in range(30)]
+    queue = names.queue()
+    for number, connection in enumerate(connections):
+        channel = connection.channel()
+        channel.queue_declare(queue)
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, str(number))
+    assert ready(connections[0].channel(), queue) == 30
+
+
+@pytest.mark.parametrize("properties", [{"connection_name": "the name in the user interface"}, {}])
+def test_client_properties_of_every_kind_are_accepted(connect: Connect, properties: dict[str, str]) -> None:
+    extras: dict[str, Any] = {"number": 7, "flag": True, "nothing": None, "nested": {"list": [1, "two", {}]}}
+    assert connect(client_properties={**properties, **extras}).is_open
+
+
+# refused logins
+
+
+@pytest.mark.parametrize(
+    ("username", "password"), [("guest", "wrong"), ("nobody-of-that-name", "guest"), ("guest", ""), ("", "")]
+)
+def test_a_refused_login_is_told_with_403_and_no_reason(connect: Connect, username: str, password: str) -> None:
+    with pytest.raises(ProbableAuthenticationError) as caught:
+        connect(credentials=pika.PlainCredentials(username, password))
+    told = str(caught.value)
+    assert "403" in told
+    assert REFUSED.format("PLAIN") in told
+
+
+class AmqPlainCredentials:
+    """AMQPLAIN for pika: the response is a bare field table."""
+
+    TYPE = "AMQPLAIN"
+
+    def __init__(self, username: str, password: str) -> None:
+        self.erase_on_connect = False
+        self._login = {"LOGIN": username, "PASSWORD": password}
+
+    def response_for(self, start: spec.Connection.Start) -> tuple[str | None, bytes | None]:
+        """Return mechanism and response when the broker offers AMQPLAIN."""
+        offered = start.mechanisms
+        words = offered.split() if isinstance(offered, str) else offered.decode().split()
+        if self.TYPE not in words:
+            return None, None
+        response = b""
+        for key, value in self._login.items():
+            response += struct.pack(">B", len(key)) + key.encode()
+            response += b"S" + struct.pack(">I", len(value)) + value.encode()
+        return self.TYPE, response
+
+    def erase_credentials(self) -> None:
+        """Nothing is erased."""
+
+
+@pytest.fixture
+def _pika_knows_amqplain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pika.credentials, "VALID_TYPES", [*pika.credentials.VALID_TYPES, AmqPlainCredentials])
+
+
+@pytest.mark.usefixtures("_pika_knows_amqplain")
+def test_amqplain_logs_in(connect: Connect, broker: Broker) -> None:
+    assert connect(credentials=AmqPlainCredentials(broker.username, broker.password)).is_open
+
+
+@pytest.mark.usefixtures("_pika_knows_amqplain")
+def test_amqplain_with_a_wrong_password_is_refused_by_name(connect: Connect, broker: Broker) -> None:
+    with pytest.raises(ProbableAuthenticationError) as caught:
+        connect(credentials=AmqPlainCredentials(broker.username, "wrong"))
+    assert REFUSED.format("AMQPLAIN") in str(caught.value)
+
+
+def test_a_missing_vhost_is_refused_with_530(connect: Connect) -> None:
+    with pytest.raises(ProbableAccessDeniedError) as caught:
+        connect(virtual_host="no-such-vhost")
+    told = str(caught.value)
+    assert "530" in told
+    assert "NOT_ALLOWED - vhost no-such-vhost not found" in told
+
+
+def test_an_empty_vhost_name_is_another_vhost_than_slash(connect: Connect, broker: Broker) -> None:
+    with pytest.raises(ProbableAccessDeniedError, match="NOT_ALLOWED - vhost  not found"):
+        connect(virtual_host="")
+
+
+# negotiation
+
+
+@pytest.mark.parametrize("frame_max", [4096, 8192, 65536, 131072])
+def test_a_client_may_ask_for_smaller_frames(connect: Connect, frame_max: int) -> None:
+    assert impl(connect(frame_max=frame_max)).params.frame_max == frame_max
+
+
+def test_a_message_of_many_frames_crosses_a_connection_of_4096_octet_frames(connect: Connect, names: Names) -> None:
+    body = bytes(range(256)) * 400
+    channel = connect(frame_max=4096).channel()
+    queue = channel.queue_declare(names.queue(), exclusive=True).method.queue
+    channel.basic_publish("", queue, body)
+    assert channel.basic_get(queue, auto_ack=True)[2] == body
+
+
+@pytest.mark.parametrize(("publisher_max", "consumer_max"), [(4096, 131072), (131072, 4096), (4096, 8192)])
+def test_bodies_are_cut_anew_for_the_frames_the_receiver_accepts(
+    connect: Connect, names: Names, publisher_max: int, consumer_max: int
+) -> None:
+    queue = names.queue()
+    sender, receiver = connect(frame_max=publisher_max).channel(), connect(frame_max=consumer_max).channel()
+    sender.queue_declare(queue)
+    sender.confirm_delivery()
+    bodies = [bytes([size % 251]) * size for size in (0, 1, 4087, 4088, 4089, 8176, 8184, 8185, 131064, 131065, 300_000)]
+    for body in bodies:
+        sender.basic_publish("", queue, body)
+    assert [receiver.basic_get(queue, auto_ack=True)[2] for _ in bodies] == bodies
+
+
+def test_pika_opens_as_many_channels_as_negotiated_and_no_more(connect: Connect) -> None:
+    connection = connect(channel_max=4)
+    assert [int(connection.channel()) for _ in range(4)] == [1, 2, 3, 4]
+    with pytest.raises(NoFreeChannels):
+        connection.channel()
+
+
+def test_the_broker_allows_at_least_two_thousand_channels(connect: Connect) -> None:
+    connection = connect()
+    assert impl(connection).params.channel_max >= 2000
+    assert connection.channel(2000).channel_number == 2000
+
+
+# heartbeats
+
+
+def test_the_clients_heartbeat_interval_is_the_one_used(connect: Connect) -> None:
+    assert impl(connect(heartbeat=7)).params.heartbeat == 7
+
+
+def test_the_broker_sends_heartbeats_on_an_idle_connection(connect: Connect) -> None:
+    connection = connect(heartbeat=1)
+    checker = impl(connection)._heartbeat_checker
+    pump(connection, lambda: checker._heartbeat_frames_received >= 3, "three heartbeats from the broker")
+    assert connection.is_open
+
+
+def test_a_heartbeating_client_stays_connected_and_keeps_working(connect: Connect, names: Names) -> None:
+    connection = connect(heartbeat=1)
+    channel = connection.channel()
+    queue = channel.queue_declare(names.queue(), exclusive=True).method.queue
+    checker = impl(connection)._heartbeat_checker
+    for round_number in range(2):
+        seen: int = checker._heartbeat_frames_received
+        pump(connection, lambda seen=seen: checker._heartbeat_frames_received > seen, "another heartbeat")  # type: ignore[misc]
+        channel.basic_publish("", queue, b"%d" % round_number)
+        assert channel.basic_get(queue, auto_ack=True)[2] == b"%d" % round_number
+
+
+def test_heartbeat_zero_switches_them_off(connect: Connect) -> None:
+    connection = connect(heartbeat=0)
+    assert impl(connection).params.heartbeat == 0
+    assert impl(connection)._heartbeat_checker is None
+
+
+# life and death
+
+
+def test_update_secret_is_answered(connect: Connect, broker: Broker) -> None:
+    connection = connect()
+    connection.update_secret(broker.password, "renewed in time")
+    assert connection.channel().is_open
+
+
+def test_a_connection_error_takes_every_channel_with_it(connect: Connect) -> None:
+    connection = connect()
+    bystander, culprit = connection.channel(), connection.channel()
+    with connection_closed_with(540, "NOT_IMPLEMENTED - active=false"):
+        culprit.flow(False)
+    assert bystander.is_closed
+    assert connection.is_closed
+
+
+def test_other_connections_do_not_notice_a_connection_error(connect: Connect) -> None:
+    bystander, culprit = connect(), connect()
+    with connection_closed_with(540, "NOT_IMPLEMENTED - active=false"):
+        culprit.channel().flow(False)
+    assert bystander.channel().is_open
+
+
+def test_the_same_client_connects_again_after_a_connection_error(connect: Connect) -> None:
+    for _ in range(3):
+        connection = connect()
+        with connection_closed_with(540, "NOT_IMPLEMENTED - active=false"):
+            connection.channel().flow(False)
+
+
+def test_a_socket_that_breaks_requeues_what_was_unacknowledged(connect: Connect, names: Names) -> None:
+    queue = names.queue()
+    survivor = connect().channel()
+    survivor.queue_declare(queue)
+    survivor.basic_publish("", queue, b"once more")
+    victim = connect()
+    assert victim.channel().basic_get(queue)[2] == b"once more"
+    assert ready(survivor, queue) == 0
+    impl(victim)._transport._sock.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(AMQPConnectionError):
+        until_closed(victim)
+    pump(survivor.connection, lambda: ready(survivor, queue) == 1, "the message to come back")
+    method, _, body = survivor.basic_get(queue, auto_ack=True)
+    assert method is not None and method.redelivered
+    assert body == b"once more"
+
+
+def test_an_exclusive_queue_is_gone_before_close_ok(connect: Connect, names: Names) -> None:
+    queue = names.queue()
+    owner, other = connect(), connect()
+    owner.channel().queue_declare(queue, exclusive=True)
+    owner.close()
+    with pytest.raises(ChannelClosedByBroker, match="no queue"):
+        other.channel().queue_declare(queue, passive=True)
+
+
+def test_blocked_and_unblocked_callbacks_can_be_registered_and_stay_quiet_without_an_alarm(
+    connect: Connect, names: Names
+) -> None:
+    connection = connect()
+    alarms: list[str] = []
+    connection.add_on_connection_blocked_callback(lambda *_: alarms.append("blocked"))
+    connection.add_on_connection_unblocked_callback(lambda *_: alarms.append("unblocked"))
+    channel = connection.channel()
+    queue = channel.queue_declare(names.queue(), exclusive=True).method.queue
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"x")
+    assert alarms == []

@@ -1,0 +1,446 @@
+"""What the engine may rely on in the metadata store, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from warren.queues.metadata import (
+    BindingDelete,
+    BindingPut,
+    ExchangeDelete,
+    ExchangePut,
+    MetadataChange,
+    PermissionDelete,
+    PermissionPut,
+    QueueDelete,
+    QueuePut,
+    TopicPermissionDelete,
+    TopicPermissionPut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
+from warren.server import catalogue as catalogue_module
+from warren.server.catalogue import SCHEMA_VERSION, Catalogue, CatalogueError
+from warren.server.passwords import PasswordHash, verify_password
+
+from .metadata_urls import FreshUrl
+
+EMPTY = b"\x00\x00\x00\x00"
+KINDS = ["vhost", "user", "permission", "topic", "exchange", "queue", "binding"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def fresh_url(request: pytest.FixtureRequest) -> FreshUrl:
+    """Empty stores of either kind."""
+    if request.param == "sqlite":
+        made: FreshUrl = request.getfixturevalue("fresh_sqlite_url")
+        return made
+    return request.getfixturevalue("postgres").fresh_url  # type: ignore[no-any-return]
+
+
+class Store:
+    """An open catalogue, whose first contents are set aside, that can be closed and opened again."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.catalogue = Catalogue.open(url)
+        self.first_contents = list(self.catalogue.load())
+
+    def commit(self, *changes: MetadataChange) -> None:
+        self.catalogue.commit(changes)
+
+    def reopen(self) -> None:
+        self.catalogue.close()
+        self.catalogue = Catalogue.open(self.url)
+
+    def loaded(self) -> list[MetadataChange]:
+        """What was put since the store was made, as a new process would load it."""
+        self.reopen()
+        return [change for change in self.catalogue.load() if change not in self.first_contents]
+
+
+@pytest.fixture
+def store(fresh_url: FreshUrl) -> Iterator[Store]:
+    """A new catalogue."""
+    opened = Store(fresh_url())
+    yield opened
+    opened.catalogue.close()
+
+
+def queue(name: str, vhost: str = "/") -> QueuePut:
+    return QueuePut(vhost, name, False, EMPTY)
+
+
+def exchange(name: str, vhost: str = "/") -> ExchangePut:
+    return ExchangePut(vhost, name, "topic", False, False, EMPTY)
+
+
+def binding(
+    source: str, destination: str, kind: str = "queue", key: str = "k", vhost: str = "/"
+) -> BindingPut:
+    return BindingPut(vhost, source, destination, kind, key, EMPTY)
+
+
+def test_an_empty_store_holds_the_default_vhost_and_guest_with_its_well_known_password(store: Store) -> None:
+    vhost, user, permission = store.first_contents
+    assert vhost == VhostPut("/", "Default virtual host")
+    assert isinstance(user, UserPut)
+    assert (user.name, user.tags) == ("guest", ("administrator",))
+    assert verify_password(b"guest", PasswordHash(user.password_hash, user.hashing_algorithm))
+    assert permission == PermissionPut("guest", "/", ".*", ".*", ".*")
+
+
+def test_a_deleted_guest_does_not_come_back(store: Store) -> None:
+    store.commit(UserDelete("guest"), VhostDelete("/"))
+    store.reopen()
+    assert list(store.catalogue.load()) == []
+
+
+def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: Store) -> None:
+    changes: list[MetadataChange] = [
+        VhostPut("v", "a vhost", ("one", "two"), "quorum"),
+        UserPut("u", "hash", "rabbit_password_hashing_sha256", ("monitoring", "policymaker")),
+        PermissionPut("u", "v", "^a", "", ".*"),
+        TopicPermissionPut("u", "v", "t", "^w", "^r"),
+        ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V"),
+        QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV"),
+        BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
+    ]
+    store.commit(*reversed(changes))
+    assert store.loaded() == changes
+
+
+def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
+    first: list[MetadataChange] = [
+        VhostPut("v", "before"),
+        UserPut("u", "before", "scrypt"),
+        PermissionPut("u", "v", "before", "", ""),
+        TopicPermissionPut("u", "v", "x", "before", ""),
+        ExchangePut("v", "x", "direct", False, False, EMPTY),
+        QueuePut("v", "q", False, EMPTY),
+    ]
+    second: list[MetadataChange] = [
+        VhostPut("v", "after", ("t",), "classic"),
+        UserPut("u", "after", "rabbit_password_hashing_md5", ("t",)),
+        PermissionPut("u", "v", "after", "after", "after"),
+        TopicPermissionPut("u", "v", "x", "after", "after"),
+        ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01"),
+        QueuePut("v", "q", True, b"\x00\x00\x00\x01"),
+    ]
+    store.commit(*first)
+    store.commit(*second)
+    assert store.loaded() == second
+
+
+def test_the_last_of_several_puts_in_one_batch_wins(store: Store) -> None:
+    store.commit(*(VhostPut("v", str(n)) for n in range(10)))
+    assert store.loaded() == [VhostPut("v", "9")]
+
+
+def test_bindings_that_differ_in_any_of_their_five_fields_are_different(store: Store) -> None:
+    bindings = [
+        BindingPut("/", "x", "q", "queue", "k", EMPTY),
+        BindingPut("w", "x", "q", "queue", "k", EMPTY),
+        BindingPut("/", "y", "q", "queue", "k", EMPTY),
+        BindingPut("/", "x", "p", "queue", "k", EMPTY),
+        BindingPut("/", "x", "q", "exchange", "k", EMPTY),
+        BindingPut("/", "x", "q", "queue", "K", EMPTY),
+        BindingPut("/", "x", "q", "queue", "k", b"\x00\x00\x00\x03\x01aV"),
+    ]
+    store.commit(*bindings, *bindings)
+    assert set(store.loaded()) == set(bindings)
+    assert len(store.loaded()) == len(bindings)
+    gone = bindings.pop(3)
+    store.commit(
+        BindingDelete("/", gone.source, gone.destination, gone.destination_type, gone.routing_key, EMPTY)
+    )
+    assert set(store.loaded()) == set(bindings)
+
+
+def test_arguments_of_the_size_of_a_frame_fit(store: Store) -> None:
+    arguments = random.Random(1).randbytes(128 << 10)
+    big: list[MetadataChange] = [
+        ExchangePut("/", "x", "headers", False, False, arguments),
+        QueuePut("/", "q", False, arguments),
+        BindingPut("/", "x", "q", "queue", "k" * 255, arguments),
+    ]
+    store.commit(*big)
+    assert store.loaded() == big
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("queue", "Queue", "QUEUE"),
+        ("a", "a ", " a", "a  "),
+        ("\u00e9", "e\u0301"),
+        ("stra\u00dfe", "strasse"),
+        ("\u0130", "i", "I", "\u0131"),
+        ("%", "_", "'", '"', "\\", "\\'", "--", ":name", "%(name)s", "%s", "?"),
+        ("", "\U0001f407", "\ufeff", "\u202e"),
+    ],
+)
+def test_names_are_equal_only_byte_for_byte(store: Store, names: tuple[str, ...]) -> None:
+    puts = [queue(name) for name in names] + [exchange(name) for name in names]
+    store.commit(*puts)
+    assert set(store.loaded()) == set(puts)
+    store.commit(QueueDelete("/", names[0]))
+    assert set(store.loaded()) == set(puts) - {queue(names[0])}
+
+
+def test_names_of_255_bytes_fit_everywhere(store: Store) -> None:
+    long = "\u20ac" * 85
+    changes: list[MetadataChange] = [
+        VhostPut(long),
+        UserPut(long, "h", "scrypt"),
+        PermissionPut(long, long, "", "", ""),
+        TopicPermissionPut(long, long, long, "", ""),
+        exchange(long, long),
+        queue(long, long),
+        BindingPut(long, long, long, "queue", long, EMPTY),
+    ]
+    store.commit(*changes)
+    assert store.loaded() == changes
+
+
+def test_a_binding_key_may_hold_any_character(store: Store) -> None:
+    keys = [binding("x", "q", key=key) for key in ("\x00", "a\x00b", "\r\n", "\x7f", "\u2028")]
+    store.commit(*keys)
+    assert set(store.loaded()) == set(keys)
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "\x00", "\ud800"])
+def test_a_name_that_text_columns_cannot_hold_is_refused_before_anything_is_written(
+    store: Store, name: str
+) -> None:
+    for bad in (queue(name), VhostPut("v", name), UserPut("u", name, "scrypt")):
+        with pytest.raises(ValueError, match="no database stores"):
+            store.commit(queue("good"), bad)
+    assert store.loaded() == []
+
+
+def test_deleting_a_vhost_deletes_everything_in_it_and_nothing_else(store: Store) -> None:
+    def contents(vhost: str) -> list[MetadataChange]:
+        return [
+            VhostPut(vhost),
+            PermissionPut("guest", vhost, "", "", ""),
+            TopicPermissionPut("guest", vhost, "x", "", ""),
+            exchange("x", vhost),
+            queue("q", vhost),
+            binding("x", "q", vhost=vhost),
+        ]
+
+    store.commit(*contents("a"), *contents("b"))
+    store.commit(VhostDelete("a"))
+    assert store.loaded() == contents("b")
+
+
+def test_deleting_a_user_deletes_its_permissions_and_nobody_elses(store: Store) -> None:
+    def contents(user: str) -> list[MetadataChange]:
+        return [
+            UserPut(user, "h", "scrypt"),
+            PermissionPut(user, "/", "", "", ""),
+            TopicPermissionPut(user, "/", "x", "", ""),
+        ]
+
+    store.commit(*contents("a"), *contents("b"))
+    store.commit(UserDelete("a"))
+    assert store.loaded() == contents("b")
+
+
+def test_deleting_an_exchange_deletes_bindings_from_it_and_to_it_but_not_those_of_a_queue_of_its_name(
+    store: Store,
+) -> None:
+    kept: list[MetadataChange] = [exchange("other"), queue("same"), binding("other", "same")]
+    store.commit(*kept, exchange("same"), binding("same", "same"), binding("other", "same", "exchange"))
+    store.commit(ExchangeDelete("/", "same"))
+    assert store.loaded() == kept
+
+
+def test_deleting_a_queue_deletes_bindings_to_it_but_not_those_of_an_exchange_of_its_name(
+    store: Store,
+) -> None:
+    kept: list[MetadataChange] = [
+        exchange("other"),
+        exchange("same"),
+        binding("other", "same", "exchange"),
+    ]
+    store.commit(*kept, queue("same"), binding("other", "same"), binding("same", "same"))
+    store.commit(QueueDelete("/", "same"))
+    assert store.loaded() == kept
+
+
+def test_permissions_are_deleted_one_by_one_and_topic_permissions_also_all_at_once(store: Store) -> None:
+    topics = [TopicPermissionPut("u", "/", name, "", "") for name in ("x", "y", "z")]
+    other = TopicPermissionPut("w", "/", "x", "", "")
+    store.commit(PermissionPut("u", "/", "", "", ""), *topics, other)
+    store.commit(PermissionDelete("u", "/"), TopicPermissionDelete("u", "/", "y"))
+    assert store.loaded() == [topics[0], topics[2], other]
+    store.commit(TopicPermissionDelete("u", "/", ""))
+    assert store.loaded() == [other]
+
+
+def test_deleting_what_is_not_there_does_nothing(store: Store) -> None:
+    store.commit(
+        VhostDelete("v"),
+        UserDelete("u"),
+        PermissionDelete("u", "v"),
+        TopicPermissionDelete("u", "v", ""),
+        ExchangeDelete("v", "x"),
+        QueueDelete("v", "q"),
+        BindingDelete("v", "x", "q", "queue", "k", EMPTY),
+    )
+    assert store.loaded() == []
+
+
+def test_changes_take_effect_in_their_order(store: Store) -> None:
+    store.commit(queue("q"), QueueDelete("/", "q"), queue("q"), binding("x", "q"))
+    assert store.loaded() == [queue("q"), binding("x", "q")]
+    store.commit(QueueDelete("/", "q"), queue("q"), ExchangeDelete("/", "x"), QueueDelete("/", "q"))
+    assert store.loaded() == []
+
+
+class Model:
+    """The store as an obviously right dictionary."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[object, ...], MetadataChange] = {}
+
+    def apply(self, change: MetadataChange) -> None:
+        match change:
+            case BindingPut():
+                self.rows[self._binding(change)] = change
+            case QueuePut() | ExchangePut():
+                self.rows[type(change), change.vhost, change.name] = change
+            case BindingDelete():
+                self.rows.pop(self._binding(change), None)
+            case QueueDelete(vhost, name):
+                self.rows.pop((QueuePut, vhost, name), None)
+                self._unbind(lambda b: (b.vhost, b.destination_type, b.destination) == (vhost, "queue", name))
+            case ExchangeDelete(vhost, name):
+                self.rows.pop((ExchangePut, vhost, name), None)
+                self._unbind(
+                    lambda b: (
+                        b.vhost == vhost
+                        and (b.source == name or (b.destination_type, b.destination) == ("exchange", name))
+                    )
+                )
+            case _:
+                raise AssertionError(change)
+
+    def _unbind(self, gone: Callable[[BindingPut], bool]) -> None:
+        self.rows = {
+            key: row for key, row in self.rows.items() if not (isinstance(row, BindingPut) and gone(row))
+        }
+
+    @staticmethod
+    def _binding(b: BindingPut | BindingDelete) -> tuple[object, ...]:
+        return (BindingPut, b.vhost, b.source, b.destination, b.destination_type, b.routing_key, b.arguments)
+
+
+def _random_change(choose: random.Random) -> MetadataChange:
+    name, source = choose.choice("abc"), choose.choice("abc")
+    kind, key = choose.choice(["queue", "exchange"]), choose.choice("kl")
+    arguments = choose.choice([EMPTY, b"\x00\x00\x00\x03\x01aV"])
+    changes: list[MetadataChange] = [
+        QueuePut("/", name, choose.random() < 0.5, arguments),
+        ExchangePut("/", name, choose.choice(["direct", "topic"]), False, False, arguments),
+        BindingPut("/", source, name, kind, key, arguments),
+        BindingPut("/", source, name, kind, key, arguments),
+        BindingDelete("/", source, name, kind, key, arguments),
+        QueueDelete("/", name),
+        ExchangeDelete("/", name),
+    ]
+    return choose.choice(changes)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_twice(
+    store: Store, seed: int
+) -> None:
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    model = Model()
+    for _ in range(12):
+        batch = [_random_change(choose) for _ in range(choose.randrange(1, 60))]
+        for change in batch:
+            model.apply(change)
+        store.catalogue.commit(batch)
+        store.catalogue.commit(batch)
+        held = [c for c in store.catalogue.load() if c not in store.first_contents]
+        assert set(held) == set(model.rows.values())
+        assert len(held) == len(model.rows)
+
+
+def test_a_batch_that_fails_in_the_middle_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deletes = dict(catalogue_module._DELETES)
+    from sqlalchemy import text
+
+    deletes[UserDelete] = (text("DELETE FROM warren_no_such_table"),)
+    monkeypatch.setattr(catalogue_module, "_DELETES", deletes)
+    with pytest.raises(CatalogueError):
+        store.commit(queue("q"), UserDelete("u"), queue("p"))
+    monkeypatch.undo()
+    assert store.loaded() == []
+    store.commit(queue("q"))
+    assert store.loaded() == [queue("q")]
+
+
+def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_left_alone(store: Store) -> None:
+    store.commit(queue("q"))
+    _set_version(store, SCHEMA_VERSION + 1)
+    store.catalogue.close()
+    with pytest.raises(
+        CatalogueError, match=r"newer Warren \(schema version 2, this one knows 1\)"
+    ) as caught:
+        Catalogue.open(store.url)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_older_store_is_migrated_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy import Connection, text
+
+    runs = []
+
+    def add_column(connection: Connection) -> None:
+        runs.append(1)
+        connection.execute(text("ALTER TABLE warren_queues ADD COLUMN extra INTEGER"))
+
+    store.commit(queue("q"))
+    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [add_column])
+    monkeypatch.setattr(catalogue_module, "SCHEMA_VERSION", 2)
+    store.reopen()
+    store.reopen()
+    assert runs == [1]
+    assert store.loaded() == [queue("q")]
+
+
+def test_a_migration_that_fails_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy import Connection, text
+
+    def drop_and_fail(connection: Connection) -> None:
+        connection.execute(text("DROP TABLE warren_bindings"))
+        connection.execute(text("DROP TABLE warren_no_such_table"))
+
+    store.commit(queue("q"), binding("x", "q"))
+    store.catalogue.close()
+    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [drop_and_fail])
+    monkeypatch.setattr(catalogue_module, "SCHEMA_VERSION", 2)
+    with pytest.raises(CatalogueError):
+        Catalogue.open(store.url)
+    monkeypatch.undo()
+    assert store.loaded() == [queue("q"), binding("x", "q")]
+
+
+def _set_version(store: Store, version: int) -> None:
+    from sqlalchemy import text
+
+    with store.catalogue._engine.begin() as connection:
+        connection.execute(text(f"UPDATE warren_schema SET version = {version}"))

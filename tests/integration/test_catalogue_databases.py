@@ -1,0 +1,190 @@
+"""What is particular to each database: files and locks of SQLite, servers that go away for PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from warren.queues.metadata import MetadataJournal, QueuePut
+from warren.server.catalogue import Catalogue, CatalogueError
+from warren.server.catalogue_writer import CatalogueWriter
+
+from .postgres import PostgresServer
+
+EMPTY = b"\x00\x00\x00\x00"
+
+
+def queues_of(catalogue: Catalogue) -> list[str]:
+    return [change.name for change in catalogue.load() if isinstance(change, QueuePut)]
+
+
+def test_the_files_of_sqlite_belong_to_their_owner_only(tmp_path: Path) -> None:
+    catalogue = Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("catalogue.db", "catalogue.db-wal", "catalogue.db-shm"), 0o600)
+    catalogue.close()
+
+
+def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
+    catalogue = Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}")
+    with catalogue._engine.connect() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous")
+        }
+    assert settings == {"journal_mode": "wal", "synchronous": 2}
+    catalogue.close()
+
+
+_COMMIT_AND_DIE = """
+import os, signal, sys
+from warren.queues.metadata import QueuePut
+from warren.server.catalogue import Catalogue
+catalogue = Catalogue.open(sys.argv[1])
+catalogue.commit([QueuePut("/", "committed", False, bytes(4))])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_is_committed_survives_kill_9_at_once_and_the_store_opens_again(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path / 'catalogue.db'}"
+    else:
+        url = request.getfixturevalue("postgres").fresh_url()
+    died = subprocess.run([sys.executable, "-c", _COMMIT_AND_DIE, url], capture_output=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    catalogue = Catalogue.open(url)
+    assert queues_of(catalogue) == ["committed"]
+    catalogue.close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.db"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(CatalogueError, match=r"catalogue\.db: file is not a database"):
+        Catalogue.open(f"sqlite:///{path}")
+    assert path.read_bytes() == b"not a database" * 100
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError, match=r"missing/catalogue\.db: No such file or directory"):
+        Catalogue.open(f"sqlite:///{tmp_path / 'missing' / 'catalogue.db'}")
+
+
+def test_a_path_with_characters_special_in_urls_works(tmp_path: Path) -> None:
+    from warren.server.settings import Settings
+
+    directory = tmp_path / "a b?c#d%20e:@é"
+    directory.mkdir()
+    Catalogue.open(Settings(data_dir=directory).catalogue_url()).close()
+    assert (directory / "catalogue.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("nonsense", "cannot be parsed"),
+        ("mysql://u:secret@h/d", "mysql is not supported"),
+        ("sqlite://", "needs a file"),
+        ("postgresql+psycopg://u:secret@127.0.0.1:1/d", r"u:\*\*\*@127.0.0.1:1/d: .*refused"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_one_line_without_the_password(url: str, reason: str) -> None:
+    with pytest.raises(CatalogueError, match=reason) as caught:
+        Catalogue.open(url)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_locked_by_another_process_is_unavailable_not_fatal(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.db"
+    catalogue = Catalogue.open(f"sqlite:///{path}")
+    with catalogue._engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+    intruder = sqlite3.connect(path, isolation_level=None)
+    intruder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(CatalogueError, match="locked"):
+        catalogue.commit([QueuePut("/", "q", False, EMPTY)])
+    intruder.execute("ROLLBACK")
+    catalogue.commit([QueuePut("/", "q", False, EMPTY)])
+    assert queues_of(catalogue) == ["q"]
+    intruder.close()
+    catalogue.close()
+
+
+def test_a_postgresql_database_serves_one_broker(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warren.server.catalogue._LOCK_WAIT_MS", 50)
+    url = postgres.fresh_url()
+    first = Catalogue.open(url)
+    with pytest.raises(CatalogueError, match="another broker uses this database"):
+        Catalogue.open(url)
+    first.close()
+    Catalogue.open(url).close()
+
+
+def test_a_database_in_another_encoding_is_refused(postgres: PostgresServer) -> None:
+    with pytest.raises(CatalogueError, match="must be encoded in UTF8, not SQL_ASCII"):
+        Catalogue.open(postgres.fresh_url(encoding="SQL_ASCII"))
+
+
+def test_the_plain_postgresql_scheme_means_the_same_driver(postgres: PostgresServer) -> None:
+    Catalogue.open(postgres.fresh_url().replace("postgresql+psycopg", "postgresql")).close()
+
+
+def test_asynchronous_commit_is_turned_on_again(postgres: PostgresServer) -> None:
+    import psycopg
+
+    url = postgres.fresh_url()
+    name = url.rsplit("/", 1)[1]
+    with psycopg.connect(postgres.conninfo("postgres"), autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off".encode())
+    catalogue = Catalogue.open(url)
+    with catalogue._engine.connect() as opened:
+        assert opened.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+    catalogue.close()
+
+
+def test_declarations_wait_while_postgresql_is_away_and_are_committed_when_it_is_back() -> None:
+    from .postgres import running_postgres
+
+    with running_postgres() as server:
+        catalogue = Catalogue.open(server.fresh_url())
+        journal = MetadataJournal()
+        committed: list[int] = []
+        writer = CatalogueWriter(catalogue, journal, committed.append)
+
+        async def until(reached: bool) -> None:
+            while writer.healthy is not reached:
+                await trio.sleep(0.01)
+
+        async def outage() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.run)
+                journal.append(QueuePut("/", "before", False, EMPTY))
+                assert await writer.drain(trio.current_time() + 30)
+                await trio.to_thread.run_sync(server.stop)
+                journal.append(QueuePut("/", "meanwhile", False, EMPTY))
+                await until(False)
+                assert committed == [1]
+                assert writer.reason
+                await trio.to_thread.run_sync(server.start)
+                await until(True)
+                assert await writer.drain(trio.current_time() + 30)
+                assert committed == [1, 2]
+                nursery.cancel_scope.cancel()
+
+        trio.run(outage)
+        assert queues_of(catalogue) == ["before", "meanwhile"]
+        catalogue.close()

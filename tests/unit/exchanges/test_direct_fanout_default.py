@@ -1,0 +1,66 @@
+"""Direct, fanout and the default exchange."""
+
+from __future__ import annotations
+
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.direct_exchange import DefaultExchange
+from warren.exchanges.routing import route
+
+from .topology import UNREADABLE, bind, exchange, matched, queue, routed, unbind
+
+
+def test_direct_matches_equal_keys_only_in_the_order_of_binding() -> None:
+    source = exchange("direct")
+    for name, key in [("b", "k"), ("a", "k"), ("c", "other"), ("d", "K"), ("e", "")]:
+        bind(source, queue(name), key)
+    assert matched(source, "k") == ["b", "a"]
+    assert matched(source, "") == ["e"]
+    assert matched(source, "*") == []
+
+
+def test_direct_keeps_the_other_bindings_of_a_key_when_one_goes() -> None:
+    source = exchange("direct")
+    queues = [queue(name) for name in "abcd"]
+    for destination in queues:
+        bind(source, destination, "k")
+    for gone, left in [(1, "acd"), (0, "cd"), (3, "c"), (2, "")]:
+        unbind(source, queues[gone], "k")
+        assert matched(source, "k") == list(left)
+    bind(source, queues[0], "k")
+    assert matched(source, "k") == ["a"]
+
+
+def test_fanout_ignores_keys_and_finds_each_destination_once() -> None:
+    source, first = exchange("fanout"), queue("first")
+    bind(source, first, "k")
+    bind(source, queue("second"), "k")
+    bind(source, first, "other")
+    assert matched(source, "whatever") == ["first", "second"]
+    unbind(source, first, "k")
+    assert matched(source, "whatever") == ["first", "second"]
+    unbind(source, first, "other")
+    assert routed(source, "a", "b", "c") == ["second"]
+
+
+def test_the_default_exchange_follows_the_queues_of_the_vhost() -> None:
+    queues: dict[str, Destination] = {}
+    default = DefaultExchange(queues)
+    assert (default.name, default.type_name, default.durable, default.cacheable) == ("", "direct", True, True)
+    assert routed(default, "q") == []
+    queues["q"] = queue("q")
+    assert routed(default, "q") == ["q"]
+    assert routed(default, "missing", "q", "q") == ["q"]
+    del queues["q"]
+    assert routed(default, "q") == []
+
+
+def test_direct_fanout_and_default_routes_never_read_the_content() -> None:
+    direct, fanout, destination = exchange("direct"), exchange("fanout", "f"), queue("q")
+    bind(direct, destination, "k")
+    bind(fanout, destination)
+    for source in (direct, fanout, DefaultExchange({"k": destination})):
+        found: list[Destination] = []
+        route(source, ["k", "l"], Content(UNREADABLE), {}, found)
+        assert found == [destination]
+        assert source.cacheable

@@ -1,0 +1,83 @@
+"""Recent history exchanges: recent_history_exchange (1) and (2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from warren.amqp.errors import ChannelException
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.exchanges.routing import route
+
+from .topology import bind, exchange, headers_content, queue
+
+
+def history_exchange(name: str = "x", **arguments: object) -> RecentHistoryExchange:
+    made = exchange("x-recent-history", name, 1, **arguments)
+    assert isinstance(made, RecentHistoryExchange)
+    return made
+
+
+def publish(source: Exchange, message: object, content: Content) -> list[str]:
+    """Route and let who wants to remember `message`, as a channel does."""
+    found: list[Destination] = []
+    route(source, ["k", "cc"], content, {}, found)
+    for rememberer in content.rememberers or []:
+        rememberer.remember(message)
+    return [destination.name for destination in found]
+
+
+def test_it_is_a_fanout_that_remembers_its_last_twenty_messages() -> None:
+    source = history_exchange()
+    bind(source, queue("a"), "other key")
+    bind(source, queue("b"))
+    for number in range(30):
+        assert publish(source, number, headers_content(None)) == ["a", "b"]
+    assert source.history() == list(range(10, 30))
+
+
+def test_the_length_is_an_argument() -> None:
+    source = history_exchange(x_recent_history_length=2)
+    for number in range(5):
+        publish(source, number, headers_content(None))
+    assert source.history() == [3, 4]
+
+
+def test_a_length_no_machine_can_hold_is_still_a_length() -> None:
+    source = history_exchange(x_recent_history_length=2**62)
+    publish(source, "m", headers_content(None))
+    assert source.history() == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"), [(True, False), (False, True), ("true", True), (1, True), (None, True)]
+)
+def test_no_store_has_to_be_true(value: object, stored: bool) -> None:
+    source = history_exchange()
+    bind(source, queue("q"))
+    assert publish(source, "m", headers_content({"x-recent-history-no-store": value})) == ["q"]
+    assert source.history() == (["m"] if stored else [])
+
+
+def test_a_message_is_remembered_without_bindings_and_behind_another_exchange() -> None:
+    source, behind = exchange("fanout"), history_exchange("behind")
+    bind(source, behind)
+    bind(source, queue("q"))
+    assert publish(source, "m", headers_content(None)) == ["q"]
+    assert behind.history() == ["m"]
+    assert not behind.cacheable
+
+
+@pytest.mark.parametrize(
+    ("value", "term"),
+    [(0, "0"), (-1, "-1"), ("5", '<<"5">>'), (True, "true"), (1.5, "1.5"), (None, "undefined")],
+)
+def test_another_length_is_refused_in_the_words_of_rabbitmq(value: object, term: str) -> None:
+    with pytest.raises(ChannelException) as refusal:
+        history_exchange(x_recent_history_length=value)
+    assert (refusal.value.reply_code, refusal.value.explanation) == (
+        406,
+        f"Invalid argument {term}, 'x-recent-history-length' must be a positive integer",
+    )

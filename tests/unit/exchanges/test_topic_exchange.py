@@ -1,0 +1,157 @@
+"""Topic exchanges: topic_exchange (1) to (3), and the words of a key as RabbitMQ 3.10.8 splits them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warren.amqp.errors import ChannelException
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.topic_exchange import TopicExchange
+
+from .topology import UNREADABLE, bind, matched, queue, unbind
+
+
+def topic() -> TopicExchange:
+    return TopicExchange("x", "topic", True, False, False, EMPTY_TABLE)
+
+
+def words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def agrees(pattern: list[str], key: list[str]) -> bool:
+    """Say what a topic pattern means, in the fewest words."""
+    if not pattern:
+        return not key
+    if pattern[0] == "#":
+        return agrees(pattern[1:], key) or (bool(key) and agrees(pattern, key[1:]))
+    return bool(key) and pattern[0] in ("*", key[0]) and agrees(pattern[1:], key[1:])
+
+
+def keys_of(alphabet: list[str]) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(alphabet), max_size=6).map(".".join)
+
+
+binding_keys = keys_of(["a", "b", "*", "#", ""]).filter(lambda key: words(key).count("#") <= 2)
+routing_keys = keys_of(["a", "b", "c", "", "*", "#"])
+
+
+@given(
+    commands=st.lists(st.tuples(st.booleans(), st.integers(0, 5), binding_keys), max_size=40),
+    keys=st.lists(routing_keys, min_size=1, max_size=8),
+)
+def test_after_any_binds_and_unbinds_it_matches_what_the_patterns_mean(
+    commands: list[tuple[bool, int, str]], keys: list[str]
+) -> None:
+    source = topic()
+    queues = [queue(str(number)) for number in range(6)]
+    bound: set[tuple[int, str]] = set()
+    for adds, number, pattern in commands:
+        if adds:
+            bind(source, queues[number], pattern)
+            bound.add((number, pattern))
+        else:
+            unbind(source, queues[number], pattern)
+            bound.discard((number, pattern))
+    for key in keys:
+        expected = sorted(str(number) for number, pattern in bound if agrees(words(pattern), words(key)))
+        assert sorted(matched(source, key)) == expected, key
+    for number, pattern in sorted(bound):
+        assert not source.is_trie_empty()
+        assert unbind(source, queues[number], pattern) is not None
+    assert source.is_trie_empty()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), binding_keys), max_size=30))
+def test_unbinding_destinations_leaves_an_empty_trie(bindings: list[tuple[int, str]]) -> None:
+    source = topic()
+    queues = [queue(str(number)) for number in range(3)]
+    for number, pattern in bindings:
+        bind(source, queues[number], pattern)
+    for destination in queues:
+        source.unbind_destination(destination)
+    assert source.is_trie_empty()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "expected"),
+    [
+        ("*", "", False),
+        ("#", "", True),
+        ("", "", True),
+        ("*.*", ".", True),
+        ("*", "a.", False),
+        ("a.*", "a.", True),
+        ("#", ".", True),
+        ("*", "*", True),
+        ("#", "#", True),
+        ("#.#", "", True),
+        ("a", "*", False),
+        ("a", "#", False),
+        (".", ".", True),
+        ("*.", "a.", True),
+        ("a.#.b", "a.b", True),
+        ("a.#.b", "a.b.c", False),
+        ("stock.*.nyse", "stock.usd.nyse", True),
+        ("stock.*.nyse", "stock.nyse", False),
+        ("ab*", "abc", False),
+        ("grün.*", "grün.π", True),
+    ],
+)
+def test_words_and_wildcards_mean_what_they_mean_to_rabbitmq(pattern: str, key: str, expected: bool) -> None:
+    source = topic()
+    bind(source, queue("q"), pattern)
+    assert matched(source, key) == (["q"] if expected else [])
+
+
+def test_many_ways_to_match_are_one_match() -> None:
+    source = topic()
+    bind(source, queue("q"), "#.a.#")
+    assert matched(source, ".".join(["a"] * 100)) == ["q"]
+
+
+def test_a_thousand_keys_with_two_hashes_meet_a_key_of_128_words() -> None:
+    source = topic()
+    for number in range(1000):
+        bind(source, queue(str(number)), f"#.a.#.{'a.' * (number % 50)}{number}")
+    assert matched(source, ".".join(["a"] * 127 + ["7"])) == ["7"]
+
+
+def test_a_key_may_have_two_hashes_and_128_words() -> None:
+    source = topic()
+    bind(source, queue("q"), "#.a.#")
+    bind(source, queue("long"), ".".join(["w"] * 128))
+    assert matched(source, ".".join(["w"] * 128)) == ["long"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("#.a.#.b.#", "binding key '#.a.#.b.#' has 3 '#' words, at most 2 are allowed"),
+        (".".join(["w"] * 129), "binding key has 129 words, at most 128 are allowed"),
+    ],
+)
+def test_a_key_with_more_is_refused(pattern: str, text: str) -> None:
+    with pytest.raises(ChannelException) as refusal:
+        topic().check_binding(pattern, EMPTY_TABLE)
+    assert (refusal.value.reply_code, refusal.value.explanation) == (406, text)
+
+
+def test_hash_as_part_of_a_word_is_no_wildcard() -> None:
+    source = topic()
+    bind(source, queue("q"), "#a.b#.c#d")
+    assert matched(source, "#a.b#.c#d") == ["q"]
+    assert matched(source, "x.b.cd") == []
+
+
+def test_a_topic_route_never_reads_the_content() -> None:
+    source = topic()
+    bind(source, queue("q"), "a.#")
+    found: list[Destination] = []
+    source.match("a.b", Content(UNREADABLE), found)
+    assert [destination.name for destination in found] == ["q"]
+    assert source.cacheable

@@ -1,0 +1,17 @@
+"""The load tool `warren perf`: drives any AMQP 0-9-1 broker without ever being the slower side.
+
+The package stands alone: it shares no code with the broker it measures, so a wrong idea of the protocol
+cannot hide on both sides.
+
+  frames.py         bytes of the frames the tool sends, walking over the frames it receives
+  client.py         one blocking connection: handshake, declarations, errors with reply code and text
+  flow.py           the flat-out path: publishers and consumers that count by offset arithmetic
+  workload.py       what is asked for, its topology, and the loop that drives the flow
+  topic_patterns.py mixed topic bindings under a printed seed, and what they must match
+  round_trip.py     one request and one reply at a time
+  footprint.py      idle connections and declared queues: time and memory each
+  meter.py          latency histogram, counters over the measured window
+  process_stats.py  CPU and memory of the broker's process tree
+  report.py         table, JSON, live line
+  command.py        the command line
+"""

@@ -1,0 +1,181 @@
+"""The command line of the load tool: `warren perf`, or `python -m warren.perf`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from warren.perf import footprint, report, round_trip
+from warren.perf.client import Address, BrokerError
+from warren.perf.workload import ExchangeType, Run, Workload
+
+_DEFAULT_BACKLOG_MESSAGES: Final = 100_000
+_DEFAULT_BACKLOG_BYTES: Final = 128 << 20
+
+
+class Mode(StrEnum):
+    """What is measured."""
+
+    FLOW = "flow"
+    RPC = "rpc"
+    CONNECTIONS = "connections"
+    DECLARE = "declare"
+
+
+def default_backlog(size_bytes: int) -> int:
+    """Return the backlog bound used when none is given: 100,000 messages, or as many as make 128 MiB."""
+    return max(100, min(_DEFAULT_BACKLOG_MESSAGES, _DEFAULT_BACKLOG_BYTES // max(1, size_bytes)))
+
+
+@contextmanager
+def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """While the block runs the first SIGINT or SIGTERM calls ``stop``, a second one acts as usual."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def on_signal(number: int, _: object) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        stop()
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def perf(
+    mode: Annotated[
+        Mode,
+        typer.Argument(
+            help="flow: publishers and consumers; rpc: one request and reply at a time; "
+            "connections: idle connections with a channel each; declare: many queues"
+        ),
+    ] = Mode.FLOW,
+    uri: Annotated[
+        str, typer.Option(help="The broker: amqp://user:password@host:port/vhost")
+    ] = "amqp://guest:guest@127.0.0.1:5672/",
+    publishers: Annotated[int, typer.Option("--publishers", "-x", min=1, help="Publishing connections")] = 1,
+    consumers: Annotated[int, typer.Option("--consumers", "-y", min=0, help="Consuming connections")] = 1,
+    queues: Annotated[
+        int,
+        typer.Option(
+            "--queues", "-q", min=1, help="Queues; publisher and consumer i use queue i modulo this"
+        ),
+    ] = 1,
+    size: Annotated[
+        int, typer.Option("--size", "-s", min=0, help="Body size in bytes; latency needs 8")
+    ] = 16,
+    auto_ack: Annotated[
+        bool, typer.Option("--auto-ack/--ack", help="Consume with no_ack, or acknowledge")
+    ] = True,
+    prefetch: Annotated[
+        int, typer.Option(min=0, max=65535, help="Unacknowledged deliveries per consumer, 0: no limit")
+    ] = 0,
+    ack_batch: Annotated[
+        int, typer.Option(min=1, help="Acknowledge cumulatively after so many deliveries")
+    ] = 1,
+    confirms: Annotated[
+        int, typer.Option(min=0, help="Unconfirmed messages in flight per publisher, 0: no confirms")
+    ] = 0,
+    persistent: Annotated[bool, typer.Option("--persistent", help="Publish with delivery mode 2")] = False,
+    durable: Annotated[bool, typer.Option("--durable", help="Durable queues and exchange")] = False,
+    exchange: Annotated[
+        ExchangeType, typer.Option(help="Exchange type; fanout copies to every queue")
+    ] = ExchangeType.DEFAULT,
+    bindings: Annotated[
+        int, typer.Option(min=0, help="Topic bindings of mixed patterns, spread over the queues")
+    ] = 0,
+    routing_keys: Annotated[
+        int, typer.Option(min=1, help="Different routing keys published with --bindings")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of bindings and routing keys")] = 1,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Messages per second of all publishers, 0: flat out")
+    ] = 0.0,
+    backlog: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            help="Flat out, but at most so many published and not yet received; "
+            "0: no bound; -1: 100,000 or 128 MiB",
+        ),
+    ] = -1,
+    duration: Annotated[float, typer.Option("--duration", "-z", min=0.1, help="Seconds measured")] = 10.0,
+    warmup: Annotated[float, typer.Option(min=0, help="Seconds before measuring")] = 1.0,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=0, help="Stop after so many messages instead of --duration")
+    ] = 0,
+    count: Annotated[int, typer.Option(min=1, help="connections, declare: how many")] = 1000,
+    pipelined: Annotated[
+        bool, typer.Option("--pipelined/--one-by-one", help="declare: do not wait for each answer")
+    ] = True,
+    keep: Annotated[bool, typer.Option("--keep", help="declare: leave the queues")] = False,
+    prefix: Annotated[
+        str, typer.Option(help="Names of queues and exchange begin with this; existing ones are replaced")
+    ] = "perf",
+    pid: Annotated[
+        int, typer.Option(min=0, help="Root process of the broker: adds its CPU per message and memory")
+    ] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+) -> None:
+    """Load an AMQP 0-9-1 broker and report rates, latencies and, with --pid, what it cost."""
+    try:
+        address = Address.from_uri(uri)
+        with report.live_line(wanted=not json) as line:
+            result: report.Reportable
+            if mode is Mode.CONNECTIONS:
+                result = footprint.idle_connections(address, count, pid=pid)
+            elif mode is Mode.DECLARE:
+                result = footprint.declared_queues(
+                    address, count, durable=durable, pipelined=pipelined, prefix=prefix, keep=keep, pid=pid
+                )
+            elif mode is Mode.RPC:
+                result = round_trip.run(
+                    address,
+                    size_bytes=size,
+                    warmup_s=warmup,
+                    duration_s=duration,
+                    prefix=prefix,
+                    pid=pid,
+                    on_tick=line.show,
+                )
+            else:
+                workload = Workload(
+                    publishers=publishers,
+                    consumers=consumers,
+                    queues=queues,
+                    size_bytes=size,
+                    prefetch=prefetch,
+                    auto_ack=auto_ack,
+                    ack_batch=ack_batch,
+                    confirms=confirms,
+                    persistent=persistent,
+                    durable=durable,
+                    exchange=exchange,
+                    bindings=bindings,
+                    routing_keys=routing_keys,
+                    rate=rate,
+                    backlog=default_backlog(size) if backlog < 0 else backlog,
+                    warmup_s=warmup,
+                    duration_s=duration,
+                    messages=messages,
+                    prefix=prefix,
+                    seed=seed,
+                )
+                run = Run(workload, address, pid=pid, on_tick=line.show)
+                with _stopped_by_signals(run.stop):
+                    result = run.run()
+    except (BrokerError, ProcessLookupError, ValueError) as error:
+        typer.echo(f"warren perf: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("warren perf: interrupted", err=True)
+        raise typer.Exit(130) from None
+    report.print_result(result, as_json=json)

@@ -1,0 +1,232 @@
+"""Who is this: checks a name and a password off the reactor, and tells an attacker nothing.
+
+1. Every refused check looks the same: unknown user, wrong password, no password set, guest from afar, too
+   many attempts. A check that hashes costs exactly one scrypt, whichever hash the user has.
+2. At most `KDF_THREADS` hashes run at a time; who waits costs no thread.
+3. A verified pair of name and password is remembered for `CACHE_S` under a key only this process can compute.
+   The stored hash is part of the key: a changed password, like a deleted user, is not remembered. Equal
+   checks that arrive together share one hash.
+4. Failures are paid from two budgets, the peer's and the user's; an empty one refuses before hashing. A
+   remembered pair costs nothing, and a peer that has logged in as this user before has no need of the user's
+   budget, so guessing at a user from afar does not lock that user out.
+5. A user in `LOOPBACK_ONLY` logs in from this machine only. What counts is the address of the accepted
+   socket.
+6. A password that fits a RabbitMQ hash is hashed with scrypt, and the new record announced, before the check
+   returns.
+
+Source: RabbitMQ, "Access control" (loopback users), "Passwords".
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import trio
+
+from warren.queues.metadata import UserPut
+from warren.server.logs import get_logger
+from warren.server.passwords import DUMMY_HASH, SCRYPT, PasswordHash, hash_password, verify_password
+from warren.server.peer_address import is_loopback, origin_of
+
+LOOPBACK_ONLY: Final = frozenset({"guest"})
+KDF_THREADS: Final = 2
+CACHE_S: Final = 60.0
+FAILURE_DELAY_S: Final = 1.0
+
+_CACHE_ENTRIES_MAX: Final = 8192
+_BUDGET_ENTRIES_MAX: Final = 8192
+_PEER_BURST: Final = 20.0
+_PEER_REFILL_PER_S: Final = 1.0
+_USER_BURST: Final = 50.0
+_USER_REFILL_PER_S: Final = 2.0
+
+log = get_logger("authenticator")
+
+
+class Users(Protocol):
+    """Where user records are looked up by name."""
+
+    def get(self, name: str, /) -> UserPut | None:
+        """Return the record as it is now, or None."""
+
+
+class FailureBudget:
+    """Failures allowed per key: `burst` at once, and `refill_per_s` more with time.
+
+    Forgets the longest unused keys.
+    """
+
+    def __init__(self, *, burst: float, refill_per_s: float) -> None:
+        self._burst = burst
+        self._refill_per_s = refill_per_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def is_spent(self, key: str, now: float) -> bool:
+        """Tell whether `key` has no failure left."""
+        return self._left_at(key, now) < 1.0
+
+    def spend(self, key: str, now: float) -> None:
+        """Take one failure from `key`."""
+        self._left[key] = (max(0.0, self._left_at(key, now) - 1.0), now)
+        self._left.move_to_end(key)
+        if len(self._left) > _BUDGET_ENTRIES_MAX:
+            self._left.popitem(last=False)
+
+    def _left_at(self, key: str, now: float) -> float:
+        left, since = self._left.get(key, (self._burst, now))
+        return min(self._burst, left + (now - since) * self._refill_per_s)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One hash being computed, and its answer for the checks that wait.
+
+    None: ask again on your own account.
+    """
+
+    answer: bool | None = None
+    landed: trio.Event = field(default_factory=trio.Event)
+
+
+class Authenticator:
+    """Check passwords against the records of `users`.
+
+    `on_upgrade` is called, in the trio thread, with the record that carries the new hash (6).
+    """
+
+    def __init__(
+        self,
+        users: Users,
+        on_upgrade: Callable[[UserPut], None],
+        *,
+        failure_delay_s: float = FAILURE_DELAY_S,
+        clock: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self._users = users
+        self._on_upgrade = on_upgrade
+        self._failure_delay_s = failure_delay_s
+        self._clock = clock
+        self._kdf_slots = trio.CapacityLimiter(KDF_THREADS)
+        self._cache_secret = os.urandom(32)
+        self._verified_until: OrderedDict[bytes, float] = OrderedDict()
+        self._flights: dict[bytes, _Flight] = {}
+        self._peer_failures = FailureBudget(burst=_PEER_BURST, refill_per_s=_PEER_REFILL_PER_S)
+        self._user_failures = FailureBudget(burst=_USER_BURST, refill_per_s=_USER_REFILL_PER_S)
+        self._known_peers: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    async def check(self, user: str, password: bytes, peer_address: str) -> bool:
+        """Tell whether `password` opens `user` for a peer at `peer_address`; a refusal is delayed."""
+        while True:
+            record = self._login_record(user, password, peer_address)
+            accepted = await self._check_record(user, record, password, origin_of(peer_address))
+            # The record may have changed while its hash was computed; the answer holds for the record it was
+            # computed from only. A record this check upgraded itself verifies the same password.
+            if not accepted:
+                await trio.sleep(self._failure_delay_s)
+                return False
+            current = self._login_record(user, password, peer_address)
+            if current == record or self._is_remembered(self._key(user, current, password)):
+                return True
+
+    def may_log_in_from(self, user: str, peer_address: str) -> bool:
+        """Tell whether `user` may log in from `peer_address` at all (5), by whatever mechanism."""
+        return user not in LOOPBACK_ONLY or is_loopback(peer_address)
+
+    def _login_record(self, user: str, password: bytes, peer_address: str) -> UserPut | None:
+        """Return the record to check against; None stands for everything that is refused without looking."""
+        record = self._users.get(user)
+        if record is None or not record.password_hash or not password:
+            return None
+        return record if self.may_log_in_from(user, peer_address) else None
+
+    async def _check_record(self, user: str, record: UserPut | None, password: bytes, origin: str) -> bool:
+        key = self._key(user, record, password)
+        while True:
+            if self._is_remembered(key):
+                self._note_known_peer(user, origin)
+                return True
+            flight = self._flights.get(key)
+            if flight is None:
+                break
+            await flight.landed.wait()
+            if flight.answer is not None:
+                return flight.answer
+        flight = self._flights[key] = _Flight()
+        try:
+            async with self._kdf_slots:
+                if self._is_out_of_attempts(user, origin):
+                    return False
+                flight.answer = await self._hash_and_compare(user, record, password, key)
+        finally:
+            del self._flights[key]
+            flight.landed.set()
+        if flight.answer:
+            self._note_known_peer(user, origin)
+        else:
+            self._peer_failures.spend(origin, self._clock())
+            self._user_failures.spend(user, self._clock())
+        return flight.answer
+
+    async def _hash_and_compare(self, user: str, record: UserPut | None, password: bytes, key: bytes) -> bool:
+        fits, upgrade = await trio.to_thread.run_sync(_compare, record, password)
+        if not fits or record is None:
+            return False
+        self._remember(key)
+        if upgrade is not None and self._users.get(user) == record:
+            upgraded = replace(record, password_hash=upgrade.text, hashing_algorithm=upgrade.algorithm)
+            self._remember(self._key(user, upgraded, password))
+            self._on_upgrade(upgraded)
+            log.info("password hash upgraded", user=user, was=record.hashing_algorithm)
+        return True
+
+    def _is_out_of_attempts(self, user: str, origin: str) -> bool:
+        now = self._clock()
+        if self._peer_failures.is_spent(origin, now):
+            return True
+        return (user, origin) not in self._known_peers and self._user_failures.is_spent(user, now)
+
+    def _key(self, user: str, record: UserPut | None, password: bytes) -> bytes:
+        stored = (record.hashing_algorithm, record.password_hash) if record is not None else ("", "")
+        mac = hmac.new(self._cache_secret, digestmod="sha256")
+        for part in (user.encode(), stored[0].encode(), stored[1].encode(), password):
+            mac.update(len(part).to_bytes(4, "big") + part)
+        return mac.digest()
+
+    def _is_remembered(self, key: bytes) -> bool:
+        until = self._verified_until.get(key)
+        if until is None:
+            return False
+        if self._clock() >= until:
+            del self._verified_until[key]
+            return False
+        return True
+
+    def _remember(self, key: bytes) -> None:
+        self._verified_until[key] = self._clock() + CACHE_S
+        self._verified_until.move_to_end(key)
+        if len(self._verified_until) > _CACHE_ENTRIES_MAX:
+            self._verified_until.popitem(last=False)
+
+    def _note_known_peer(self, user: str, origin: str) -> None:
+        self._known_peers[user, origin] = None
+        self._known_peers.move_to_end((user, origin))
+        if len(self._known_peers) > _CACHE_ENTRIES_MAX:
+            self._known_peers.popitem(last=False)
+
+
+def _compare(record: UserPut | None, password: bytes) -> tuple[bool, PasswordHash | None]:
+    """Tell, in a worker thread, whether the password fits, and its new hash if the record needs one."""
+    if record is None:
+        return verify_password(password, DUMMY_HASH), None
+    stored = PasswordHash(record.password_hash, record.hashing_algorithm)
+    if stored.algorithm == SCRYPT:
+        return verify_password(password, stored), None
+    if verify_password(password, stored):
+        return True, hash_password(password)
+    verify_password(password, DUMMY_HASH)
+    return False, None

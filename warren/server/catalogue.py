@@ -1,0 +1,603 @@
+"""The durable metadata in SQL: vhosts, users, permissions, exchanges, queues and bindings, one row each.
+
+    warren_schema             version
+    warren_vhosts             name | description, tags, default_queue_type
+    warren_users              name | password_hash, hashing_algorithm, tags
+    warren_permissions        user_name, vhost | configure, write, read
+    warren_topic_permissions  user_name, vhost, exchange | write, read
+    warren_exchanges          vhost, name | type, auto_delete, internal, arguments
+    warren_queues             vhost, name | auto_delete, arguments
+    warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
+                              | arguments
+
+1. When `commit` returns, all changes of the call are on disk; when it raises or the process dies, none or all
+   are.
+2. Changes take effect in their order. Committing the same changes again, after an answer that got lost,
+   leaves the same rows: a put is an upsert, a delete of what is missing does nothing.
+3. A delete takes along what it is documented to (`warren.queues.metadata`). There are no foreign keys: a row
+   that refers to nothing loads and is the engine's to judge.
+4. Names are equal only when they are byte for byte the same UTF-8, on both databases, whatever their
+   collation.
+5. Arguments and routing keys are client data and stored as bytes. Names are text, so that a person can read
+   the tables; PostgreSQL's text has no NUL and UTF-8 no lone surrogates, so `commit` refuses both on either
+   database with ValueError, before it writes anything. Names with control characters are refused where they
+   are declared.
+6. A schema newer than this program is refused and left alone; an older one is migrated in one transaction.
+7. One broker at a time: the data directory's lock guards the SQLite file, an advisory lock the PostgreSQL
+   database.
+
+Blocking, and for one thread at a time. Messages are never here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Dialect,
+    Engine,
+    Executable,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    Table,
+    Text,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    insert,
+    inspect,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from warren.queues.metadata import (
+    BindingDelete,
+    BindingPut,
+    ExchangeDelete,
+    ExchangePut,
+    MetadataChange,
+    PermissionDelete,
+    PermissionPut,
+    QueueDelete,
+    QueuePut,
+    TopicPermissionDelete,
+    TopicPermissionPut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
+from warren.server.errors import StartError
+from warren.server.passwords import hash_password
+
+SCHEMA_VERSION: Final = 1
+
+# Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
+MIGRATIONS: Final[list[Callable[[Connection], None]]] = []
+
+_CONNECT_TIMEOUT_S: Final = 5
+_LOCK_WAIT_MS: Final = 5000
+_WAL_KEPT_BYTES: Final = 16 << 20
+_LOCK_NOT_AVAILABLE: Final = "55P03"  # SQLSTATE
+_ADVISORY_LOCK: Final = int.from_bytes(b"Warren", "big")
+
+
+class CatalogueError(StartError):
+    """The metadata store cannot be reached, read or written."""
+
+
+_metadata = MetaData()
+# The C collation orders by byte and spares the tables every change of the system's locale data.
+_Name = Text().with_variant(Text(collation="C"), "postgresql")
+
+
+def _key(name: str, type_: Any = _Name) -> Column[Any]:
+    return Column(name, type_, primary_key=True)
+
+
+def _value(name: str, type_: Any = Text) -> Column[Any]:
+    return Column(name, type_, nullable=False)
+
+
+_schema = Table("warren_schema", _metadata, Column("version", Integer, nullable=False))
+_vhosts = Table(
+    "warren_vhosts",
+    _metadata,
+    _key("name"),
+    _value("description"),
+    _value("tags"),
+    _value("default_queue_type"),
+)
+_users = Table(
+    "warren_users",
+    _metadata,
+    _key("name"),
+    _value("password_hash"),
+    _value("hashing_algorithm"),
+    _value("tags"),
+)
+_permissions = Table(
+    "warren_permissions",
+    _metadata,
+    _key("user_name"),
+    _key("vhost"),
+    _value("configure"),
+    _value("write"),
+    _value("read"),
+    Index("warren_permissions_of_vhost", "vhost"),
+)
+_topic_permissions = Table(
+    "warren_topic_permissions",
+    _metadata,
+    _key("user_name"),
+    _key("vhost"),
+    _key("exchange"),
+    _value("write"),
+    _value("read"),
+    Index("warren_topic_permissions_of_vhost", "vhost"),
+)
+_exchanges = Table(
+    "warren_exchanges",
+    _metadata,
+    _key("vhost"),
+    _key("name"),
+    _value("type"),
+    _value("auto_delete", Boolean),
+    _value("internal", Boolean),
+    _value("arguments", LargeBinary),
+)
+_queues = Table(
+    "warren_queues",
+    _metadata,
+    _key("vhost"),
+    _key("name"),
+    _value("auto_delete", Boolean),
+    _value("arguments", LargeBinary),
+)
+# Arguments belong to the identity of a binding but are too long for an index of PostgreSQL: their digest
+# stands in.
+_bindings = Table(
+    "warren_bindings",
+    _metadata,
+    _key("vhost"),
+    _key("source"),
+    _key("destination_type"),
+    _key("destination"),
+    _key("routing_key", LargeBinary),
+    _key("arguments_digest", LargeBinary),
+    _value("arguments", LargeBinary),
+    Index("warren_bindings_to", "vhost", "destination_type", "destination"),
+)
+
+_Row = dict[str, object]
+
+
+class Catalogue:
+    """The metadata store of one broker. Obtain with `open`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._puts = _put_statements(engine.dialect)
+
+    @classmethod
+    def open(cls, url: str) -> Catalogue:
+        """Connect to `url`, lock it, and create or migrate the tables.
+
+        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. An
+        empty store gets vhost ``/`` and the user ``guest`` with password ``guest``, administrator of it,
+        which the authenticator admits from this machine only.
+
+        Raises CatalogueError when that is not possible or the schema is newer than this program.
+        """
+        parsed = _parse(url)
+        shown = parsed.render_as_string(hide_password=True)
+        try:
+            engine = _create_engine(parsed)
+        except ImportError as error:
+            raise CatalogueError(f"metadata store {shown}: {error.name} is not installed") from None
+        try:
+            with engine.begin() as connection:
+                _prepare_schema(connection)
+        except (SQLAlchemyError, OSError) as error:
+            engine.dispose()
+            raise CatalogueError(f"metadata store {shown}: {_one_line(error)}") from None
+        except CatalogueError as error:
+            engine.dispose()
+            raise CatalogueError(f"metadata store {shown}: {error}") from None
+        return cls(engine)
+
+    def load(self) -> Iterator[MetadataChange]:
+        """Yield everything stored as puts, each after what it refers to.
+
+        Raises CatalogueError when the store cannot be read.
+        """
+        for table, from_row in _LOADING_ORDER:
+            try:
+                with self._engine.begin() as connection:
+                    rows = connection.execute(select(table).order_by(*table.primary_key)).all()
+            except SQLAlchemyError as error:
+                raise CatalogueError(f"metadata store: {_one_line(error)}") from None
+            for row in rows:
+                yield from_row(row)
+
+    def commit(self, changes: Sequence[MetadataChange]) -> None:
+        """Make `changes` durable, in their order, all or none.
+
+        Raises CatalogueError when the database does not answer or refuses: whether the changes are stored is
+        then unknown, and committing them again is right (2). Raises ValueError for text no database can store
+        (5).
+        """
+        steps = self._plan(changes)
+        try:
+            with self._engine.begin() as connection:
+                for statement, rows in steps:
+                    connection.execute(statement, rows)
+        except SQLAlchemyError as error:
+            raise CatalogueError(f"metadata store: {_one_line(error)}") from error
+
+    def close(self) -> None:
+        """Close the connection and give the store free."""
+        self._engine.dispose()
+
+    def _plan(self, changes: Sequence[MetadataChange]) -> list[tuple[Executable, list[_Row]]]:
+        """Turn changes into statements with their rows, as few as the order allows.
+
+        Puts of different kinds touch different tables and may change places; nothing changes places with a
+        delete of another kind.
+        """
+        steps: list[tuple[Executable, list[_Row]]] = []
+        gathered: dict[type, list[_Row]] = {}
+
+        def flush() -> None:
+            for kind, rows in gathered.items():
+                put = self._puts.get(kind)
+                for statement in (put,) if put is not None else _DELETES[kind]:
+                    steps.append((statement, rows))
+            gathered.clear()
+
+        gathering_puts = True
+        for change in changes:
+            kind = type(change)
+            is_put = kind in self._puts
+            if is_put != gathering_puts or (not is_put and kind not in gathered):
+                flush()
+                gathering_puts = is_put
+            gathered.setdefault(kind, []).append(_row(change))
+        flush()
+        return steps
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise CatalogueError("metadata store: the URL cannot be parsed") from None
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername == "sqlite" and not parsed.database:
+        raise CatalogueError("metadata store: an SQLite URL needs a file (sqlite:////path/to/file)")
+    if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
+        raise CatalogueError(
+            f"metadata store: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg"
+        )
+    return parsed
+
+
+def _create_engine(url: URL) -> Engine:
+    # Parameters are password hashes and names: they stay out of error texts. One connection, and the lock (7)
+    # is its.
+    options: dict[str, Any] = {"hide_parameters": True, "pool_size": 1, "max_overflow": 0}
+    if url.get_backend_name() == "sqlite":
+        assert url.database is not None
+        _create_private_file(Path(url.database))
+        # isolation_level None: the driver begins nothing by itself, so schema changes are transactional too.
+        options["connect_args"] = {"check_same_thread": False, "isolation_level": None}
+        engine = create_engine(url, **options)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    # A server that vanished without a word is noticed within seconds, not after the kernel's quarter of an
+    # hour.
+    keepalive = {
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+    }
+    parameters = {"connect_timeout": _CONNECT_TIMEOUT_S, "client_encoding": "UTF8"}
+    options["connect_args"] = {**parameters, **keepalive}
+    engine = create_engine(url, **options)
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _create_private_file(path: Path) -> None:
+    """Create the database file with mode 0600; SQLite gives the files beside it the same mode."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise CatalogueError(f"metadata store {path}: {os.strerror(error.errno or 0)}") from None
+    os.close(fd)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode only FULL syncs at every commit, and a commit is what declare-ok promises.
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _prepare_postgresql(connection: Any, _record: object) -> None:
+    try:
+        with connection.cursor() as cursor:
+            _check_and_lock_postgresql(cursor)
+        connection.commit()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _check_and_lock_postgresql(cursor: Any) -> None:
+    cursor.execute("SHOW server_encoding")
+    (encoding,) = cursor.fetchone()
+    if encoding != "UTF8":
+        raise CatalogueError(f"the database must be encoded in UTF8, not {encoding}")
+    cursor.execute("SHOW synchronous_commit")
+    if cursor.fetchone() == ("off",):
+        cursor.execute("SET synchronous_commit = on")
+    # Waiting covers the moment in which the server has not yet noticed that a killed broker is gone.
+    cursor.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
+    try:
+        cursor.execute(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})")
+    except Exception as error:
+        if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+            raise CatalogueError("another broker uses this database") from None
+        raise
+    cursor.execute("SET lock_timeout = 0")
+
+
+def _prepare_schema(connection: Connection) -> None:
+    if not inspect(connection).has_table(_schema.name):
+        _metadata.create_all(connection)
+        connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
+        _put_first_contents(connection)
+        return
+    version = connection.execute(select(_schema.c.version)).scalar_one()
+    if version > SCHEMA_VERSION:
+        raise CatalogueError(
+            f"written by a newer Warren (schema version {version}, this one knows {SCHEMA_VERSION}); "
+            "start that version, or restore a backup made before the upgrade"
+        )
+    if version < SCHEMA_VERSION:
+        for migrate in MIGRATIONS[version - 1 :]:
+            migrate(connection)
+        connection.execute(update(_schema).values(version=SCHEMA_VERSION))
+
+
+def _put_first_contents(connection: Connection) -> None:
+    guest = hash_password(b"guest")
+    contents: list[MetadataChange] = [
+        VhostPut("/", "Default virtual host"),
+        UserPut("guest", guest.text, guest.algorithm, ("administrator",)),
+        PermissionPut("guest", "/", ".*", ".*", ".*"),
+    ]
+    puts = _put_statements(connection.dialect)
+    for change in contents:
+        connection.execute(puts[type(change)], _row(change))
+
+
+def _put_statements(dialect: Dialect) -> dict[type, Executable]:
+    """Build the upsert of every kind in the words of `dialect`."""
+    if dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_for
+    else:
+        from sqlalchemy.dialects.postgresql import insert as insert_for  # type: ignore[assignment]
+
+    def put(table: Table) -> Executable:
+        statement = insert_for(table)
+        key = list(table.primary_key)
+        values = {
+            column.name: statement.excluded[column.name] for column in table.c if not column.primary_key
+        }
+        return statement.on_conflict_do_update(index_elements=key, set_=values)
+
+    return {
+        VhostPut: put(_vhosts),
+        UserPut: put(_users),
+        PermissionPut: put(_permissions),
+        TopicPermissionPut: put(_topic_permissions),
+        ExchangePut: put(_exchanges),
+        QueuePut: put(_queues),
+        BindingPut: put(_bindings),
+    }
+
+
+def _delete_where(table: Table, **parameters: str) -> Executable:
+    """Delete the rows of `table` whose columns (keywords) equal the fields (values) of the change."""
+    statement = delete(table)
+    for column, parameter in parameters.items():
+        statement = statement.where(table.c[column] == bindparam(parameter, type_=table.c[column].type))
+    return statement
+
+
+_DELETES: Final[dict[type, tuple[Executable, ...]]] = {
+    VhostDelete: (
+        _delete_where(_bindings, vhost="name"),
+        _delete_where(_queues, vhost="name"),
+        _delete_where(_exchanges, vhost="name"),
+        _delete_where(_topic_permissions, vhost="name"),
+        _delete_where(_permissions, vhost="name"),
+        _delete_where(_vhosts, name="name"),
+    ),
+    UserDelete: (
+        _delete_where(_topic_permissions, user_name="name"),
+        _delete_where(_permissions, user_name="name"),
+        _delete_where(_users, name="name"),
+    ),
+    PermissionDelete: (_delete_where(_permissions, user_name="user_name", vhost="vhost"),),
+    TopicPermissionDelete: (
+        delete(_topic_permissions).where(
+            _topic_permissions.c.user_name == bindparam("user_name"),
+            _topic_permissions.c.vhost == bindparam("vhost"),
+            or_(_topic_permissions.c.exchange == bindparam("exchange"), bindparam("exchange") == ""),
+        ),
+    ),
+    ExchangeDelete: (
+        _delete_where(_bindings, vhost="vhost", source="name"),
+        _delete_where(_bindings, vhost="vhost", destination_type="as_destination", destination="name"),
+        _delete_where(_exchanges, vhost="vhost", name="name"),
+    ),
+    QueueDelete: (
+        _delete_where(_bindings, vhost="vhost", destination_type="as_destination", destination="name"),
+        _delete_where(_queues, vhost="vhost", name="name"),
+    ),
+    BindingDelete: (
+        _delete_where(_bindings, **{column.name: column.name for column in _bindings.primary_key}),
+    ),
+}
+
+
+def _row(change: MetadataChange) -> _Row:
+    """Return the parameters of the statements of `change`. Raises ValueError for unstorable text (5)."""
+    row: _Row
+    match change:
+        case VhostPut():
+            row = {
+                "name": change.name,
+                "description": change.description,
+                "tags": json.dumps(change.tags),
+                "default_queue_type": change.default_queue_type,
+            }
+        case UserPut():
+            row = {
+                "name": change.name,
+                "password_hash": change.password_hash,
+                "hashing_algorithm": change.hashing_algorithm,
+                "tags": json.dumps(change.tags),
+            }
+        case PermissionPut():
+            row = {
+                "user_name": change.user,
+                "vhost": change.vhost,
+                "configure": change.configure,
+                "write": change.write,
+                "read": change.read,
+            }
+        case TopicPermissionPut():
+            row = {
+                "user_name": change.user,
+                "vhost": change.vhost,
+                "exchange": change.exchange,
+                "write": change.write,
+                "read": change.read,
+            }
+        case ExchangePut():
+            row = {
+                "vhost": change.vhost,
+                "name": change.name,
+                "type": change.type,
+                "auto_delete": change.auto_delete,
+                "internal": change.internal,
+                "arguments": change.arguments,
+            }
+        case QueuePut():
+            row = {
+                "vhost": change.vhost,
+                "name": change.name,
+                "auto_delete": change.auto_delete,
+                "arguments": change.arguments,
+            }
+        case BindingPut():
+            row = {**_binding_key(change), "arguments": change.arguments}
+        case BindingDelete():
+            row = _binding_key(change)
+        case VhostDelete() | UserDelete():
+            row = {"name": change.name}
+        case PermissionDelete():
+            row = {"user_name": change.user, "vhost": change.vhost}
+        case TopicPermissionDelete():
+            row = {"user_name": change.user, "vhost": change.vhost, "exchange": change.exchange}
+        case ExchangeDelete():
+            row = {"vhost": change.vhost, "name": change.name, "as_destination": "exchange"}
+        case QueueDelete():
+            row = {"vhost": change.vhost, "name": change.name, "as_destination": "queue"}
+        case _:
+            assert_never(change)
+    for column, value in row.items():
+        if isinstance(value, str) and not _is_storable(value):
+            raise ValueError(
+                f"{type(change).__name__}.{column} holds a character no database stores: {value!a}"
+            )
+    return row
+
+
+def _binding_key(binding: BindingPut | BindingDelete) -> _Row:
+    return {
+        "vhost": binding.vhost,
+        "source": binding.source,
+        "destination_type": binding.destination_type,
+        "destination": binding.destination,
+        "routing_key": binding.routing_key.encode(),
+        "arguments_digest": hashlib.sha256(binding.arguments).digest(),
+    }
+
+
+def _is_storable(text: str) -> bool:
+    if text.isascii():
+        return "\x00" not in text
+    try:
+        return b"\x00" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _binding_put(row: Row[Any]) -> BindingPut:
+    routing_key = row.routing_key.decode()
+    return BindingPut(
+        row.vhost, row.source, row.destination, row.destination_type, routing_key, row.arguments
+    )
+
+
+_LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], ...]] = (
+    (_vhosts, lambda r: VhostPut(r.name, r.description, tuple(json.loads(r.tags)), r.default_queue_type)),
+    (_users, lambda r: UserPut(r.name, r.password_hash, r.hashing_algorithm, tuple(json.loads(r.tags)))),
+    (_permissions, lambda r: PermissionPut(r.user_name, r.vhost, r.configure, r.write, r.read)),
+    (_topic_permissions, lambda r: TopicPermissionPut(r.user_name, r.vhost, r.exchange, r.write, r.read)),
+    (_exchanges, lambda r: ExchangePut(r.vhost, r.name, r.type, r.auto_delete, r.internal, r.arguments)),
+    (_queues, lambda r: QueuePut(r.vhost, r.name, r.auto_delete, r.arguments)),
+    (_bindings, _binding_put),
+)
+
+
+def _one_line(error: SQLAlchemyError | OSError) -> str:
+    """Return what the driver said, without the statement, on one line."""
+    cause: BaseException = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return " ".join(str(cause).split()) or type(cause).__name__

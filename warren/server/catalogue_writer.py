@@ -1,0 +1,94 @@
+"""The task that makes metadata changes durable: takes what gathered and commits it in a worker thread.
+
+1. One commit at a time; while it runs the next batch gathers. A batch is everything that had been appended.
+2. `committed(ticket)` is called in the trio thread, after the commit of everything up to `ticket` and in
+   order.
+3. A failed commit is repeated, the same batch, until it succeeds: nobody is told "declared" before. The state
+   changes of the store, not the attempts, are logged.
+4. A commit that has begun is finished and reported even when the task is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+import trio
+
+from warren.queues.metadata import MetadataChange, MetadataJournal
+from warren.server.catalogue import CatalogueError
+from warren.server.logs import get_logger
+
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MAX_S: Final = 5.0
+
+log = get_logger("catalogue")
+
+
+class Store(Protocol):
+    """What the writer needs of a catalogue."""
+
+    def commit(self, changes: Sequence[MetadataChange], /) -> None:
+        """Make `changes` durable, all or none. Raises CatalogueError."""
+
+
+class CatalogueWriter:
+    """Commit the changes of `journal` to `store` and report each batch to `committed`.
+
+    `healthy` is False while the store refuses; `reason` then says why.
+    """
+
+    def __init__(self, store: Store, journal: MetadataJournal, committed: Callable[[int], None]) -> None:
+        self.healthy = True
+        self.reason = ""
+        self._store = store
+        self._journal = journal
+        self._committed = committed
+        self._committed_ticket = journal.committed_ticket
+        self._wake_up: trio.Event | None = None
+        self._progress = trio.Event()
+        journal.on_append = self._on_append
+
+    async def run(self) -> None:
+        """Commit for ever. Exceptions other than CatalogueError are our own faults and pass through."""
+        while True:
+            changes, ticket = self._journal.take()
+            if not changes:
+                self._wake_up = trio.Event()
+                await self._wake_up.wait()
+                continue
+            await self._commit(changes)
+            self._committed_ticket = ticket
+            self._committed(ticket)
+            self._progress.set()
+            self._progress = trio.Event()
+
+    async def drain(self, deadline: float) -> bool:
+        """Wait until all that was appended is committed, or `deadline` (trio time). Return whether it is."""
+        with trio.move_on_at(deadline):
+            while self._committed_ticket < self._journal.last_ticket:
+                await self._progress.wait()
+        return self._committed_ticket >= self._journal.last_ticket
+
+    def _on_append(self) -> None:
+        if self._wake_up is not None:
+            self._wake_up.set()
+            self._wake_up = None
+
+    async def _commit(self, changes: list[MetadataChange]) -> None:
+        pause_s = _RETRY_FIRST_S
+        while True:
+            try:
+                await trio.to_thread.run_sync(partial(self._store.commit, changes))
+            except CatalogueError as error:
+                if self.healthy:
+                    log.error("metadata store unavailable, declarations wait", reason=str(error))
+                self.healthy, self.reason = False, str(error)
+            else:
+                if not self.healthy:
+                    log.info("metadata store available again", changes=len(changes))
+                self.healthy, self.reason = True, ""
+                return
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)

@@ -1,0 +1,151 @@
+"""Log lines: one event with its fields per line, for a person (console) or a collector (JSON).
+
+    log = get_logger("catalogue")
+    log.info("metadata store available", batch=12)
+
+1. One record is one line on stderr: line breaks and control characters in values, names from the network
+   included, are escaped. Only a traceback for the console has more.
+2. No credential is written: a field whose name speaks of one, and the password inside a URL, become ``***``.
+3. A disabled level costs one comparison and formats nothing.
+
+Lines of libraries that use the standard `logging` go the same way. The per-message path never logs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import Final, Literal, TextIO
+
+LogFormat = Literal["console", "json"]
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+REDACTED: Final = "***"
+
+_ROOT: Final = "warren"
+_CREDENTIAL_NAME: Final = re.compile(
+    r"passw|secret|token|credential|authorization|api_?key|private_key", re.I
+)
+_URL_PASSWORD: Final = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
+_PLAIN: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class Log:
+    """Write events of one part of the broker. Obtain with `get_logger`."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """Tell what only someone hunting a fault wants to know."""
+        self._write(logging.DEBUG, event, fields, None)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """Tell a change of state an operator expects."""
+        self._write(logging.INFO, event, fields, None)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        """Tell what an operator should look at."""
+        self._write(logging.WARNING, event, fields, None)
+
+    def error(self, event: str, /, *, exception: BaseException | None = None, **fields: object) -> None:
+        """Tell that something promised does not happen; `exception` adds its traceback."""
+        self._write(logging.ERROR, event, fields, exception)
+
+    def _write(
+        self, level: int, event: str, fields: dict[str, object], exception: BaseException | None
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", event, exc_info=exception, extra={"fields": fields})
+
+
+def get_logger(name: str) -> Log:
+    """Return the log of the part called `name`; usable before `configure`."""
+    return Log(logging.getLogger(f"{_ROOT}.{name}"))
+
+
+def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Send log lines from `level` (one of `LEVELS`) up to `stream` (stderr), instead of where they went."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _ConsoleFormatter())
+    root = logging.getLogger()
+    for earlier in list(root.handlers):
+        if isinstance(earlier.formatter, _LineFormatter):
+            root.removeHandler(earlier)
+    root.addHandler(handler)
+    # Libraries speak up from warning on; their debug lines may hold statement parameters.
+    root.setLevel(logging.WARNING)
+    logging.getLogger(_ROOT).setLevel(level.upper())
+    # A full disk or a closed pipe behind stderr must not print a traceback per line.
+    logging.raiseExceptions = False
+
+
+def redact_url(text: str) -> str:
+    """Replace the password of every URL in `text`."""
+    return _URL_PASSWORD.sub(r"\1:" + REDACTED + "@", text)
+
+
+class _LineFormatter(logging.Formatter):
+    def _fields(self, record: logging.LogRecord) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        given = getattr(record, "fields", None)
+        if isinstance(given, dict):
+            for name, value in given.items():
+                fields[name] = REDACTED if _CREDENTIAL_NAME.search(name) else _presentable(value)
+        if record.exc_info and record.exc_info[0] is not None:
+            fields["traceback"] = redact_url(self.formatException(record.exc_info))
+        return fields
+
+
+class _JsonFormatter(_LineFormatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _timestamp(record, "T") + "Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": redact_url(record.getMessage()),
+        }
+        for name, value in self._fields(record).items():
+            line[f"{name}_" if name in line else name] = value
+        return json.dumps(line)
+
+
+class _ConsoleFormatter(_LineFormatter):
+    def format(self, record: logging.LogRecord) -> str:
+        event = _CONTROL.sub(_escape, redact_url(record.getMessage()))
+        fields = self._fields(record)
+        traceback = fields.pop("traceback", None)
+        parts = [f"{_timestamp(record, ' ')} {record.levelname.lower():<7} {event}"]
+        parts += [f"{name}={_console_value(value)}" for name, value in fields.items()]
+        line = "  ".join(parts)
+        return line if traceback is None else f"{line}\n{traceback}"
+
+
+def _presentable(value: object) -> object:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).hex()
+    return redact_url(str(value))
+
+
+def _console_value(value: object) -> str:
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return _CONTROL.sub(_escape, text)
+    return _CONTROL.sub(_escape, json.dumps(text, ensure_ascii=False))
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
+
+
+def _timestamp(record: logging.LogRecord, separator: str) -> str:
+    whole = time.strftime(f"%Y-%m-%d{separator}%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03d}"

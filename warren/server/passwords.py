@@ -1,0 +1,117 @@
+"""Password hashes: RabbitMQ's salted ones are verified, new ones are scrypt.
+
+    rabbit_password_hashing_{sha256,sha512,md5}   base64( salt:4 H(salt password) )
+    scrypt                                        $scrypt$ln=14,r=8,p=1$base64(salt:16)$base64(key:32)
+
+1. Comparison takes the same time wherever the first difference is.
+2. What is not a well-formed hash of its algorithm verifies nothing and raises nothing: hashes come from
+   imports.
+3. A stored hash cannot cost more than `_COST_BYTES_MAX` of memory to verify, whatever parameters it claims.
+
+One scrypt costs about 50 ms and 16 MiB: never call these functions on the event loop.
+Source of the first form: RabbitMQ, "Passwords", computing a password hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+
+SCRYPT: Final = "scrypt"
+RABBITMQ_DIGESTS: Final = {
+    "rabbit_password_hashing_sha256": "sha256",
+    "rabbit_password_hashing_sha512": "sha512",
+    "rabbit_password_hashing_md5": "md5",
+}
+
+_LOG2_N: Final = 14
+_R: Final = 8
+_P: Final = 1
+_KEY_BYTES: Final = 32
+_SALT_BYTES: Final = 16
+_RABBITMQ_SALT_BYTES: Final = 4
+_COST_BYTES_MAX: Final = 64 << 20
+_P_MAX: Final = 4
+
+_ENCODED: Final = re.compile(
+    r"\$scrypt\$ln=([0-9]{1,2}),r=([0-9]{1,2}),p=([0-9]{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordHash:
+    """A hash and the name of the algorithm that verifies it, as a user record keeps them."""
+
+    text: str
+    algorithm: str
+
+
+# Costs what a real one costs and fits no password: verified when there is no user, so that the time tells
+# nothing.
+DUMMY_HASH: Final = PasswordHash(f"$scrypt$ln={_LOG2_N},r={_R},p={_P}${'A' * 22}${'A' * 43}", SCRYPT)
+
+
+def hash_password(password: bytes) -> PasswordHash:
+    """Hash `password` with a fresh salt. Takes about 50 ms."""
+    salt = os.urandom(_SALT_BYTES)
+    key = _scrypt(password, salt, _LOG2_N, _R, _P, _KEY_BYTES)
+    return PasswordHash(f"$scrypt$ln={_LOG2_N},r={_R},p={_P}${_encode(salt)}${_encode(key)}", SCRYPT)
+
+
+def hash_password_for_rabbitmq(password: bytes, algorithm: str) -> PasswordHash:
+    """Hash `password` in RabbitMQ's form; `algorithm` is a key of `RABBITMQ_DIGESTS`."""
+    salt = os.urandom(_RABBITMQ_SALT_BYTES)
+    digest = hashlib.new(RABBITMQ_DIGESTS[algorithm], salt + password).digest()
+    return PasswordHash(base64.b64encode(salt + digest).decode("ascii"), algorithm)
+
+
+def verify_password(password: bytes, password_hash: PasswordHash) -> bool:
+    """Tell whether `password` is the one that was hashed. An empty hash fits no password."""
+    if password_hash.algorithm == SCRYPT:
+        return _verify_scrypt(password, password_hash.text)
+    digest = RABBITMQ_DIGESTS.get(password_hash.algorithm)
+    return digest is not None and _verify_rabbitmq(password, password_hash.text, digest)
+
+
+def _verify_scrypt(password: bytes, text: str) -> bool:
+    match = _ENCODED.fullmatch(text)
+    if match is None:
+        return False
+    log2_n, r, p = (int(number) for number in match.group(1, 2, 3))
+    salt, key = _maybe_decode(match[4]), _maybe_decode(match[5])
+    if salt is None or key is None or not 1 <= p <= _P_MAX or r < 1 or log2_n < 1:
+        return False
+    if 128 * r * ((1 << log2_n) + p + 2) > _COST_BYTES_MAX:
+        return False
+    return hmac.compare_digest(_scrypt(password, salt, log2_n, r, p, len(key)), key)
+
+
+def _verify_rabbitmq(password: bytes, text: str, digest: str) -> bool:
+    salted = _maybe_decode(text)
+    if salted is None or len(salted) != _RABBITMQ_SALT_BYTES + hashlib.new(digest).digest_size:
+        return False
+    salt, expected = salted[:_RABBITMQ_SALT_BYTES], salted[_RABBITMQ_SALT_BYTES:]
+    return hmac.compare_digest(hashlib.new(digest, salt + password).digest(), expected)
+
+
+def _scrypt(password: bytes, salt: bytes, log2_n: int, r: int, p: int, key_bytes: int) -> bytes:
+    return hashlib.scrypt(
+        password, salt=salt, n=1 << log2_n, r=r, p=p, maxmem=_COST_BYTES_MAX + (1 << 20), dklen=key_bytes
+    )
+
+
+def _encode(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii").rstrip("=")
+
+
+def _maybe_decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,71 @@
+"""How much memory the broker may use, and how much it does.
+
+1. "All of the memory" is the smallest of what the machine has and what any control group above this process
+   allows.
+2. Freed large blocks go back to the system. A password check needs 16 MiB for a moment; without (2) the C
+   library raises its own threshold after the first one and keeps up to 16 MiB resident per thread that ever
+   checked one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+# Above the largest outbox of a busy connection, whose pages are not to be faulted in anew for every flush.
+_LARGE_BLOCK_BYTES: Final = 8 << 20
+_M_MMAP_THRESHOLD: Final = -3  # from malloc.h of the GNU C library
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# Control groups of the first version write "no limit" as a number near 2**63.
+_NO_LIMIT_BYTES: Final = 1 << 60
+
+
+def return_large_blocks() -> bool:
+    """Make freed blocks from 8 MiB on go back to the system at once. Returns whether the C library can."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) == 1
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes."""
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES
+
+
+def total_memory_bytes(root: Path = Path("/")) -> int:
+    """Return the bytes this process may use at most; `root` is where /proc and /sys are found."""
+    limits = [_machine_bytes(root)]
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            limits += _limits_along(root / "sys/fs/cgroup", path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits_along(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+    return min(limits)
+
+
+def _machine_bytes(root: Path) -> int:
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+
+
+def _limits_along(mount: Path, path: str, name: str) -> list[int]:
+    """Read the limit of the group `path` and of every group above; in a container only the top exists."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    limits = []
+    for depth in range(len(parts) + 1):
+        text = _read(mount.joinpath(*parts[:depth], name)).strip()
+        if text.isdigit() and int(text) < _NO_LIMIT_BYTES:
+            limits.append(int(text))
+    return limits
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

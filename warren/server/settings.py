@@ -1,0 +1,521 @@
+"""What can be set, where it came from, and what it must look like.
+
+    flag  >  WARREN_* environment  >  TOML file  >  default
+
+The key ``limits.frame_max_bytes`` is ``frame_max_bytes`` in the TOML table ``[limits]`` and the environment
+variable ``WARREN_LIMITS_FRAME_MAX_BYTES``. Defaults listen on this machine only.
+
+1. Every value knows its origin, and a value that cannot be used is refused naming key, value and origin.
+2. A key that does not exist is an error naming the nearest one, in the file and in the environment. Exempt
+   are the variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG``
+   (the file), and ``WARREN_COMPILE`` and ``WARREN_TEST_*``, which are for building and testing.
+3. A value of the file has the type of its key; text is accepted for numbers only from flags and environment.
+4. Paths in the file are relative to the file; others to the working directory.
+
+Written with the standard library: pydantic-settings would cost 9 MB of the 60 MB an idle broker may take.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from warren.server.errors import SettingsError
+from warren.server.logs import LEVELS, REDACTED, LogFormat, redact_url
+
+ClientCertificates = Literal["none", "optional", "required"]
+CertLoginFrom = Literal["cn", "dn", "san"]
+
+DEFAULT_ORIGIN: Final = "default"
+_ENVIRONMENT_PREFIX: Final = "WARREN_"
+_CONFIG_VARIABLE: Final = "WARREN_CONFIG"
+_NOT_OURS: Final = re.compile(
+    r"WARREN_(TEST_.*|COMPILE|CONFIG|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+
+_AMQP_PORT: Final = 5672
+_AMQPS_PORT: Final = 5671
+_HTTP_PORT: Final = 15672
+_SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
+_SIZE_UNITS: Final = {
+    None: 1,
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host name or address, and a TCP port; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWatermark:
+    """A share of the memory this process may use, or a number of bytes; exactly one is set."""
+
+    fraction: float | None = None
+    size_bytes: int | None = None
+
+    def limit_bytes(self, total_bytes: int) -> int:
+        """Return the watermark in bytes when `total_bytes` may be used in all."""
+        if self.size_bytes is not None:
+            return self.size_bytes
+        assert self.fraction is not None
+        return int(total_bytes * self.fraction)
+
+    def __str__(self) -> str:
+        return str(self.size_bytes if self.size_bytes is not None else self.fraction)
+
+
+class _Text(str):
+    """A value that can only be text because it was a flag or an environment variable."""
+
+    __slots__ = ()
+
+
+_Parser = Callable[[object], Any]
+
+
+def _about(parse: _Parser, description: str, *, secret: bool = False, absent: str = "") -> dict[str, Any]:
+    return {"parse": parse, "description": description, "secret": secret, "absent": absent}
+
+
+def _integer(minimum: int, maximum: int) -> _Parser:
+    def parse(value: object) -> int:
+        if isinstance(value, _Text):
+            if not re.fullmatch(r"-?[0-9]{1,18}", value):
+                raise ValueError("must be a whole number")
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError("must be a whole number")
+        return _in_range(value, minimum, maximum)
+
+    return parse
+
+
+def _size(minimum: int, maximum: int) -> _Parser:
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            value = _bytes_of(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError('must be a number of bytes, such as 65536 or "64 KiB"')
+        return _in_range(value, minimum, maximum)
+
+    return parse
+
+
+def _seconds(minimum: float, maximum: float) -> _Parser:
+    def parse(value: object) -> float:
+        if isinstance(value, _Text):
+            if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
+                raise ValueError("must be a number of seconds")
+            value = float(value)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise ValueError("must be a number of seconds")
+        if not minimum <= value <= maximum:
+            raise ValueError(f"must be from {minimum:g} to {maximum:g}")
+        return float(value)
+
+    return parse
+
+
+def _choice(*words: str) -> _Parser:
+    def parse(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+def _endpoint(default_port: int) -> _Parser:
+    def parse(value: object) -> Endpoint | None:
+        if value == "off":
+            return None
+        match = (
+            re.fullmatch(r"(?:\[([^][]+)\]|([^][:\s]+))(?::([0-9]{1,5}))?", value)
+            if isinstance(value, str)
+            else None
+        )
+        if match is None or int(match[3] or 0) > 65535:
+            raise ValueError('must be HOST:PORT (an IPv6 address in brackets) or "off"')
+        port = default_port if match[3] is None else int(match[3])
+        return Endpoint(match[1] or match[2], port)
+
+    return parse
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str) or not value or "\x00" in value:
+        raise ValueError("must be a path")
+    return Path(value).expanduser()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return str(value)
+
+
+def _metadata_url(value: object) -> str:
+    if not isinstance(value, str) or not re.match(r"(sqlite|postgresql|postgresql\+psycopg)://", value):
+        raise ValueError("must be an sqlite:///… or postgresql+psycopg://… URL")
+    return str(value)
+
+
+def _watermark(value: object) -> MemoryWatermark:
+    if isinstance(value, str):
+        percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%", value)
+        if percent is not None:
+            value = float(percent[1]) / 100
+        elif re.fullmatch(r"[01]?\.[0-9]{1,9}", value):
+            value = float(value)
+        else:
+            value = _bytes_of(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError('must be a share such as 0.4 or "40%", or a size such as "2 GiB"')
+    if 0 < value <= 1:
+        return MemoryWatermark(fraction=float(value))
+    if not isinstance(value, int) or value < _WATERMARK_MIN_BYTES:
+        raise ValueError("must be a share above 0 and up to 1, or at least 64 MiB")
+    return MemoryWatermark(size_bytes=value)
+
+
+_WATERMARK_MIN_BYTES: Final = 64 << 20
+
+
+def _bytes_of(text: str) -> int | None:
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None or len(match[1]) > 18 else int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def _in_range(value: int, minimum: int, maximum: int) -> int:
+    if not minimum <= value <= maximum:
+        raise ValueError(f"must be from {minimum} to {maximum}")
+    return value
+
+
+def default_data_dir() -> Path:
+    """Return ``$XDG_DATA_HOME/warren``, by default ``~/.local/share/warren``.
+
+    A place that does not depend on where the command is started from: queues must not vanish with a ``cd``.
+    """
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "warren"
+
+
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """How the ``amqps`` listener proves who it is, and whom it believes."""
+
+    certificate: Path | None = field(
+        default=None, metadata=_about(_path, "PEM file: the certificate, then its chain")
+    )
+    private_key: Path | None = field(
+        default=None, metadata=_about(_path, "PEM file of the key, unless the certificate's file holds it")
+    )
+    private_key_password: str = field(
+        default="", metadata=_about(_text, "password of an encrypted private key", secret=True)
+    )
+    ca: Path | None = field(
+        default=None,
+        metadata=_about(_path, "PEM file of the authorities client certificates are checked against"),
+    )
+    client_certificates: ClientCertificates = field(
+        default="none",
+        metadata=_about(_choice("none", "optional", "required"), "whether clients present certificates"),
+    )
+    cert_login_from: CertLoginFrom = field(
+        default="dn",
+        metadata=_about(
+            _choice("cn", "dn", "san"), "what of a client certificate is the user name of EXTERNAL"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """What one client, and all of them together, may use."""
+
+    frame_max_bytes: int = field(
+        default=128 << 10, metadata=_about(_size(4096, 16 << 20), "largest frame offered in tune")
+    )
+    channel_max: int = field(
+        default=2047, metadata=_about(_integer(1, 65535), "most channels of a connection, offered in tune")
+    )
+    heartbeat_s: int = field(
+        default=60, metadata=_about(_integer(0, 65535), "heartbeat interval offered in tune; 0 is none")
+    )
+    max_message_bytes: int = field(
+        default=16 << 20, metadata=_about(_size(1, 512 << 20), "largest message body")
+    )
+    connections_max: int = field(default=65536, metadata=_about(_integer(1, _MILLION), "most connections"))
+    unauthenticated_connections_max: int = field(
+        default=4096, metadata=_about(_integer(1, _MILLION), "most connections that have not logged in yet")
+    )
+    unauthenticated_per_network_max: int = field(
+        default=1024,
+        metadata=_about(
+            _integer(1, _MILLION), "the same from one /24 (IPv4) or /64 (IPv6); this machine is exempt"
+        ),
+    )
+    accept_rate_per_s: int = field(
+        default=2000, metadata=_about(_integer(1, _MILLION), "most connections accepted in a second")
+    )
+    handshake_timeout_s: float = field(
+        default=10.0, metadata=_about(_seconds(0.1, 3600), "from accepting a connection to its open")
+    )
+    tls_handshake_timeout_s: float = field(
+        default=5.0, metadata=_about(_seconds(0.1, 3600), "from accepting to the end of the TLS handshake")
+    )
+    memory_high_watermark: MemoryWatermark = field(
+        default=MemoryWatermark(fraction=0.4),
+        metadata=_about(_watermark, "memory above which publishers are not read"),
+    )
+    outbox_bytes: int = field(
+        default=1 << 20,
+        metadata=_about(
+            _size(64 << 10, 1 << 30), "unsent bytes of a connection above which its consumers wait"
+        ),
+    )
+    consumers_per_channel_max: int = field(
+        default=10_000, metadata=_about(_integer(1, _MILLION), "most consumers of a channel")
+    )
+    unacked_per_channel_max: int = field(
+        default=500_000,
+        metadata=_about(_integer(1, 100 * _MILLION), "most deliveries of a channel waiting for their ack"),
+    )
+    queues_per_vhost_max: int = field(
+        default=200_000, metadata=_about(_integer(1, 10 * _MILLION), "most queues of a vhost")
+    )
+    exchanges_per_vhost_max: int = field(
+        default=50_000, metadata=_about(_integer(1, 10 * _MILLION), "most exchanges of a vhost")
+    )
+    bindings_per_exchange_max: int = field(
+        default=500_000, metadata=_about(_integer(1, 10 * _MILLION), "most bindings from an exchange")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything `warren serve` goes by. `origins` maps each dotted key to where its value came from."""
+
+    data_dir: Path = field(
+        default_factory=default_data_dir,
+        metadata=_about(_path, "directory of everything that outlives the broker"),
+    )
+    amqp: Endpoint | None = field(
+        default=Endpoint("127.0.0.1", _AMQP_PORT),
+        metadata=_about(_endpoint(_AMQP_PORT), "where AMQP clients connect, or off", absent="off"),
+    )
+    amqps: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_AMQPS_PORT), "where AMQP clients connect with TLS, or off", absent="off"),
+    )
+    http: Endpoint | None = field(
+        default=Endpoint("127.0.0.1", _HTTP_PORT),
+        metadata=_about(_endpoint(_HTTP_PORT), "where GET /health is answered, or off", absent="off"),
+    )
+    metadata_url: str = field(
+        default="",
+        metadata=_about(
+            _metadata_url, "where vhosts, users, queues … are kept; catalogue.db in the data directory"
+        ),
+    )
+    log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
+    log_format: LogFormat = field(
+        default="console",
+        metadata=_about(_choice("console", "json"), "lines for a person or for a collector"),
+    )
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def catalogue_url(self) -> str:
+        """Return the URL of the metadata store: `metadata_url`, or the SQLite file in the data directory."""
+        return self.metadata_url or f"sqlite:///{quote(str(self.data_dir.absolute() / 'catalogue.db'))}"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKey:
+    """One setting as a person meets it; `absent` is how None is shown."""
+
+    key: str
+    description: str
+    parse: _Parser
+    secret: bool
+    absent: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return _ENVIRONMENT_PREFIX + self.key.upper().replace(".", "_")
+
+
+_TABLES: Final[dict[str, type]] = {"tls": TlsSettings, "limits": LimitSettings}
+
+
+def _keys_of(owner: type, prefix: str) -> Iterator[SettingKey]:
+    entry: Field[Any]
+    for entry in fields(owner):
+        if "parse" in entry.metadata:
+            yield SettingKey(prefix + entry.name, **entry.metadata)
+
+
+KEYS: Final[dict[str, SettingKey]] = {
+    key.key: key
+    for owner, prefix in ((Settings, ""), *((table, f"{name}.") for name, table in _TABLES.items()))
+    for key in _keys_of(owner, prefix)
+}
+_BY_VARIABLE: Final = {key.variable: key for key in KEYS.values()}
+
+
+def load_settings(
+    flags: Mapping[str, str | None], environment: Mapping[str, str], config: Path | None = None
+) -> Settings:
+    """Merge flags (dotted key to text; None is not given), environment and the file, and check the result.
+
+    Raises SettingsError, in one line.
+    """
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(KEYS, DEFAULT_ORIGIN)
+
+    def take(key: str, value: object, origin: str) -> None:
+        try:
+            values[key] = KEYS[key].parse(value)
+        except ValueError as error:
+            shown = REDACTED if KEYS[key].secret else redact_url(_shown(value))
+            raise SettingsError(f"{key} ({origin}): {error}, not {shown}") from None
+        origins[key] = origin
+
+    if config is None and environment.get(_CONFIG_VARIABLE):
+        config = Path(environment[_CONFIG_VARIABLE])
+    if config is not None:
+        for key, value in _flatten(_read_toml(config), config):
+            take(key, value, f"file {config}")
+            if isinstance(values[key], Path):
+                values[key] = config.parent / values[key]
+    for variable, text in environment.items():
+        if variable.startswith(_ENVIRONMENT_PREFIX) and not _NOT_OURS.fullmatch(variable):
+            known = _BY_VARIABLE.get(variable)
+            if known is None:
+                raise SettingsError(
+                    f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}"
+                )
+            take(known.key, _Text(text), f"environment {variable}")
+    for key, flag in flags.items():
+        if flag is not None:
+            take(key, _Text(flag), f"flag --{key.replace('_', '-')}")
+    settings = _build(values, origins)
+    _check_together(settings)
+    return settings
+
+
+def shown_values(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Yield key, value and origin of every setting as text, without secrets."""
+    for key in KEYS.values():
+        owner: object = settings
+        *tables, name = key.key.split(".")
+        for table in tables:
+            owner = getattr(owner, table)
+        value = settings.catalogue_url() if key.key == "metadata_url" else getattr(owner, name)
+        yield key.key, _shown_setting(key, value), settings.origins.get(key.key, DEFAULT_ORIGIN)
+
+
+def _shown_setting(key: SettingKey, value: object) -> str:
+    if value is None:
+        return key.absent
+    return REDACTED if key.secret and value else redact_url(str(value))
+
+
+def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
+    top = {key: value for key, value in values.items() if "." not in key}
+    tables: dict[str, Any] = {}
+    for table, owner in _TABLES.items():
+        prefix = f"{table}."
+        given = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+        tables[table] = owner(**given)
+    return Settings(**top, **tables, origins=origins)
+
+
+def _check_together(settings: Settings) -> None:
+    def refuse(key: str, problem: str) -> SettingsError:
+        return SettingsError(f"{key} ({settings.origins[key]}): {problem}")
+
+    if settings.amqp is None and settings.amqps is None:
+        raise refuse("amqp", "neither amqp nor amqps listens anywhere")
+    if settings.amqps is not None and settings.tls.certificate is None:
+        raise refuse("amqps", "needs tls.certificate")
+    if settings.tls.client_certificates != "none" and settings.tls.ca is None:
+        raise refuse("tls.client_certificates", "needs tls.ca")
+    taken: dict[Endpoint, str] = {}
+    for key in ("amqp", "amqps", "http"):
+        endpoint: Endpoint | None = getattr(settings, key)
+        if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
+            raise refuse(key, f"{endpoint} is also the address of {taken[endpoint]}")
+    limits = settings.limits
+    if limits.outbox_bytes < 2 * limits.frame_max_bytes:
+        raise refuse("limits.outbox_bytes", "must be at least twice limits.frame_max_bytes")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"config file {path}: {os.strerror(error.errno or 0)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"config file {path}: {error}") from None
+
+
+def _flatten(document: Mapping[str, Any], path: Path) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if name in _TABLES:
+            if not isinstance(value, dict):
+                raise SettingsError(f"{name} (file {path}): must be a table, not {_shown(value)}")
+            for inner, inner_value in value.items():
+                yield _known(f"{name}.{inner}", path), inner_value
+        else:
+            yield _known(name, path), value
+
+
+def _known(key: str, path: Path) -> str:
+    if key not in KEYS:
+        raise SettingsError(f"file {path}: no setting {key!r}{_nearest(key, KEYS)}")
+    return key
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> str:
+    by_leaf = {name.rpartition(".")[2]: name for name in known}
+    for asked, candidates in ((key, {name: name for name in known}), (key.rpartition(".")[2], by_leaf)):
+        close = difflib.get_close_matches(asked, candidates, n=1, cutoff=0.6)
+        if close:
+            return f"; did you mean {candidates[close[0]]}?"
+    tables = difflib.get_close_matches(key, _TABLES, n=1, cutoff=0.6)
+    return f"; did you mean the table [{tables[0]}]?" if tables else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(str(value)) if isinstance(value, str) else str(value)
+    return text if len(text) <= 100 else text[:99] + "…"

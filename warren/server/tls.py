@@ -1,0 +1,143 @@
+"""TLS for the AMQP listener: contexts from settings, replaced without a restart, and names in certificates.
+
+1. TLS 1.2 is the oldest version spoken; renegotiation and compression are off.
+2. A reload that fails leaves the context in use as it is.
+3. A name comes only from a certificate the handshake has verified, and only when it is unambiguous.
+
+Connections keep the context they were accepted with. Source of the names: RabbitMQ, "TLS support", peer
+verification; its ``ssl_cert_login_from``.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warren.server.errors import StartError
+from warren.server.logs import get_logger
+from warren.server.settings import CertLoginFrom, TlsSettings
+
+log = get_logger("tls")
+
+# OpenSSL's long names, and how RFC 4514 and RabbitMQ write them.
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "emailAddress": "EMAILADDRESS",
+    "generationQualifier": "GENERATIONQUALIFIER",
+    "givenName": "GIVENNAME",
+    "initials": "INITIALS",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "pseudonym": "PSEUDONYM",
+    "serialNumber": "SERIALNUMBER",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "surname": "SN",
+    "title": "TITLE",
+}
+_DN_SPECIAL: Final = re.compile(r'[,+"\\<>;]|^[# ]| $')
+_VERIFY_MODES: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+class TlsError(StartError):
+    """A certificate, key or authority cannot be used."""
+
+
+class ServerTls:
+    """The context new connections get; `reload` reads the files again."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._settings = settings
+        self.context = server_context(settings)
+
+    def reload(self) -> bool:
+        """Replace the context by one made from the files as they are now. Returns False when that fails."""
+        try:
+            self.context = server_context(self._settings)
+        except TlsError as error:
+            log.error("TLS reload failed, the certificate in use stays", reason=str(error))
+            return False
+        log.info("TLS certificate reloaded", certificate=self._settings.certificate)
+        return True
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Build the context of a listener. Raises TlsError naming the setting whose file cannot be used."""
+    if settings.certificate is None:
+        raise TlsError("tls.certificate is not set")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    _load_identity(context, settings)
+    if settings.ca is not None:
+        try:
+            context.load_verify_locations(cafile=settings.ca)
+        except (OSError, ValueError) as error:
+            raise TlsError(f"tls.ca {settings.ca}: {_reason(error)}") from None
+    context.verify_mode = _VERIFY_MODES[settings.client_certificates]
+    return context
+
+
+def maybe_user_of_certificate(certificate: Mapping[str, Any] | None, login_from: CertLoginFrom) -> str | None:
+    """Return the user a verified peer certificate stands for, or None when it names none or several.
+
+    `certificate` is what `SSLObject.getpeercert()` gives: None or empty without a verified certificate.
+    ``dn`` is the subject as RFC 4514 writes it, ``cn`` its only common name, ``san`` the first DNS name.
+    """
+    if not certificate:
+        return None
+    subject: tuple[tuple[tuple[str, str], ...], ...] = certificate.get("subject", ())
+    if login_from == "dn":
+        return ",".join(_rdn(rdn) for rdn in reversed(subject)) or None
+    if login_from == "cn":
+        common_names = [value for rdn in subject for name, value in rdn if name == "commonName"]
+        return common_names[0] or None if len(common_names) == 1 else None
+    dns_names: list[str] = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    return dns_names[0] or None if dns_names else None
+
+
+def _load_identity(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    assert settings.certificate is not None
+    # Without a callback OpenSSL would stop and ask the terminal.
+    password = settings.private_key_password
+    key = settings.private_key
+    for setting, path in (("tls.certificate", settings.certificate), ("tls.private_key", key)):
+        try:
+            if path is not None:
+                path.open("rb").close()
+        except OSError as error:
+            raise TlsError(f"{setting} {path}: {_reason(error)}") from None
+    try:
+        context.load_cert_chain(settings.certificate, key, password=lambda: password)
+    except (OSError, ValueError) as error:
+        files = f"{settings.certificate}" if key is None else f"{settings.certificate} and {key}"
+        raise TlsError(f"tls.certificate and tls.private_key ({files}): {_reason(error)}") from None
+
+
+def _rdn(rdn: tuple[tuple[str, str], ...]) -> str:
+    return "+".join(
+        f"{_SHORT_NAMES.get(name, name)}={_DN_SPECIAL.sub(_escaped, value)}" for name, value in rdn
+    )
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "\\" + match.group()
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "the key does not belong to the certificate"
+        if error.reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ"):
+            return "the key is encrypted and tls.private_key_password does not open it"
+        return (error.reason or "not a usable PEM file").replace("_", " ").lower()
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
