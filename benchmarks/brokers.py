@@ -103,6 +103,13 @@ class WarrenBroker(Broker):
         if not self._program.exists():
             raise FileNotFoundError(f"{self._program} is missing: run make there first")
 
+    def start(self) -> float:
+        """Start as every broker; the product is what the program says, since clients are told a RabbitMQ version."""
+        seconds = super().start()
+        told = subprocess.run([str(self._program), "--version"], capture_output=True, text=True, check=True)
+        self.product = told.stdout.strip()
+        return seconds
+
     def _new_server(self, port: int) -> Server:
         command = [
             *confinement(self.core),

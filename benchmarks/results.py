@@ -184,18 +184,18 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
         f"Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
         f"load before the start {machine.load:.2f}.",
         f"Versions: {versions}. Warren at {revision()}, engine {engine()}, Python {machine.python}.",
-        f"Each load: {rounds} rounds, the brokers in turn within each round, 1 s warm-up, {seconds:g} s measured."
-        " Figures are medians, ratios are medians of the ratios within a round.",
-        "Messages are transient, queues not durable. Flat out, with at most 100,000 messages (128 MiB) published "
-        "and not yet received.",
+        f"Each load: {rounds} rounds, the brokers in turn within each round, 1 s warm-up, {seconds:g} s "
+        "measured. Figures are medians, ratios are medians of the ratios within a round.",
+        "Messages are transient, queues not durable. Flat out, with at most 100,000 messages (128 MiB) "
+        "published and not yet received.",
         "CPU is user + system of the broker's process tree, per message received. Throughput is messages "
         "received.",
     ]
     if any(name.startswith(_RABBIT) for name in measured.products):
         lines += [
-            "Placement: Warren on one core, the load tool on the other. RabbitMQ runs twice: placed in the same "
-            "way, and unconfined together with the tool. Each comparison takes whichever figure is better for "
-            "RabbitMQ: mostly CPU from the first, throughput from the second.",
+            "Placement: Warren on one core, the load tool on the other. RabbitMQ runs twice: placed in "
+            "the same way, and unconfined together with the tool. Each comparison takes whichever figure is better "
+            "for RabbitMQ: mostly CPU from the first, throughput from the second.",
             "Memory, start-up and declarations: neither broker is confined.",
             "RabbitMQ as Debian ships it: no plugins, no configuration file, the package's Erlang flags "
             "(with which idle schedulers do not spin).",
@@ -253,9 +253,9 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
     page.text("## Flows")
     page.table(header, rows)
     page.text(
-        "The target for throughput is a ratio above 1. Latency in a flat-out flow is mostly the time spent in "
-        "the backlog, which the load keeps full; with 500 connections it is publish → confirm. The tool's CPU is "
-        "of one core, in Warren's runs: near 100 % it is the tool that limits the throughput."
+        "The target for throughput is a ratio above 1. Latency in a flat-out flow is mostly the time spent "
+        "in the backlog, which the load keeps full; with 500 connections it is publish → confirm. The tool's "
+        "CPU is of one core, in Warren's runs: near 100 % it is the tool that limits the throughput."
     )
 
 

@@ -33,7 +33,8 @@ from .transcript import Transcript, forget_parsed
 
 BATCH_FRAMES = 1000
 CLIENTS_AT_A_TIME = 3
-CHANNELS = [1, 2, 3, 7]
+CHANNELS = [1, 2, 3, 2047, 0x7FFF, 0x8000, 0xFFFF]
+CHANNELS_PER_CLIENT = 3
 # The first batches fill free lists, caches and the interpreter's own tables.
 WARM_UP_BATCHES = 5
 MEASURE_EVERY_BATCHES = 5
@@ -62,13 +63,16 @@ class RandomClient:
         self.client: Client = engine.connect()
         self.transcript = Transcript(self.client.connection.frame_max_bytes)
         # Some clients are nearly good and get far, some are bad from the first frame on.
-        self.rate = choices.choice([0.02, 0.1, 0.4, 0.9])
+        self.rate = choices.choice([0.03, 0.1, 0.3, 0.9])
         self.frames_left = choices.choice([5, 50, 300])
         self.pending: list[WireFrame] = handshake(
             choices.choice([4096, 8192, 131072]), choices.choice(["PLAIN", "AMQPLAIN"])
         )
         self.handshake_frames = len(self.pending) if choices.random() < 0.9 else 0
+        self.channels = choices.sample(CHANNELS, CHANNELS_PER_CLIENT)
         self.held_back = b""
+        self.last_fed = b""
+        self.opened: set[int] = set()  # channels for which open was sent, answered or not
 
     def step(self) -> bool:
         """Send one chunk and look at the answer; False when the client is done."""
@@ -118,20 +122,22 @@ class RandomClient:
         return data + frame.encode() if self.choices.random() < 0.1 else data
 
     def _choose_scene(self) -> None:
-        channel = self.choices.choice(CHANNELS)
-        if channel not in self.transcript.channels and self.choices.random() < 0.98:
+        channel = self.choices.choice(self.channels)
+        if channel not in self.opened and self.choices.random() < 0.99:
+            self.opened.add(channel)
             self.pending = opened(channel)
             return
         frames = self.choices.choice(list(SCENES.values()))(channel)
         match self.choices.randrange(8):
             case 0:
                 frames = closed(channel)
+                self.opened.discard(channel)
             case 1:
                 start = self.choices.randrange(len(frames))
                 frames = frames[start : start + 5]
             case 2:
-                other = self.choices.choice(list(SCENES.values()))(self.choices.choice(CHANNELS))
-                frames = self._interleaved(frames, other)
+                other = self.choices.choice(sorted(self.opened or {channel}))
+                frames = self._interleaved(frames, self.choices.choice(list(SCENES.values()))(other))
             case 3:
                 self.choices.shuffle(frames)
         self.pending = frames
@@ -162,9 +168,10 @@ class RandomClient:
         self.listen()
         for number in sorted(self.transcript.closed_channels):
             self.counts["channel.close"] += 1
-            if self.choices.random() < 0.9:
-                self.transcript.closed_channels.discard(number)
-                self.pending = [method(number, m.ChannelCloseOk()), *opened(number)]
+            self.transcript.closed_channels.discard(number)
+            self.pending = [frame for frame in self.pending if frame.channel != number]
+            if self.choices.random() < 0.95:
+                self.pending = [method(number, m.ChannelCloseOk()), *opened(number), *self.pending]
         if self.transcript.close_seen is not None and not self.client.ended:
             if self.choices.random() < 0.9:
                 self.feed(method(0, m.ConnectionCloseOk()).encode())

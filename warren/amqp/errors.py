@@ -58,7 +58,9 @@ def reply_text(reply_code: int, explanation: str) -> str:
     Bytes that a peer sent where UTF-8 was due (kept by ``surrogateescape``) become ``?``: clients decode this text.
     """
     encoded = f"{REPLY_NAMES[reply_code]} - {explanation}".encode("utf-8", "replace")
-    return encoded[:REPLY_TEXT_MAX_BYTES].decode("utf-8", "ignore")
+    if len(encoded) > REPLY_TEXT_MAX_BYTES:
+        return encoded[: REPLY_TEXT_MAX_BYTES - 3].decode("utf-8", "ignore") + "..."
+    return encoded.decode()
 
 
 class AmqpError(Exception):

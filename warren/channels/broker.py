@@ -163,7 +163,7 @@ class Broker:
         return resumed
 
     def tick(self, now_s: float) -> None:
-        """Let time pass: heartbeats and deadlines. Call about once a second."""
+        """Let time pass: heartbeats and deadlines. Call about twice a second."""
         self.now_s = now_s
         for connection in list(self.connections.values()):
             connection.tick(now_s)

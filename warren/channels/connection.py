@@ -147,6 +147,7 @@ class Connection(FastConnection):
         self._seen_sent: i64 = 0
         self._silent_s: float = broker.now_s  # since when nothing was received
         self._quiet_s: float = broker.now_s  # since when nothing was sent
+        self._ticked_s: float = broker.now_s
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -528,8 +529,10 @@ class Connection(FastConnection):
             self._seen_received = self.received_bytes
             self._silent_s = now_s
         if self.outbox.sent_bytes != self._seen_sent:
+            # Sent at some time since the last tick: reckon with the earliest, or a short interval is missed.
             self._seen_sent = self.outbox.sent_bytes
-            self._quiet_s = now_s
+            self._quiet_s = self._ticked_s
+        self._ticked_s = now_s
         if self.heartbeat_s == 0:
             return
         if now_s - self._silent_s > 2 * self.heartbeat_s:

@@ -137,17 +137,13 @@ class TopicExchange(Exchange):
                 f"binding key '{routing_key}' has {hashes} '#' words, at most {HASHES_MAX} are allowed",
             )
 
-    def is_trie_empty(self) -> bool:
-        """Return whether the trie is the bare root, as it is exactly when there are no bindings."""
-        return self._root.is_empty()
-
     def _advance(self, nodes: list[TopicNode], word: str) -> list[TopicNode]:
         """Return the nodes that `word` leads to from `nodes`."""
         reached: list[TopicNode] = []
         self._step += 1
         for node in nodes:
+            # Parents stand before their children: if a parent enters this node again, it has done so by now.
             if node.is_hash and node.step != self._step:
-                node.step = self._step
                 self._enter(node, reached)
             child = node.child(word)
             if child is not None:
@@ -158,10 +154,10 @@ class TopicExchange(Exchange):
         return reached
 
     def _enter(self, node: TopicNode, reached: list[TopicNode]) -> None:
-        """Append `node` and what can be reached from it by no word, ``#`` nodes only once per step."""
+        """Append `node` and the ``#`` nodes that no word at all leads to from there."""
         reached.append(node)
         below = node.hash
-        while below is not None and below.step != self._step:
+        while below is not None:
             below.step = self._step
             reached.append(below)
             below = below.hash

@@ -336,7 +336,7 @@ class Connection:
         while True:
             if len(self.leftover) >= 4 and self.leftover[:4] == b"AMQP":
                 raise BrokerError(
-                    f"{self.address} does not speak AMQP 0-9-1: it wants protocol {bytes(self.leftover[4:8])!r}"
+                    f"{self.address} does not speak AMQP 0-9-1: it wants {bytes(self.leftover[4:8])!r}"
                 )
             try:
                 found = frames.maybe_frame(self.leftover, 0, len(self.leftover))

@@ -4,8 +4,8 @@ A frame is  type(1) channel(2) size(4) payload(size) 0xCE.  Layouts used by arit
 
   basic.ack, basic.nack   7 + class(2) method(2) delivery_tag(8) bits(1) + 1                = 21 bytes
   basic.publish           7 + class(2) method(2) reserved(2) exchange(1+n) routing_key(1+n) bits(1) + 1
-  basic.deliver           7 + class(2) method(2) consumer_tag(1+n) delivery_tag(8) redelivered(1) exchange(1+n)
-                          routing_key(1+n) + 1
+  basic.deliver           7 + class(2) method(2) consumer_tag(1+n) delivery_tag(8) redelivered(1)
+                          exchange(1+n) routing_key(1+n) + 1
   content header          7 + class(2) weight(2) body_size(8) flags(2) properties + 1
 
 1. Nothing here reads a socket or keeps state.

@@ -215,10 +215,13 @@ class Run:
                 gc.freeze()
                 gc.disable()
                 try:
-                    return self._drive(control)
+                    result = self._drive(control)
                 finally:
                     gc.enable()
                     gc.unfreeze()
+                for connection in self._connections:
+                    connection.close()
+                return result
             finally:
                 for connection in self._connections:
                     connection.abort()
@@ -474,7 +477,7 @@ class Run:
         if work.rate:
             allowed = min(allowed, int((now_ns - self._start_ns) * work.rate / 1e9) - self._started)
         if work.backlog and self._per_round:
-            allowed = min(allowed, work.backlog - int(self._started - self._received / self._per_round))
+            allowed = min(allowed, int((work.backlog + self._received) / self._per_round) - self._started)
         return allowed
 
     def _due_ns(self, now_ns: int) -> int:

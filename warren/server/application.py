@@ -3,7 +3,7 @@
 Start:    lock the data directory; open the catalogue and restore the engine; listen; say where; serve.
 Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, at most
           `STOP_DEADLINE_S`. The same signal again ends at once.
-Tasks:    reactor, ticker (1 s), memory watch, catalogue writer, HTTP, signals, and one short task per login.
+Tasks:    reactor, ticker, memory watch, catalogue writer, HTTP, signals, and one short task per login.
 
 Nothing else in the package starts tasks or opens listeners.
 """
@@ -42,7 +42,7 @@ from warren.server.settings import Endpoint, Settings
 from warren.server.tls import ServerTls, maybe_user_of_certificate
 
 STOP_DEADLINE_S: Final = 10.0
-TICK_S: Final = 1.0
+TICK_S: Final = 0.5
 MEMORY_CHECK_S: Final = 0.2
 # An alarm ends this far below the watermark, so that it does not flap.
 MEMORY_CLEAR_SHARE: Final = 0.95
@@ -171,7 +171,7 @@ class Application:
             await trio.sleep(TICK_S)
             now_s = time.monotonic()
             self._reactor.tick(now_s)
-            # Cycles come from tracebacks and libraries only: rarely enough to wait for a quiet second.
+            # Cycles come from tracebacks and libraries only: rarely enough to wait for a quiet moment.
             if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
                 last_collect_s = now_s
                 gc.collect(1)

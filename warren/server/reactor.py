@@ -74,6 +74,7 @@ class Reactor:
         self._transports: dict[int, Transport] = {}
         self._by_key: dict[int, Transport] = {}
         self._handshakes: dict[int, float] = {}  # TLS handshakes under way: fd -> deadline
+        self._second_ends_s = 0.0
         self._stopped = False
 
     # --- from outside -----------------------------------------------------------------------------------------------
@@ -125,12 +126,14 @@ class Reactor:
         os.close(self._wake_fd)
 
     def tick(self, now_s: float) -> None:
-        """Let a second pass: heartbeats, deadlines, lingering sockets."""
+        """Let time pass: heartbeats, deadlines, lingering sockets. Call about twice a second."""
         self.broker.tick(now_s)
-        self._admission.next_second()
-        for listener in self._idle_listeners:
-            self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
-        self._idle_listeners = []
+        if now_s >= self._second_ends_s:
+            self._second_ends_s = now_s + 1.0
+            self._admission.next_second()
+            for listener in self._idle_listeners:
+                self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
+            self._idle_listeners = []
         for fd, deadline_s in list(self._handshakes.items()):
             if now_s >= deadline_s and fd in self._transports:
                 self._close(self._transports[fd])

@@ -75,8 +75,22 @@ def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], wha
 
 
 def ready(channel: BlockingChannel, queue: str) -> int:
-    """Return the number of ready messages a passive declare reports."""
+    """Return the number of ready messages a passive declare reports.
+
+    RabbitMQ may count before it takes in what the same channel just published: `wait_for_ready` or `emptied` then.
+    """
     count: int = channel.queue_declare(queue, passive=True).method.message_count
+    return count
+
+
+def wait_for_ready(channel: BlockingChannel, queue: str, count: int) -> None:
+    """Wait until a passive declare reports `count` ready messages."""
+    pump(channel.connection, lambda: ready(channel, queue) == count, f"{count} ready messages")
+
+
+def emptied(channel: BlockingChannel, queue: str) -> int:
+    """Purge the queue; return how many messages it held, everything this channel published included."""
+    count: int = channel.queue_purge(queue).method.message_count
     return count
 
 

@@ -218,7 +218,9 @@ def test_an_exclusive_queue_is_locked_for_other_connections(
     connect: Connect, names: Names, broker: Broker, operation: Any
 ) -> None:
     queue = names.queue()
-    connect().channel().queue_declare(queue, exclusive=True)
+    owner = connect().channel()
+    owner.queue_declare(queue, exclusive=True)
+    owner.queue_bind(queue, "amq.fanout")
     with channel_closed_with(405, locked(broker, queue)):
         operation(connect().channel(), queue)
 

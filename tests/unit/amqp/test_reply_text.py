@@ -24,7 +24,7 @@ def test_the_text_is_the_name_of_the_code_and_the_explanation() -> None:
 def test_a_text_of_exactly_255_bytes_is_kept_whole() -> None:
     explanation = "x" * (REPLY_TEXT_MAX_BYTES - PREFIX)
     assert reply_text(404, explanation) == "NOT_FOUND - " + explanation
-    assert reply_text(404, explanation + "y") == "NOT_FOUND - " + explanation
+    assert reply_text(404, explanation + "y") == "NOT_FOUND - " + explanation[:-3] + "..."
 
 
 @pytest.mark.parametrize("character", ["\u00e9", "\u20ac", "\U0001f407"])
@@ -33,15 +33,16 @@ def test_no_character_is_split_by_the_cut(character: str, shift: int) -> None:
     text = reply_text(404, "x" * shift + character * 255)
     size = len(text.encode())
     assert REPLY_TEXT_MAX_BYTES - len(character.encode()) < size <= REPLY_TEXT_MAX_BYTES
-    assert text == "NOT_FOUND - " + "x" * shift + character * (
-        (size - PREFIX - shift) // len(character.encode())
+    assert text.endswith("...")
+    assert text[:-3] == "NOT_FOUND - " + "x" * shift + character * (
+        (size - 3 - PREFIX - shift) // len(character.encode())
     )
 
 
 def test_bytes_that_are_not_utf_8_are_replaced_because_clients_decode_the_text() -> None:
     foreign = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert reply_text(406, foreign) == "PRECONDITION_FAILED - caf?"
-    assert reply_text(406, foreign * 100).encode() == (b"PRECONDITION_FAILED - " + b"caf?" * 100)[:255]
+    assert reply_text(406, foreign * 100).encode() == (b"PRECONDITION_FAILED - " + b"caf?" * 100)[:252] + b"..."
 
 
 @pytest.mark.parametrize("reply_code", REPLY_NAMES)

@@ -9,13 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.amqp.errors import ChannelException
-from warren.amqp.field_table import Timestamp, with_length
+from warren.amqp.field_table import EMPTY_TABLE, Timestamp, with_length
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
+from warren.exchanges.headers_exchange import HeadersExchange
 
 from .topology import bind, exchange, headers_content, matched, queue, routed, table_bytes, unbind
 
 Table = dict[str, object]
+
+
+def headers_exchange() -> HeadersExchange:
+    return HeadersExchange("x", "headers", True, False, False, EMPTY_TABLE)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def agrees(form: str | None, arguments: Table, headers: Table) -> bool:
 def test_after_any_binds_and_unbinds_it_matches_what_the_arguments_mean(
     commands: list[tuple[bool, int, str | None, Table]], messages: list[Table]
 ) -> None:
-    source = exchange("headers")
+    source = headers_exchange()
     queues = [queue(str(number)) for number in range(4)]
     bound: dict[tuple[int, bytes], tuple[str | None, Table]] = {}
     for adds, number, form, table in commands:
@@ -139,12 +144,15 @@ def test_after_any_binds_and_unbinds_it_matches_what_the_arguments_mean(
             str(number) for (number, _), (form, table) in bound.items() if agrees(form, table, headers)
         }
         assert set(matched(source, "", headers_content(headers))) == expected
+    source.unbind_all()
+    assert (source._rules, source._always, source._by_demand) == ({}, {}, {})
 
 
 def test_rules_that_share_a_value_are_told_apart_by_the_others() -> None:
-    source = exchange("headers")
+    source = headers_exchange()
     for number in range(100):
         bind(source, queue(str(number)), "", {"type": "order", "number": number})
+    assert max(len(rules) for rules in source._by_demand.values()) == 1
     assert matched(source, "", headers_content({"type": "order", "number": 42})) == ["42"]
     assert matched(source, "", headers_content({"type": "offer", "number": 42})) == []
 

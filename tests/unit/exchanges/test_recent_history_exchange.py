@@ -70,6 +70,15 @@ def test_a_message_is_remembered_without_bindings_and_behind_another_exchange() 
     assert not behind.cacheable
 
 
+def test_a_message_that_comes_round_again_is_remembered_once() -> None:
+    source, other = history_exchange(), exchange("fanout", "other")
+    bind(source, source)
+    bind(source, other)
+    bind(other, source)
+    publish(source, "m", headers_content(None))
+    assert source.history() == ["m"]
+
+
 @pytest.mark.parametrize(
     ("value", "term"),
     [(0, "0"), (-1, "-1"), ("5", '<<"5">>'), (True, "true"), (1.5, "1.5"), (None, "undefined")],

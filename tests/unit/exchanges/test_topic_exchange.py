@@ -61,9 +61,9 @@ def test_after_any_binds_and_unbinds_it_matches_what_the_patterns_mean(
         expected = sorted(str(number) for number, pattern in bound if agrees(words(pattern), words(key)))
         assert sorted(matched(source, key)) == expected, key
     for number, pattern in sorted(bound):
-        assert not source.is_trie_empty()
+        assert not source._root.is_empty()
         assert unbind(source, queues[number], pattern) is not None
-    assert source.is_trie_empty()
+    assert source._root.is_empty()
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), binding_keys), max_size=30))
@@ -74,7 +74,7 @@ def test_unbinding_destinations_leaves_an_empty_trie(bindings: list[tuple[int, s
         bind(source, queues[number], pattern)
     for destination in queues:
         source.unbind_destination(destination)
-    assert source.is_trie_empty()
+    assert source._root.is_empty()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,346 @@
+"""basic.publish and basic.return: bodies, properties and field tables unchanged, returns, and every refusal."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import pytest
+from pika import BasicProperties, spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import UnroutableError
+
+from ..broker import Broker
+from ..conftest import Names
+from .dialogue import (
+    Connect,
+    Inbox,
+    channel_closed_with,
+    connection_closed_with,
+    drain,
+    emptied,
+    get,
+    pump,
+    round_trip,
+    send_method,
+    until_closed,
+)
+
+# bodies
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 255, 4096, 131_063, 131_064, 131_065, 262_128, 1_000_003])
+def test_a_body_arrives_as_it_was_sent(channel: BlockingChannel, names: Names, size: int) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    body = (b"\x00\xce\x01AMQP" * (size // 7 + 1))[:size]
+    channel.basic_publish("", queue, body)
+    assert get(channel, queue, auto_ack=True)[2] == body
+
+
+def test_a_large_message_of_many_frames_reaches_a_consumer(connect: Connect, names: Names) -> None:
+    queue = names.queue()
+    sender, receiver = connect().channel(), connect(frame_max=8192).channel()
+    sender.queue_declare(queue)
+    inbox = Inbox(receiver)
+    inbox.consume(queue, auto_ack=True)
+    body = bytes(range(256)) * 32768
+    assert len(body) == 8 * 1024 * 1024
+    sender.basic_publish("", queue, body)
+    assert inbox.wait_for(1)[0].body == body
+
+
+def test_empty_and_full_bodies_alternate_without_mixing(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    bodies = [b"" if number % 2 else b"%d" % number for number in range(100)]
+    for body in bodies:
+        channel.basic_publish("", queue, body)
+    assert drain(channel, queue) == bodies
+
+
+def test_one_publisher_on_one_channel_is_delivered_in_order(connect: Connect, names: Names) -> None:
+    queue = names.queue()
+    sender, receiver = connect().channel(), connect().channel()
+    sender.queue_declare(queue)
+    inbox = Inbox(receiver)
+    inbox.consume(queue, auto_ack=True)
+    for number in range(5000):
+        sender.basic_publish("", queue, b"%d" % number)
+    inbox.wait_for(5000)
+    assert inbox.bodies == [b"%d" % number for number in range(5000)]
+    assert inbox.tags == list(range(1, 5001))
+
+
+# properties
+
+PROPERTIES: dict[str, Any] = {
+    "content_type": "application/json",
+    "content_encoding": "utf-8",
+    "headers": {"key": "value"},
+    "delivery_mode": 2,
+    "priority": 9,
+    "correlation_id": "correlation ✓",
+    "reply_to": "somewhere",
+    "expiration": "60000",
+    "message_id": "message",
+    "timestamp": 1_700_000_000,
+    "type": "greeting",
+    "user_id": "guest",
+    "app_id": "compat",
+    "cluster_id": "reserved",
+}
+
+
+def sent_and_received(channel: BlockingChannel, queue: str, properties: BasicProperties) -> BasicProperties:
+    """Publish with `properties` and return those that come out again."""
+    channel.basic_publish("", queue, b"x", properties)
+    return get(channel, queue, auto_ack=True)[1]
+
+
+def user_id_of(broker: Broker, properties: dict[str, Any]) -> dict[str, Any]:
+    """Let user_id be the user of this session."""
+    return properties | ({"user_id": broker.username} if "user_id" in properties else {})
+
+
+def test_all_fourteen_properties_arrive_together(channel: BlockingChannel, names: Names, broker: Broker) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    properties = BasicProperties(**user_id_of(broker, PROPERTIES))
+    assert sent_and_received(channel, queue, properties) == properties
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_one_property_arrives_alone(channel: BlockingChannel, names: Names, broker: Broker, name: str) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    properties = BasicProperties(**user_id_of(broker, {name: PROPERTIES[name]}))
+    assert sent_and_received(channel, queue, properties) == properties
+
+
+def test_no_properties_stay_no_properties(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    assert sent_and_received(channel, queue, BasicProperties()) == BasicProperties()
+
+
+def test_empty_values_are_not_absent_values(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    properties = BasicProperties(headers={}, correlation_id="", priority=0, timestamp=0, type="", app_id="")
+    assert sent_and_received(channel, queue, properties) == properties
+
+
+@pytest.mark.parametrize("delivery_mode", [1, 2])
+@pytest.mark.parametrize("durable", [False, True])
+def test_delivery_mode_is_kept_whatever_the_queue(
+    channel: BlockingChannel, names: Names, delivery_mode: int, durable: bool
+) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue, durable=durable)
+    received = sent_and_received(channel, queue, BasicProperties(delivery_mode=delivery_mode))
+    assert received.delivery_mode == delivery_mode
+
+
+FIELD_VALUES: dict[str, Any] = {
+    "longstr": "text with ✓",
+    "empty longstr": "",
+    "long longstr": "x" * 70_000,
+    "octets": b"\x00\xff\xce",
+    "no octets": b"",
+    "true": True,
+    "false": False,
+    "signed 32 bit": -(2**31),
+    "largest signed 32 bit": 2**31 - 1,
+    "signed 64 bit": -(2**63),
+    "largest signed 64 bit": 2**63 - 1,
+    "decimal": decimal.Decimal("-12.345"),
+    "decimal without places": decimal.Decimal(7),
+    "timestamp": datetime.datetime(2038, 1, 19, 3, 14, 8, tzinfo=datetime.UTC),
+    "timestamp of the epoch": datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC),
+    "void": None,
+    "table": {"a": 1, "b": {"c": [1, {"d": None}]}},
+    "empty table": {},
+    "array": [1, "two", b"three", None, True, [4.0.__int__(), {"five": 5}], decimal.Decimal("6.5")],
+    "empty array": [],
+}
+
+
+@pytest.mark.parametrize("name", FIELD_VALUES)
+def test_a_field_table_value_arrives_unchanged(channel: BlockingChannel, names: Names, name: str) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    received = sent_and_received(channel, queue, BasicProperties(headers={name: FIELD_VALUES[name]}))
+    assert received.headers == {name: FIELD_VALUES[name]}
+
+
+def test_a_table_of_all_kinds_arrives_in_the_order_sent(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    received = sent_and_received(channel, queue, BasicProperties(headers=dict(FIELD_VALUES)))
+    assert received.headers is not None
+    assert list(received.headers.items()) == list(FIELD_VALUES.items())
+
+
+def test_a_header_table_of_many_frames_worth_is_kept(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    headers = {f"header {number}": "x" * 50 for number in range(1500)}
+    assert sent_and_received(channel, queue, BasicProperties(headers=headers)).headers == headers
+
+
+def test_a_deeply_nested_table_is_kept(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    nested: dict[str, Any] = {}
+    for _ in range(60):
+        nested = {"t": nested, "a": [nested] if len(str(nested)) < 200 else []}
+    assert sent_and_received(channel, queue, BasicProperties(headers=nested)).headers == nested
+
+
+@pytest.mark.parametrize("kind", ["topic", "headers"])
+def test_properties_survive_routing_and_fan_out(channel: BlockingChannel, names: Names, kind: str) -> None:
+    exchange, queues = names.exchange(), [names.queue() for _ in range(3)]
+    channel.exchange_declare(exchange, kind)
+    for queue in queues:
+        channel.queue_declare(queue)
+        channel.queue_bind(queue, exchange, "#")
+    properties = BasicProperties(**{k: v for k, v in PROPERTIES.items() if k != "user_id"})
+    channel.basic_publish(exchange, "some.key", b"body", properties)
+    for queue in queues:
+        method, received, body = get(channel, queue, auto_ack=True)
+        assert (method.exchange, method.routing_key, body) == (exchange, "some.key", b"body")
+        assert received == properties
+
+
+# returns
+
+
+def returned(channel: BlockingChannel) -> list[tuple[spec.Basic.Return, BasicProperties, bytes]]:
+    """Collect what the broker returns on this channel."""
+    inbox: list[tuple[spec.Basic.Return, BasicProperties, bytes]] = []
+    channel.add_on_return_callback(lambda _, method, properties, body: inbox.append((method, properties, body)))
+    return inbox
+
+
+@pytest.mark.parametrize("body", [b"", b"a body", b"x" * 300_000], ids=["empty", "small", "many frames"])
+def test_a_mandatory_message_without_route_comes_back_whole(
+    channel: BlockingChannel, names: Names, body: bytes
+) -> None:
+    back = returned(channel)
+    properties = BasicProperties(headers={"h": [1]}, message_id="m")
+    key = names.unused("key")
+    channel.basic_publish("amq.direct", key, body, properties, mandatory=True)
+    pump(channel.connection, lambda: len(back) == 1, "the message to come back")
+    method, received, returned_body = back[0]
+    assert (method.reply_code, method.reply_text) == (312, "NO_ROUTE")
+    assert (method.exchange, method.routing_key) == ("amq.direct", key)
+    assert (received, returned_body) == (properties, body)
+
+
+def test_the_default_exchange_returns_what_has_no_queue(channel: BlockingChannel, names: Names) -> None:
+    back = returned(channel)
+    key = names.unused("queue")
+    channel.basic_publish("", key, b"x", mandatory=True)
+    pump(channel.connection, lambda: len(back) == 1, "the message to come back")
+    assert (back[0][0].exchange, back[0][0].routing_key) == ("", key)
+
+
+def test_only_what_is_mandatory_and_unroutable_comes_back(channel: BlockingChannel, names: Names) -> None:
+    back = returned(channel)
+    queue = names.queue()
+    channel.queue_declare(queue)
+    channel.basic_publish("", queue, b"routed", mandatory=True)
+    channel.basic_publish("", names.unused(), b"dropped", mandatory=False)
+    channel.basic_publish("", names.unused(), b"back", mandatory=True)
+    round_trip(channel)
+    channel.connection.process_data_events(time_limit=0)
+    assert [body for _, _, body in back] == [b"back"]
+
+
+def test_a_returned_blind_copy_shows_its_header(channel: BlockingChannel, names: Names) -> None:
+    back = returned(channel)
+    headers = {"BCC": [names.unused("blind")], "CC": [names.unused("copy")]}
+    channel.basic_publish("", names.unused(), b"x", BasicProperties(headers=headers), mandatory=True)
+    pump(channel.connection, lambda: len(back) == 1, "the message to come back")
+    assert back[0][1].headers == headers
+
+
+def test_a_route_through_the_alternate_exchange_counts_as_routed(channel: BlockingChannel, names: Names) -> None:
+    exchange, spare, queue = names.exchange(), names.exchange(), names.queue()
+    channel.exchange_declare(spare, "fanout")
+    channel.exchange_declare(exchange, "direct", arguments={"alternate-exchange": spare})
+    channel.confirm_delivery()
+    with pytest.raises(UnroutableError):
+        channel.basic_publish(exchange, "k", b"nowhere", mandatory=True)
+    channel.queue_declare(queue)
+    channel.queue_bind(queue, spare)
+    channel.basic_publish(exchange, "k", b"caught", mandatory=True)
+    assert drain(channel, queue) == [b"caught"]
+
+
+# refusals
+
+
+def test_publishing_to_a_missing_exchange_is_404(channel: BlockingChannel, names: Names, broker: Broker) -> None:
+    exchange = names.unused()
+    with channel_closed_with(404, f"NOT_FOUND - no {broker.exchange(exchange)}"):
+        channel.basic_publish(exchange, "k", b"x")
+        round_trip(channel)
+
+
+def test_immediate_is_not_implemented(connect: Connect) -> None:
+    connection = connect()
+    channel = connection.channel()
+    with connection_closed_with(540, "NOT_IMPLEMENTED - immediate=true"):
+        send_method(channel, spec.Basic.Publish(routing_key="q", immediate=True), (BasicProperties(), b"now"))
+        until_closed(connection)
+
+
+def test_somebody_elses_user_id_is_refused(channel: BlockingChannel, names: Names, broker: Broker) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    text = f"user_id property set to 'mallory' but authenticated user was '{broker.username}'"
+    with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
+        channel.basic_publish("", queue, b"x", BasicProperties(user_id="mallory"))
+        round_trip(channel)
+
+
+def test_ones_own_user_id_is_accepted_and_kept(channel: BlockingChannel, names: Names, broker: Broker) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    assert sent_and_received(channel, queue, BasicProperties(user_id=broker.username)).user_id == broker.username
+
+
+@pytest.mark.parametrize(
+    ("expiration", "reason"),
+    [
+        ("", "no_integer"),
+        ("soon", "no_integer"),
+        ("1.5", '{leftover_string,".5"}'),
+        ("5s", '{leftover_string,"s"}'),
+        ("-1", "{value_negative,-1}"),
+        ("315360000001", "{value_too_big,315360000001}"),
+    ],
+)
+def test_an_expiration_that_is_no_number_of_milliseconds_is_refused(
+    channel: BlockingChannel, names: Names, expiration: str, reason: str
+) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    with channel_closed_with(406, f"PRECONDITION_FAILED - invalid expiration '{expiration}': {reason}"):
+        channel.basic_publish("", queue, b"x", BasicProperties(expiration=expiration))
+        round_trip(channel)
+
+
+def test_a_refused_publish_leaves_nothing_in_the_queue(connect: Connect, names: Names, broker: Broker) -> None:
+    connection = connect()
+    watcher, culprit = connection.channel(), connection.channel()
+    queue = names.queue()
+    watcher.queue_declare(queue)
+    text = f"user_id property set to 'mallory' but authenticated user was '{broker.username}'"
+    with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
+        culprit.basic_publish("", queue, b"x", BasicProperties(user_id="mallory"))
+        round_trip(culprit)
+    assert emptied(watcher, queue) == 0
