@@ -37,6 +37,9 @@ class Server(Protocol):
     def stop(self) -> None:
         """Stop it and everything it started."""
 
+    def exit_status(self) -> int | None:
+        """Return how it ended by itself, None while it runs."""
+
 
 class Broker:
     """One broker under a name. ``core`` is the core it is confined to, None for none."""
@@ -90,6 +93,14 @@ class Broker:
             self._server.stop()
             self._server = None
 
+    def maybe_death(self) -> str | None:
+        """Return how the broker ended and what it said last, None while it runs."""
+        status = self._server.exit_status() if self._server is not None else None
+        if status is None:
+            return None
+        said = (self.directory / "output.log").read_text(errors="replace").splitlines()[-3:]
+        return f"the broker ended with status {status}: {' / '.join(said)}"
+
     def _new_server(self, port: int) -> Server:
         raise NotImplementedError
 
@@ -104,7 +115,7 @@ class WarrenBroker(Broker):
             raise FileNotFoundError(f"{self._program} is missing: run make there first")
 
     def start(self) -> float:
-        """Start as every broker; the product is what the program says, since clients are told a RabbitMQ version."""
+        """Start as every broker; the product is what the program says, not what it tells clients."""
         seconds = super().start()
         told = subprocess.run([str(self._program), "--version"], capture_output=True, text=True, check=True)
         self.product = told.stdout.strip()
@@ -158,6 +169,9 @@ class _Program:
     def start(self) -> None:
         with open(self._directory / "output.log", "ab") as output:
             self._process = subprocess.Popen(self._command, stdout=output, stderr=output, cwd=self._directory)
+
+    def exit_status(self) -> int | None:
+        return self._process.poll() if self._process is not None else None
 
     def stop(self) -> None:
         if self._process is None:

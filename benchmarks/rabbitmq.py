@@ -46,9 +46,7 @@ def maybe_install() -> Path | None:
 class RabbitMQ:
     """One node, started by ``command``. ``pid`` is the root of its process tree."""
 
-    def __init__(
-        self, command: list[str], directory: Path, *, amqp_port: int, dist_port: int, epmd_port: int
-    ) -> None:
+    def __init__(self, command: list[str], directory: Path, *, amqp_port: int, dist_port: int, epmd_port: int) -> None:
         self._directory = directory
         self._environment = {
             **os.environ,
@@ -85,6 +83,10 @@ class RabbitMQ:
             self._server = subprocess.Popen(
                 self._command, env=self._environment, stdout=output, stderr=output, start_new_session=True
             )
+
+    def exit_status(self) -> int | None:
+        """Return how the server ended by itself, None while it runs."""
+        return self._server.poll() if self._server is not None else None
 
     def stop(self) -> None:
         """Stop in order: SIGTERM to the server's process group, then SIGKILL to what remains, then the port

@@ -52,9 +52,7 @@ class Machine:
     def look(cls) -> Machine:
         """Read /proc and the release files."""
         info = Path("/proc/cpuinfo").read_text()
-        models = [
-            line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")
-        ]
+        models = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         release = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
         return cls(
@@ -84,9 +82,7 @@ def rate(case: cases.Case, found: dict[str, Any]) -> float:
 
 def cpu_us(case: cases.Case, found: dict[str, Any]) -> float:
     """Return broker CPU per message received, or per round trip."""
-    return float(
-        found["broker_cpu_us_per_round_trip" if case.arguments[0] == "rpc" else "broker_cpu_us_per_received"]
-    )
+    return float(found["broker_cpu_us_per_round_trip" if case.arguments[0] == "rpc" else "broker_cpu_us_per_received"])
 
 
 def latency_us(case: cases.Case, percentile: str, found: dict[str, Any]) -> float:
@@ -188,14 +184,13 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
         "measured. Figures are medians, ratios are medians of the ratios within a round.",
         "Messages are transient, queues not durable. Flat out, with at most 100,000 messages (128 MiB) "
         "published and not yet received.",
-        "CPU is user + system of the broker's process tree, per message received. Throughput is messages "
-        "received.",
+        "CPU is user + system of the broker's process tree, per message received. Throughput is messages received.",
     ]
     if any(name.startswith(_RABBIT) for name in measured.products):
         lines += [
-            "Placement: Warren on one core, the load tool on the other. RabbitMQ runs twice: placed in "
-            "the same way, and unconfined together with the tool. Each comparison takes whichever figure is better "
-            "for RabbitMQ: mostly CPU from the first, throughput from the second.",
+            "Placement: Warren on one core, the load tool on the other. RabbitMQ runs twice: placed in the "
+            "same way, and unconfined together with the tool. Each comparison takes whichever figure is "
+            "better for RabbitMQ: mostly CPU from the first, throughput from the second.",
             "Memory, start-up and declarations: neither broker is confined.",
             "RabbitMQ as Debian ships it: no plugins, no configuration file, the package's Erlang flags "
             "(with which idle schedulers do not spin).",
@@ -227,9 +222,7 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
                 f"{one.theirs(speed, max):,.0f}",
                 f"{speed_ratio:.2f}",
                 page.verdict(reached=speed_ratio > 1),
-                _milliseconds(
-                    case, max(one.rabbits, key=lambda rounds: median([speed(found) for found in rounds]))
-                ),
+                _milliseconds(case, max(one.rabbits, key=lambda rounds: median([speed(found) for found in rounds]))),
             ]
         tool = max(found["tool_cpu_share"] for found in one.warren)
         rows.append(
@@ -254,15 +247,13 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
     page.table(header, rows)
     page.text(
         "The target for throughput is a ratio above 1. Latency in a flat-out flow is mostly the time spent "
-        "in the backlog, which the load keeps full; with 500 connections it is publish → confirm. The tool's "
-        "CPU is of one core, in Warren's runs: near 100 % it is the tool that limits the throughput."
+        "in the backlog, which the load keeps full; with 500 connections it is publish → confirm. The "
+        "tool's CPU is of one core, in Warren's runs: near 100 % it is the tool that limits the throughput."
     )
 
 
 def _milliseconds(case: cases.Case, rounds: list[dict[str, Any]]) -> str:
-    percentiles = (
-        median([latency_us(case, percentile, one) for one in rounds]) for percentile in ("p50", "p99")
-    )
+    percentiles = (median([latency_us(case, percentile, one) for one in rounds]) for percentile in ("p50", "p99"))
     return " / ".join(f"{microseconds / 1000:,.1f}" for microseconds in percentiles)
 
 
@@ -419,7 +410,5 @@ def engine() -> str:
     """Return whether the installed engine is compiled."""
     interpreter = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "python"
     probe = "import warren.channels.fast_path as module; print(module.__file__)"
-    done = subprocess.run(
-        [str(interpreter), "-c", probe], capture_output=True, text=True, cwd="/", check=False
-    )
+    done = subprocess.run([str(interpreter), "-c", probe], capture_output=True, text=True, cwd="/", check=False)
     return "compiled" if done.stdout.strip().endswith(".so") else "interpreted"

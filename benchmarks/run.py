@@ -81,13 +81,9 @@ class Bench:
         if self.rabbit_program is not None:
             if core is not None:
                 found.append(
-                    RabbitBroker(
-                        RABBIT_ONE, self.directory / "load-rabbit-one", self.rabbit_program, core=core
-                    )
+                    RabbitBroker(RABBIT_ONE, self.directory / "load-rabbit-one", self.rabbit_program, core=core)
                 )
-            found.append(
-                RabbitBroker(RABBIT_ALL, self.directory / "load-rabbit-all", self.rabbit_program, core=None)
-            )
+            found.append(RabbitBroker(RABBIT_ALL, self.directory / "load-rabbit-all", self.rabbit_program, core=None))
         return found
 
     def _run_load(self, case: cases.Case, broker: Broker, turn: int) -> None:
@@ -95,8 +91,11 @@ class Bench:
         try:
             found = perf(broker, arguments)
         except ToolError as error:
-            self.measured.failures.append(f"{case.name} against {broker.name}: {error}")
-            say(f"round {turn + 1}  {case.name:16} {broker.name:20} FAILED: {error}")
+            death = broker.maybe_death()
+            self.measured.failures.append(f"{case.name} against {broker.name}: {death or error}")
+            say(f"round {turn + 1}  {case.name:16} {broker.name:20} FAILED: {death or error}")
+            if death:
+                broker.start()
             return
         self.measured.loads.setdefault(case.name, {}).setdefault(broker.name, []).append(found)
         say(f"round {turn + 1}  {case.name:16} {broker.name:20} {results.one_line(case, found)}")
@@ -120,10 +119,7 @@ class Bench:
                     say(f"{name:25} {broker.name:20} FAILED: {error}")
                     continue
                 self.measured.standing.setdefault(name, {})[broker.name] = found
-                say(
-                    f"{name:25} {broker.name:20} "
-                    + "  ".join(f"{key} {value:,.2f}" for key, value in found.items())
-                )
+                say(f"{name:25} {broker.name:20} " + "  ".join(f"{key} {value:,.2f}" for key, value in found.items()))
 
     def _standing_brokers(self, case: str) -> list[Broker]:
         found: list[Broker] = [
@@ -131,9 +127,7 @@ class Bench:
             for index, (name, checkout) in enumerate(self.warren_checkouts.items())
         ]
         if self.rabbit_program is not None:
-            found.append(
-                RabbitBroker(RABBIT_ALL, self.directory / f"{case}-rabbit", self.rabbit_program, core=None)
-            )
+            found.append(RabbitBroker(RABBIT_ALL, self.directory / f"{case}-rabbit", self.rabbit_program, core=None))
         return found
 
     def _memory(self, broker: Broker) -> dict[str, float]:
@@ -274,9 +268,7 @@ def bench(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     program = None if warren_only else rabbitmq.maybe_install()
     if program is None and not warren_only:
-        say(
-            "rabbitmq-server is not here and could not be installed: Warren is measured alone, without ratios"
-        )
+        say("rabbitmq-server is not here and could not be installed: Warren is measured alone, without ratios")
     checkouts = {WARREN: ROOT}
     if baseline_dir is not None:
         checkouts[BASELINE] = baseline_dir.resolve()

@@ -28,6 +28,7 @@ def main() -> None:
     print(file=sys.stderr)
     for what, count in sorted(fuzzer.counts.items()):
         print(f"{count:10} {what}")
+    print(f"digest of all answers: {fuzzer.digest.hexdigest()[:16]}")
     if len(fuzzer.memory) >= 2:
         for point in (fuzzer.memory[0], fuzzer.memory[-1]):
             resident_mb = point.resident_bytes / 1e6

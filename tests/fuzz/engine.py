@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 
-from warren.amqp.methods import PROTOCOL_HEADER
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import Connection
 from warren.queues.metadata import PermissionPut, UserPut, VhostDelete, VhostPut
@@ -34,9 +33,12 @@ class Client:
 
 
 class Engine:
-    """A broker with one vhost and one user, on a clock that moves when it is told to."""
+    """A broker with one vhost and one user, on a clock that moves when it is told to.
 
-    def __init__(self) -> None:
+    `commits_at_once`: the catalogue is so fast that no reply ever waits for it.
+    """
+
+    def __init__(self, *, commits_at_once: bool = False) -> None:
         self.now_s = 0.0
         self._names_given = 0
         limits = Limits()
@@ -50,6 +52,13 @@ class Engine:
         self.broker.restore(UserPut(USER, "", "rabbit_password_hashing_sha256"))
         self.broker.restore(PermissionPut(USER, "/", ".*", ".*", ".*"))
 
+        if commits_at_once:
+            self.broker.journal.on_append = self._commit
+
+    def _commit(self) -> None:
+        _, ticket = self.broker.journal.take()
+        self.broker.journal.committed(ticket)
+
     def _entropy(self) -> bytes:
         self._names_given += 1
         return hashlib.sha256(str(self._names_given).encode()).digest()[:16]
@@ -59,10 +68,9 @@ class Engine:
         return self.broker.vhosts["/"]
 
     def connect(self) -> Client:
-        """Accept a connection; the protocol header has been received."""
+        """Accept a connection; nothing has been received yet."""
         client = Client(self.broker.connect("127.0.0.1:50000", "127.0.0.1:5672", "127.0.0.1", None))
         self.clients[client.connection.key] = client
-        client.connection.feed(PROTOCOL_HEADER)
         return client
 
     def hang_up(self, client: Client) -> None:

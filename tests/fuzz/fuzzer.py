@@ -14,6 +14,7 @@ Everything is drawn from the seed. A batch begins with an empty vhost and a gene
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import random
 import sys
@@ -24,11 +25,23 @@ from typing import NamedTuple
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
+from warren.amqp.methods import PROTOCOL_HEADER
 from warren.queues.metadata import PermissionPut
 
 from .engine import Client, Engine
 from .mutator import Mutator
-from .session import SCENES, USER, WireFrame, closed, goodbye, handshake, method, opened
+from .session import (
+    FRAME_MAX_BYTES,
+    SCENES,
+    USER,
+    WireFrame,
+    closed,
+    goodbye,
+    handshake,
+    method,
+    opened,
+    with_larger_frames,
+)
 from .transcript import Transcript, forget_parsed
 
 BATCH_FRAMES = 1000
@@ -55,22 +68,22 @@ class FuzzFailure(AssertionError):
 class RandomClient:
     """One client on its way through the scenes."""
 
-    def __init__(self, engine: Engine, choices: random.Random, counts: Counter[str]) -> None:
-        self.engine = engine
+    def __init__(self, fuzzer: Fuzzer, choices: random.Random) -> None:
+        self.engine = fuzzer.engine
+        self.counts = fuzzer.counts
+        self.digest = fuzzer.digest
         self.choices = choices
-        self.counts = counts
         self.mutator = Mutator(choices)
-        self.client: Client = engine.connect()
+        self.client: Client = self.engine.connect()
         self.transcript = Transcript(self.client.connection.frame_max_bytes)
         # Some clients are nearly good and get far, some are bad from the first frame on.
         self.rate = choices.choice([0.03, 0.1, 0.3, 0.9])
         self.frames_left = choices.choice([5, 50, 300])
-        self.pending: list[WireFrame] = handshake(
-            choices.choice([4096, 8192, 131072]), choices.choice(["PLAIN", "AMQPLAIN"])
-        )
+        self.frame_max_bytes = choices.choice([FRAME_MAX_BYTES, FRAME_MAX_BYTES, 131072])
+        self.pending = handshake(self.frame_max_bytes, choices.choice(["PLAIN", "AMQPLAIN"]))
         self.handshake_frames = len(self.pending) if choices.random() < 0.9 else 0
         self.channels = choices.sample(CHANNELS, CHANNELS_PER_CLIENT)
-        self.held_back = b""
+        self.held_back = self.mutator.protocol_header() if choices.random() < 0.03 else PROTOCOL_HEADER
         self.last_fed = b""
         self.opened: set[int] = set()  # channels for which open was sent, answered or not
 
@@ -91,7 +104,9 @@ class RandomClient:
     def listen(self) -> None:
         """Check what was received so far."""
         self.transcript.frame_max_bytes = self.client.connection.frame_max_bytes
-        self.transcript.read(self.client.take())
+        received = self.client.take()
+        self.digest.update(received)
+        self.transcript.read(received)
 
     def finish(self) -> None:
         """Say goodbye or just hang up."""
@@ -140,7 +155,7 @@ class RandomClient:
                 frames = self._interleaved(frames, self.choices.choice(list(SCENES.values()))(other))
             case 3:
                 self.choices.shuffle(frames)
-        self.pending = frames
+        self.pending = frames if self.frame_max_bytes == FRAME_MAX_BYTES else with_larger_frames(frames)
 
     def _interleaved(self, one: list[WireFrame], other: list[WireFrame]) -> list[WireFrame]:
         sources = [one[:], other[:]]
@@ -186,6 +201,8 @@ class Fuzzer:
         self.batch = first_batch
         self.engine = Engine()
         self.counts: Counter[str] = Counter()
+        # Of everything received: the same seed gives the same, compiled or not.
+        self.digest = hashlib.sha256()
         self.memory: list[Memory] = []
 
     def run(self, mutated_frames: int, after_batch: Callable[[Fuzzer], None] | None = None) -> None:
@@ -207,13 +224,13 @@ class Fuzzer:
     def _run_batch(self) -> None:
         choices = random.Random(f"{self.seed}/{self.batch}")
         goal = self.counts["mutated"] + BATCH_FRAMES
-        clients: list[RandomClient] = []
+        clients = [self._well_behaved_client(choices)]
         client: RandomClient | None = None
         try:
             while self.counts["mutated"] < goal or clients:
                 if len(clients) < CLIENTS_AT_A_TIME and self.counts["mutated"] < goal:
                     self.counts["connections"] += 1
-                    clients.append(RandomClient(self.engine, choices, self.counts))
+                    clients.append(RandomClient(self, choices))
                 client = choices.choice(clients)
                 if not client.step():
                     clients.remove(client)
@@ -229,6 +246,15 @@ class Fuzzer:
             raise FuzzFailure(
                 f"{error!r}; again with: {again}; last fed: {last[-400:].hex(' ', 4)}"
             ) from error
+
+    def _well_behaved_client(self, choices: random.Random) -> RandomClient:
+        """A first client that makes no mistake and declares what the later ones refer to."""
+        client = RandomClient(self, choices)
+        client.rate = 0.0
+        client.held_back = PROTOCOL_HEADER
+        client.frames_left = 300
+        client.pending += [*opened(9), *SCENES["exchanges"](9), *SCENES["queues"](9)]
+        return client
 
     def _disturb(self, choices: random.Random, clients: list[RandomClient]) -> None:
         """Let the world around the clients move: time, memory alarms, slow readers, administrators."""

@@ -156,6 +156,19 @@ class Mutator:
         """Return the bytes of `frame`, broken in one way."""
         return self.choices.choice(self._ways)(frame)
 
+    def protocol_header(self) -> bytes:
+        """Return something else than the header of 0-9-1."""
+        headers = [
+            b"",
+            b"AMQ",
+            b"AMQP\x01\x01\x00\x09",
+            b"AMQP\x00\x01\x00\x00",
+            b"AMQP\x03\x01\x00\x00",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        ]
+        return self.choices.choice([*headers, self.choices.randbytes(8)])
+
     # --- still well-formed --------------------------------------------------------------------------------
 
     def _meaning(self, frame: WireFrame) -> bytes:
@@ -294,7 +307,7 @@ class Mutator:
     def _envelope(self, frame: WireFrame) -> bytes:
         """Break what is around the payload."""
         data = bytearray(frame.encode())
-        match self.choices.randrange(5):
+        match self.choices.randrange(6):
             case 0:
                 data[0] = self.choices.choice([0, 1, 2, 3, 4, 5, 8, 9, 0xCE, 0xFF])
             case 1:
@@ -318,6 +331,8 @@ class Mutator:
                 data[3:7] = self.choices.choice(sizes).to_bytes(4, "big")
             case 3:
                 data[-1] = self.choices.choice([0x00, 0xCD, 0xCF, 0xFF])
+            case 4:
+                return bytes(data) * 20
             case _:
                 return b""
         return bytes(data)

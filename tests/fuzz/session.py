@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from warren.amqp import codec
 from warren.amqp import methods as m
-from warren.amqp.codec import encode_method, frame
+from warren.amqp.codec import encode_method
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, encode_table
 from warren.amqp.properties import BasicProperties
 
@@ -28,7 +29,7 @@ class WireFrame(NamedTuple):
     payload: bytes
 
     def encode(self) -> bytes:
-        return frame(*self)
+        return codec.frame(*self)
 
 
 def method(channel: int, call: Any) -> WireFrame:
@@ -322,9 +323,21 @@ def closed(channel: int) -> list[WireFrame]:
     return [method(channel, m.ChannelClose(200, "done", 0, 0))]
 
 
-def whole_session() -> list[WireFrame]:
+def with_larger_frames(frames: list[WireFrame]) -> list[WireFrame]:
+    """Join the body frames of each content, as a client with a larger frame_max sends them."""
+    joined: list[WireFrame] = []
+    for frame in frames:
+        last = joined[-1] if joined else None
+        if last is not None and (last.type, last.channel) == (m.FRAME_BODY, frame.channel) == frame[:2]:
+            joined[-1] = last._replace(payload=last.payload + frame.payload)
+        else:
+            joined.append(frame)
+    return joined
+
+
+def whole_session(frame_max_bytes: int = FRAME_MAX_BYTES) -> list[WireFrame]:
     """One valid session: every scene on a channel of its own, each closed before the next is opened."""
-    frames = handshake()
+    frames = handshake(frame_max_bytes)
     for number, scene in enumerate(SCENES.values(), start=1):
         frames += opened(number) + scene(number) + closed(number)
     return frames + goodbye()

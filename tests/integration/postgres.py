@@ -97,9 +97,7 @@ class PostgresServer:
         name = f"warren_{next(self._numbers)}"
         locale = "" if encoding == "UTF8" else " LOCALE_PROVIDER libc LOCALE 'C'"
         with psycopg.connect(self.conninfo("postgres"), autocommit=True) as connection:
-            connection.execute(
-                f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'{locale}".encode()
-            )
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'{locale}".encode())
         return f"postgresql+psycopg://{_USER}@127.0.0.1:{self.port}/{name}"
 
     @property

@@ -80,9 +80,7 @@ def exchange(name: str, vhost: str = "/") -> ExchangePut:
     return ExchangePut(vhost, name, "topic", False, False, EMPTY)
 
 
-def binding(
-    source: str, destination: str, kind: str = "queue", key: str = "k", vhost: str = "/"
-) -> BindingPut:
+def binding(source: str, destination: str, kind: str = "queue", key: str = "k", vhost: str = "/") -> BindingPut:
     return BindingPut(vhost, source, destination, kind, key, EMPTY)
 
 
@@ -156,9 +154,7 @@ def test_bindings_that_differ_in_any_of_their_five_fields_are_different(store: S
     assert set(store.loaded()) == set(bindings)
     assert len(store.loaded()) == len(bindings)
     gone = bindings.pop(3)
-    store.commit(
-        BindingDelete("/", gone.source, gone.destination, gone.destination_type, gone.routing_key, EMPTY)
-    )
+    store.commit(BindingDelete("/", gone.source, gone.destination, gone.destination_type, gone.routing_key, EMPTY))
     assert set(store.loaded()) == set(bindings)
 
 
@@ -215,9 +211,7 @@ def test_a_binding_key_may_hold_any_character(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\x00b", "\x00", "\ud800"])
-def test_a_name_that_text_columns_cannot_hold_is_refused_before_anything_is_written(
-    store: Store, name: str
-) -> None:
+def test_a_name_that_text_columns_cannot_hold_is_refused_before_anything_is_written(store: Store, name: str) -> None:
     for bad in (queue(name), VhostPut("v", name), UserPut("u", name, "scrypt")):
         with pytest.raises(ValueError, match="no database stores"):
             store.commit(queue("good"), bad)
@@ -334,9 +328,7 @@ class Model:
                 raise AssertionError(change)
 
     def _unbind(self, gone: Callable[[BindingPut], bool]) -> None:
-        self.rows = {
-            key: row for key, row in self.rows.items() if not (isinstance(row, BindingPut) and gone(row))
-        }
+        self.rows = {key: row for key, row in self.rows.items() if not (isinstance(row, BindingPut) and gone(row))}
 
     @staticmethod
     def _binding(b: BindingPut | BindingDelete) -> tuple[object, ...]:
@@ -360,9 +352,7 @@ def _random_change(choose: random.Random) -> MetadataChange:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_twice(
-    store: Store, seed: int
-) -> None:
+def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_twice(store: Store, seed: int) -> None:
     print(f"seed {seed}")
     choose = random.Random(seed)
     model = Model()
@@ -377,9 +367,7 @@ def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_t
         assert len(held) == len(model.rows)
 
 
-def test_a_batch_that_fails_in_the_middle_leaves_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_fails_in_the_middle_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     deletes = dict(catalogue_module._DELETES)
     from sqlalchemy import text
 
@@ -397,9 +385,7 @@ def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_lef
     store.commit(queue("q"))
     _set_version(store, SCHEMA_VERSION + 1)
     store.catalogue.close()
-    with pytest.raises(
-        CatalogueError, match=r"newer Warren \(schema version 2, this one knows 1\)"
-    ) as caught:
+    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 2, this one knows 1\)") as caught:
         Catalogue.open(store.url)
     assert "\n" not in str(caught.value)
 

@@ -36,8 +36,7 @@ def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
     catalogue = Catalogue.open(f"sqlite:///{tmp_path / 'catalogue.db'}")
     with catalogue._engine.connect() as connection:
         settings = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
-            for name in ("journal_mode", "synchronous")
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("journal_mode", "synchronous")
         }
     assert settings == {"journal_mode": "wal", "synchronous": 2}
     catalogue.close()
@@ -122,9 +121,7 @@ def test_a_database_locked_by_another_process_is_unavailable_not_fatal(tmp_path:
     catalogue.close()
 
 
-def test_a_postgresql_database_serves_one_broker(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_postgresql_database_serves_one_broker(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warren.server.catalogue._LOCK_WAIT_MS", 50)
     url = postgres.fresh_url()
     first = Catalogue.open(url)

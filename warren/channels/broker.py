@@ -55,6 +55,7 @@ class Limits:
         self.unacked_per_channel_max: int = 500000
         self.queues_per_vhost_max: int = 1000000
         self.exchanges_per_vhost_max: int = 100000
+        self.bindings_per_exchange_max: int = 500000
         self.outbox_soft_bytes: int = 1 << 20
         self.outbox_hard_bytes: int = 1 << 25
         self.inbound_max_bytes: int = 1 << 29
@@ -85,6 +86,7 @@ class Broker:
         self.access = AccessControl(self._access_changed)
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Connection] = {}
+        self.open_connections: int = 0
         self.logins: list[LoginRequest] = []  # taken by the shell
         self.notices: list[Notice] = []  # taken by the shell
         self.ended: list[Connection] = []  # to be closed by the shell once flushed

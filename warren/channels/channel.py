@@ -228,6 +228,9 @@ class Channel(FastChannel):
             int(self.number), m.BasicReturn(NO_ROUTE, "NO_ROUTE", envelope.exchange, envelope.routing_key)
         )
         self.ledger.write_content(message)
+        if self.connection.outbox.waiting_bytes() > self.connection.broker.limits.outbox_hard_bytes:
+            # Whoever publishes what nobody wants and does not take it back would fill the memory.
+            self.connection.pause_for_outbox()
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
@@ -269,7 +272,7 @@ class Channel(FastChannel):
                 touched.append(queue)
         for queue in touched:
             queue.wake()
-        if self.ledger.prefetch:
+        if self.ledger.prefetch or self.ledger.starved:
             self.ledger.wake_consumers()
 
     # --- the methods of class basic, confirm, tx and channel --------------------------------------------------------

@@ -139,6 +139,7 @@ class Connection(FastConnection):
         self.told_blocked: bool = False
         self.frame_limit_bytes = EARLY_FRAME_BYTES
         self.exclusive_queues: dict[str, Queue] = {}
+        self._counted: bool = False
         self._early_frames: int = 0
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
         self._gated: list[tuple[int, bytes]] = []
@@ -336,7 +337,7 @@ class Connection(FastConnection):
         broker = self.broker
         name = method.virtual_host
         limit = broker.limits.connections_max
-        if sum(1 for other in broker.connections.values() if other.running) >= limit:
+        if broker.open_connections >= limit:
             text = f"connection refused: node connection limit ({limit}) is reached"
             raise ConnectionException(NOT_ALLOWED, text)
         vhost = broker.vhosts.get(name)
@@ -351,6 +352,8 @@ class Connection(FastConnection):
         self.vhost_name = name
         self.state = RUNNING
         self.running = True
+        self._counted = True
+        broker.open_connections += 1
         self.send_event(0, m.ConnectionOpenOk(""))
         fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": name}
         if self.name:
@@ -377,7 +380,7 @@ class Connection(FastConnection):
         method = decode_method(data, start, end)
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not _settles(method):
             # Whoever does not take its replies is not asked for more requests.
-            self.pause(PAUSED_OUTBOX)
+            self.pause_for_outbox()
             return False
         if isinstance(method, TOPOLOGY_METHODS):
             if len(self._gated) >= GATED_MAX:
@@ -424,7 +427,8 @@ class Connection(FastConnection):
         if method_id == 0x00140029:  # channel.close-ok
             del self.channels[int(channel.number)]
         elif method_id == 0x00140028:  # channel.close
-            self.send_event(int(channel.number), m.ChannelCloseOk())
+            # Our own close may still wait for a commit.
+            self.send_method(int(channel.number), m.ChannelCloseOk(), 0)
 
     def _connection_method(self, method: Any) -> bool:
         if self._gated:
@@ -487,6 +491,12 @@ class Connection(FastConnection):
         """Stop handling input for `reason`."""
         self.paused |= reason
 
+    def pause_for_outbox(self) -> None:
+        """Stop handling input until the peer has taken what waits for it."""
+        self.pause(PAUSED_OUTBOX)
+        # Replies alone do not stop deliveries; `drained` is only called after a stop.
+        self.outbox.writable = False
+
     def resume(self, reason: i64) -> None:
         """End the pause for `reason`; the shell goes on reading when there is no other."""
         if self.paused & reason:
@@ -548,6 +558,10 @@ class Connection(FastConnection):
 
     def failed(self, error: AmqpError) -> bool:
         """Turn an error into the close it asks for; True when later frames are still to be walked."""
+        if self.state >= STATE_CLOSING:
+            # One close has been sent, or answered. What is malformed now changes nothing but that nobody listens.
+            self._deaf = True
+            return False
         number = int(self.at_channel)
         if isinstance(error, ChannelException) and self.running and number in self.channels:
             channel = self.channels[number]
@@ -660,6 +674,9 @@ class Connection(FastConnection):
         self.running = False
         self.carry = b""
         self._forget_gate()
+        if self._counted:
+            self._counted = False
+            self.broker.open_connections -= 1
         self.broker.connections.pop(self.key, None)
         self.broker.ended.append(self)
 

@@ -59,11 +59,21 @@ EMPTY_BODY_FRAMES_MAX: Final = 16
 # An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
 FRAME_GRACE_BYTES: Final = 8
 
+# Reads up to this size are joined with what was carried over; larger ones are walked where they are.
+JOIN_MAX_BYTES: Final = 4096
+
 # Reasons for not reading from a connection, a bit each.
 PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
 PAUSED_LOGIN: Final = 2  # credentials are being checked
 PAUSED_ALARM: Final = 4  # it publishes and memory is short
 PAUSED_OUTBOX: Final = 8  # it does not take its replies
+
+
+def _slice(data: bytes, start: i64, end: i64) -> bytes:
+    """Return ``data[start:end]`` without a copy when that is all of it: a large frame that was cut between reads."""
+    if start == 0 and end == len(data):
+        return data
+    return data[start:end]
 
 
 class Shared:
@@ -133,7 +143,7 @@ class FastChannel:
             self.complete(data[start:end], data, start, end, 0, end - start)
             return
         self.state = EXPECT_BODY
-        self._parts = [data[start:end]]
+        self._parts = [_slice(data, start, end)]
         self._body_received = 0
         self._empty_frames = 0
         self._largest_frame = end - start
@@ -178,7 +188,7 @@ class FastChannel:
         received: i64 = self._body_received + size
         if received > self._body_bytes:
             raise ConnectionException(FRAME_ERROR, "content body frame exceeds remaining content size")
-        self._parts.append(data[start:end])
+        self._parts.append(_slice(data, start, end))
         if end - start > self._largest_frame:
             self._largest_frame = end - start
         if received < self._body_bytes:
@@ -286,12 +296,35 @@ class FastConnection:
     def walk(self, data: bytes) -> None:
         """Handle received bytes. Whatever is incomplete, or comes after a pause, is carried over."""
         self.received_bytes += len(data)
-        if self.carry:
-            if self.paused:
-                self.carry += data
-                return
-            data = self._behind_carry(data)
         pos: i64 = 0
+        carry = self.carry
+        if carry:
+            if self.paused:
+                self.carry = carry + data
+                return
+            self.carry = b""
+            missing: i64 = self._missing(carry)
+            if len(data) > JOIN_MAX_BYTES and 0 < missing < len(data):
+                # Only the frame that was cut is joined: joining all would copy a large read once more.
+                if self._walk_from(carry + data[:missing], 0) < 0:
+                    return
+                pos = missing
+                if self.carry:
+                    # It was held back by a pause.
+                    self.carry += data[pos:]
+                    return
+            else:
+                data = carry + data
+        self._walk_from(data, pos)
+
+    def _missing(self, carry: bytes) -> i64:
+        """Return how many bytes the first frame in `carry` lacks; not positive: none, or its header does."""
+        if len(carry) < 7:
+            return 0
+        return 8 + (i64(read_i32_be(carry, 3)) & 0xFFFFFFFF) - len(carry)
+
+    def _walk_from(self, data: bytes, pos: i64) -> i64:
+        """Handle the frames from `pos` on and keep the rest; -1 when the connection takes no more."""
         while True:
             try:
                 pos = self._frames(data, pos)
@@ -299,33 +332,10 @@ class FastConnection:
             except AmqpError as error:
                 pos = self.at_end
                 if not self.failed(error):
-                    return
-        self.carry = data[pos:] if pos < len(data) else b""
-
-    def _behind_carry(self, data: bytes) -> bytes:
-        """Handle the carried frame completed by the beginning of `data`, and return the rest.
-
-        Joining only that frame, not the whole buffer, keeps large reads from being copied once more.
-        """
-        carry = self.carry
-        have: i64 = len(carry)
-        self.carry = b""
-        if have < 7 or len(data) <= 4096:
-            return carry + data
-        size: i64 = i64(read_i32_be(carry, 3)) & 0xFFFFFFFF
-        missing: i64 = 8 + size - have
-        if missing <= 0 or missing >= len(data):
-            return carry + data
-        # The publish that begins here is worth joining with its header and body only when they are small.
-        frame = carry + data[:missing]
-        pos: i64 = 0
-        try:
-            pos = self._frames(frame, 0)
-        except AmqpError as error:
-            pos = len(frame)
-            if not self.failed(error):
-                return b""
-        return frame[pos:] + data[missing:] if pos < len(frame) else data[missing:]
+                    return -1
+        if pos < len(data):
+            self.carry = data[pos:]
+        return pos
 
     def _frames(self, data: bytes, start: i64) -> i64:
         """Handle whole frames from `start` on and return where the first incomplete or unwanted one begins."""
@@ -342,6 +352,7 @@ class FastConnection:
             frame_number: i64 = i64(read_i16_be(data, pos + 1)) & 0xFFFF
             if size > self.frame_limit_bytes:
                 self.at_end = end
+                self.at_method = 0
                 raise self.frame_too_large(frame_type, frame_number, size)
             payload: i64 = pos + 7
             next_pos: i64 = payload + size + 1
@@ -349,6 +360,7 @@ class FastConnection:
                 return pos
             self.at_end = next_pos
             if data[next_pos - 1] != 0xCE:
+                self.at_method = 0
                 marker = int(data[next_pos - 1])
                 text = f"type {int(frame_type)}, {int(size)} octets: {{invalid_frame_end_marker,{marker}}}"
                 raise ConnectionException(FRAME_ERROR, text)
@@ -401,8 +413,11 @@ class FastConnection:
                 # Channels come and go, and so may the whole connection.
                 number = -1
             elif frame_type == 3 or frame_type == 2:
+                # Another channel's method may have come since the publish that this belongs to.
+                self.at_method = BASIC_PUBLISH
                 self._content_frame(frame_type, channel, number, data, pos, next_pos)
             else:
+                self.at_method = 0
                 self.other_frame(frame_type, number, size)
             pos = next_pos
         return pos
@@ -417,6 +432,8 @@ class FastConnection:
         header_end: i64 = start + 8 + (i64(read_i32_be(data, start + 3)) & 0xFFFFFFFF)
         if header_end > end or header_end - start < 22 or data[header_end - 1] != 0xCE:
             return -1
+        if header_end - start - 8 > self.frame_limit_bytes:
+            return -1
         number: i64 = channel.number
         if (i64(read_i16_be(data, start + 1)) & 0xFFFF) != number or read_i16_be(data, start + 7) != 60:
             return -1
@@ -425,7 +442,7 @@ class FastConnection:
             self.at_end = header_end
             channel.complete(data[start:header_end], data, start, header_end, 0, header_end - start)
             return header_end
-        if body_bytes < 0 or body_bytes > self.frame_limit_bytes or header_end - start > self.frame_limit_bytes:
+        if body_bytes < 0 or body_bytes > self.frame_limit_bytes:
             return -1
         body_end: i64 = header_end + 8 + body_bytes
         if body_end > end or data[header_end] != 3 or data[body_end - 1] != 0xCE:
@@ -448,6 +465,7 @@ class FastConnection:
     ) -> None:
         """Take a header or body frame that comes on its own."""
         if channel is None:
+            self.at_method = 0
             if number == 0:
                 raise ConnectionException(UNEXPECTED_FRAME, "a content frame on channel 0")
             raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
@@ -455,6 +473,7 @@ class FastConnection:
         if state == CLOSING:
             return
         if state == EXPECT_METHOD:
+            self.at_method = 0
             raise ConnectionException(
                 UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
             )

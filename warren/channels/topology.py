@@ -189,7 +189,18 @@ def _exchange_bind(
     source = vhost.exchange(source_name)
     destination = vhost.exchange(destination_name)
     _authorize_topic_read(channel, source, method.routing_key)
+    _check_room_for_binding(channel, source)
     return vhost.bind(source, destination, method.routing_key, method.arguments)
+
+
+def _check_room_for_binding(channel: Channel, source: Exchange) -> None:
+    limit = channel.connection.broker.limits.bindings_per_exchange_max
+    if len(source.bindings) >= limit:
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"cannot bind from exchange '{source.name}' in vhost '{channel.vhost.name}': its limit of {limit} "
+            "bindings is reached",
+        )
 
 
 def _authorize_topic_read(channel: Channel, source: Exchange, binding_key: str) -> None:
@@ -278,6 +289,7 @@ def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
     queue = vhost.queue(queue_name, channel.connection)
     source = vhost.exchange(exchange_name)
     _authorize_topic_read(channel, source, routing_key)
+    _check_room_for_binding(channel, source)
     ticket = vhost.bind(source, queue, routing_key, method.arguments)
     if not method.no_wait:
         channel.reply(m.QueueBindOk(), ticket)

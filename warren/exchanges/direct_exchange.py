@@ -7,10 +7,6 @@ Source: AMQP 0-9-1 section 3.1.3.1 "the direct exchange type".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
-
-from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding, append_bucket, chained_in_bucket, unchained_in_bucket
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
@@ -38,20 +34,3 @@ class DirectExchange(Exchange):
             del self._by_key[binding.routing_key]
         else:
             self._by_key[binding.routing_key] = first
-
-
-class DefaultExchange(Exchange):
-    """The exchange ``""``: every queue of the vhost is bound to it by its name, and nothing else ever is.
-
-    `queues` is the vhost's own mapping, a dict, read at each match; it is never written here.
-    """
-
-    def __init__(self, queues: Mapping[str, Destination]) -> None:
-        super().__init__("", "direct", True, False, False, EMPTY_TABLE)
-        # To the type checker a dict of a subclass is not a dict of the base class: one could write to it.
-        self._queues = cast("dict[str, Destination]", queues)
-
-    def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
-        queue = self._queues.get(routing_key)
-        if queue is not None:
-            found.append(queue)

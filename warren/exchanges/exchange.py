@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.inequivalence import check_argument, check_flag, check_text
 from warren.exchanges.binding import Binding, chained_to_destination, unchained_to_destination
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 
-BINDINGS_MAX: Final = 1_000_000
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 
 BindingIdentity = tuple[Destination, str, bytes]
@@ -51,7 +49,7 @@ class Exchange(Destination):
         self.published_out = 0
         self.bindings: dict[BindingIdentity, Binding] = {}
         self.by_destination: dict[Destination, Binding] = {}
-        self.downstream: list[Exchange] = []
+        self.downstream: dict[Exchange, None] = {}
 
     @property
     def table(self) -> Table:
@@ -87,25 +85,16 @@ class Exchange(Destination):
         """
 
     def bind(self, binding: Binding) -> bool:
-        """Add `binding`, whose source is this exchange; return False if an identical one was there.
-
-        Raises:
-            ChannelException: 406, the exchange has `BINDINGS_MAX` bindings.
-        """
+        """Add `binding`, whose source is this exchange; return False if an identical one was there."""
         identity = (binding.destination, binding.routing_key, binding.arguments)
         if identity in self.bindings:
             return False
-        if len(self.bindings) >= BINDINGS_MAX:
-            raise ChannelException(
-                PRECONDITION_FAILED,
-                f"exchange '{self.name}' has reached the limit of {BINDINGS_MAX} bindings",
-            )
         self.bindings[identity] = binding
         destination = binding.destination
         first = self.by_destination.get(destination)
         self.by_destination[destination] = chained_to_destination(first, binding)
         if first is None and isinstance(destination, Exchange):
-            self.downstream.append(destination)
+            self.downstream[destination] = None
         self._index(binding)
         return True
 
@@ -175,4 +164,4 @@ class Exchange(Destination):
     def _forget_destination(self, destination: Destination) -> None:
         del self.by_destination[destination]
         if isinstance(destination, Exchange):
-            self.downstream.remove(destination)
+            del self.downstream[destination]

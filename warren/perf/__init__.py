@@ -14,4 +14,5 @@ cannot hide on both sides.
   process_stats.py  CPU and memory of the broker's process tree
   report.py         table, JSON, live line
   command.py        the command line
+  choices.py        the words it knows: modes, exchange types
 """

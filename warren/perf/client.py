@@ -139,11 +139,7 @@ class Connection:
         """
         try:
             self.sock.settimeout(5.0)
-            self.send(
-                frames.method(
-                    0, frames.CONNECTION_CLOSE, b"\0\xc8" + frames.short_string("done") + b"\0\0\0\0"
-                )
-            )
+            self.send(frames.method(0, frames.CONNECTION_CLOSE, b"\0\xc8" + frames.short_string("done") + b"\0\0\0\0"))
             self.leftover.clear()
             self.wait_for(frames.CONNECTION_CLOSE_OK, tolerant=True)
         except (BrokerError, OSError, frames.FrameFormatError):
@@ -234,9 +230,7 @@ class Connection:
                         f"{self.address} sent method {frames.method_name(taken, found)} where {reply} was due"
                     )
             elif not tolerant and found.kind != frames.HEARTBEAT:
-                raise BrokerError(
-                    f"{self.address} sent a frame of type {found.kind} where method {reply} was due"
-                )
+                raise BrokerError(f"{self.address} sent a frame of type {found.kind} where method {reply} was due")
 
     def call(self, name: tuple[int, int], reply: tuple[int, int], arguments: bytes = b"") -> bytes:
         """Send one method on channel 1 and return the argument bytes of its reply."""
@@ -293,9 +287,7 @@ class Connection:
 
     def delete_exchange(self, exchange: str) -> None:
         """Delete an exchange, existing or not."""
-        self.call(
-            frames.EXCHANGE_DELETE, frames.EXCHANGE_DELETE_OK, b"\0\0" + frames.short_string(exchange) + b"\0"
-        )
+        self.call(frames.EXCHANGE_DELETE, frames.EXCHANGE_DELETE_OK, b"\0\0" + frames.short_string(exchange) + b"\0")
 
     def bind(self, exchange: str, bindings: Iterable[tuple[str, str, dict[str, FieldValue]]]) -> None:
         """Bind queues; each binding is (queue, binding_key, arguments)."""
@@ -335,9 +327,7 @@ class Connection:
     def _next_frame(self) -> frames.Frame:
         while True:
             if len(self.leftover) >= 4 and self.leftover[:4] == b"AMQP":
-                raise BrokerError(
-                    f"{self.address} does not speak AMQP 0-9-1: it wants {bytes(self.leftover[4:8])!r}"
-                )
+                raise BrokerError(f"{self.address} does not speak AMQP 0-9-1: it wants {bytes(self.leftover[4:8])!r}")
             try:
                 found = frames.maybe_frame(self.leftover, 0, len(self.leftover))
             except frames.FrameFormatError as error:

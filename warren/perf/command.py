@@ -1,30 +1,21 @@
-"""The command line of the load tool: `warren perf`, or `python -m warren.perf`."""
+"""The command line of the load tool: `warren perf`, or `python -m warren.perf`.
+
+What runs a load is imported when one runs: `warren serve` shares this command line and pays for none of it.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
-from warren.perf import footprint, report, round_trip
-from warren.perf.client import Address, BrokerError
-from warren.perf.workload import ExchangeType, Run, Workload
+from warren.perf.choices import ExchangeType, Mode
 
 _DEFAULT_BACKLOG_MESSAGES: Final = 100_000
 _DEFAULT_BACKLOG_BYTES: Final = 128 << 20
-
-
-class Mode(StrEnum):
-    """What is measured."""
-
-    FLOW = "flow"
-    RPC = "rpc"
-    CONNECTIONS = "connections"
-    DECLARE = "declare"
 
 
 def default_backlog(size_bytes: int) -> int:
@@ -65,22 +56,14 @@ def perf(
     consumers: Annotated[int, typer.Option("--consumers", "-y", min=0, help="Consuming connections")] = 1,
     queues: Annotated[
         int,
-        typer.Option(
-            "--queues", "-q", min=1, help="Queues; publisher and consumer i use queue i modulo this"
-        ),
+        typer.Option("--queues", "-q", min=1, help="Queues; publisher and consumer i use queue i modulo this"),
     ] = 1,
-    size: Annotated[
-        int, typer.Option("--size", "-s", min=0, help="Body size in bytes; latency needs 8")
-    ] = 16,
-    auto_ack: Annotated[
-        bool, typer.Option("--auto-ack/--ack", help="Consume with no_ack, or acknowledge")
-    ] = True,
+    size: Annotated[int, typer.Option("--size", "-s", min=0, help="Body size in bytes; latency needs 8")] = 16,
+    auto_ack: Annotated[bool, typer.Option("--auto-ack/--ack", help="Consume with no_ack, or acknowledge")] = True,
     prefetch: Annotated[
         int, typer.Option(min=0, max=65535, help="Unacknowledged deliveries per consumer, 0: no limit")
     ] = 0,
-    ack_batch: Annotated[
-        int, typer.Option(min=1, help="Acknowledge cumulatively after so many deliveries")
-    ] = 1,
+    ack_batch: Annotated[int, typer.Option(min=1, help="Acknowledge cumulatively after so many deliveries")] = 1,
     confirms: Annotated[
         int, typer.Option(min=0, help="Unconfirmed messages in flight per publisher, 0: no confirms")
     ] = 0,
@@ -89,22 +72,15 @@ def perf(
     exchange: Annotated[
         ExchangeType, typer.Option(help="Exchange type; fanout copies to every queue")
     ] = ExchangeType.DEFAULT,
-    bindings: Annotated[
-        int, typer.Option(min=0, help="Topic bindings of mixed patterns, spread over the queues")
-    ] = 0,
-    routing_keys: Annotated[
-        int, typer.Option(min=1, help="Different routing keys published with --bindings")
-    ] = 1000,
+    bindings: Annotated[int, typer.Option(min=0, help="Topic bindings of mixed patterns, spread over the queues")] = 0,
+    routing_keys: Annotated[int, typer.Option(min=1, help="Different routing keys published with --bindings")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of bindings and routing keys")] = 1,
-    rate: Annotated[
-        float, typer.Option(min=0, help="Messages per second of all publishers, 0: flat out")
-    ] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, help="Messages per second of all publishers, 0: flat out")] = 0.0,
     backlog: Annotated[
         int,
         typer.Option(
             min=-1,
-            help="Flat out, but at most so many published and not yet received; "
-            "0: no bound; -1: 100,000 or 128 MiB",
+            help="Flat out, but at most so many published and not yet received; 0: no bound; -1: 100,000 or 128 MiB",
         ),
     ] = -1,
     duration: Annotated[float, typer.Option("--duration", "-z", min=0.1, help="Seconds measured")] = 10.0,
@@ -126,6 +102,10 @@ def perf(
     json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Load an AMQP 0-9-1 broker and report rates, latencies and, with --pid, what it cost."""
+    from warren.perf import footprint, report, round_trip
+    from warren.perf.client import Address, BrokerError
+    from warren.perf.workload import Run, Workload
+
     try:
         address = Address.from_uri(uri)
         with report.live_line(wanted=not json) as line:

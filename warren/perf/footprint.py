@@ -45,9 +45,7 @@ class Footprint:
         if self.before is not None and self.after is not None:
             found["broker_rss_before_bytes"] = self.before.rss_bytes
             found["broker_rss_after_bytes"] = self.after.rss_bytes
-            found["broker_rss_bytes_each"] = round(
-                (self.after.rss_bytes - self.before.rss_bytes) / self.count, 1
-            )
+            found["broker_rss_bytes_each"] = round((self.after.rss_bytes - self.before.rss_bytes) / self.count, 1)
             found["broker_cpu_us_each"] = round((self.after.cpu_us - self.before.cpu_us) / self.count, 1)
         return found
 

@@ -194,9 +194,7 @@ def maybe_frame(buffer: bytes | bytearray, start: int, stop: int) -> Frame | Non
     if end > stop:
         return None
     if buffer[end - 1] != FRAME_END:
-        raise FrameFormatError(
-            f"a frame of type {kind} on channel {channel} with {size} bytes does not end with 0xCE"
-        )
+        raise FrameFormatError(f"a frame of type {kind} on channel {channel} with {size} bytes does not end with 0xCE")
     return Frame(int(kind), int(channel), start, end)
 
 

@@ -37,9 +37,7 @@ class LiveLine:
             return
         step = now.since(before)
         seconds = step.at_ns / 1e9
-        rates = (
-            f"published {step.published / seconds:>12,.0f}/s   received {step.received / seconds:>12,.0f}/s"
-        )
+        rates = f"published {step.published / seconds:>12,.0f}/s   received {step.received / seconds:>12,.0f}/s"
         if now.confirmed:
             rates += f"   confirmed {step.confirmed / seconds:>12,.0f}/s"
         self._live.update(Text(rates))

@@ -1,5 +1,4 @@
-"""Mixed topic bindings and routing keys, the same for the same seed, and an independent count of what must be
-delivered.
+"""Mixed topic bindings and routing keys under a seed, and an independent count of what must be delivered.
 
 Keys have four words of four letters, so all have one length (19 bytes) and deliveries keep theirs. Each
 position has a vocabulary of ten words. Of a thousand bindings half are literal, 20 % have one `*`, 15 % two,
@@ -66,13 +65,7 @@ def queues_hit(routing_keys: Sequence[str], binding_keys: Sequence[str], queues:
     """
     compiled = [re.compile(_expression(binding_key)) for binding_key in binding_keys]
     return [
-        sorted(
-            {
-                index % queues
-                for index, expression in enumerate(compiled)
-                if expression.fullmatch("." + routing_key)
-            }
-        )
+        sorted({index % queues for index, expression in enumerate(compiled) if expression.fullmatch("." + routing_key)})
         for routing_key in routing_keys
     ]
 

@@ -18,11 +18,11 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
 from warren.perf import frames, process_stats, topic_patterns
+from warren.perf.choices import ExchangeType
 from warren.perf.client import CHANNEL, Address, BrokerError, Connection, open_many
 from warren.perf.flow import LEAST_BURST, SEND_BYTES, STAMP_BYTES, Batch, Consumer, Publisher
 from warren.perf.frames import FieldValue, Properties
@@ -34,16 +34,6 @@ _BATCH_BYTES: Final = 2 * SEND_BYTES
 _SMALLEST_BATCH_BYTES: Final = 16384
 _TICK_NS: Final = 1_000_000_000
 _LATE_NS: Final = 5_000_000
-
-
-class ExchangeType(StrEnum):
-    """How messages find their queues."""
-
-    DEFAULT = "default"
-    DIRECT = "direct"
-    FANOUT = "fanout"
-    TOPIC = "topic"
-    HEADERS = "headers"
 
 
 @dataclass(frozen=True)
@@ -185,9 +175,7 @@ class Run:
         self._consumers: list[Consumer] = []
         self._publisher_by_fd: dict[int, Publisher] = {}
         self._consumer_by_fd: dict[int, Consumer] = {}
-        self._copies: list[
-            list[int]
-        ] = []  # per publisher: deliveries after each message of its batch, cumulative
+        self._copies: list[list[int]] = []  # per publisher: deliveries after each message of its batch, cumulative
         self._per_round = 1.0
         self._received = 0
         self._started = 0
@@ -195,9 +183,7 @@ class Run:
         self._turn_of = 0  # the publisher whose turn it is
         self._stopping = False
         self._self_paced = False  # publishers send on their own when a confirm makes room
-        self._quantum = (
-            1  # with a backlog bound: not fewer at once, or a full system would crawl in single messages
-        )
+        self._quantum = 1  # with a backlog bound: not fewer at once, or a full system would crawl in single messages
         if workload.backlog and not workload.rate:
             self._quantum = max(1, min(workload.backlog // 4, SEND_BYTES // (workload.size_bytes + 64)))
 
@@ -288,9 +274,7 @@ class Run:
         routes = []
         for index in range(work.publishers):
             queue = work.queue_name(index % work.queues)
-            headers: dict[str, FieldValue] | None = (
-                {"queue": queue} if work.exchange is ExchangeType.HEADERS else None
-            )
+            headers: dict[str, FieldValue] | None = {"queue": queue} if work.exchange is ExchangeType.HEADERS else None
             routes.append(_Route([queue], headers, [int(index % work.queues in consumed)]))
         return routes
 
@@ -329,16 +313,12 @@ class Run:
             connection.sock.setblocking(False)
             self._epoll.register(connection.sock.fileno(), select.EPOLLIN)
         if self._copies:
-            self._per_round = sum(copies[-1] / (len(copies) - 1) for copies in self._copies) / len(
-                self._copies
-            )
+            self._per_round = sum(copies[-1] / (len(copies) - 1) for copies in self._copies) / len(self._copies)
 
     def _batch_messages(self, route: _Route, frame_max_bytes: int) -> list[bytes]:
         work = self.workload
         properties = Properties(headers=route.headers, persistent=work.persistent)
-        body = bytes(STAMP_BYTES) + bytes(
-            index & 255 for index in range(max(0, work.size_bytes - STAMP_BYTES))
-        )
+        body = bytes(STAMP_BYTES) + bytes(index & 255 for index in range(max(0, work.size_bytes - STAMP_BYTES)))
         encoded = [
             frames.publish(
                 CHANNEL,
@@ -350,9 +330,7 @@ class Run:
             )
             for key in route.routing_keys
         ]
-        wanted = max(
-            LEAST_BURST, max(_SMALLEST_BATCH_BYTES, _BATCH_BYTES // work.publishers) // len(encoded[0])
-        )
+        wanted = max(LEAST_BURST, max(_SMALLEST_BATCH_BYTES, _BATCH_BYTES // work.publishers) // len(encoded[0]))
         if work.confirms:
             wanted = min(wanted, work.confirms)
         return encoded * max(1, wanted // len(encoded))
@@ -536,9 +514,9 @@ class Run:
         before: Totals | None = None
         while True:
             unfinished = [publisher for publisher in self._publishers if not publisher.finish()]
-            for consumer in self._consumers:
-                consumer.acknowledge_rest()
             if not unfinished and not self._missing():
+                for consumer in self._consumers:
+                    consumer.acknowledge_rest()
                 return
             self._turn(_LONGEST_WAIT_S)
             now = self._totals()

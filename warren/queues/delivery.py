@@ -88,6 +88,7 @@ class DeliveryLedger:
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
         self.consumer_unacked: i64 = 0  # unacked of consumers, what the global prefetch limits
         self.unacked_count: i64 = 0
+        self.starved: bool = False  # a queue found `unacked_max` reached
         self.consumers: dict[str, Consumer] = {}
         self._entries: list[Delivery | None] = []
         self._first_tag: i64 = 1  # tag of _entries[0]
@@ -198,7 +199,7 @@ class DeliveryLedger:
         self.release(delivery)
         queue.settle(delivery)
         queue.wake()
-        if self.prefetch:
+        if self.prefetch or self.starved:
             self.wake_consumers()
 
     def _ack_multiple(self, tag: i64) -> None:
@@ -221,7 +222,7 @@ class DeliveryLedger:
             last = queue
         if last is not None:
             last.wake()
-        if self.prefetch:
+        if self.prefetch or self.starved:
             self.wake_consumers()
 
     def take(self, tag: i64, multiple: bool) -> list[Delivery]:
@@ -262,6 +263,7 @@ class DeliveryLedger:
 
     def wake_consumers(self) -> None:
         """Let every queue consumed here try again: the outbox drained, or a limit of the channel moved."""
+        self.starved = False
         for consumer in self.consumers.values():
             consumer.queue.wake()
 

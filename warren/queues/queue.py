@@ -292,6 +292,8 @@ class Queue(Destination):
                 ):
                     group.next = at
                     return consumer
+                if ledger.unacked_count >= ledger.unacked_max:
+                    ledger.starved = True
                 tried += 1
         self._hungry = False
         return None

@@ -149,7 +149,7 @@ class VirtualHost:
             exchange.check_equivalent(type_name, durable, auto_delete, internal, arguments, self.name)
             return self._journal.last_ticket if durable else 0
         self.exchanges[name] = create_exchange(
-            type_name, name, durable, auto_delete, internal, arguments, self._seed
+            type_name, name, durable, auto_delete, internal, arguments, self._seed, self.name
         )
         self.topology_version += 1
         if not durable:

@@ -81,12 +81,14 @@ class Application:
             self._certificate_user,
             self._crashed,
             self._engine_settled,
+            self._is_alone,
             limits.tls_handshake_timeout_s,
         )
         self._writer = CatalogueWriter(self._catalogue, self._broker.journal, self._committed)
         self._authenticator = Authenticator(self._broker.access, self._upgrade_user)
         self._nursery: trio.Nursery | None = None
         self._stopping = False
+        self._logins_under_way = 0
 
     async def run(self) -> int:
         """Restore, listen, serve, stop."""
@@ -142,7 +144,7 @@ class Application:
         if endpoint is None:
             return []
         address = await nursery.start(serve_http, endpoint.host, endpoint.port, self._health)
-        return [f"http://{address[0]}:{address[1]}"]
+        return [f"http://{Endpoint(*address)}"]
 
     def _settle_memory(self) -> None:
         """The engine makes no cycles on its busy paths: what lives now is never walked again, the rest when idle."""
@@ -193,6 +195,12 @@ class Application:
                 self._reactor.settle()
 
     async def _login(self, request: LoginRequest) -> None:
+        try:
+            await self._check_login(request)
+        finally:
+            self._logins_under_way -= 1
+
+    async def _check_login(self, request: LoginRequest) -> None:
         address = request.connection.address
         if request.certificate:
             known = self._broker.access.get(request.user) is not None
@@ -251,6 +259,10 @@ class Application:
     def _upgrade_user(self, record: UserPut) -> None:
         self._broker.administer(record)
 
+    def _is_alone(self) -> bool:
+        journal = self._broker.journal
+        return self._logins_under_way == 0 and journal.committed_ticket == journal.last_ticket
+
     def _certificate_user(self, certificate: dict[str, object]) -> str | None:
         return maybe_user_of_certificate(certificate, self._settings.tls.cert_login_from)
 
@@ -266,6 +278,7 @@ class Application:
         logins, broker.logins = broker.logins, []
         assert self._nursery is not None
         for request in logins:
+            self._logins_under_way += 1
             self._nursery.start_soon(self._login, request)
 
 
@@ -282,6 +295,7 @@ def _engine_limits(settings: Settings) -> Limits:
     limits.unacked_per_channel_max = given.unacked_per_channel_max
     limits.queues_per_vhost_max = given.queues_per_vhost_max
     limits.exchanges_per_vhost_max = given.exchanges_per_vhost_max
+    limits.bindings_per_exchange_max = given.bindings_per_exchange_max
     limits.outbox_soft_bytes = given.outbox_bytes
     return limits
 

@@ -292,9 +292,7 @@ def _parse(url: str) -> URL:
     if parsed.drivername == "sqlite" and not parsed.database:
         raise CatalogueError("metadata store: an SQLite URL needs a file (sqlite:////path/to/file)")
     if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
-        raise CatalogueError(
-            f"metadata store: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg"
-        )
+        raise CatalogueError(f"metadata store: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg")
     return parsed
 
 
@@ -424,9 +422,7 @@ def _put_statements(dialect: Dialect) -> dict[type, Executable]:
     def put(table: Table) -> Executable:
         statement = insert_for(table)
         key = list(table.primary_key)
-        values = {
-            column.name: statement.excluded[column.name] for column in table.c if not column.primary_key
-        }
+        values = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
         return statement.on_conflict_do_update(index_elements=key, set_=values)
 
     return {
@@ -479,9 +475,7 @@ _DELETES: Final[dict[type, tuple[Executable, ...]]] = {
         _delete_where(_bindings, vhost="vhost", destination_type="as_destination", destination="name"),
         _delete_where(_queues, vhost="vhost", name="name"),
     ),
-    BindingDelete: (
-        _delete_where(_bindings, **{column.name: column.name for column in _bindings.primary_key}),
-    ),
+    BindingDelete: (_delete_where(_bindings, **{column.name: column.name for column in _bindings.primary_key}),),
 }
 
 
@@ -553,9 +547,7 @@ def _row(change: MetadataChange) -> _Row:
             assert_never(change)
     for column, value in row.items():
         if isinstance(value, str) and not _is_storable(value):
-            raise ValueError(
-                f"{type(change).__name__}.{column} holds a character no database stores: {value!a}"
-            )
+            raise ValueError(f"{type(change).__name__}.{column} holds a character no database stores: {value!a}")
     return row
 
 
@@ -581,9 +573,7 @@ def _is_storable(text: str) -> bool:
 
 def _binding_put(row: Row[Any]) -> BindingPut:
     routing_key = row.routing_key.decode()
-    return BindingPut(
-        row.vhost, row.source, row.destination, row.destination_type, routing_key, row.arguments
-    )
+    return BindingPut(row.vhost, row.source, row.destination, row.destination_type, routing_key, row.arguments)
 
 
 _LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], ...]] = (

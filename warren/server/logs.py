@@ -26,9 +26,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 REDACTED: Final = "***"
 
 _ROOT: Final = "warren"
-_CREDENTIAL_NAME: Final = re.compile(
-    r"passw|secret|token|credential|authorization|api_?key|private_key", re.I
-)
+_CREDENTIAL_NAME: Final = re.compile(r"passw|secret|token|credential|authorization|api_?key|private_key", re.I)
 _URL_PASSWORD: Final = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _PLAIN: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -58,9 +56,7 @@ class Log:
         """Tell that something promised does not happen; `exception` adds its traceback."""
         self._write(logging.ERROR, event, fields, exception)
 
-    def _write(
-        self, level: int, event: str, fields: dict[str, object], exception: BaseException | None
-    ) -> None:
+    def _write(self, level: int, event: str, fields: dict[str, object], exception: BaseException | None) -> None:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, "%s", event, exc_info=exception, extra={"fields": fields})
 

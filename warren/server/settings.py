@@ -17,10 +17,8 @@ Written with the standard library: pydantic-settings would cost 9 MB of the 60 M
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -151,9 +149,7 @@ def _endpoint(default_port: int) -> _Parser:
         if value == "off":
             return None
         match = (
-            re.fullmatch(r"(?:\[([^][]+)\]|([^][:\s]+))(?::([0-9]{1,5}))?", value)
-            if isinstance(value, str)
-            else None
+            re.fullmatch(r"(?:\[([^][]+)\]|([^][:\s]+))(?::([0-9]{1,5}))?", value) if isinstance(value, str) else None
         )
         if match is None or int(match[3] or 0) > 65535:
             raise ValueError('must be HOST:PORT (an IPv6 address in brackets) or "off"')
@@ -229,9 +225,7 @@ _MILLION: Final = 1_000_000
 class TlsSettings:
     """How the ``amqps`` listener proves who it is, and whom it believes."""
 
-    certificate: Path | None = field(
-        default=None, metadata=_about(_path, "PEM file: the certificate, then its chain")
-    )
+    certificate: Path | None = field(default=None, metadata=_about(_path, "PEM file: the certificate, then its chain"))
     private_key: Path | None = field(
         default=None, metadata=_about(_path, "PEM file of the key, unless the certificate's file holds it")
     )
@@ -248,9 +242,7 @@ class TlsSettings:
     )
     cert_login_from: CertLoginFrom = field(
         default="dn",
-        metadata=_about(
-            _choice("cn", "dn", "san"), "what of a client certificate is the user name of EXTERNAL"
-        ),
+        metadata=_about(_choice("cn", "dn", "san"), "what of a client certificate is the user name of EXTERNAL"),
     )
 
 
@@ -267,18 +259,14 @@ class LimitSettings:
     heartbeat_s: int = field(
         default=60, metadata=_about(_integer(0, 65535), "heartbeat interval offered in tune; 0 is none")
     )
-    max_message_bytes: int = field(
-        default=16 << 20, metadata=_about(_size(1, 512 << 20), "largest message body")
-    )
+    max_message_bytes: int = field(default=16 << 20, metadata=_about(_size(1, 512 << 20), "largest message body"))
     connections_max: int = field(default=65536, metadata=_about(_integer(1, _MILLION), "most connections"))
     unauthenticated_connections_max: int = field(
         default=4096, metadata=_about(_integer(1, _MILLION), "most connections that have not logged in yet")
     )
     unauthenticated_per_network_max: int = field(
         default=1024,
-        metadata=_about(
-            _integer(1, _MILLION), "the same from one /24 (IPv4) or /64 (IPv6); this machine is exempt"
-        ),
+        metadata=_about(_integer(1, _MILLION), "the same from one /24 (IPv4) or /64 (IPv6); this machine is exempt"),
     )
     accept_rate_per_s: int = field(
         default=2000, metadata=_about(_integer(1, _MILLION), "most connections accepted in a second")
@@ -295,9 +283,7 @@ class LimitSettings:
     )
     outbox_bytes: int = field(
         default=1 << 20,
-        metadata=_about(
-            _size(64 << 10, 1 << 30), "unsent bytes of a connection above which its consumers wait"
-        ),
+        metadata=_about(_size(64 << 10, 1 << 30), "unsent bytes of a connection above which its consumers wait"),
     )
     consumers_per_channel_max: int = field(
         default=10_000, metadata=_about(_integer(1, _MILLION), "most consumers of a channel")
@@ -339,9 +325,7 @@ class Settings:
     )
     metadata_url: str = field(
         default="",
-        metadata=_about(
-            _metadata_url, "where vhosts, users, queues … are kept; catalogue.db in the data directory"
-        ),
+        metadata=_about(_metadata_url, "where vhosts, users, queues … are kept; catalogue.db in the data directory"),
     )
     log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
     log_format: LogFormat = field(
@@ -420,9 +404,7 @@ def load_settings(
         if variable.startswith(_ENVIRONMENT_PREFIX) and not _NOT_OURS.fullmatch(variable):
             known = _BY_VARIABLE.get(variable)
             if known is None:
-                raise SettingsError(
-                    f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}"
-                )
+                raise SettingsError(f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}")
             take(known.key, _Text(text), f"environment {variable}")
     for key, flag in flags.items():
         if flag is not None:
@@ -474,12 +456,11 @@ def _check_together(settings: Settings) -> None:
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             raise refuse(key, f"{endpoint} is also the address of {taken[endpoint]}")
-    limits = settings.limits
-    if limits.outbox_bytes < 2 * limits.frame_max_bytes:
-        raise refuse("limits.outbox_bytes", "must be at least twice limits.frame_max_bytes")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -507,13 +488,19 @@ def _known(key: str, path: Path) -> str:
 
 
 def _nearest(key: str, known: Mapping[str, object]) -> str:
+    """Return a hint at what was probably meant: a table, a key begun, a key alike, a key of another table."""
+    import difflib
+
+    tables = difflib.get_close_matches(key, _TABLES, n=1, cutoff=0.7)
     by_leaf = {name.rpartition(".")[2]: name for name in known}
-    for asked, candidates in ((key, {name: name for name in known}), (key.rpartition(".")[2], by_leaf)):
-        close = difflib.get_close_matches(asked, candidates, n=1, cutoff=0.6)
-        if close:
-            return f"; did you mean {candidates[close[0]]}?"
-    tables = difflib.get_close_matches(key, _TABLES, n=1, cutoff=0.6)
-    return f"; did you mean the table [{tables[0]}]?" if tables else ""
+    elsewhere = difflib.get_close_matches(key.rpartition(".")[2], by_leaf, n=1)
+    hints = [
+        *(f"the table [{table}]" for table in tables),
+        *(name for name in known if name.startswith(key)),
+        *difflib.get_close_matches(key, known, n=1),
+        *(by_leaf[leaf] for leaf in elsewhere),
+    ]
+    return f"; did you mean {hints[0]}?" if hints else ""
 
 
 def _shown(value: object) -> str:

@@ -106,27 +106,27 @@ def maybe_user_of_certificate(certificate: Mapping[str, Any] | None, login_from:
 
 
 def _load_identity(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    assert settings.certificate is not None
-    # Without a callback OpenSSL would stop and ask the terminal.
-    password = settings.private_key_password
-    key = settings.private_key
-    for setting, path in (("tls.certificate", settings.certificate), ("tls.private_key", key)):
+    certificate, key = settings.certificate, settings.private_key
+    assert certificate is not None
+    encrypted = False
+    for setting, path in (("tls.certificate", certificate), ("tls.private_key", key or certificate)):
         try:
-            if path is not None:
-                path.open("rb").close()
+            encrypted = b"ENCRYPTED" in path.read_bytes()
         except OSError as error:
             raise TlsError(f"{setting} {path}: {_reason(error)}") from None
     try:
-        context.load_cert_chain(settings.certificate, key, password=lambda: password)
+        # Without a password callback OpenSSL would stop and ask the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: settings.private_key_password)
     except (OSError, ValueError) as error:
-        files = f"{settings.certificate}" if key is None else f"{settings.certificate} and {key}"
-        raise TlsError(f"tls.certificate and tls.private_key ({files}): {_reason(error)}") from None
+        files = f"{certificate}" if key is None else f"{certificate} and {key}"
+        reason = _reason(error)
+        if encrypted and isinstance(error, ssl.SSLError) and error.reason is None:
+            reason = "the key is encrypted and tls.private_key_password does not open it"
+        raise TlsError(f"tls.certificate and tls.private_key ({files}): {reason}") from None
 
 
 def _rdn(rdn: tuple[tuple[str, str], ...]) -> str:
-    return "+".join(
-        f"{_SHORT_NAMES.get(name, name)}={_DN_SPECIAL.sub(_escaped, value)}" for name, value in rdn
-    )
+    return "+".join(f"{_SHORT_NAMES.get(name, name)}={_DN_SPECIAL.sub(_escaped, value)}" for name, value in rdn)
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -137,7 +137,5 @@ def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
         if error.reason == "KEY_VALUES_MISMATCH":
             return "the key does not belong to the certificate"
-        if error.reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ"):
-            return "the key is encrypted and tls.private_key_password does not open it"
         return (error.reason or "not a usable PEM file").replace("_", " ").lower()
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -123,7 +123,6 @@ class TlsTransport(Transport):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshaken = False
-        self._plain_in_flight: list[tuple[int, int]] = []  # ciphertext still to send, plaintext it stands for
         self._raw: bytes = b""  # handshake bytes that wait for the socket
 
     def is_ready(self) -> bool:

@@ -22,6 +22,12 @@ from ..broker import DEADLINE_S
 Connect = Callable[..., pika.BlockingConnection]
 
 
+def tag_of(method: Basic.Deliver | Basic.GetOk) -> int:
+    """Return the delivery tag, which every message that came from a broker has."""
+    assert method.delivery_tag is not None
+    return method.delivery_tag
+
+
 class Delivery(NamedTuple):
     """One message as a consumer sees it."""
 
@@ -43,7 +49,7 @@ class Inbox:
     ) -> None:
         self.deliveries.append(Delivery(method, properties, body))
         if self._acks:
-            channel.basic_ack(method.delivery_tag)
+            channel.basic_ack(tag_of(method))
 
     def consume(self, queue: str, **options: Any) -> str:
         """Start consuming `queue` into this inbox; return the consumer tag."""
@@ -62,7 +68,7 @@ class Inbox:
     @property
     def tags(self) -> list[int]:
         """The delivery tags received so far."""
-        return [delivery.method.delivery_tag for delivery in self.deliveries]
+        return [tag_of(delivery.method) for delivery in self.deliveries]
 
 
 def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], what: str) -> None:
@@ -90,7 +96,8 @@ def wait_for_ready(channel: BlockingChannel, queue: str, count: int) -> None:
 
 def emptied(channel: BlockingChannel, queue: str) -> int:
     """Purge the queue; return how many messages it held, everything this channel published included."""
-    count: int = channel.queue_purge(queue).method.message_count
+    count: int | None = channel.queue_purge(queue).method.message_count
+    assert count is not None
     return count
 
 
@@ -126,6 +133,11 @@ def get(channel: BlockingChannel, queue: str, auto_ack: bool = False) -> tuple[B
     method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
     assert method is not None and properties is not None and body is not None, f"queue {queue!r} is empty"
     return method, properties, body
+
+
+def hold(channel: BlockingChannel, queue: str) -> int:
+    """Get one message that must be there and keep it unacknowledged; return its tag."""
+    return tag_of(get(channel, queue)[0])
 
 
 def round_trip(channel: BlockingChannel) -> None:

@@ -17,6 +17,7 @@ from .dialogue import (
     consumers,
     drain,
     get,
+    hold,
     impl,
     pump,
     ready,
@@ -114,9 +115,7 @@ def test_the_number_of_a_channel_closed_by_the_broker_is_reusable(
             channel.queue_declare(missing, passive=True)
 
 
-def test_what_follows_a_channel_error_in_the_pipe_is_ignored(
-    connect: Connect, names: Names, broker: Broker
-) -> None:
+def test_what_follows_a_channel_error_in_the_pipe_is_ignored(connect: Connect, names: Names, broker: Broker) -> None:
     connection = connect()
     watcher, culprit = connection.channel(), connection.channel()
     queue = names.queue()
@@ -181,18 +180,16 @@ def test_delivery_tags_count_per_channel_across_consumers_and_gets(connect: Conn
     first.queue_declare(queue)
     for _ in range(6):
         first.basic_publish("", queue, b"")
-    assert get(first, queue)[0].delivery_tag == 1
-    assert get(first, queue)[0].delivery_tag == 2
-    assert get(second, queue)[0].delivery_tag == 1
+    assert hold(first, queue) == 1
+    assert hold(first, queue) == 2
+    assert hold(second, queue) == 1
     inbox = Inbox(first)
     inbox.consume(queue)
     inbox.wait_for(3)
     assert inbox.tags == [3, 4, 5]
 
 
-def test_many_channels_share_one_connection_without_mixing_their_messages(
-    connect: Connect, names: Names
-) -> None:
+def test_many_channels_share_one_connection_without_mixing_their_messages(connect: Connect, names: Names) -> None:
     connection = connect(frame_max=4096)
     channels = [connection.channel() for _ in range(10)]
     queues = [names.queue() for _ in channels]

@@ -23,9 +23,7 @@ from ..broker import Broker, free_port
 from ..conftest import Names
 from .dialogue import Connect, connection_closed_with, impl, pump, ready, until_closed
 
-REFUSED = (
-    "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile."
-)
+REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile."
 
 
 def test_the_broker_announces_every_capability_rabbitmq_clients_branch_on(broker: Broker) -> None:
@@ -42,9 +40,7 @@ def test_the_broker_announces_every_capability_rabbitmq_clients_branch_on(broker
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["product", "version", "platform", "copyright", "information", "cluster_name"]
-)
+@pytest.mark.parametrize("name", ["product", "version", "platform", "copyright", "information", "cluster_name"])
 def test_a_server_property_is_a_non_empty_string(broker: Broker, name: str) -> None:
     assert isinstance(broker.server_properties[name], str)
     assert broker.server_properties[name]
@@ -200,7 +196,9 @@ def test_bodies_are_cut_anew_for_the_frames_the_receiver_accepts(
     sender, receiver = connect(frame_max=publisher_max).channel(), connect(frame_max=consumer_max).channel()
     sender.queue_declare(queue)
     sender.confirm_delivery()
-    bodies = [bytes([size % 251]) * size for size in (0, 1, 4087, 4088, 4089, 8176, 8184, 8185, 131064, 131065, 300_000)]
+    bodies = [
+        bytes([size % 251]) * size for size in (0, 1, 4087, 4088, 4089, 8176, 8184, 8185, 131064, 131065, 300_000)
+    ]
     for body in bodies:
         sender.basic_publish("", queue, body)
     assert [receiver.basic_get(queue, auto_ack=True)[2] for _ in bodies] == bodies

@@ -42,9 +42,7 @@ def test_an_exchange_of_each_standard_type_can_be_declared_twice(
 
 
 @pytest.mark.parametrize("exchange", PREDECLARED)
-def test_a_predeclared_exchange_is_there_durable_and_redeclarable(
-    channel: BlockingChannel, exchange: str
-) -> None:
+def test_a_predeclared_exchange_is_there_durable_and_redeclarable(channel: BlockingChannel, exchange: str) -> None:
     channel.exchange_declare(exchange, passive=True)
     channel.exchange_declare(exchange, PREDECLARED[exchange], durable=True)
 
@@ -118,7 +116,9 @@ def test_a_different_redeclaration_of_an_exchange_names_the_argument(
     exchange = names.exchange()
     declaration: dict[str, Any] = {"exchange_type": "direct"}
     channel.exchange_declare(exchange, **declaration)
-    text = f"inequivalent arg '{argument}' for {broker.exchange(exchange)}: received {received} but current is {current}"
+    text = (
+        f"inequivalent arg '{argument}' for {broker.exchange(exchange)}: received {received} but current is {current}"
+    )
     with channel_closed_with(406, f"PRECONDITION_FAILED - {text}"):
         channel.exchange_declare(exchange, **(declaration | change))
 
@@ -184,9 +184,7 @@ def test_deleting_a_missing_exchange_succeeds(channel: BlockingChannel, names: N
 
 
 @pytest.mark.parametrize("exchange", PREDECLARED)
-def test_a_predeclared_exchange_cannot_be_deleted(
-    channel: BlockingChannel, broker: Broker, exchange: str
-) -> None:
+def test_a_predeclared_exchange_cannot_be_deleted(channel: BlockingChannel, broker: Broker, exchange: str) -> None:
     text = f"ACCESS_REFUSED - deletion of system {broker.exchange(exchange)} not allowed"
     with channel_closed_with(403, text):
         channel.exchange_delete(exchange)
@@ -197,9 +195,7 @@ def test_the_default_exchange_cannot_be_deleted(channel: BlockingChannel) -> Non
         channel.exchange_delete("")
 
 
-def test_if_unused_refuses_to_delete_a_bound_exchange(
-    channel: BlockingChannel, names: Names, broker: Broker
-) -> None:
+def test_if_unused_refuses_to_delete_a_bound_exchange(channel: BlockingChannel, names: Names, broker: Broker) -> None:
     exchange, queue = names.exchange(), names.queue()
     channel.exchange_declare(exchange, "direct")
     channel.queue_declare(queue)
@@ -334,20 +330,16 @@ def test_binding_the_same_again_changes_nothing_and_one_unbind_removes_it(
 
 
 @pytest.mark.parametrize("missing_end", ["source", "destination"])
-def test_binding_needs_both_exchanges(
-    channel: BlockingChannel, names: Names, broker: Broker, missing_end: str
-) -> None:
+def test_binding_needs_both_exchanges(channel: BlockingChannel, names: Names, broker: Broker, missing_end: str) -> None:
     missing = names.unused()
-    ends = {"source": "amq.direct", "destination": "amq.fanout", missing_end: missing}
+    ends: dict[str, Any] = {"source": "amq.direct", "destination": "amq.fanout", missing_end: missing}
     with channel_closed_with(404, f"NOT_FOUND - no {broker.exchange(missing)}"):
         channel.exchange_bind(routing_key="k", **ends)
 
 
 @pytest.mark.parametrize("end", ["source", "destination"])
 @pytest.mark.parametrize("call", ["exchange_bind", "exchange_unbind"])
-def test_the_default_exchange_cannot_be_bound_to_an_exchange(
-    channel: BlockingChannel, end: str, call: str
-) -> None:
+def test_the_default_exchange_cannot_be_bound_to_an_exchange(channel: BlockingChannel, end: str, call: str) -> None:
     ends = {"source": "amq.direct", "destination": "amq.fanout", end: ""}
     with channel_closed_with(403, NOT_ON_DEFAULT):
         getattr(channel, call)(routing_key="k", **ends)
@@ -355,7 +347,7 @@ def test_the_default_exchange_cannot_be_bound_to_an_exchange(
 
 @pytest.mark.parametrize("missing_end", ["source", "destination", "neither"])
 def test_unbinding_what_is_not_bound_succeeds(channel: BlockingChannel, names: Names, missing_end: str) -> None:
-    ends = {"source": "amq.direct", "destination": "amq.fanout"}
+    ends: dict[str, Any] = {"source": "amq.direct", "destination": "amq.fanout"}
     if missing_end != "neither":
         ends[missing_end] = names.unused()
     channel.exchange_unbind(routing_key="never bound", **ends)
@@ -425,9 +417,7 @@ def test_a_missing_alternate_exchange_is_ignored(channel: BlockingChannel, names
 # nowait forms
 
 
-def test_nowait_forms_are_obeyed_without_an_answer(
-    channel: BlockingChannel, names: Names, broker: Broker
-) -> None:
+def test_nowait_forms_are_obeyed_without_an_answer(channel: BlockingChannel, names: Names, broker: Broker) -> None:
     source, destination, queue = names.exchange("source"), names.exchange("destination"), names.queue()
     channel.queue_declare(queue)
     send_method(channel, spec.Exchange.Declare(exchange=source, type="fanout", nowait=True))

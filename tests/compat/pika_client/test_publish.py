@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pika import BasicProperties, spec
@@ -135,7 +135,7 @@ def test_empty_values_are_not_absent_values(channel: BlockingChannel, names: Nam
 @pytest.mark.parametrize("delivery_mode", [1, 2])
 @pytest.mark.parametrize("durable", [False, True])
 def test_delivery_mode_is_kept_whatever_the_queue(
-    channel: BlockingChannel, names: Names, delivery_mode: int, durable: bool
+    channel: BlockingChannel, names: Names, delivery_mode: Literal[1, 2], durable: bool
 ) -> None:
     queue = names.queue()
     channel.queue_declare(queue, durable=durable)
@@ -162,7 +162,7 @@ FIELD_VALUES: dict[str, Any] = {
     "void": None,
     "table": {"a": 1, "b": {"c": [1, {"d": None}]}},
     "empty table": {},
-    "array": [1, "two", b"three", None, True, [4.0.__int__(), {"five": 5}], decimal.Decimal("6.5")],
+    "array": [1, "two", b"three", None, True, [4, {"five": 5}], decimal.Decimal("6.5")],
     "empty array": [],
 }
 
@@ -259,12 +259,12 @@ def test_only_what_is_mandatory_and_unroutable_comes_back(channel: BlockingChann
     assert [body for _, _, body in back] == [b"back"]
 
 
-def test_a_returned_blind_copy_shows_its_header(channel: BlockingChannel, names: Names) -> None:
+def test_a_returned_message_keeps_its_copies_and_hides_its_blind_copies(channel: BlockingChannel, names: Names) -> None:
     back = returned(channel)
-    headers = {"BCC": [names.unused("blind")], "CC": [names.unused("copy")]}
+    headers: dict[str, Any] = {"BCC": [names.unused("blind")], "CC": [names.unused("copy")]}
     channel.basic_publish("", names.unused(), b"x", BasicProperties(headers=headers), mandatory=True)
     pump(channel.connection, lambda: len(back) == 1, "the message to come back")
-    assert back[0][1].headers == headers
+    assert back[0][1].headers == {"CC": headers["CC"]}
 
 
 def test_a_route_through_the_alternate_exchange_counts_as_routed(channel: BlockingChannel, names: Names) -> None:
@@ -321,7 +321,7 @@ def test_ones_own_user_id_is_accepted_and_kept(channel: BlockingChannel, names: 
         ("1.5", '{leftover_string,".5"}'),
         ("5s", '{leftover_string,"s"}'),
         ("-1", "{value_negative,-1}"),
-        ("315360000001", "{value_too_big,315360000001}"),
+        ("315360000001", "{value_too_large,315360000001}"),
     ],
 )
 def test_an_expiration_that_is_no_number_of_milliseconds_is_refused(

@@ -18,6 +18,7 @@ from .dialogue import (
     consumers,
     drain,
     get,
+    hold,
     pump,
     ready,
     round_trip,
@@ -32,8 +33,8 @@ NO_LAST_QUEUE = "NOT_FOUND - no previously declared queue"
 def locked(broker: Broker, queue: str) -> str:
     """The text of 405 for a queue that belongs to another connection."""
     return (
-        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked {broker.queue(queue)}. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the original declaration."
+        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked {broker.queue(queue)}. It could be originally declared "
+        "on another connection or the exclusive property value does not match that of the original declaration."
     )
 
 
@@ -99,7 +100,7 @@ def test_a_passive_declare_of_nothing_is_404(channel: BlockingChannel, names: Na
 def test_a_passive_declare_ignores_flags_and_arguments(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue, durable=True)
-    other = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 1}}
+    other: dict[str, Any] = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 1}}
     assert channel.queue_declare(queue, passive=True, **other).method.queue == queue
 
 
@@ -177,9 +178,7 @@ def test_the_classic_queue_type_equals_no_queue_type(channel: BlockingChannel, n
     channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "classic"})
 
 
-def test_carriage_returns_and_line_feeds_are_taken_out_of_queue_names(
-    channel: BlockingChannel, names: Names
-) -> None:
+def test_carriage_returns_and_line_feeds_are_taken_out_of_queue_names(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     # pika waits for a declare-ok with the name it sent, so it asks for none
     send_method(channel, spec.Queue.Declare(queue=queue[:5] + "\r\n" + queue[5:], nowait=True))
@@ -404,9 +403,7 @@ def test_binding_to_a_missing_exchange_is_404(channel: BlockingChannel, names: N
 
 
 @pytest.mark.parametrize("call", ["queue_bind", "queue_unbind"])
-def test_the_default_exchange_cannot_be_bound_to_a_queue(
-    channel: BlockingChannel, names: Names, call: str
-) -> None:
+def test_the_default_exchange_cannot_be_bound_to_a_queue(channel: BlockingChannel, names: Names, call: str) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
     with channel_closed_with(403, NOT_ON_DEFAULT):
@@ -448,7 +445,7 @@ def test_purge_spares_what_is_unacknowledged(channel: BlockingChannel, names: Na
     channel.queue_declare(queue)
     for number in range(3):
         channel.basic_publish("", queue, b"%d" % number)
-    held = get(channel, queue)[0].delivery_tag
+    held = hold(channel, queue)
     assert channel.queue_purge(queue).method.message_count == 2
     channel.basic_reject(held, requeue=True)
     assert drain(channel, queue) == [b"0"]
@@ -509,7 +506,7 @@ def test_messages_unacknowledged_when_their_queue_is_deleted_can_still_be_settle
     channel.queue_declare(queue)
     for _ in range(3):
         channel.basic_publish("", queue, b"")
-    tags = [get(channel, queue)[0].delivery_tag for _ in range(3)]
+    tags = [hold(channel, queue) for _ in range(3)]
     channel.queue_delete(queue)
     channel.basic_ack(tags[0])
     channel.basic_nack(tags[1])
@@ -520,9 +517,7 @@ def test_messages_unacknowledged_when_their_queue_is_deleted_can_still_be_settle
 # nowait forms
 
 
-def test_nowait_forms_are_obeyed_without_an_answer(
-    channel: BlockingChannel, names: Names, broker: Broker
-) -> None:
+def test_nowait_forms_are_obeyed_without_an_answer(channel: BlockingChannel, names: Names, broker: Broker) -> None:
     queue, key = names.queue(), names.unused("key")
     send_method(channel, spec.Queue.Declare(queue=queue, nowait=True))
     send_method(channel, spec.Queue.Bind(queue=queue, exchange="amq.direct", routing_key=key, nowait=True))
@@ -537,9 +532,7 @@ def test_nowait_forms_are_obeyed_without_an_answer(
         channel.queue_declare(queue, passive=True)
 
 
-def test_a_deleted_queue_can_be_declared_anew_with_other_properties(
-    channel: BlockingChannel, names: Names
-) -> None:
+def test_a_deleted_queue_can_be_declared_anew_with_other_properties(channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
     channel.basic_publish("", queue, b"old")

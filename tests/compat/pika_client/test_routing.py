@@ -134,9 +134,7 @@ def test_topic_patterns_match_as_in_rabbitmq(channel: BlockingChannel, names: Na
     assert mistaken == []
 
 
-def test_all_topic_patterns_together_route_each_key_to_the_right_queues(
-    channel: BlockingChannel, names: Names
-) -> None:
+def test_all_topic_patterns_together_route_each_key_to_the_right_queues(channel: BlockingChannel, names: Names) -> None:
     exchange = names.exchange()
     channel.exchange_declare(exchange, "topic")
     queues = {pattern: names.queue() for pattern in sorted({pattern for pattern, _, _ in TOPICS})}
@@ -260,7 +258,7 @@ def test_cc_and_bcc_add_routing_keys_and_bcc_is_taken_out(channel: BlockingChann
     to, copy, blind = names.queue("to"), names.queue("cc"), names.queue("bcc")
     for queue in (to, copy, blind):
         channel.queue_declare(queue)
-    headers = {"CC": [copy], "BCC": [blind], "other": 1}
+    headers: dict[str, Any] = {"CC": [copy], "BCC": [blind], "other": 1}
     channel.basic_publish("", to, b"x", BasicProperties(headers=headers))
     for queue in (to, copy, blind):
         method, properties, body = get(channel, queue, auto_ack=True)
@@ -277,7 +275,8 @@ def test_cc_and_bcc_work_for_named_exchanges_and_deliver_once(
     channel.queue_declare(queue)
     channel.queue_bind(queue, exchange, "a")
     channel.queue_bind(queue, exchange, "b")
-    for headers in ({"CC": ["a", "b"]}, {"BCC": ["b"]}, {"CC": ["a"], "BCC": ["b"]}):
+    every: list[dict[str, Any]] = [{"CC": ["a", "b"]}, {"BCC": ["b"]}, {"CC": ["a"], "BCC": ["b"]}]
+    for headers in every:
         channel.basic_publish(exchange, "neither", b"once", BasicProperties(headers=headers))
     assert drain(channel, queue) == [b"once"] * 3
 
@@ -400,9 +399,7 @@ def test_consistent_hash_refuses_a_binding_key_that_is_no_weight(
         channel.queue_bind(queue, exchange, key)
 
 
-def test_consistent_hash_moves_keys_away_from_an_unbound_queue(
-    connect: Connect, broker: Broker, names: Names
-) -> None:
+def test_consistent_hash_moves_keys_away_from_an_unbound_queue(connect: Connect, broker: Broker, names: Names) -> None:
     channel, exchange = plugin_exchange(connect, broker, names, "x-consistent-hash")
     first, second = bound_queues(channel, names, exchange, ["3", "3"])
     channel.queue_unbind(first, exchange, "3")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
-from warren.exchanges.direct_exchange import DefaultExchange
 from warren.exchanges.routing import route
 
 from .topology import UNREADABLE, bind, exchange, matched, queue, routed, unbind
@@ -43,23 +42,11 @@ def test_fanout_ignores_keys_and_finds_each_destination_once() -> None:
     assert routed(source, "a", "b", "c") == ["second"]
 
 
-def test_the_default_exchange_follows_the_queues_of_the_vhost() -> None:
-    queues: dict[str, Destination] = {}
-    default = DefaultExchange(queues)
-    assert (default.name, default.type_name, default.durable, default.cacheable) == ("", "direct", True, True)
-    assert routed(default, "q") == []
-    queues["q"] = queue("q")
-    assert routed(default, "q") == ["q"]
-    assert routed(default, "missing", "q", "q") == ["q"]
-    del queues["q"]
-    assert routed(default, "q") == []
-
-
-def test_direct_fanout_and_default_routes_never_read_the_content() -> None:
+def test_direct_and_fanout_routes_never_read_the_content() -> None:
     direct, fanout, destination = exchange("direct"), exchange("fanout", "f"), queue("q")
     bind(direct, destination, "k")
     bind(fanout, destination)
-    for source in (direct, fanout, DefaultExchange({"k": destination})):
+    for source in (direct, fanout):
         found: list[Destination] = []
         route(source, ["k", "l"], Content(UNREADABLE), {}, found)
         assert found == [destination]

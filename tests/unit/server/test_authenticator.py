@@ -93,9 +93,7 @@ def test_guest_may_log_in_from_this_machine(fixture: Fixture, address: str) -> N
     run(test)
 
 
-@pytest.mark.parametrize(
-    "address", ["192.0.2.7", "::ffff:192.0.2.7", "2001:db8::1", "", "localhost", "127.0.0.1.evil"]
-)
+@pytest.mark.parametrize("address", ["192.0.2.7", "::ffff:192.0.2.7", "2001:db8::1", "", "localhost", "127.0.0.1.evil"])
 def test_guest_may_not_log_in_from_anywhere_else_even_when_its_password_is_remembered(
     fixture: Fixture, address: str
 ) -> None:
@@ -305,9 +303,7 @@ def test_an_upgrade_that_is_not_applied_still_lets_in(fixture: Fixture) -> None:
     run(test)
 
 
-def test_the_remembered_passwords_and_budgets_are_bounded(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_remembered_passwords_and_budgets_are_bounded(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticator_module, "_CACHE_ENTRIES_MAX", 5)
     monkeypatch.setattr(authenticator_module, "_BUDGET_ENTRIES_MAX", 5)
     budget = FailureBudget(burst=2, refill_per_s=1)

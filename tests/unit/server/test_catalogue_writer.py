@@ -1,4 +1,4 @@
-"""Group commit: what gathers while one commit runs is the next; nothing is reported before it is committed."""
+"""Group commit: what gathers while one commit runs is the next; nothing is reported before its commit."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from warren.server.passwords import (
 )
 
 # The worked example of RabbitMQ's "Passwords" page: salt 908DC60A, password "test12".
-RABBITMQ_EXAMPLE = PasswordHash(
-    "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "rabbit_password_hashing_sha256"
-)
+RABBITMQ_EXAMPLE = PasswordHash("kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR", "rabbit_password_hashing_sha256")
 
 
 def test_a_new_hash_fits_its_password_and_no_other() -> None:

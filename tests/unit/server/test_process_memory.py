@@ -77,7 +77,5 @@ print(resident_bytes() - before)
 
 
 def test_checked_passwords_leave_no_memory_behind() -> None:
-    grown = subprocess.run(
-        [sys.executable, "-c", _CHECK_PASSWORDS], capture_output=True, text=True, check=True
-    )
+    grown = subprocess.run([sys.executable, "-c", _CHECK_PASSWORDS], capture_output=True, text=True, check=True)
     assert int(grown.stdout) < 8 * MIB

@@ -1,0 +1,198 @@
+"""A `warren serve` of our own as a process: started on free ports, watched, stopped, killed.
+
+Owns how tests start a broker and what they may know of the process. Speaks no AMQP.
+
+1. Ports are chosen by the broker itself (port 0) and read from what it prints, so two of them never collide. A
+   broker that is started again keeps its ports, as its clients expect.
+2. `start` returns when the broker says where it listens and, with an HTTP listener, when GET /health answers.
+3. Output is kept in two files below `directory`: ``warren.out`` (stdout) and ``warren.log`` (stderr), over all starts.
+4. What runs is the installed package, compiled as it is; with PYTHONPATH the source that this names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_DEADLINE_S = 30.0
+DEADLINE_S = 5.0
+POLL_S = 0.02
+_PAGE_BYTES = resource.getpagesize()
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Poll `condition` until it holds; fail naming `what` when the deadline passes."""
+    give_up_at = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise AssertionError(f"waited {deadline_s:.0f} s in vain for: {what}")
+        time.sleep(POLL_S)
+
+
+def free_port() -> int:
+    """Return a loopback TCP port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class WarrenProcess:
+    """One broker, with its data in ``directory/data``.
+
+    `flags` replace the listeners of the command line (``{"amqp": "off"}``) and add others; `settings` are dotted
+    keys (``limits.channel_max``) and go in as environment variables; `wrapper` is a command to run it under.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        flags: Mapping[str, str] | None = None,
+        settings: Mapping[str, object] | None = None,
+        wrapper: Sequence[str] = (),
+    ) -> None:
+        self.data_directory = directory / "data"
+        self.out_path = directory / "warren.out"
+        self.log_path = directory / "warren.log"
+        self.amqp_port = 0
+        self.amqps_port = 0
+        self.http_port = 0
+        self._health_url = ""
+        self.flags = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0"} | dict(flags or {})
+        self._settings = dict(settings or {})
+        self._wrapper = list(wrapper)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._announced_from = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            sys.stderr.write(self.log_tail())
+        if self.is_running():
+            # A test that fails leaves connections behind, which a clean stop would wait for.
+            self.stop() if error is None else self.kill()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def spawn(self) -> None:
+        """Start the process and wait for nothing."""
+        assert not self.is_running()
+        # -P: a checkout in the working directory is not what runs.
+        command = [*self._wrapper, sys.executable, "-P", "-m", "warren"]
+        command += ["serve", "--data-dir", str(self.data_directory)]
+        for flag, value in self.flags.items():
+            command += [f"--{flag}", value]
+        environment = {name: text for name, text in os.environ.items() if not name.startswith("WARREN_")}
+        for key, value in self._settings.items():
+            environment["WARREN_" + key.upper().replace(".", "_")] = str(value)
+        self._announced_from = self.out_path.stat().st_size if self.out_path.exists() else 0
+        with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
+
+    def start(self) -> None:
+        """Start the broker and wait until it serves."""
+        self.spawn()
+        try:
+            wait_until(self._is_serving, "the broker to say that it listens", START_DEADLINE_S)
+        except BaseException:
+            sys.stderr.write(self.log_tail())
+            self.kill()
+            raise
+
+    def _is_serving(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"warren serve ended with status {self._process.returncode}")
+        announced = self.out_path.read_bytes()[self._announced_from :].decode()
+        if "\n  stop " not in announced:
+            return False
+        for scheme in ("amqp", "amqps", "http"):
+            place = re.search(rf"\b{scheme}://(\S+):(\d+)", announced)
+            if place is not None:
+                # From now on this port is ours: a second start gets the same one.
+                setattr(self, f"{scheme}_port", int(place[2]))
+                host = self.flags[scheme].rpartition(":")[0]
+                self.flags[scheme] = f"{host}:{place[2]}"
+                if scheme == "http":
+                    self._health_url = f"http://{place[1]}:{place[2]}/health"
+        return self.http_port == 0 or self.health() == 200
+
+    def health(self) -> int:
+        """Return the status that GET /health answers with; 0 when nothing answers."""
+        try:
+            with urllib.request.urlopen(self._health_url, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refusal:
+            return refusal.code
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return 0
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self, deadline_s: float = START_DEADLINE_S) -> int:
+        """Wait for the end and return the exit code, negative for a signal."""
+        assert self._process is not None
+        return self._process.wait(deadline_s)
+
+    def stop(self) -> None:
+        """Ask for a clean stop; kill, and fail, when the broker does not end in time."""
+        if not self.is_running():
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            assert self.wait() == 0, f"warren serve ended badly\n{self.log_tail()}"
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError("warren serve did not stop on SIGTERM") from None
+
+    def kill(self) -> None:
+        """End it at once, as a power failure would."""
+        if self.is_running():
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # --- what can be seen from outside --------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of the process."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+    def out(self) -> str:
+        """Return what was written to stdout."""
+        return self.out_path.read_text() if self.out_path.exists() else ""
+
+    def log(self) -> str:
+        """Return what was written to stderr."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines: int = 200) -> str:
+        """Return the last log lines, for a failing test."""
+        return "\n".join(["--- warren serve ---", *self.log().splitlines()[-lines:], ""])

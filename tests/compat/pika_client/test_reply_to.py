@@ -1,0 +1,186 @@
+"""Direct reply-to: amq.rabbitmq.reply-to as requester, responder and as a mistake."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from pika import BasicProperties, spec
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import UnroutableError
+
+from ..broker import Broker
+from ..conftest import Names
+from .dialogue import (
+    Connect,
+    Inbox,
+    channel_closed_with,
+    drain,
+    get,
+    pump,
+    round_trip,
+    tag_of,
+)
+
+REPLY_TO = "amq.rabbitmq.reply-to"
+
+
+def serve(channel: BlockingChannel, queue: str) -> None:
+    """Answer every request in `queue` with its body reversed."""
+
+    def answer(_: BlockingChannel, method: spec.Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
+        assert properties.reply_to is not None
+        reply = BasicProperties(correlation_id=properties.correlation_id)
+        channel.basic_publish("", properties.reply_to, body[::-1], reply)
+        channel.basic_ack(tag_of(method))
+
+    channel.basic_consume(queue, answer)
+
+
+def test_a_request_is_answered_without_a_reply_queue(connect: Connect, names: Names) -> None:
+    queue = names.queue()
+    client, server = connect().channel(), connect().channel()
+    server.queue_declare(queue)
+    serve(server, queue)
+    inbox = Inbox(client)
+    inbox.consume(REPLY_TO, auto_ack=True)
+    for number in range(5):
+        token = str(uuid.uuid4())
+        request = BasicProperties(reply_to=REPLY_TO, correlation_id=token)
+        client.basic_publish("", queue, b"request %d" % number, request)
+
+        def answered() -> bool:
+            server.connection.process_data_events(time_limit=0)
+            return len(inbox.deliveries) > number  # noqa: B023
+
+        pump(client.connection, answered, "the answer")
+        answer = inbox.deliveries[-1]
+        assert answer.body == (b"request %d" % number)[::-1]
+        assert answer.properties.correlation_id == token
+        assert answer.method.exchange == ""
+
+
+def test_the_responder_sees_an_opaque_address_of_the_requester(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    Inbox(channel).consume(REPLY_TO, auto_ack=True)
+    for _ in range(2):
+        channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+    addresses = {get(channel, queue, auto_ack=True)[1].reply_to for _ in range(2)}
+    assert len(addresses) == 1
+    address = addresses.pop()
+    assert address is not None
+    assert address.startswith(REPLY_TO + ".")
+    assert len(address) > len(REPLY_TO) + 8
+
+
+def test_a_live_address_can_be_declared_and_a_dead_one_is_404(connect: Connect, names: Names, broker: Broker) -> None:
+    queue = names.queue()
+    requester = connect()
+    client, server = requester.channel(), connect().channel()
+    client.queue_declare(queue)
+    Inbox(client).consume(REPLY_TO, auto_ack=True)
+    client.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+    round_trip(client)
+    address = get(server, queue, auto_ack=True)[1].reply_to
+    assert address is not None
+    declared = server.queue_declare(address).method
+    assert (declared.queue, declared.message_count, declared.consumer_count) == (address, 0, 1)
+    requester.close()
+    with channel_closed_with(404, f"NOT_FOUND - no {broker.queue(address)}"):
+        server.queue_declare(address)
+
+
+def reply_mandatory(channel: BlockingChannel, broker: Broker, address: str, body: bytes) -> None:
+    """Publish a mandatory reply: before 4.2 a volatile queue is no route, so it is returned even if delivered."""
+    properties = BasicProperties(headers={"a": 1})
+    if broker.older_than(4, 2):
+        with pytest.raises(UnroutableError):
+            channel.basic_publish("", address, body, properties, mandatory=True)
+    else:
+        channel.basic_publish("", address, body, properties, mandatory=True)
+
+
+def test_replies_to_a_requester_that_is_gone_vanish(connect: Connect, names: Names, broker: Broker) -> None:
+    queue = names.queue()
+    requester = connect()
+    client, server = requester.channel(), connect().channel()
+    client.queue_declare(queue)
+    Inbox(client).consume(REPLY_TO, auto_ack=True)
+    client.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+    round_trip(client)
+    address = get(server, queue, auto_ack=True)[1].reply_to
+    assert address is not None
+    requester.close()
+    server.confirm_delivery()
+    server.basic_publish("", address, b"too late")
+    reply_mandatory(server, broker, address, b"too late and mandatory")
+
+
+def test_a_mandatory_reply_reaches_a_living_requester_once(connect: Connect, names: Names, broker: Broker) -> None:
+    queue = names.queue()
+    client, server = connect().channel(), connect().channel()
+    client.queue_declare(queue)
+    inbox = Inbox(client)
+    inbox.consume(REPLY_TO, auto_ack=True)
+    client.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+    round_trip(client)
+    address = get(server, queue, auto_ack=True)[1].reply_to
+    assert address is not None
+    server.confirm_delivery()
+    reply_mandatory(server, broker, address, b"!")
+    delivery = inbox.wait_for(1)[0]
+    assert (delivery.body, delivery.properties.headers) == (b"!", {"a": 1})
+    assert delivery.method.redelivered is False
+    assert delivery.method.routing_key == address
+    round_trip(client)
+    assert len(inbox.deliveries) == 1
+
+
+def test_a_reply_consumer_may_not_acknowledge(channel: BlockingChannel) -> None:
+    with channel_closed_with(406, "PRECONDITION_FAILED - reply consumer cannot acknowledge"):
+        Inbox(channel).consume(REPLY_TO, auto_ack=False)
+
+
+def test_one_reply_consumer_per_channel(channel: BlockingChannel) -> None:
+    Inbox(channel).consume(REPLY_TO, auto_ack=True)
+    with channel_closed_with(406, "PRECONDITION_FAILED - reply consumer already set"):
+        Inbox(channel).consume(REPLY_TO, auto_ack=True)
+
+
+def test_a_request_needs_a_reply_consumer_on_its_own_channel(connect: Connect, names: Names) -> None:
+    connection = connect()
+    other, channel = connection.channel(), connection.channel()
+    queue = names.queue()
+    channel.queue_declare(queue)
+    Inbox(other).consume(REPLY_TO, auto_ack=True)
+    with channel_closed_with(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
+        channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+        round_trip(channel)
+
+
+def test_a_cancelled_reply_consumer_is_gone(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    inbox = Inbox(channel)
+    channel.basic_cancel(inbox.consume(REPLY_TO, auto_ack=True))
+    with channel_closed_with(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
+        channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+        round_trip(channel)
+
+
+def test_a_reply_consumer_can_follow_a_cancelled_one(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    for _ in range(3):
+        channel.basic_cancel(Inbox(channel).consume(REPLY_TO, auto_ack=True))
+    Inbox(channel).consume(REPLY_TO, auto_ack=True)
+    channel.basic_publish("", queue, b"?", BasicProperties(reply_to=REPLY_TO))
+    assert drain(channel, queue) == [b"?"]
+
+
+def test_other_reply_addresses_are_left_alone(channel: BlockingChannel, names: Names) -> None:
+    queue = names.queue()
+    channel.queue_declare(queue)
+    channel.basic_publish("", queue, b"?", BasicProperties(reply_to="my own queue"))
+    assert get(channel, queue, auto_ack=True)[1].reply_to == "my own queue"

@@ -1,0 +1,490 @@
+"""What declare-ok of a durable thing promises: it is there after kill -9, whole, on SQLite and on PostgreSQL.
+
+Random topology is declared over one pipelined connection while the process is killed at a random moment. Replies come
+in the order of the requests, so the store must hold what the first n requests lead to, for one n that is at least the
+number of replies received.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from broker_process import WarrenProcess, wait_until
+from compat.pika_client.wire import Ended, WireClient
+from pika import frame, spec
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import with_length
+from warren.queues.metadata import BindingPut, ExchangePut, MetadataChange, QueuePut
+from warren.server.catalogue import Catalogue
+
+from .peers import Traffic, broker_at, connect, next_body, open_wire, publish_frames
+from .postgres import PostgresServer, running_postgres
+
+EMPTY = bytes(4)
+IN_FLIGHT_MAX = 60
+
+
+def _entry(key: str, tag: str, payload: bytes) -> bytes:
+    raw = key.encode()
+    return bytes([len(raw)]) + raw + tag.encode() + payload
+
+
+SCALARS = [
+    ("t", b"\x01"),
+    ("b", b"\xff"),
+    ("B", b"\xff"),
+    ("s", b"\x80\x00"),
+    ("u", b"\xff\xff"),
+    ("I", b"\x80\x00\x00\x00"),
+    ("i", b"\xff\xff\xff\xff"),
+    ("l", b"\x80" + bytes(7)),
+    ("L", b"\x7f" + b"\xff" * 7),
+    ("f", struct.pack(">f", 1.5)),
+    ("d", struct.pack(">d", -0.0)),
+    ("D", b"\x02\x00\x00\x01\x00"),
+    ("T", b"\x00" * 4 + b"\x60" + b"\x00" * 3),
+    ("S", with_length("sn\u00f6 \U0001f407".encode())),
+    ("S", with_length(b"\xff\xfe not utf-8")),
+    ("x", with_length(bytes(range(256)))),
+    ("V", b""),
+]
+NESTED = [
+    ("A", with_length(b"".join(tag.encode() + payload for tag, payload in SCALARS))),
+    ("F", with_length(b"".join(_entry(f"k{n}", tag, payload) for n, (tag, payload) in enumerate(SCALARS)))),
+]
+EVERY_TYPE = with_length(
+    b"".join(_entry(f"x-{n}-\u00e9", tag, payload) for n, (tag, payload) in enumerate(SCALARS + NESTED))
+)
+
+
+class Topology:
+    """Random valid requests, and what the catalogue must hold after them."""
+
+    def __init__(self, chooser: random.Random, run: str) -> None:
+        self.rows: dict[tuple[str, ...], MetadataChange] = {}
+        self._chooser = chooser
+        self._run = run
+        self._made = 0
+
+    def next_request(self) -> Any:
+        """Return a method that the broker will accept now, and note what it does."""
+        exchanges = self._of(ExchangePut)
+        queues = self._of(QueuePut)
+        kinds = ["exchange", "queue", "queue"]
+        if exchanges and queues:
+            kinds += ["bind"] * 4 + ["bind exchange", "unbind", "delete queue", "delete exchange"]
+        kind = self._chooser.choice(kinds)
+        if kind == "exchange":
+            return self._declare_exchange()
+        if kind == "queue":
+            return self._declare_queue()
+        if kind == "bind":
+            return self._bind(self._chooser.choice(exchanges).name, self._chooser.choice(queues).name, "queue")
+        if kind == "bind exchange":
+            return self._bind(self._chooser.choice(exchanges).name, self._chooser.choice(exchanges).name, "exchange")
+        if kind == "unbind":
+            bindings = self._of(BindingPut)
+            return self._unbind(self._chooser.choice(bindings)) if bindings else self._declare_queue()
+        gone = self._chooser.choice(queues if kind == "delete queue" else exchanges)
+        return self._delete(gone)
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        return [row for row in self.rows.values() if isinstance(row, kind)]
+
+    def _name(self) -> str:
+        self._made += 1
+        script = self._chooser.choice(["plain", "\u00fcmla\u00fct", "\u5154", "\U0001f407", "a b/c%20'\";--", "NFD e\u0301"])
+        return f"{script} {self._run}.{self._made}"
+
+    def _arguments(self) -> bytes:
+        return self._chooser.choice([EMPTY, EVERY_TYPE, with_length(_entry("x-n", *self._chooser.choice(SCALARS)))])
+
+    def _declare_exchange(self) -> Any:
+        kind = self._chooser.choice(["direct", "fanout", "topic", "headers", "x-consistent-hash", "x-random"])
+        row = ExchangePut("/", self._name(), kind, False, self._chooser.random() < 0.2, self._arguments())
+        self.rows["exchange", row.name] = row
+        return m.ExchangeDeclare(0, row.name, row.type, False, True, False, row.internal, False, row.arguments)
+
+    def _declare_queue(self) -> Any:
+        row = QueuePut("/", self._name(), self._chooser.random() < 0.2, self._arguments())
+        self.rows["queue", row.name] = row
+        return m.QueueDeclare(0, row.name, False, True, False, row.auto_delete, False, row.arguments)
+
+    def _bind(self, source: str, destination: str, kind: str) -> Any:
+        exchange = self.rows["exchange", source]
+        assert isinstance(exchange, ExchangePut)
+        # A consistent hash takes a weight for a binding key.
+        key = str(self._chooser.randint(1, 9))
+        if exchange.type != "x-consistent-hash":
+            key = self._chooser.choice([key, "", "a.*.#", "k\u00e9y", "k" * 255])
+        arguments = self._arguments()
+        row = BindingPut("/", source, destination, kind, key, arguments)
+        self.rows["binding", source, destination, kind, key, arguments.hex()] = row
+        if kind == "queue":
+            return m.QueueBind(0, destination, source, key, False, arguments)
+        return m.ExchangeBind(0, destination, source, key, False, arguments)
+
+    def _unbind(self, row: BindingPut) -> Any:
+        del self.rows[
+            "binding", row.source, row.destination, row.destination_type, row.routing_key, row.arguments.hex()
+        ]
+        if row.destination_type == "queue":
+            return m.QueueUnbind(0, row.destination, row.source, row.routing_key, row.arguments)
+        return m.ExchangeUnbind(0, row.destination, row.source, row.routing_key, False, row.arguments)
+
+    def _delete(self, gone: ExchangePut | QueuePut) -> Any:
+        kind = "queue" if isinstance(gone, QueuePut) else "exchange"
+        del self.rows[kind, gone.name]
+        for key, row in list(self.rows.items()):
+            if not isinstance(row, BindingPut):
+                continue
+            to_it = (row.destination_type, row.destination) == (kind, gone.name)
+            if to_it or (kind == "exchange" and row.source == gone.name):
+                del self.rows[key]
+        if kind == "queue":
+            return m.QueueDelete(0, gone.name, False, False, False)
+        return m.ExchangeDelete(0, gone.name, False, False)
+
+
+def _stored(url: str) -> set[MetadataChange]:
+    catalogue = Catalogue.open(url)
+    try:
+        return {row for row in catalogue.load() if isinstance(row, ExchangePut | QueuePut | BindingPut)}
+    finally:
+        catalogue.close()
+
+
+def _declare_until_it_dies(
+    process: WarrenProcess, topology: Topology, chooser: random.Random
+) -> tuple[int, list[set[MetadataChange]]]:
+    """Return how many requests were answered, and what the catalogue holds after 0, 1, 2 ... of them."""
+    client = open_wire(process)
+    states = [set(topology.rows.values())]
+    answered = 0
+
+    def take_answer() -> None:
+        nonlocal answered
+        got = client.next_frame()
+        assert isinstance(got, frame.Method)
+        assert not isinstance(got.method, spec.Channel.Close | spec.Connection.Close), got.method
+        answered += 1
+
+    killer = threading.Timer(chooser.uniform(0.0, 0.15), process.kill)
+    killer.start()
+    try:
+        while True:
+            batch = b""
+            for _ in range(chooser.randint(1, 20)):
+                batch += method_frame(1, topology.next_request())
+                states.append(set(topology.rows.values()))
+            client.send_bytes(batch)
+            while len(states) - 1 - answered > IN_FLIGHT_MAX:
+                take_answer()
+    except (Ended, OSError):
+        # What had been sent back before the end counts.
+        try:
+            while True:
+                take_answer()
+        except (Ended, OSError):
+            pass
+    killer.join()
+    client.close()
+    return answered, states
+
+
+def _check_kill_9(process: WarrenProcess, url: str, cycles: int, seed: int) -> None:
+    print(f"seed {seed}")
+    chooser = random.Random(seed)
+    answered_in_all = 0
+    process.start()
+    topology = Topology(chooser, "0")
+    for cycle in range(1, cycles + 1):
+        answered, states = _declare_until_it_dies(process, topology, chooser)
+        answered_in_all += answered
+        stored = _stored(url)
+        first_difference = stored ^ states[answered]
+        assert any(stored == state for state in states[answered:]), (
+            f"cycle {cycle}: the store holds no state from the {answered} acknowledged requests on; "
+            f"it differs from that in {first_difference}"
+        )
+        process.start()
+        topology = Topology(chooser, str(cycle))
+        for row in stored:
+            match row:
+                case ExchangePut():
+                    topology.rows["exchange", row.name] = row
+                case QueuePut():
+                    topology.rows["queue", row.name] = row
+                case BindingPut():
+                    key = (row.source, row.destination, row.destination_type, row.routing_key, row.arguments.hex())
+                    topology.rows["binding", *key] = row
+        _check_served(process, stored)
+    print(f"{answered_in_all} acknowledged requests in {cycles} cycles")
+    assert answered_in_all > 0
+
+
+def _check_served(process: WarrenProcess, stored: set[MetadataChange]) -> None:
+    """Declare everything again, equally: a difference would close the channel with 406."""
+    requests = b""
+    count = 0
+    for row in stored:
+        match row:
+            case ExchangePut():
+                flags = (False, True, row.auto_delete, row.internal, False)
+                requests += method_frame(1, m.ExchangeDeclare(0, row.name, row.type, *flags, row.arguments))
+            case QueuePut():
+                requests += method_frame(1, m.QueueDeclare(0, row.name, True, False, False, False, False, EMPTY))
+                flags = (False, True, False, row.auto_delete, False)
+                requests += method_frame(1, m.QueueDeclare(0, row.name, *flags, row.arguments))
+                count += 1
+            case _:
+                continue
+        count += 1
+    with open_wire(process) as client:
+        sender = threading.Thread(target=client.send_bytes, args=(requests,))
+        sender.start()
+        for _ in range(count):
+            got = client.next_frame()
+            assert isinstance(got, frame.Method)
+            assert isinstance(got.method, spec.Queue.DeclareOk | spec.Exchange.DeclareOk), got.method
+        sender.join()
+
+
+def test_everything_acknowledged_survives_kill_9_at_random_moments_and_nothing_is_half(tmp_path: Path) -> None:
+    process = WarrenProcess(tmp_path)
+    try:
+        url = f"sqlite:///{process.data_directory / 'catalogue.db'}"
+        _check_kill_9(process, url, cycles=20, seed=random.randrange(1 << 32))
+    finally:
+        process.kill()
+
+
+def test_the_same_holds_with_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
+    url = postgres.fresh_url()
+    process = WarrenProcess(tmp_path, flags={"metadata-url": url})
+    try:
+        _check_kill_9(process, url, cycles=8, seed=random.randrange(1 << 32))
+    finally:
+        process.kill()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WarrenProcess]:
+    """A broker that is not started yet, on each kind of store."""
+    flags = {}
+    if request.param == "postgresql":
+        flags["metadata-url"] = request.getfixturevalue("postgres").fresh_url()
+    broker = WarrenProcess(tmp_path, flags=flags)
+    yield broker
+    broker.kill()
+
+
+def test_every_kind_of_binding_routes_as_before_after_kill_9(process: WarrenProcess) -> None:
+    process.start()
+    match_all = {"x-match": "all", "colour": "r\u00f8d", "size": 3, "fine": True}
+    with connect(process) as connection:
+        channel = connection.channel()
+        for kind in ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random"):
+            channel.exchange_declare(f"\u5154 {kind}", kind, durable=True)
+            channel.queue_declare(f"q {kind}", durable=True)
+        channel.exchange_declare("behind", "fanout", durable=True, internal=True)
+        channel.exchange_declare("with spare", "direct", durable=True, arguments={"alternate-exchange": "behind"})
+        channel.exchange_declare("history", "x-recent-history", durable=True, arguments={"x-recent-history-length": 2})
+        channel.queue_declare("q history", durable=True)
+        channel.queue_bind("q history", "history", "")
+        channel.queue_bind("q direct", "\u5154 direct", "k\u00e9y")
+        channel.queue_bind("q fanout", "\u5154 fanout", "")
+        channel.queue_bind("q topic", "\u5154 topic", "a.*.#")
+        channel.queue_bind("q headers", "\u5154 headers", "", arguments=match_all)
+        channel.queue_bind("q x-consistent-hash", "\u5154 x-consistent-hash", "3")
+        channel.queue_bind("q x-modulus-hash", "\u5154 x-modulus-hash", "")
+        channel.queue_bind("q x-random", "\u5154 x-random", "")
+        channel.exchange_bind("behind", "\u5154 direct", "to exchange")
+        channel.queue_bind("q fanout", "behind", "")
+        channel.queue_bind("q direct", "amq.topic", "predeclared.#")
+        # Neither of these may come back.
+        channel.queue_bind("q direct", "\u5154 direct", "unbound")
+        channel.queue_unbind("q direct", "\u5154 direct", "unbound")
+        channel.queue_declare("transient", durable=False)
+        channel.queue_declare("exclusive", durable=True, exclusive=True)
+        channel.exchange_declare("transient", "fanout", durable=False)
+        channel.exchange_bind("transient", "\u5154 fanout", "")
+        process.kill()
+        process.start()
+        connection._impl._transport.abort()  # type: ignore[attr-defined]  # it belongs to the killed broker
+
+    from pika import BasicProperties
+
+    fits = BasicProperties(headers={"colour": "r\u00f8d", "size": 3, "fine": True})
+    fits_not = BasicProperties(headers={"colour": "r\u00f8d", "size": 4, "fine": True})
+    published = [
+        ("\u5154 direct", "k\u00e9y", None, ["q direct"]),
+        ("\u5154 direct", "unbound", None, []),
+        ("\u5154 direct", "to exchange", None, ["q fanout"]),
+        ("\u5154 fanout", "x", None, ["q fanout"]),
+        ("\u5154 topic", "a.b.c.d", None, ["q topic"]),
+        ("\u5154 topic", "b.a", None, []),
+        ("\u5154 headers", "", fits, ["q headers"]),
+        ("\u5154 headers", "", fits_not, []),
+        ("\u5154 x-consistent-hash", "anything", None, ["q x-consistent-hash"]),
+        ("\u5154 x-modulus-hash", "anything", None, ["q x-modulus-hash"]),
+        ("\u5154 x-random", "anything", None, ["q x-random"]),
+        ("with spare", "nowhere", None, ["q fanout"]),
+        ("amq.topic", "predeclared.a", None, ["q direct"]),
+        ("history", "", None, ["q history"]),
+    ]
+    with connect(process) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        queues = ["q history", *(f"q {kind}" for kind in ("direct", "fanout", "topic", "headers"))]
+        queues += ["q x-consistent-hash", "q x-modulus-hash", "q x-random"]
+        for exchange, key, properties, expected in published:
+            channel.basic_publish(exchange, key, b"m", properties)
+            got = [queue for queue in queues if channel.basic_get(queue, auto_ack=True)[0]]
+            assert got == expected, (exchange, key)
+        for name in ("transient", "exclusive"):
+            with WireClient(broker_at(process)) as looker:
+                looker.handshake()
+                looker.open_channel()
+                looker.send(1, spec.Queue.Declare(queue=name, passive=True))
+                assert looker.expect_channel_close(1)[0] == 404
+        with WireClient(broker_at(process)) as looker:
+            looker.handshake()
+            looker.open_channel()
+            looker.send(1, spec.Exchange.Declare(exchange="transient", passive=True))
+            assert looker.expect_channel_close(1)[0] == 404
+
+
+def test_names_with_control_characters_are_refused_and_the_broker_goes_on(process: WarrenProcess) -> None:
+    process.start()
+    for request in (
+        spec.Queue.Declare(queue="nul \x00 inside", durable=True),
+        spec.Exchange.Declare(exchange="nul \x00 inside", durable=True),
+    ):
+        with open_wire(process) as client:
+            client.send(1, request)
+            assert client.expect_channel_close(1)[0] == 406
+    with open_wire(process) as client:
+        client.send(1, spec.Queue.Declare(queue="q", durable=True))
+        client.expect(spec.Queue.DeclareOk, 1)
+        # A binding key is any short string.
+        client.send(1, spec.Queue.Bind(queue="q", exchange="amq.direct", routing_key="nul \x00 inside"))
+        client.expect(spec.Queue.BindOk, 1)
+        process.kill()
+    process.start()
+    with open_wire(process) as client:
+        client.send_bytes(publish_frames("amq.direct", "nul \x00 inside", b"found"))
+        client.send(1, spec.Basic.Get(queue="q", no_ack=True))
+        assert next_body(client, spec.Basic.GetOk) == b"found"
+
+
+def test_a_newer_schema_is_refused_in_one_line_with_exit_code_1_and_left_alone(process: WarrenProcess) -> None:
+    process.start()
+    with connect(process) as connection:
+        connection.channel().queue_declare("kept", durable=True)
+    process.stop()
+    _set_schema_version(process, 99)
+    before = process.log()
+    process.spawn()
+    assert process.wait() == 1
+    said = process.log().removeprefix(before)
+    assert said.count("\n") == 1
+    assert said.startswith("warren: metadata store ")
+    assert "newer Warren (schema version 99, this one knows" in said
+    _set_schema_version(process, 1)
+    process.start()
+    with connect(process) as connection:
+        connection.channel().queue_declare("kept", passive=True)
+
+
+def _set_schema_version(process: WarrenProcess, version: int) -> None:
+    url = process.flags.get("metadata-url")
+    if url is None:
+        with sqlite3.connect(process.data_directory / "catalogue.db") as sqlite:
+            sqlite.execute(f"UPDATE warren_schema SET version = {version}")
+        return
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        connection.execute(f"UPDATE warren_schema SET version = {version}".encode())
+
+
+def test_a_second_broker_on_the_same_postgresql_database_is_refused(tmp_path: Path, postgres: PostgresServer) -> None:
+    flags = {"metadata-url": postgres.fresh_url()}
+    with WarrenProcess(tmp_path / "first", flags=flags) as process:
+        second = WarrenProcess(tmp_path / "second", flags=flags)
+        second.spawn()
+        assert second.wait() == 1
+        assert second.log().count("\n") == 1
+        assert "another broker uses this database" in second.log()
+        connect(process).close()
+
+
+def _has_input(client_socket: socket.socket) -> bool:
+    return bool(select.select([client_socket], [], [], 0)[0])
+
+
+def test_while_postgresql_is_away_declarations_wait_and_messages_flow(tmp_path: Path) -> None:
+    with (
+        running_postgres() as server,
+        WarrenProcess(tmp_path, flags={"metadata-url": server.fresh_url()}) as process,
+        Traffic(process) as traffic,
+    ):
+        opened = socket.create_connection(("127.0.0.1", process.amqp_port), timeout=30)
+        with WireClient(broker_at(process), opened) as declarer, connect(process) as other:
+            declarer.handshake()
+            declarer.open_channel(1)
+            declarer.open_channel(2)
+            server.stop()
+            declarer.send(1, spec.Queue.Declare(queue="meanwhile", durable=True))
+            declarer.send(1, spec.Queue.Bind(queue="meanwhile", exchange="amq.direct", routing_key="k"))
+            declarer.send(2, spec.Queue.Declare(queue="meanwhile too", durable=True))
+            wait_until(lambda: process.health() == 503, "GET /health to say that the store is away", 30)
+
+            channel = other.channel()
+            channel.confirm_delivery()
+            queue = channel.queue_declare("", exclusive=True).method.queue
+            for number in range(20):
+                channel.basic_publish("", queue, str(number).encode())
+                assert channel.basic_get(queue, auto_ack=True)[2] == str(number).encode()
+            seen = traffic.count
+            wait_until(lambda: traffic.count > seen + 100, "messages to flow")
+            assert not _has_input(opened), "an answer came although nothing can be committed"
+
+            server.start()
+            declarer.expect(spec.Queue.DeclareOk, 1)
+            declarer.expect(spec.Queue.BindOk, 1)
+            declarer.expect(spec.Queue.DeclareOk, 2)
+            wait_until(lambda: process.health() == 200, "GET /health to recover", 30)
+        process.kill()
+        process.start()
+        with connect(process) as again:
+            again.channel().queue_declare("meanwhile", passive=True)
+            again.channel().queue_declare("meanwhile too", passive=True)
+
+
+def test_a_broker_that_is_told_to_stop_while_postgresql_is_away_stops(tmp_path: Path) -> None:
+    with running_postgres() as server:
+        process = WarrenProcess(tmp_path, flags={"metadata-url": server.fresh_url()})
+        process.start()
+        try:
+            with open_wire(process) as client:
+                server.stop()
+                client.send(1, spec.Queue.Declare(queue="never", durable=True))
+                wait_until(lambda: process.health() == 503, "GET /health to say that the store is away", 30)
+            begun = time.monotonic()
+            process.stop()
+            print(f"stopped after {time.monotonic() - begun:.1f} s")
+        finally:
+            process.kill()

@@ -1,0 +1,202 @@
+"""The process as an operator meets it: start, refusals to start, signals, addresses, log lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from broker_process import WarrenProcess, wait_until
+from compat.pika_client.wire import WireClient
+
+from .peers import broker_at, connect, open_wire
+
+SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_stop_closes_clients_with_320_and_ends_with_code_0(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with WarrenProcess(tmp_path) as process:
+        clients = [open_wire(process) for _ in range(3)]
+        halfway = WireClient(broker_at(process))
+        halfway.start()
+        process.signal(number)
+        for client in clients:
+            assert client.expect_connection_close() == (320, SHUTDOWN, (0, 0))
+            client.expect_end()
+            client.close()
+        halfway.expect_end()
+        halfway.close()
+        assert process.wait() == 0
+        assert "Traceback" not in process.log()
+
+
+def test_no_new_connection_is_accepted_while_stopping(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        client = open_wire(process)
+        process.signal(signal.SIGTERM)
+        # The close arrives after the listeners are closed.
+        client.next_frame()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", process.amqp_port))
+        assert process.health() == 503
+        client.close()
+        assert process.wait() == 0
+
+
+def test_a_second_signal_ends_a_stop_that_waits_for_a_client_which_does_not_answer(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        silent = open_wire(process)
+        process.signal(signal.SIGTERM)
+        silent.next_frame()
+        assert process.is_running()
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert "stopping at once" in process.log()
+
+
+def test_what_was_declared_before_the_signal_is_there_after_the_next_start(tmp_path: Path) -> None:
+    names = [f"last-words-{number}" for number in range(50)]
+    with WarrenProcess(tmp_path) as process:
+        with connect(process) as connection:
+            channel = connection.channel()
+            for name in names:
+                channel.queue_declare(name, durable=True)
+        process.stop()
+        process.start()
+        with connect(process) as connection:
+            channel = connection.channel()
+            for name in names:
+                channel.queue_declare(name, passive=True)
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        process = WarrenProcess(tmp_path, flags={"amqp": f"127.0.0.1:{port}"})
+        process.spawn()
+        assert process.wait() == 1
+    assert process.log() == f"warren: cannot listen on 127.0.0.1:{port} (amqp): the port is in use\n"
+
+
+def test_the_http_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        process = WarrenProcess(tmp_path, flags={"http": f"127.0.0.1:{port}"})
+        process.spawn()
+        assert process.wait() == 1
+    assert process.log() == f"warren: cannot listen on 127.0.0.1:{port} (http): the port is in use\n"
+
+
+def test_a_setting_that_does_not_exist_is_one_line_naming_the_nearest_and_exit_code_2(tmp_path: Path) -> None:
+    process = WarrenProcess(tmp_path, settings={"limits.chanel_max": 5})
+    process.spawn()
+    assert process.wait() == 2
+    assert process.log().count("\n") == 1
+    assert "WARREN_LIMITS_CHANNEL_MAX" in process.log()
+
+
+def test_a_second_broker_on_the_same_data_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        second = WarrenProcess(tmp_path)
+        second.log_path = tmp_path / "second.log"
+        second.spawn()
+        assert second.wait() == 1
+        assert second.log().count("\n") == 1
+        assert f"another broker uses it (process {process.pid})" in second.log()
+        connect(process).close()
+
+
+def test_a_killed_broker_leaves_no_lock_behind(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        process.kill()
+        process.start()
+        connect(process).close()
+
+
+def test_a_broker_that_would_listen_nowhere_is_refused_with_exit_code_2(tmp_path: Path) -> None:
+    process = WarrenProcess(tmp_path, flags={"amqp": "off"})
+    process.spawn()
+    assert process.wait() == 2
+    assert process.log() == "warren: amqp (flag --amqp): neither amqp nor amqps listens anywhere\n"
+
+
+def test_http_off_leaves_amqp_alone(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path, flags={"http": "off"}) as process:
+        assert "http://" not in process.out()
+        connect(process).close()
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6 loopback address")
+def test_ipv6_serves_clients_and_guest_is_local_there_too(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path, flags={"amqp": "[::1]:0", "http": "[::1]:0"}) as process:
+        assert f"amqp://[::1]:{process.amqp_port}" in process.out()
+        client = WireClient(broker_at(process, host="::1"))
+        client.handshake()
+        client.end()
+        process.stop()
+    assert "peer=[::1]:" in process.log()
+
+
+def test_the_name_localhost_listens_on_every_address_it_has(tmp_path: Path) -> None:
+    families = {info[0] for info in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
+    with WarrenProcess(tmp_path, flags={"amqp": "localhost:0"}) as process:
+        assert process.out().count("amqp://") == len(families)
+
+
+def test_every_line_of_the_json_log_parses_and_tells_a_connections_life(tmp_path: Path) -> None:
+    flags = {"log-format": "json", "log-level": "debug"}
+    with WarrenProcess(tmp_path, flags=flags) as process:
+        connect(process, client_properties={"connection_name": 'quote " and\nnewline é'}).close()
+        with WireClient(broker_at(process)) as stray:
+            stray.send_bytes(b"GET / HTTP/1.1\r\n\r\n")
+            assert stray.read_exactly(8) == b"AMQP\x00\x00\x09\x01"
+            stray.expect_end()
+        process.stop()
+    lines = [json.loads(line) for line in process.log().splitlines()]
+    events = [line["event"] for line in lines]
+    assert [event for event in events if event in ("started", "stopping", "stopped")] == [
+        "started",
+        "stopping",
+        "stopped",
+    ]
+    opened = next(line for line in lines if line["event"] == "connection.opened")
+    assert opened["name"] == 'quote " and\nnewline é'
+    assert opened["user"] == "guest"
+    assert "connection.closed" in events
+    assert "connection.bad_header" in events
+    assert all({"time", "level", "logger", "event"} <= line.keys() for line in lines)
+
+
+def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        process = WarrenProcess(tmp_path)
+        process.spawn()
+    finally:
+        os.umask(umask)
+    wait_until(lambda: "\n  stop " in process.out(), "the broker to start", 30)
+    try:
+        assert process.data_directory.stat().st_mode & 0o777 == 0o700
+        modes = {path.name: path.stat().st_mode & 0o777 for path in process.data_directory.iterdir()}
+        assert set(modes.values()) == {0o600}, modes
+    finally:
+        process.stop()

@@ -1,0 +1,70 @@
+"""Starting on metadata and files that are there already: what serves, and what is refused in one line."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from broker_process import WarrenProcess
+
+from .metadata_urls import FreshUrl
+
+
+def refusal(process: WarrenProcess) -> tuple[int, str]:
+    """Start a broker that must not start; return its exit code and what it said."""
+    process.spawn()
+    code = process.wait()
+    assert process.out() == ""
+    return code, process.log()
+
+
+def test_a_broker_starts_again_on_the_metadata_of_a_killed_one(tmp_path: Path, fresh_metadata_url: FreshUrl) -> None:
+    process = WarrenProcess(tmp_path, {"metadata-url": fresh_metadata_url()})
+    process.start()
+    process.kill()
+    process.start()
+    assert process.health() == 200
+    process.stop()
+
+
+def test_metadata_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        catalogue = process.data_directory / "catalogue.db"
+    with closing(sqlite3.connect(catalogue)) as database:
+        database.execute("UPDATE warren_schema SET version = 999")
+        database.commit()
+    before = catalogue.read_bytes()
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "data").symlink_to(process.data_directory)
+    code, said = refusal(WarrenProcess(again))
+    assert code == 1
+    assert said.startswith("warren: metadata store sqlite:///")
+    assert "written by a newer Warren (schema version 999" in said
+    assert said.count("\n") == 1
+    assert catalogue.read_bytes() == before
+
+
+def test_a_metadata_server_that_is_not_there_is_one_line_without_the_password(tmp_path: Path) -> None:
+    url = "postgresql+psycopg://bob:hunter2@127.0.0.1:1/warren"
+    code, said = refusal(WarrenProcess(tmp_path, {"metadata-url": url}))
+    assert code == 1
+    assert said.startswith("warren: metadata store postgresql+psycopg://bob:***@127.0.0.1:1/warren: ")
+    assert "hunter2" not in said
+    assert said.count("\n") == 1
+
+
+def test_a_data_directory_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    code, said = refusal(WarrenProcess(tmp_path))
+    assert code == 1
+    assert said == f"warren: data directory {tmp_path / 'data'}: a file of that name is in the way\n"
+
+
+def test_a_certificate_that_is_missing_is_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "warren.toml"
+    config.write_text('amqps = "127.0.0.1:0"\n[tls]\ncertificate = "absent.pem"\n')
+    code, said = refusal(WarrenProcess(tmp_path, {"config": str(config)}))
+    assert code == 1
+    assert said == f"warren: tls.certificate {tmp_path / 'absent.pem'}: No such file or directory\n"

@@ -1,0 +1,195 @@
+"""Whole runs against the small broker: rates, accounting, errors a person can read, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from warren.perf import footprint, frames, round_trip, workload
+from warren.perf.choices import ExchangeType
+from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.command import default_backlog, perf
+from warren.perf.workload import Run, Workload
+
+from .small_broker import SmallBroker
+
+
+def command_line() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(perf)
+    return app
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Workload(messages=500, backlog=100),
+        Workload(messages=500, size_bytes=0),
+        Workload(messages=500, auto_ack=False, prefetch=100, ack_batch=10),
+        Workload(messages=500, auto_ack=False, ack_batch=1),
+        Workload(messages=500, confirms=20, persistent=True, durable=True),
+        Workload(messages=300, publishers=3, queues=3, consumers=3, confirms=1),
+        Workload(messages=20, size_bytes=200_000),
+        Workload(messages=100, rate=5000),
+    ],
+    ids=lambda load: f"{load.size_bytes}-{load.publishers}-{load.confirms}-{load.ack_batch}-{load.rate}",
+)
+def test_every_message_of_a_run_is_received_and_confirmed(load: Workload, address: Address) -> None:
+    result = Run(load, address).run()
+    assert result.missing == 0
+    assert result.window.published == load.messages
+    assert result.window.received == load.messages
+    assert result.window.confirmed == (load.messages if load.confirms else 0)
+    assert result.delivery.samples >= (load.messages if load.stamped else 0)
+    assert result.broker == "small 1"
+
+
+def test_fanout_copies_to_every_queue_that_is_consumed(address: Address) -> None:
+    load = Workload(messages=100, exchange=ExchangeType.FANOUT, queues=4, consumers=3, backlog=50)
+    result = Run(load, address).run()
+    assert (result.copies_per_message, result.window.received, result.missing) == (3, 300, 0)
+
+
+def test_bodies_split_by_a_small_frame_max_are_counted(broker: SmallBroker, address: Address) -> None:
+    broker.frame_max_bytes = 4096
+    result = Run(Workload(messages=50, size_bytes=20_000), address).run()
+    assert (result.window.received, result.missing) == (50, 0)
+
+
+def test_acks_are_cumulative_after_each_batch_and_cover_everything(broker: SmallBroker, address: Address) -> None:
+    Run(Workload(messages=95, auto_ack=False, ack_batch=10), address).run()
+    assert broker.acked == [(tag, 1) for tag in [*range(10, 91, 10), 95]]
+
+
+def test_a_lost_message_is_reported_as_missing(
+    broker: SmallBroker, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "_PATIENCE_NS", 100_000_000)
+    broker.lose = 7
+    assert Run(Workload(messages=100), address).run().missing == 1
+
+
+def test_a_repeated_delivery_tag_ends_the_run(broker: SmallBroker, address: Address) -> None:
+    broker.repeat_tag = 50
+    with pytest.raises(BrokerError, match="delivery 49 where 50 was due"):
+        Run(Workload(messages=100), address).run()
+
+
+def test_queues_are_deleted_after_a_run_and_after_a_failed_one(broker: SmallBroker, address: Address) -> None:
+    Run(Workload(messages=10, queues=3), address).run()
+    assert broker.queues == {}
+    broker.repeat_tag = 5
+    with pytest.raises(BrokerError):
+        Run(Workload(messages=10, queues=3), address).run()
+    assert broker.queues == {}
+
+
+def test_a_stopped_run_ends_early_and_still_accounts_for_everything(address: Address) -> None:
+    run = Run(Workload(duration_s=3600, warmup_s=0, backlog=100), address, on_tick=lambda *_: run.stop())
+    result = run.run()
+    assert result.seconds < 3600
+    assert (result.missing, result.window.received > 0) == (0, True)
+
+
+def test_round_trips_come_back_in_order(address: Address) -> None:
+    found = round_trip.run(address, size_bytes=16, warmup_s=0.0, duration_s=0.2, prefix="p", pid=os.getpid())
+    assert found.window.received == found.latency.samples > 0
+    assert found.as_dict()["mode"] == "rpc"
+
+
+def test_footprints_count_what_they_open(broker: SmallBroker, address: Address) -> None:
+    assert footprint.idle_connections(address, 5).count == 5
+    for pipelined in (True, False):
+        footprint.declared_queues(address, 700, durable=True, pipelined=pipelined, prefix="d", keep=False)
+        assert broker.queues == {}
+    footprint.declared_queues(address, 3, durable=True, pipelined=True, prefix="d", keep=True)
+    assert sorted(broker.queues) == ["d-0", "d-1", "d-2"]
+
+
+def test_an_absent_broker_is_one_clear_line() -> None:
+    port = free_port()
+    done = CliRunner().invoke(command_line(), ["--uri", f"amqp://127.0.0.1:{port}"])
+    assert done.exit_code == 1
+    assert done.output == f"warren perf: nothing listens on 127.0.0.1:{port}\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "scope", "code", "text"),
+    [
+        (frames.CONNECTION_START_OK, "connection", 403, "ACCESS_REFUSED - Login was refused"),
+        (frames.CONNECTION_OPEN, "connection", 530, "NOT_ALLOWED - vhost nope not found"),
+        (frames.QUEUE_DECLARE, "channel", 406, "PRECONDITION_FAILED - inequivalent arg"),
+        (frames.BASIC_PUBLISH, "channel", 403, "ACCESS_REFUSED - write access"),
+    ],
+)
+def test_what_the_broker_closes_is_told_with_code_and_text(
+    method: tuple[int, int], scope: str, code: int, text: str, broker: SmallBroker, address: Address
+) -> None:
+    broker.close_on, broker.close_code, broker.close_text = method, code, text
+    with pytest.raises(BrokerError, match=f"127.0.0.1:{broker.port} closed the {scope}: {code} {text}"):
+        Run(Workload(messages=10), address).run()
+
+
+def test_something_else_than_amqp_is_named_as_such() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = Connection(Address(port=int(listener.getsockname()[1])))
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"AMQP\x00\x01\x00\x00")
+            connection.greet()
+            with pytest.raises(BrokerError, match="does not speak AMQP 0-9-1"):
+                connection.log_in()
+        connection.abort()
+
+
+def test_json_holds_the_workload_and_the_costs_of_the_process(address: Address) -> None:
+    arguments = ["--uri", f"amqp://u:p@{address}/%2F", "-n", "200", "--json", "--pid", str(os.getpid())]
+    done = CliRunner().invoke(command_line(), [*arguments, "--ack", "--prefetch", "50", "--ack-batch", "5"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["workload"]["prefetch"] == 50
+    assert found["missing"] == 0
+    assert found["broker_rss_bytes"] > 0
+    assert set(found["delivery_latency_us"]) == {"p50", "p95", "p99", "max", "samples"}
+
+
+def test_the_table_names_the_rates(address: Address) -> None:
+    done = CliRunner().invoke(command_line(), ["--uri", f"amqp://{address}", "-n", "100"])
+    assert done.exit_code == 0, done.output
+    assert "received per s" in done.output
+
+
+@pytest.mark.parametrize("uri", ["amqps://127.0.0.1", "http://127.0.0.1", "127.0.0.1:5672", "amqp://127.0.0.1:99999"])
+def test_a_uri_that_cannot_be_used_is_refused(uri: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Address.from_uri(uri)
+
+
+def test_parts_of_a_uri_that_are_left_out_have_defaults() -> None:
+    assert Address.from_uri("amqp://") == Address()
+    assert Address.from_uri("amqp://u%40x:p@h:1/%2Fv") == Address("h", 1, "u@x", "p", "/v")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"publishers": 0}, {"queues": 0}, {"bindings": 5}, {"auto_ack": False, "prefetch": 10, "ack_batch": 11}],
+    ids=str,
+)
+def test_a_load_that_means_nothing_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        Workload(**changes)  # type: ignore[arg-type]
+
+
+def test_the_default_backlog_is_bounded_in_messages_and_bytes() -> None:
+    assert [default_backlog(size) for size in (0, 16, 65536, 1 << 30)] == [100_000, 100_000, 2048, 100]

@@ -1,0 +1,39 @@
+"""process_stats.py: a process tree read from /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from warren.perf import process_stats
+
+
+def test_this_process_has_memory_and_has_used_cpu() -> None:
+    found = process_stats.sample(os.getpid())
+    assert found.rss_bytes > 1_000_000
+    assert found.cpu_us > 0
+
+
+def test_cpu_of_a_child_is_counted_while_it_runs_and_after_it_was_waited_for() -> None:
+    before = process_stats.sample(os.getpid())
+    burn = "import time\nwhile time.process_time() < 0.2: pass\nprint('burnt', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"burnt\n"
+        during = process_stats.sample(os.getpid())
+        child.communicate(b"\n")
+    after = process_stats.sample(os.getpid())
+    assert during.processes == before.processes + 1
+    assert during.cpu_us - before.cpu_us > 150_000
+    assert after.processes == before.processes
+    assert after.cpu_us >= during.cpu_us
+
+
+def test_a_process_that_is_gone_is_an_error() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    with pytest.raises(ProcessLookupError, match=str(child.pid)):
+        process_stats.sample(child.pid)

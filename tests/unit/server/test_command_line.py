@@ -1,0 +1,198 @@
+"""The `warren` command as a process: exit codes, one-line errors, and what it imports."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.testing
+
+from warren import __version__
+from warren.server import commands
+from warren.server.cli import SERVE_OPTIONS, _maybe_start_error, maybe_serve_options
+from warren.server.commands import app
+from warren.server.errors import SettingsError, StartError
+
+
+def warren(
+    *arguments: str, stdin: str = "", python: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WARREN_")}
+    return subprocess.run(
+        [sys.executable, *python, "-m", "warren", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env={**clean, "COLUMNS": "200", **environment},
+    )
+
+
+def test_the_version_is_printed() -> None:
+    assert warren("--version").stdout == f"warren {__version__}\n"
+
+
+def test_config_prints_every_value_with_its_origin(tmp_path: Path) -> None:
+    file = tmp_path / "w.toml"
+    file.write_text("[limits]\nchannel_max = 100\n")
+    done = warren("config", "--config", str(file), "--amqp", "[::1]:1", "--json", WARREN_LOG_LEVEL="debug")
+    shown = json.loads(done.stdout)
+    assert shown["amqp"] == {"value": "[::1]:1", "origin": "flag --amqp"}
+    assert shown["log_level"] == {"value": "debug", "origin": "environment WARREN_LOG_LEVEL"}
+    assert shown["limits.channel_max"] == {"value": "100", "origin": f"file {file}"}
+    assert shown["http"] == {"value": "127.0.0.1:15672", "origin": "default"}
+
+
+def test_config_is_a_table_for_a_person_without_secrets() -> None:
+    done = warren("config", "--metadata-url", "postgresql+psycopg://bob:hunter2@db/[bold]warren")
+    assert done.returncode == 0
+    row = next(line for line in done.stdout.splitlines() if "metadata_url" in line)
+    assert "postgresql+psycopg://bob:***@db/[bold]warren" in row
+    assert "flag --metadata-url" in row
+    assert "hunter2" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["serve", "config"])
+def test_a_setting_that_cannot_be_used_is_one_line_and_exit_code_2(command: str) -> None:
+    done = warren(command, "--amqp", "nonsense:port")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "warren: amqp (flag --amqp): must be HOST:PORT (an IPv6 address in brackets) or \"off\", not 'nonsense:port'\n"
+    )
+
+
+def test_an_unknown_variable_stops_the_start() -> None:
+    done = warren("serve", WARREN_DATADIR="x")
+    assert done.returncode == 2
+    assert done.stderr == "warren: environment WARREN_DATADIR: no such setting; did you mean WARREN_DATA_DIR?\n"
+
+
+@pytest.mark.parametrize(("python", "environment"), [(("-O",), {}), (("-OO",), {}), ((), {"PYTHONOPTIMIZE": "1"})])
+def test_it_refuses_to_run_without_assertions(python: tuple[str, ...], environment: dict[str, str]) -> None:
+    done = warren("--version", python=python, **environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith("warren: Python must not run with -O")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stored"),
+    [
+        ("scrypt", "scrypt"),
+        ("sha256", "rabbit_password_hashing_sha256"),
+        ("sha512", "rabbit_password_hashing_sha512"),
+    ],
+)
+def test_hash_password_prints_a_hash_that_fits(algorithm: str, stored: str) -> None:
+    from warren.server.passwords import PasswordHash, verify_password
+
+    done = warren("hash-password", "--algorithm", algorithm, stdin="s e cret\n")
+    assert verify_password(b"s e cret", PasswordHash(done.stdout.strip(), stored))
+
+
+def test_hash_password_refuses_an_empty_one_and_an_unknown_algorithm() -> None:
+    assert warren("hash-password", stdin="\n").returncode == 2
+    assert warren("hash-password", "--algorithm", "md5", stdin="x\n").returncode == 2
+
+
+def test_perf_has_its_own_options() -> None:
+    done = warren("perf", "--help")
+    assert done.returncode == 0
+    assert "--publishers" in done.stdout
+
+
+_IMPORTED_BY_SERVE = """
+import sys
+import warren.server.cli, warren.server.application, sqlalchemy.dialects.sqlite, sqlite3
+assert warren.server.cli.maybe_serve_options(["serve", "--amqp", "127.0.0.1:0"])
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_serving_imports_nothing_that_only_draws_or_loads() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORTED_BY_SERVE], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert {"trio", "sqlalchemy", "h11"} <= imported
+    heavy = {
+        "typer",
+        "click",
+        "rich",
+        "pygments",
+        "pydantic",
+        "pydantic_core",
+        "structlog",
+        "construct",
+        "psycopg",
+    }
+    assert not imported & heavy
+
+
+ARGUMENTS = [
+    ["serve"],
+    ["serve", "--amqp", "127.0.0.1:1"],
+    ["serve", "--amqp=127.0.0.1:1", "--config=a=b"],
+    ["serve", "--amqp", "127.0.0.1:1", "--amqp", "127.0.0.1:2"],
+    ["serve", "--data-dir", "", "--http", "off", "--amqps", "off", "--metadata-url", "sqlite:////x"],
+    ["serve", "--log-level", "debug", "--log-format", "json", "--config", "c.toml"],
+    ["serve", "--amqp", "--http"],
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_options_read_without_typer_are_what_typer_reads(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr("warren.server.commands.run_broker", lambda settings: 0)
+    monkeypatch.setattr(
+        "warren.server.commands.load_settings",
+        lambda flags, environment, config: seen.append((flags, config)),
+    )
+    done = typer.testing.CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    ((flags, config),) = seen
+    read = maybe_serve_options(arguments)
+    assert read is not None
+    assert (str(config) if config is not None else None) == read.pop("--config", None)
+    given = {key: value for key, value in flags.items() if value is not None}
+    assert given == {SERVE_OPTIONS[name]: value for name, value in read.items()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["config"],
+        ["--version"],
+        ["serve", "--help"],
+        ["serve", "extra"],
+        ["serve", "--amqp"],
+        ["serve", "--amqp", "x", "--ampqs", "y"],
+        ["serve", "--am", "x"],
+        ["serve", "--", "--amqp"],
+        ["serve", "--data_dir", "x"],
+    ],
+)
+def test_what_is_not_plain_is_left_to_typer(arguments: list[str]) -> None:
+    assert maybe_serve_options(arguments) is None
+
+
+def test_every_option_of_serve_is_read_without_typer() -> None:
+    assert set(inspect.signature(commands.serve).parameters) == {"config", *SERVE_OPTIONS.values()}
+
+
+def test_a_mistyped_option_of_serve_is_explained() -> None:
+    done = warren("serve", "--ampq", "x")
+    assert done.returncode == 2
+    assert "No such option" in done.stderr
+
+
+def test_only_a_group_of_nothing_but_reasons_for_not_starting_is_one_line() -> None:
+    reason = SettingsError("no")
+    nested = BaseExceptionGroup("outer", [ExceptionGroup("inner", [reason]), StartError("second")])
+    assert _maybe_start_error(nested) is reason
+    assert _maybe_start_error(BaseExceptionGroup("outer", [reason, ValueError("a fault")])) is None
+    assert _maybe_start_error(BaseExceptionGroup("outer", [KeyboardInterrupt()])) is None

@@ -1,0 +1,156 @@
+"""The commands of `warren`, their options and help. Only started from `warren.server.cli`.
+
+Typer reads options with pydantic and draws with rich: fine for a person who waits for an answer, too heavy
+for a process that stays. `serve` is here for its help and for the mistakes in its options.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from warren import __version__
+from warren.server.cli import run_broker
+from warren.server.settings import Settings, load_settings, shown_values
+
+app = typer.Typer(
+    name="warren",
+    help="Warren, an AMQP 0-9-1 message broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings")]
+_DataDirFlag = Annotated[str | None, typer.Option(metavar="DIR", help="Everything that outlives the broker")]
+_AmqpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where AMQP clients connect, or "off"')]
+_AmqpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
+_HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where /health is answered, or "off"')]
+_MetadataUrlFlag = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="postgresql+psycopg://… instead of SQLite in the data directory"),
+]
+_LogLevelFlag = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")]
+_LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="console or json")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"warren {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _warren(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    config: _ConfigFlag = None,
+    data_dir: _DataDirFlag = None,
+    amqp: _AmqpFlag = None,
+    amqps: _AmqpsFlag = None,
+    http: _HttpFlag = None,
+    metadata_url: _MetadataUrlFlag = None,
+    log_level: _LogLevelFlag = None,
+    log_format: _LogFormatFlag = None,
+) -> None:
+    """Run the broker in the foreground until Ctrl-C or SIGTERM."""
+    settings = _settings(config, data_dir, amqp, amqps, http, metadata_url, log_level, log_format)
+    raise typer.Exit(run_broker(settings))
+
+
+@app.command("config")
+def show_config(
+    config: _ConfigFlag = None,
+    data_dir: _DataDirFlag = None,
+    amqp: _AmqpFlag = None,
+    amqps: _AmqpsFlag = None,
+    http: _HttpFlag = None,
+    metadata_url: _MetadataUrlFlag = None,
+    log_level: _LogLevelFlag = None,
+    log_format: _LogFormatFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+) -> None:
+    """Print every setting with its value and where that came from; flags as for `warren serve`."""
+    settings = _settings(config, data_dir, amqp, amqps, http, metadata_url, log_level, log_format)
+    rows = list(shown_values(settings))
+    if as_json:
+        import json
+
+        print(json.dumps({key: {"value": value, "origin": origin} for key, value, origin in rows}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("Setting", "Value", "Origin", box=None, header_style="bold")
+    for key, value, origin in rows:
+        table.add_row(Text(key), Text(value, overflow="fold"), Text(origin, overflow="fold"))
+    Console().print(table)
+
+
+@app.command("hash-password")
+def hash_password_command(
+    algorithm: Annotated[str, typer.Option(help="scrypt, or sha256 or sha512 as RabbitMQ stores them")] = "scrypt",
+) -> None:
+    """Print the hash of a password, asked for or read from standard input."""
+    from warren.server.passwords import SCRYPT, hash_password, hash_password_for_rabbitmq
+
+    if algorithm not in (SCRYPT, "sha256", "sha512"):
+        raise typer.BadParameter("must be scrypt, sha256 or sha512", param_hint="--algorithm")
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True).encode()
+    else:
+        password = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    if not password:
+        raise typer.BadParameter("an empty password lets nobody in", param_hint="password")
+    if algorithm == SCRYPT:
+        print(hash_password(password).text)
+    else:
+        print(hash_password_for_rabbitmq(password, f"rabbit_password_hashing_{algorithm}").text)
+
+
+@app.command(
+    "perf",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def perf_command(context: typer.Context) -> None:
+    """Load any AMQP broker and report rates, latencies and what it cost (warren perf --help)."""
+    from warren.perf.command import perf
+
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command.command()(perf)
+    command(args=context.args, prog_name="warren perf")
+
+
+def _settings(
+    config: Path | None,
+    data_dir: str | None,
+    amqp: str | None,
+    amqps: str | None,
+    http: str | None,
+    metadata_url: str | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> Settings:
+    flags = {
+        "data_dir": data_dir,
+        "amqp": amqp,
+        "amqps": amqps,
+        "http": http,
+        "metadata_url": metadata_url,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+    return load_settings(flags, os.environ, config)
