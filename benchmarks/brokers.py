@@ -5,19 +5,23 @@
 2. Every broker gets free loopback ports and a data directory of its own; `stop` keeps the directory, so that
    it can be started again on its data.
 3. A broker confined to one core is started confined, so that it sizes itself for one core.
+4. A paused broker (SIGSTOP to all its processes) uses no CPU; `stop` resumes it first.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from benchmarks import rabbitmq
 from warren.perf.client import Address, BrokerError, Connection
+from warren.perf.process_stats import descendants
 
 _START_S: Final = 90.0
 _LOOK_S: Final = 0.002
@@ -90,8 +94,22 @@ class Broker:
     def stop(self) -> None:
         """Stop the program, keep its data."""
         if self._server is not None:
+            self.resume()
             self._server.stop()
             self._server = None
+
+    def pause(self) -> None:
+        """Freeze the broker: what waits for its turn must not disturb what is measured."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in descendants(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def maybe_death(self) -> str | None:
         """Return how the broker ended and what it said last, None while it runs."""

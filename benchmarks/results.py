@@ -2,7 +2,7 @@
 
 1. A ratio is taken within one round, and the median over the rounds is shown: rounds differ more than brokers
    do when a machine is disturbed.
-2. Where RabbitMQ ran in two placements, each ratio uses the figure that is better for RabbitMQ.
+2. Where brokers ran in two placements, a figure is the better one of the two, for either broker.
 3. A case that failed is a miss and is shown with its error. Nothing is left out.
 """
 
@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks import cases
 
-_WARREN: Final = "Warren"
-_BASELINE: Final = "Warren, baseline"
-_RABBIT: Final = "RabbitMQ"
+WARREN: Final = "Warren"
+BASELINE: Final = "Baseline"
+RABBIT: Final = "RabbitMQ"
 
 
 @dataclass
@@ -104,29 +104,29 @@ Figure = Callable[[dict[str, Any]], float]
 Best = Callable[[list[float]], float]
 
 
+Rounds = list[dict[str, Any]]
+
+
 class _Comparison:
-    """One load: Warren's rounds against RabbitMQ's, and against a baseline if there was one."""
+    """One load: the rounds of Warren and of RabbitMQ, and of a baseline if there was one, in each placement."""
 
-    def __init__(self, case: cases.Case, by_broker: dict[str, list[dict[str, Any]]]) -> None:
+    def __init__(self, case: cases.Case, by_broker: dict[str, Rounds]) -> None:
         self.case = case
-        self.warren = by_broker.get(_WARREN, [])
-        self.baseline = by_broker.get(_BASELINE, [])
-        self.rabbits = [rounds for name, rounds in by_broker.items() if name.startswith(_RABBIT)]
-        lengths = {len(rounds) for rounds in [self.warren, *self.rabbits]}
-        self.complete = bool(self.warren and self.rabbits and len(lengths) == 1)
+        self.warren = [rounds for name, rounds in by_broker.items() if name.startswith(WARREN)]
+        self.rabbit = [rounds for name, rounds in by_broker.items() if name.startswith(RABBIT)]
+        self.baseline = [rounds for name, rounds in by_broker.items() if name.startswith(BASELINE)]
 
-    def ours(self, figure: Figure) -> float:
-        return median([figure(found) for found in self.warren])
+    @staticmethod
+    def of(side: list[Rounds], figure: Figure, best: Best) -> float:
+        """Return the better placement's median over the rounds."""
+        return best([median([figure(found) for found in rounds]) for rounds in side])
 
-    def theirs(self, figure: Figure, best: Best) -> float:
-        return best([median([figure(found) for found in rounds]) for rounds in self.rabbits])
-
-    def ratio(self, figure: Figure, best: Best) -> float:
-        """Return the median over the rounds of ours to the better of theirs (1, 2)."""
+    def ratio(self, against: list[Rounds], figure: Figure, best: Best) -> float:
+        """Return the median over the rounds of ours to theirs, of each the better placement (1, 2)."""
         ratios = []
-        for turn, ours in enumerate(self.warren):
-            theirs = best([figure(rounds[turn]) for rounds in self.rabbits])
-            ratios.append(figure(ours) / max(theirs, 1e-9))
+        for turn in range(min(len(rounds) for rounds in [*self.warren, *against])):
+            ours, theirs = (best([figure(rounds[turn]) for rounds in side]) for side in (self.warren, against))
+            ratios.append(ours / max(theirs, 1e-9))
         return median(ratios)
 
 
@@ -186,11 +186,14 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
         "published and not yet received.",
         "CPU is user + system of the broker's process tree, per message received. Throughput is messages received.",
     ]
-    if any(name.startswith(_RABBIT) for name in measured.products):
+    if machine.cores > 1:
+        lines.append(
+            "Placement: every broker runs confined to one core with the load tool on the other, and again with "
+            "neither confined. Figures and ratios take the better placement of each broker: mostly CPU from the "
+            "first, RabbitMQ's throughput from the second. Brokers waiting for their turn are frozen."
+        )
+    if RABBIT in measured.products:
         lines += [
-            "Placement: Warren on one core, the load tool on the other. RabbitMQ runs twice: placed in the "
-            "same way, and unconfined together with the tool. Each comparison takes whichever figure is "
-            "better for RabbitMQ: mostly CPU from the first, throughput from the second.",
             "Memory, start-up and declarations: neither broker is confined.",
             "RabbitMQ as Debian ships it: no plugins, no configuration file, the package's Erlang flags "
             "(with which idle schedulers do not spin).",
@@ -211,24 +214,24 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
             continue
         cpu, speed = partial(cpu_us, case), partial(rate, case)
         theirs = ["-"] * 8
-        if one.complete:
-            cpu_ratio, speed_ratio = one.ratio(cpu, min), one.ratio(speed, max)
+        if one.rabbit:
+            cpu_ratio, speed_ratio = one.ratio(one.rabbit, cpu, min), one.ratio(one.rabbit, speed, max)
             target = case.cpu_at_most
             theirs = [
-                f"{one.theirs(cpu, min):.2f}",
+                f"{one.of(one.rabbit, cpu, min):.2f}",
                 _fraction(cpu_ratio),
                 "" if target is None else _fraction(target),
                 "" if target is None else page.verdict(reached=cpu_ratio <= target),
-                f"{one.theirs(speed, max):,.0f}",
+                f"{one.of(one.rabbit, speed, max):,.0f}",
                 f"{speed_ratio:.2f}",
                 page.verdict(reached=speed_ratio > 1),
-                _milliseconds(case, max(one.rabbits, key=lambda rounds: median([speed(found) for found in rounds]))),
+                _milliseconds(case, one.rabbit),
             ]
-        tool = max(found["tool_cpu_share"] for found in one.warren)
+        tool = max(found["tool_cpu_share"] for rounds in one.warren for found in rounds)
         rows.append(
             [
-                *(case.title, f"{one.ours(cpu):.2f}", *theirs[:4]),
-                *(f"{one.ours(speed):,.0f}", *theirs[4:7]),
+                *(case.title, f"{one.of(one.warren, cpu, min):.2f}", *theirs[:4]),
+                *(f"{one.of(one.warren, speed, max):,.0f}", *theirs[4:7]),
                 *(_milliseconds(case, one.warren), theirs[7], f"{tool:.0%}"),
             ]
         )
@@ -252,7 +255,9 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
     )
 
 
-def _milliseconds(case: cases.Case, rounds: list[dict[str, Any]]) -> str:
+def _milliseconds(case: cases.Case, side: list[Rounds]) -> str:
+    """Write p50 and p99 of the placement with the higher throughput."""
+    rounds = max(side, key=lambda rounds: median([rate(case, one) for one in rounds]))
     percentiles = (median([latency_us(case, percentile, one) for one in rounds]) for percentile in ("p50", "p99"))
     return " / ".join(f"{microseconds / 1000:,.1f}" for microseconds in percentiles)
 
@@ -268,14 +273,17 @@ def _latencies(page: _Page, found: list[_Comparison]) -> None:
         cells = [one.case.title]
         for percentile in ("p50", "p99"):
             figure = partial(latency_us, one.case, percentile)
-            cells.append(f"{one.ours(figure):,.0f}")
-            if one.complete:
-                ratio = one.ratio(figure, min)
-                cells += [f"{one.theirs(figure, min):,.0f}", f"{ratio:.2f}", page.verdict(reached=ratio <= 1)]
+            cells.append(f"{one.of(one.warren, figure, min):,.0f}")
+            if one.rabbit:
+                ratio = one.ratio(one.rabbit, figure, min)
+                theirs = f"{one.of(one.rabbit, figure, min):,.0f}"
+                cells += [theirs, f"{ratio:.2f}", page.verdict(reached=ratio <= 1)]
             else:
                 cells += ["-"] * 3
         cpu = partial(cpu_us, one.case)
-        rows.append([*cells, f"{one.ours(cpu):.1f}", f"{one.theirs(cpu, min):.1f}" if one.complete else "-"])
+        cells.append(f"{one.of(one.warren, cpu, min):.1f}")
+        cells.append(f"{one.of(one.rabbit, cpu, min):.1f}" if one.rabbit else "-")
+        rows.append(cells)
     header = ["Load", "p50 µs: Warren", "RabbitMQ", "ratio", "", "p99 µs: Warren", "RabbitMQ", "ratio", ""]
     page.text("## Latency")
     page.table([*header, "CPU µs: Warren", "RabbitMQ"], rows)
@@ -343,8 +351,8 @@ def _standing(page: _Page, measured: Measured) -> None:
         by_broker = measured.standing.get(row.case)
         if by_broker is None:
             continue
-        ours = by_broker.get(_WARREN, {}).get(row.key)
-        theirs = next((found[row.key] for name, found in by_broker.items() if name.startswith(_RABBIT)), None)
+        ours = by_broker.get(WARREN, {}).get(row.key)
+        theirs = next((found[row.key] for name, found in by_broker.items() if name.startswith(RABBIT)), None)
         cells = [row.title, "failed" if ours is None else f"{ours / row.unit:,.2f}", "", ""]
         if row.at_most is not None:
             cells[2:] = [
@@ -360,12 +368,12 @@ def _standing(page: _Page, measured: Measured) -> None:
 def _against_baseline(page: _Page, found: list[_Comparison]) -> None:
     rows = []
     for one in found:
+        cpu, speed = partial(cpu_us, one.case), partial(rate, one.case)
         cells = [one.case.title]
-        for figure, digits in ((partial(cpu_us, one.case), 3), (partial(rate, one.case), 0)):
-            pairs = list(zip(one.warren, one.baseline, strict=False))
-            now, before = (median([figure(found) for found in side]) for side in (one.warren, one.baseline))
-            ratio = median([figure(ours) / max(figure(theirs), 1e-9) for ours, theirs in pairs])
-            cells += [f"{now:,.{digits}f}", f"{before:,.{digits}f}", f"{ratio:.2f}"]
+        cells += [f"{one.of(side, cpu, min):,.3f}" for side in (one.warren, one.baseline)]
+        cells.append(f"{one.ratio(one.baseline, cpu, min):.2f}")
+        cells += [f"{one.of(side, speed, max):,.0f}" for side in (one.warren, one.baseline)]
+        cells.append(f"{one.ratio(one.baseline, speed, max):.2f}")
         rows.append(cells)
     if rows:
         page.text("## Against the baseline checkout")

@@ -4,9 +4,8 @@
    the machine disturbs all of them.
 2. The brokers of the loads run all the time, each with fresh data; what is not under load is idle. Memory,
    start-up and declarations get brokers of their own, fresh for each measurement.
-3. Where two cores are there, broker and load tool are confined to one each. RabbitMQ runs a second time
-   unconfined, as it is shipped, with the tool unconfined too; Warren is compared with the better of
-   RabbitMQ's two figures, each time.
+3. Where two cores are there, every broker runs in two placements: confined to one core, the load tool to the other;
+   and neither confined. A comparison takes the better figure of each broker.
 """
 
 from __future__ import annotations
@@ -36,11 +35,6 @@ _BROKER_CORE: Final = 0
 _TOOL_CORE: Final = 1
 _TOOL_S: Final = 600.0
 
-WARREN: Final = "Warren"
-BASELINE: Final = "Warren, baseline"
-RABBIT_ONE: Final = "RabbitMQ, one core"
-RABBIT_ALL: Final = "RabbitMQ, all cores"
-
 
 class ToolError(Exception):
     """The load tool failed; the text is its last line."""
@@ -65,7 +59,9 @@ class Bench:
             return
         with ExitStack() as stack:
             brokers = [stack.enter_context(started(broker)) for broker in self._load_brokers()]
-            self.measured.products.update({broker.name: broker.product for broker in brokers})
+            for broker in brokers:
+                self.measured.products[broker.name.split(",")[0]] = broker.product
+                broker.pause()
             for turn in range(self.rounds):
                 for case in wanted:
                     shift = turn % len(brokers)
@@ -73,21 +69,23 @@ class Bench:
                         self._run_load(case, broker, turn)
 
     def _load_brokers(self) -> list[Broker]:
-        core = _BROKER_CORE if results.cores() > 1 else None
-        found: list[Broker] = [
-            WarrenBroker(name, self.directory / f"load-{index}", checkout, core=core)
-            for index, (name, checkout) in enumerate(self.warren_checkouts.items())
-        ]
-        if self.rabbit_program is not None:
-            if core is not None:
-                found.append(
-                    RabbitBroker(RABBIT_ONE, self.directory / "load-rabbit-one", self.rabbit_program, core=core)
-                )
-            found.append(RabbitBroker(RABBIT_ALL, self.directory / "load-rabbit-all", self.rabbit_program, core=None))
+        placements = {"one core": _BROKER_CORE, "all cores": None} if results.cores() > 1 else {"one core": None}
+        found: list[Broker] = []
+        for placement, core in placements.items():
+            for product, checkout in self.warren_checkouts.items():
+                name = f"{product}, {placement}"
+                found.append(WarrenBroker(name, self._fresh_directory(), checkout, core=core))
+            if self.rabbit_program is not None:
+                name = f"{results.RABBIT}, {placement}"
+                found.append(RabbitBroker(name, self._fresh_directory(), self.rabbit_program, core=core))
         return found
+
+    def _fresh_directory(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self.directory))
 
     def _run_load(self, case: cases.Case, broker: Broker, turn: int) -> None:
         arguments = [*case.arguments, "--duration", f"{self.seconds:g}"]
+        broker.resume()
         try:
             found = perf(broker, arguments)
         except ToolError as error:
@@ -97,6 +95,8 @@ class Bench:
             if death:
                 broker.start()
             return
+        finally:
+            broker.pause()
         self.measured.loads.setdefault(case.name, {}).setdefault(broker.name, []).append(found)
         say(f"round {turn + 1}  {case.name:16} {broker.name:20} {results.one_line(case, found)}")
 
@@ -111,7 +111,7 @@ class Bench:
             "declare-one-by-one": partial(self._declare, "--one-by-one"),
         }
         for name in wanted:
-            for broker in self._standing_brokers(name):
+            for broker in self._standing_brokers():
                 try:
                     found = measures[name](broker)
                 except ToolError as error:
@@ -121,13 +121,13 @@ class Bench:
                 self.measured.standing.setdefault(name, {})[broker.name] = found
                 say(f"{name:25} {broker.name:20} " + "  ".join(f"{key} {value:,.2f}" for key, value in found.items()))
 
-    def _standing_brokers(self, case: str) -> list[Broker]:
+    def _standing_brokers(self) -> list[Broker]:
         found: list[Broker] = [
-            WarrenBroker(name, self.directory / f"{case}-{index}", checkout, core=None)
-            for index, (name, checkout) in enumerate(self.warren_checkouts.items())
+            WarrenBroker(name, self._fresh_directory(), checkout, core=None)
+            for name, checkout in self.warren_checkouts.items()
         ]
         if self.rabbit_program is not None:
-            found.append(RabbitBroker(RABBIT_ALL, self.directory / f"{case}-rabbit", self.rabbit_program, core=None))
+            found.append(RabbitBroker(results.RABBIT, self._fresh_directory(), self.rabbit_program, core=None))
         return found
 
     def _memory(self, broker: Broker) -> dict[str, float]:
@@ -269,9 +269,9 @@ def bench(
     program = None if warren_only else rabbitmq.maybe_install()
     if program is None and not warren_only:
         say("rabbitmq-server is not here and could not be installed: Warren is measured alone, without ratios")
-    checkouts = {WARREN: ROOT}
+    checkouts = {results.WARREN: ROOT}
     if baseline_dir is not None:
-        checkouts[BASELINE] = baseline_dir.resolve()
+        checkouts[results.BASELINE] = baseline_dir.resolve()
     machine = results.Machine.look()
     if machine.load > 0.5:
         say(f"the machine is not quiet (load {machine.load:.1f}): the figures will be worse than they are")

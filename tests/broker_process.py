@@ -94,6 +94,7 @@ class WarrenProcess:
     def spawn(self) -> None:
         """Start the process and wait for nothing."""
         assert not self.is_running()
+        self.data_directory.parent.mkdir(parents=True, exist_ok=True)
         # -P: a checkout in the working directory is not what runs.
         command = [*self._wrapper, sys.executable, "-P", "-m", "warren"]
         command += ["serve", "--data-dir", str(self.data_directory)]

@@ -34,6 +34,7 @@ __all__ = [
 URL_VARIABLE = "WARREN_TEST_AMQP_URL"
 # Generous: other suites and RabbitMQ itself may have the processors while a client waits.
 DEADLINE_S = 20.0
+POLL_S = 0.02
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

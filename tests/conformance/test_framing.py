@@ -10,7 +10,6 @@ from warren.amqp import methods as m
 from warren.amqp.codec import encode_method, frame, method_frame
 from warren.amqp.field_table import TYPE_NAMES
 from warren.amqp.methods import HEARTBEAT_FRAME, PROTOCOL_HEADER
-from warren.amqp.properties import BasicProperties
 
 from .rules import rule
 
@@ -338,11 +337,7 @@ def test_properties_travel_unchanged(client: Client) -> None:
     client.send(1, m.BasicGet(0, "q", True))
     frames = split_frames(client.take_bytes())
     assert frames[1][2] == content_header(ALL_PROPERTIES, 1)
-    assert len([name for name in vars_of(BasicProperties()) if name in ALL_PROPERTIES]) == 14
-
-
-def vars_of(properties: BasicProperties) -> list[str]:
-    return [name for name in dir(properties) if not name.startswith("_") and name != "encode"]
+    assert len(ALL_PROPERTIES) == 14
 
 
 ALL_TYPES = (
@@ -518,15 +513,14 @@ def test_a_silent_peer_is_given_up(harness: Harness) -> None:
 
 
 @rule("4.2.7", "Any octet received, half a frame included, is as good as a heartbeat.")
-@pytest.mark.parametrize("data", [HEARTBEAT_FRAME, method_frame(1, m.TxSelect())[:1]])
-def test_any_octet_shows_that_a_peer_lives(harness: Harness, data: bytes) -> None:
+def test_any_octet_shows_that_a_peer_lives(harness: Harness) -> None:
     client = beating(harness, 2)
-    for _ in range(7):
+    slow = HEARTBEAT_FRAME + method_frame(1, m.ChannelOpen(""))
+    for byte in slow:
         harness.pass_time(3.0)
-        client.feed(data if data == HEARTBEAT_FRAME else b"\x01" if client.connection.carry == b"" else b"\x00")
-        if client.connection.carry and len(client.connection.carry) > 4:
-            break
+        client.feed(bytes([byte]))
     assert not client.ended
+    client.expect(m.ChannelOpenOk, 1)
 
 
 @rule("4.2.7", "A heartbeat of 0 means none, in both directions.")

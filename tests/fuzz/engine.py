@@ -159,9 +159,7 @@ class Engine:
         if not self.clients:
             assert not broker.connections
             assert not broker.shared.unconfirmed
-            assert broker.shared.inbound_bytes == 0, (
-                f"{broker.shared.inbound_bytes} bytes of bodies lost track"
-            )
+            assert broker.shared.inbound_bytes == 0, f"{broker.shared.inbound_bytes} bytes of bodies lost track"
             for queue in self.vhost.queues.values():
                 assert queue.owner is None, f"exclusive queue {queue.name!r} outlived its connection"
                 assert queue.unacked_count == 0, f"{queue.name!r} waits for acks that nobody can send"

@@ -243,9 +243,7 @@ class Fuzzer:
         except Exception as error:
             again = f"python -m tests.fuzz --seed {self.seed} --first {self.batch}"
             last = client.last_fed if client is not None else b""
-            raise FuzzFailure(
-                f"{error!r}; again with: {again}; last fed: {last[-400:].hex(' ', 4)}"
-            ) from error
+            raise FuzzFailure(f"{error!r}; again with: {again}; last fed: {last[-400:].hex(' ', 4)}") from error
 
     def _well_behaved_client(self, choices: random.Random) -> RandomClient:
         """A first client that makes no mistake and declares what the later ones refer to."""

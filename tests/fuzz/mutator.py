@@ -200,9 +200,7 @@ class Mutator:
         if domain == "shortstr":
             return choice(TEXTS)
         if domain == "longstr":
-            return choice(
-                [b"", b"\x00", b"\x00guest\x00wrong", b"\x00\xff\x00\xff", self.choices.randbytes(20)]
-            )
+            return choice([b"", b"\x00", b"\x00guest\x00wrong", b"\x00\xff\x00\xff", self.choices.randbytes(20)])
         if domain == "table":
             return self._table(value)
         if self.choices.random() < 0.3:
@@ -237,9 +235,7 @@ class Mutator:
                 ]
                 body_bytes = self.choices.choice(sizes + HUGE_NUMBERS)
             case 1:
-                properties["headers"] = self._argument_value(
-                    "rawtable", properties.get("headers", EMPTY_TABLE)
-                )
+                properties["headers"] = self._argument_value("rawtable", properties.get("headers", EMPTY_TABLE))
             case 2:
                 properties["headers"] = encode_table(self._table(HEADERS))
             case 3:
@@ -248,9 +244,7 @@ class Mutator:
                 properties["delivery_mode"] = self.choices.choice([0, 1, 2, 3, 255])
                 properties["priority"] = self.choices.choice([0, 5, 255])
             case _:
-                name = self.choices.choice(
-                    ["expiration", "user_id", "reply_to", "message_id", "correlation_id"]
-                )
+                name = self.choices.choice(["expiration", "user_id", "reply_to", "message_id", "correlation_id"])
                 properties[name] = self.choices.choice([*TEXTS, "\udcff", "5", "+5", "-5", "315360000001"])
         return frame._replace(payload=content_header(properties, body_bytes)).encode()
 
@@ -259,9 +253,7 @@ class Mutator:
         packed = self.choices.choice([*METHODS, 0, 0x003C0000, 0xFFFFFFFF, self.choices.getrandbits(32)])
         if self.choices.random() < 0.5:
             return frame._replace(type=m.FRAME_METHOD, payload=self._any_method()).encode()
-        return frame._replace(
-            type=m.FRAME_METHOD, payload=packed.to_bytes(4, "big") + frame.payload[4:]
-        ).encode()
+        return frame._replace(type=m.FRAME_METHOD, payload=packed.to_bytes(4, "big") + frame.payload[4:]).encode()
 
     def _any_method(self) -> bytes:
         spec = self.choices.choice(list(METHODS.values()))
@@ -284,9 +276,7 @@ class Mutator:
             return self._payload_length(frame)
         for _ in range(self.choices.choice([1, 1, 1, 2, 8])):
             at = self.choices.randrange(len(payload))
-            change = self.choices.choice(
-                [0x00, 0xFF, 0x7F, 0x80, payload[at] ^ 1 << self.choices.randrange(8)]
-            )
+            change = self.choices.choice([0x00, 0xFF, 0x7F, 0x80, payload[at] ^ 1 << self.choices.randrange(8)])
             payload[at] = change if self.choices.random() < 0.7 else self.choices.randrange(256)
         return frame._replace(payload=bytes(payload)).encode()
 
@@ -311,9 +301,7 @@ class Mutator:
             case 0:
                 data[0] = self.choices.choice([0, 1, 2, 3, 4, 5, 8, 9, 0xCE, 0xFF])
             case 1:
-                data[1:3] = self.choices.choice([0, 1, 2, 3, 7, 2047, 2048, 0x8000, 0xFFFF]).to_bytes(
-                    2, "big"
-                )
+                data[1:3] = self.choices.choice([0, 1, 2, 3, 7, 2047, 2048, 0x8000, 0xFFFF]).to_bytes(2, "big")
             case 2:
                 size = len(frame.payload)
                 sizes = [

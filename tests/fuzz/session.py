@@ -89,9 +89,7 @@ def handshake(frame_max_bytes: int = FRAME_MAX_BYTES, mechanism: str = "PLAIN") 
     response = b"\x00" + USER.encode() + b"\x00" + PASSWORD.encode()
     if mechanism == "AMQPLAIN":
         response = encode_table({"LOGIN": USER, "PASSWORD": PASSWORD})[4:]
-    capabilities = dict.fromkeys(
-        ["consumer_cancel_notify", "authentication_failure_close", "connection.blocked"], True
-    )
+    capabilities = dict.fromkeys(["consumer_cancel_notify", "authentication_failure_close", "connection.blocked"], True)
     properties: Table = {"product": "fuzz", "connection_name": "a client", "capabilities": capabilities}
     return [
         method(0, m.ConnectionStartOk(properties, mechanism, response, "en_US")),
@@ -119,9 +117,7 @@ def _exchanges(channel: int) -> list[WireFrame]:
     }
     for kind, arguments in typed_arguments.items():
         calls.append(
-            m.ExchangeDeclare(
-                0, f"e.{kind}", kind, False, False, False, False, False, encode_table(arguments)
-            )
+            m.ExchangeDeclare(0, f"e.{kind}", kind, False, False, False, False, False, encode_table(arguments))
         )
     alternate = encode_table({"alternate-exchange": "e.fanout"})
     calls += [
@@ -295,9 +291,7 @@ def _small_talk(channel: int) -> list[WireFrame]:
 
 
 def _deletes(channel: int) -> list[WireFrame]:
-    queues = [
-        method(channel, m.QueueDelete(0, f"q.{name}", False, False, False)) for name in ("single", "full")
-    ]
+    queues = [method(channel, m.QueueDelete(0, f"q.{name}", False, False, False)) for name in ("single", "full")]
     return [*queues, method(channel, m.ExchangeDelete(0, "e.headers", False, False))]
 
 

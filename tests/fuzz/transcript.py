@@ -38,9 +38,7 @@ SERVER_ONLY = {
 }
 CLIENT_ONLY_REPLIES = {"connection.start-ok", "connection.tune-ok", "connection.secure-ok"}
 FROM_SERVER = SERVER_ONLY | {
-    spec.name
-    for spec in METHODS.values()
-    if spec.name.endswith("-ok") and spec.name not in CLIENT_ONLY_REPLIES
+    spec.name for spec in METHODS.values() if spec.name.endswith("-ok") and spec.name not in CLIENT_ONLY_REPLIES
 }
 
 
@@ -103,9 +101,7 @@ class Transcript:
                 self._read_method(frame.channel, _method(frame.payload))
 
     def _read_content(self, frame: Any) -> None:
-        assert (frame.type, frame.channel) == (self._expects, self._content_channel), (
-            f"content torn apart: {frame}"
-        )
+        assert (frame.type, frame.channel) == (self._expects, self._content_channel), f"content torn apart: {frame}"
         if frame.type == m.FRAME_HEADER:
             self._missing_bytes = _body_bytes(frame.payload)
         else:

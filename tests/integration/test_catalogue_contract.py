@@ -250,7 +250,14 @@ def test_deleting_a_user_deletes_its_permissions_and_nobody_elses(store: Store) 
 def test_deleting_an_exchange_deletes_bindings_from_it_and_to_it_but_not_those_of_a_queue_of_its_name(
     store: Store,
 ) -> None:
-    kept: list[MetadataChange] = [exchange("other"), queue("same"), binding("other", "same")]
+    kept: list[MetadataChange] = [
+        exchange("other"),
+        exchange("same", "v"),
+        queue("same"),
+        binding("other", "same"),
+        binding("other", "same", "exchange", vhost="v"),
+        binding("same", "same", vhost="v"),
+    ]
     store.commit(*kept, exchange("same"), binding("same", "same"), binding("other", "same", "exchange"))
     store.commit(ExchangeDelete("/", "same"))
     assert store.loaded() == kept
@@ -262,7 +269,9 @@ def test_deleting_a_queue_deletes_bindings_to_it_but_not_those_of_an_exchange_of
     kept: list[MetadataChange] = [
         exchange("other"),
         exchange("same"),
+        queue("same", "v"),
         binding("other", "same", "exchange"),
+        binding("other", "same", vhost="v"),
     ]
     store.commit(*kept, queue("same"), binding("other", "same"), binding("same", "same"))
     store.commit(QueueDelete("/", "same"))

@@ -18,9 +18,7 @@ SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure with reason 'sh
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_stop_closes_clients_with_320_and_ends_with_code_0(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_signal_to_stop_closes_clients_with_320_and_ends_with_code_0(number: signal.Signals, tmp_path: Path) -> None:
     with WarrenProcess(tmp_path) as process:
         clients = [open_wire(process) for _ in range(3)]
         halfway = WireClient(broker_at(process))

@@ -45,6 +45,7 @@ from warren.amqp.methods import FRAME_MIN_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADE
 from warren.amqp.outbox import Outbox
 from warren.channels.channel import Channel
 from warren.channels.fast_path import (
+    BASIC_PUBLISH,
     CLOSING,
     EXPECT_HEADER,
     EXPECT_METHOD,
@@ -72,7 +73,7 @@ STATE_CLOSING: Final = 6
 ENDED: Final = 7
 STATE_NAMES: Final = ("start", "starting", "securing", "tuning", "opening", "running", "closing", "closed")
 
-EARLY_FRAME_BYTES: Final = 8192
+EARLY_FRAME_BYTES: Final = 8192  # payload and frame overhead
 EARLY_FRAMES_MAX: Final = 10
 EARLY_BYTES_MAX: Final = 65536
 GATED_MAX: Final = 1000
@@ -376,6 +377,7 @@ class Connection(FastConnection):
             what = "content header for class 60" if channel.state == EXPECT_HEADER else "content body"
             kind = "content header" if channel.state == EXPECT_HEADER else "content body"
             text = f"expected {what}, got non {kind} frame instead"
+            self.at_method = BASIC_PUBLISH  # what failed is the publish that was under way
             raise ConnectionException(UNEXPECTED_FRAME, text)
         method = decode_method(data, start, end)
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes and not _settles(method):

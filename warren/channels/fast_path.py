@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be, read_i64_be
-from mypy_extensions import i64
+from librt.strings import read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i16, i64
 
 from warren.amqp.errors import (
     CHANNEL_ERROR,
@@ -244,14 +244,16 @@ class FastChannel:
         if count == 0 or self.state == CLOSING:
             return
         self.confirmed_count = self.published_count
-        frame = (
-            b"\x01"
-            + int(self.number).to_bytes(2, "big")
-            + b"\x00\x00\x00\x0d\x00\x3c\x00\x50"
-            + int(self.confirmed_count).to_bytes(8, "big")
-            + (b"\x01\xce" if count > 1 else b"\x00\xce")
-        )
-        self.ledger.outbox.write(frame)
+        outbox = self.ledger.outbox
+        outbox.touch()
+        out = outbox.writer
+        out.append(1)
+        write_i16_be(out, i16(self.number))
+        write_i32_be(out, 13)
+        write_i32_be(out, 60 << 16 | 80)
+        write_i64_be(out, self.confirmed_count)
+        out.append(1 if count > 1 else 0)
+        out.append(0xCE)
 
     # --- overridden by channels.channel ---------------------------------------------------------------------------
 
@@ -492,7 +494,7 @@ class FastConnection:
         channel.add_body(data, start, end)
 
     def frame_too_large(self, frame_type: i64, number: i64, size: i64) -> ConnectionException:
-        limit = int(self.frame_limit_bytes)
+        limit = int(self.frame_limit_bytes - FRAME_GRACE_BYTES)
         text = f"type {int(frame_type)}, {int(size)} octets: {{frame_too_large,{int(size)},{limit}}}"
         return ConnectionException(FRAME_ERROR, text)
 

@@ -35,7 +35,8 @@ def _stat_fields(pid: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
-def _descendants(root: int) -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Return ``root`` and the process ids of its children, their children and so on."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -56,7 +57,7 @@ def sample(pid: int) -> ProcessSample:
     Raises ProcessLookupError when ``pid`` is gone.
     """
     cpu_us = rss_bytes = processes = 0
-    for member in _descendants(pid):
+    for member in descendants(pid):
         try:
             fields = _stat_fields(member)
         except OSError:

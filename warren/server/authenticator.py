@@ -228,4 +228,5 @@ def _compare(record: UserPut | None, password: bytes) -> tuple[bool, PasswordHas
         return verify_password(password, stored), None
     if verify_password(password, stored):
         return True, hash_password(password)
+    verify_password(password, DUMMY_HASH)
     return False, None

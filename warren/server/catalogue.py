@@ -257,8 +257,8 @@ class Catalogue:
     def _plan(self, changes: Sequence[MetadataChange]) -> list[tuple[Executable, list[_Row]]]:
         """Turn changes into statements with their rows, as few as the order allows.
 
-        Puts of different kinds touch different tables and may change places; nothing changes places with a
-        delete of another kind.
+        Puts of different kinds touch different tables, and deletes only take away: among themselves both may
+        change places. A put and a delete may not.
         """
         steps: list[tuple[Executable, list[_Row]]] = []
         gathered: dict[type, list[_Row]] = {}
@@ -274,7 +274,7 @@ class Catalogue:
         for change in changes:
             kind = type(change)
             is_put = kind in self._puts
-            if is_put != gathering_puts or (not is_put and kind not in gathered):
+            if is_put != gathering_puts:
                 flush()
                 gathering_puts = is_put
             gathered.setdefault(kind, []).append(_row(change))

@@ -58,7 +58,20 @@ class Transport:
         assert connection is not None
         outbox = connection.outbox
         if not self._backlog:
-            self._backlog = self._take(outbox.take())
+            chunks = self._take(outbox.take())
+            if len(chunks) == 1:
+                # Nearly always: one piece, and the socket takes it whole.
+                size = self._send_whole(chunks[0])
+                if size == len(chunks[0]):
+                    if outbox.sent(size):
+                        connection.drained()
+                    if outbox.waiting_bytes() == 0:
+                        return True
+                    chunks = self._take(outbox.take())
+                elif size:
+                    outbox.sent(size)
+                    self._offset = size
+            self._backlog = chunks
         while self._backlog:
             try:
                 size = self._send_some()
@@ -73,6 +86,12 @@ class Transport:
 
     def _take(self, chunks: list[bytes]) -> list[bytes]:
         return chunks
+
+    def _send_whole(self, data: bytes) -> int:
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
 
     def _send_some(self) -> int:
         backlog = self._backlog
@@ -161,15 +180,14 @@ class TlsTransport(Transport):
             self._raw = self._raw[sent:]
 
     def receive(self) -> bytes | None:
-        data = b"" if self._incoming.pending else None
         try:
             data = self.sock.recv(TLS_RECEIVE_BYTES)
         except BlockingIOError:
-            if data is None and self._tls.pending() == 0:
-                return self._decrypt()
+            # What came right behind the handshake may still be undecrypted.
+            return self._decrypt()
         if data:
             self._incoming.write(data)
-        elif data == b"":
+        else:
             self._incoming.write_eof()
         return self._decrypt()
 

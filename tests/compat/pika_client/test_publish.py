@@ -194,7 +194,7 @@ def test_a_deeply_nested_table_is_kept(channel: BlockingChannel, names: Names) -
     queue = names.queue()
     channel.queue_declare(queue)
     nested: dict[str, Any] = {}
-    for _ in range(60):
+    for _ in range(12):
         nested = {"t": nested, "a": [nested] if len(str(nested)) < 200 else []}
     assert sent_and_received(channel, queue, BasicProperties(headers=nested)).headers == nested
 

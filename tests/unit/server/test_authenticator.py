@@ -6,6 +6,7 @@ import ast
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ import trio.testing
 
 from warren.queues.metadata import UserPut
 from warren.server import authenticator as authenticator_module
+from warren.server import passwords
 from warren.server.authenticator import CACHE_S, KDF_THREADS, Authenticator, FailureBudget
 from warren.server.passwords import SCRYPT, PasswordHash, hash_password, hash_password_for_rabbitmq
 
@@ -37,6 +39,7 @@ class Fixture:
         self.users: dict[str, UserPut] = {u.name: u for u in (ALICE, GUEST, OLD)}
         self.upgrades: list[UserPut] = []
         self.hashes = 0
+        self.scrypts = 0
         self.running = 0
         self.running_max = 0
         self.now = 0.0
@@ -55,6 +58,14 @@ class Fixture:
                     self.running -= 1
 
         monkeypatch.setattr(authenticator_module, "_compare", counted)
+        real_scrypt = passwords._scrypt
+
+        def counted_scrypt(*arguments: Any) -> bytes:
+            with self._lock:
+                self.scrypts += 1
+            return real_scrypt(*arguments)
+
+        monkeypatch.setattr(passwords, "_scrypt", counted_scrypt)
 
     def make(self) -> Authenticator:
         return Authenticator(self.users, self.upgrade, clock=lambda: self.now)
@@ -121,7 +132,7 @@ def test_every_refusal_costs_one_hash_and_the_same_delay(fixture: Fixture) -> No
         for number, (name, password, address) in enumerate(attempts, start=1):
             before = trio.current_time()
             assert not await check(name, password, address)
-            assert fixture.hashes == number
+            assert fixture.scrypts == number
             assert trio.current_time() - before >= authenticator_module.FAILURE_DELAY_S
 
     run(test)
