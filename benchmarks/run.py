@@ -26,6 +26,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, only its own folder is on the path
+
 from benchmarks import cases, rabbitmq, results
 from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, confinement
 from warren.perf.footprint import settled_sample

@@ -1,4 +1,4 @@
-"""Fuzz the engine: ``python -m tests.fuzz [--frames N] [--seed S] [--first BATCH]``, N mutated frames."""
+"""Fuzz the engine, in tests/: ``python -m fuzz [--frames N] [--seed S] [--first BATCH]``, N mutated frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _progress(fuzzer: Fuzzer) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Feed broken frames to the engine.")
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description="Feed broken frames to the engine.")
     parser.add_argument("--frames", type=int, default=1_000_000, help="mutated frames to send (%(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--first", type=int, default=0, help="batch to begin with (%(default)s)")

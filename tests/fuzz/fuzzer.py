@@ -8,7 +8,7 @@ What is asked of the broker, for every client and every byte:
 4. Memory is flat: between batches, with all topology deleted, the process is as small as after the first.
 
 Everything is drawn from the seed. A batch begins with an empty vhost and a generator of its own, so that
-``python -m tests.fuzz --seed S --first B`` plays batch B again.
+``python -m fuzz --seed S --first B``, in tests/, plays batch B again.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Fuzzer:
             self.engine.check_idle()
             self.engine.start_over()
         except Exception as error:
-            again = f"python -m tests.fuzz --seed {self.seed} --first {self.batch}"
+            again = f"python -m fuzz --seed {self.seed} --first {self.batch}"
             last = client.last_fed if client is not None else b""
             raise FuzzFailure(f"{error!r}; again with: {again}; last fed: {last[-400:].hex(' ', 4)}") from error
 

@@ -126,9 +126,7 @@ def test_noise_in_place_of_pairs_is_judged_alike(content: bytes) -> None:
 
 @thorough(100)
 @given(tagged_tables, st.integers(1, DEPTH_MAX), st.sampled_from(UNKNOWN_TAGS), st.binary(max_size=12))
-def test_an_unknown_type_tag_is_refused_at_every_depth(
-    pairs: list[Any], depth: int, tag: int, rest: bytes
-) -> None:
+def test_an_unknown_type_tag_is_refused_at_every_depth(pairs: list[Any], depth: int, tag: int, rest: bytes) -> None:
     content = b"\x01?" + bytes([tag]) + rest
     for _ in range(depth - 1):
         content = b"\x01nF" + with_length(content)

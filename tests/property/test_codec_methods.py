@@ -78,9 +78,7 @@ def test_bytes_behind_the_last_argument_are_refused(method: Any, rest: bytes) ->
 
 @thorough(100)
 @given(any_method, st.binary(max_size=8), st.binary(max_size=8))
-def test_a_method_is_read_in_place_whatever_stands_around_it(
-    method: Any, before: bytes, after: bytes
-) -> None:
+def test_a_method_is_read_in_place_whatever_stands_around_it(method: Any, before: bytes, after: bytes) -> None:
     payload = codec.encode_method(method)
     found = codec.decode_method(before + payload + after, len(before), len(before) + len(payload))
     assert exact(found) == exact(method)
@@ -111,9 +109,7 @@ def test_an_unknown_method_id_is_refused_with_503(class_id: int, method_id: int,
 @thorough(100)
 @given(any_method, shorts)
 def test_a_method_frame_is_the_frame_of_the_grammar(method: Any, channel: int) -> None:
-    assert codec.method_frame(channel, method) == Frame.build(
-        {"type": 1, "channel": channel, "payload": method}
-    )
+    assert codec.method_frame(channel, method) == Frame.build({"type": 1, "channel": channel, "payload": method})
 
 
 @thorough(100)

@@ -59,9 +59,7 @@ def assert_same_verdict(data: bytes) -> None:
 
 @thorough(250)
 @given(property_sets, shorts, shorts, longlongs)
-def test_properties_decode_as_the_grammar_says(
-    properties: Properties, cls: int, weight: int, size: int
-) -> None:
+def test_properties_decode_as_the_grammar_says(properties: Properties, cls: int, weight: int, size: int) -> None:
     data = header(properties, cls, weight, size)
     assert exact(decoded(data)) == exact(dict.fromkeys(PROPERTIES) | properties)
     assert_same_verdict(data)

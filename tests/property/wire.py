@@ -43,9 +43,7 @@ shortstrs = st.text(max_size=12) | st.builds(
 )
 blobs = st.binary(max_size=40)
 # A text of the publisher's: any bytes at all, as surrogateescape shows them.
-lenient_shortstrs = st.one_of(
-    shortstrs, st.binary(max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
-)
+lenient_shortstrs = st.one_of(shortstrs, st.binary(max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
 
 
 def signed(bits: int) -> st.SearchStrategy[int]:
@@ -202,9 +200,7 @@ def damaged(draw: st.DrawFn, payloads: st.SearchStrategy[bytes]) -> bytes:
         case "cut":
             return data[:place]
         case "replace":
-            return (
-                data[:place] + draw(st.binary(min_size=other - place, max_size=other - place)) + data[other:]
-            )
+            return data[:place] + draw(st.binary(min_size=other - place, max_size=other - place)) + data[other:]
         case "remove":
             return data[:place] + data[other:]
         case "insert":

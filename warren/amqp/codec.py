@@ -17,7 +17,7 @@ from librt.strings import (
     read_i64_be,
     write_i32_be,
 )
-from mypy_extensions import i32, i64, u8
+from mypy_extensions import i16, i32, i64, u8
 
 from warren.amqp.errors import COMMAND_INVALID, FRAME_ERROR, SYNTAX_ERROR, ConnectionException
 from warren.amqp.field_table import TableWalker, decode_table, encode_table
@@ -183,6 +183,14 @@ def encode_method(method: Any) -> bytes:
     if bit:
         out.append(u8(bits))
     return out.getvalue()
+
+
+def wire_short(number: i64) -> i16:
+    """Return the 16 bits of an unsigned `number`, a channel for instance, for ``write_i16_be``.
+
+    Above 32767 a plain ``i16(number)`` wraps when compiled and fails when interpreted.
+    """
+    return i16(number if number < 0x8000 else number - 0x10000)
 
 
 def frame(frame_type: int, channel: int, payload: bytes) -> bytes:

@@ -293,8 +293,7 @@ MethodPayload = ExprAdapter(
     Struct(
         "class_id" / Short,
         "method_id" / Short,
-        "arguments"
-        / Switch(lambda ctx: ctx.class_id << 16 | ctx.method_id, _METHOD_ARGUMENTS, default=Error),
+        "arguments" / Switch(lambda ctx: ctx.class_id << 16 | ctx.method_id, _METHOD_ARGUMENTS, default=Error),
         Terminated,
     ),
     lambda parsed, _context: parsed["arguments"],

@@ -131,6 +131,8 @@ class Result:
             "delivery_latency_us": self.delivery.summary_us(),
             "confirm_latency_us": self.confirm.summary_us(),
         }
+        if self.workload.bindings:
+            found["seed"] = self.workload.seed
         if self.process is not None:
             found["broker_cpu_share"] = round(self.cpu_us / 1e6 / seconds, 3)
             found["broker_cpu_us_per_published"] = round(self.cpu_us / max(1, self.window.published), 3)

@@ -16,7 +16,11 @@ from typing import Final
 
 # Above the largest outbox of a busy connection, whose pages are not to be faulted in anew for every flush.
 _LARGE_BLOCK_BYTES: Final = 8 << 20
-_M_MMAP_THRESHOLD: Final = -3  # from malloc.h of the GNU C library
+# Setting one threshold freezes the other at 128 KiB, and every read buffer would go back to the system and be
+# faulted in again.
+_SLACK_BYTES: Final = 8 << 20
+_M_TRIM_THRESHOLD: Final = -1  # from malloc.h of the GNU C library
+_M_MMAP_THRESHOLD: Final = -3
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # Control groups of the first version write "no limit" as a number near 2**63.
 _NO_LIMIT_BYTES: Final = 1 << 60
@@ -25,7 +29,9 @@ _NO_LIMIT_BYTES: Final = 1 << 60
 def return_large_blocks() -> bool:
     """Make freed blocks from 8 MiB on go back to the system at once. Returns whether the C library can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) == 1
+    if mallopt is None or mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) != 1:
+        return False
+    return bool(mallopt(_M_TRIM_THRESHOLD, _SLACK_BYTES) == 1)
 
 
 def resident_bytes() -> int:

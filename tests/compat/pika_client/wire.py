@@ -30,7 +30,7 @@ class WireClient:
 
     def __init__(self, broker: Broker, opened: socket.socket | None = None) -> None:
         self._broker = broker
-        self._socket = opened or socket.create_connection((broker.host, broker.port), timeout=DEADLINE_S)
+        self.socket = opened or socket.create_connection((broker.host, broker.port), timeout=DEADLINE_S)
         self._received = b""
 
     def __enter__(self) -> Self:
@@ -43,13 +43,13 @@ class WireClient:
 
     def close(self) -> None:
         """Close the socket without a word."""
-        self._socket.close()
+        self.socket.close()
 
     # sending
 
     def send_bytes(self, octets: bytes) -> None:
         """Send octets as they are."""
-        self._socket.sendall(octets)
+        self.socket.sendall(octets)
 
     def send(self, channel_number: int, method: amqp_object.Method) -> None:
         """Send one method frame."""
@@ -83,7 +83,7 @@ class WireClient:
 
     def _read_more(self) -> None:
         try:
-            octets = self._socket.recv(65536)
+            octets = self.socket.recv(65536)
         except ConnectionResetError:
             octets = b""
         if not octets:

@@ -26,9 +26,7 @@ def test_integers_are_equal_across_their_widths(received: bytes, current: bytes)
     check_argument("queue", "q", "/", "a", entry(received), entry(current))
 
 
-@pytest.mark.parametrize(
-    "value", ["text", b"\xff", True, 1.5, None, Timestamp(5), [1, "a"], {"k": {}}, 2**40]
-)
+@pytest.mark.parametrize("value", ["text", b"\xff", True, 1.5, None, Timestamp(5), [1, "a"], {"k": {}}, 2**40])
 def test_equal_arguments_pass(value: object) -> None:
     check_argument("queue", "q", "/", "a", encode_table({"a": value}), encode_table({"b": 1, "a": value}))
     check_argument("queue", "q", "/", "absent", encode_table({"a": value}), EMPTY_TABLE)
@@ -70,9 +68,7 @@ def test_different_arguments_are_refused_in_the_words_of_rabbitmq(
     with pytest.raises(ChannelException) as refusal:
         check_argument("queue", "q", "/", "a", encode_table(received), encode_table(current))
     if text is None:
-        text = (
-            "received '[{binary,<<\"x\">>},{long,1099511627776},{double,0.5},{table,[]}]' but current is '1'"
-        )
+        text = "received '[{binary,<<\"x\">>},{long,1099511627776},{double,0.5},{table,[]}]' but current is '1'"
     assert (refusal.value.reply_code, refusal.value.explanation) == (
         406,
         f"inequivalent arg 'a' for queue 'q' in vhost '/': {text}",

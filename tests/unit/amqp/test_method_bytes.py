@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from librt.strings import BytesWriter, write_i16_be
 
-from warren.amqp.codec import decode_method, encode_method, frame, method_frame
+from warren.amqp.codec import decode_method, encode_method, frame, method_frame, wire_short
 from warren.amqp.errors import ConnectionException
 from warren.amqp.methods import (
     HEARTBEAT_FRAME,
@@ -46,9 +47,7 @@ EXAMPLES: list[tuple[Any, str]] = [
     (AccessRequest("/", True, False, True, False, True), "001e 000a 012f 15"),
     # durable 2, exclusive 4, no_wait 16; arguments: {"x-expires": I 60000}
     (
-        QueueDeclare(
-            0, "q", False, True, True, False, True, bytes.fromhex("0000000f09782d65787069726573490000ea60")
-        ),
+        QueueDeclare(0, "q", False, True, True, False, True, bytes.fromhex("0000000f09782d65787069726573490000ea60")),
         "0032 000a 0000 0171 16 0000000f 09782d65787069726573 49 0000ea60",
     ),
     (QueueDeclareOk("caf\u00e9", 1, 0), "0032 000b 05636166c3a9 00000001 00000000"),
@@ -76,6 +75,13 @@ def test_a_method_has_exactly_these_bytes(method: Any, expected: str) -> None:
 
 def test_a_method_frame_is_type_channel_size_payload_end() -> None:
     assert method_frame(0x0102, TxSelect()) == bytes.fromhex("01 0102 00000004 005a000a ce")
+
+
+@pytest.mark.parametrize("number", [0, 1, 0x7FFF, 0x8000, 0xFFFF])
+def test_an_unsigned_short_is_written_as_its_sixteen_bits(number: int) -> None:
+    out = BytesWriter()
+    write_i16_be(out, wire_short(number))
+    assert out.getvalue() == number.to_bytes(2, "big")
 
 
 def test_a_body_frame_of_no_bytes_is_eight_bytes() -> None:

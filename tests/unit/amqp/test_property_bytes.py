@@ -114,9 +114,7 @@ def test_a_string_that_is_not_utf_8_keeps_its_bytes() -> None:
         (PREFIX + "2000 00000003 01ff56", 501, "Malformed UTF-8 in shortstr"),
     ],
 )
-def test_a_malformed_header_is_refused_by_scan_and_decoder_with(
-    header: str, reply_code: int, text: str
-) -> None:
+def test_a_malformed_header_is_refused_by_scan_and_decoder_with(header: str, reply_code: int, text: str) -> None:
     for read in (scan, decode):
         with pytest.raises(ConnectionException) as refusal:
             read(header)

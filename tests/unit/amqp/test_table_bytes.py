@@ -165,9 +165,7 @@ def test_find_tag_does_not_look_into_nested_tables() -> None:
 
 
 def test_without_key_keeps_order_widths_and_duplicates_of_the_rest() -> None:
-    data = with_length(
-        bytes.fromhex("0161 42 01 0162 49 00000002 0161 56 0161 42 03 0163 46 00000003 0162 56")
-    )
+    data = with_length(bytes.fromhex("0161 42 01 0162 49 00000002 0161 56 0161 42 03 0163 46 00000003 0162 56"))
     kept = with_length(bytes.fromhex("0161 42 01 0161 56 0161 42 03 0163 46 00000003 0162 56"))
     assert without_key(data, b"b") == kept
     assert without_key(kept, b"b") == kept
