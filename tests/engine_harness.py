@@ -279,6 +279,20 @@ class Client:
         assert number is None or received[0].channel == number
         return received[0].method
 
+    def pick(self, kind: type[M]) -> M:
+        """Return the first `kind` that came; everything else, deliveries for instance, stays to be taken."""
+        data = self.take_bytes()
+        at = 0
+        for frame_type, _, payload in split_frames(data):
+            end = at + 8 + len(payload)
+            if frame_type == m.FRAME_METHOD:
+                method = decode_method(payload, 0, len(payload))
+                if isinstance(method, kind):
+                    self.peer.received += data[:at] + data[end:]
+                    return method
+            at = end
+        raise AssertionError(f"no {kind.__name__} came")
+
     def nothing(self) -> None:
         """Expect that nothing came and the connection is as it was."""
         assert self.take() == []
@@ -374,12 +388,7 @@ class Client:
     ) -> str:
         """Consume and return the consumer tag; deliveries stay to be taken."""
         self.send(number, basic_consume(queue, tag, no_ack, exclusive, arguments))
-        received = self.take_bytes()
-        size = int.from_bytes(received[3:7], "big")
-        ok = decode_method(received, 7, 7 + size)
-        assert isinstance(ok, m.BasicConsumeOk), ok
-        self.peer.received[:0] = received[8 + size :]
-        return ok.consumer_tag
+        return self.pick(m.BasicConsumeOk).consumer_tag
 
     def get(self, queue: str, *, no_ack: bool = False, number: int = 1) -> Received | None:
         """Get a message, or None when the queue is empty."""

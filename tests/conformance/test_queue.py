@@ -392,6 +392,7 @@ def test_an_empty_name_means_the_last_queue(client: Client) -> None:
     client.send(1, m.BasicAck(1, False))
     assert client.call(1, m.QueuePurge(0, "", False)) == m.QueuePurgeOk(0)
     client.consume("", "t")
+    client.call(1, m.BasicCancel("t", False))
     assert client.call(1, queue_delete("", if_empty=True)) == m.QueueDeleteOk(0)
 
 

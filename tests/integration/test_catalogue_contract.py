@@ -140,6 +140,15 @@ def test_the_last_of_several_puts_in_one_batch_wins(store: Store) -> None:
     assert store.loaded() == [VhostPut("v", "9")]
 
 
+def test_bindings_come_back_in_the_order_in_which_they_were_made(store: Store) -> None:
+    # The order in which hash exchanges number their destinations: another one would move every key.
+    made = [BindingPut("/", "x", name, "queue", "1", EMPTY) for name in ("c", "a", "d", "b")]
+    store.commit(*made[:2])
+    store.commit(*made[2:])
+    store.commit(made[0])
+    assert [change for change in store.loaded() if isinstance(change, BindingPut)] == made
+
+
 def test_bindings_that_differ_in_any_of_their_five_fields_are_different(store: Store) -> None:
     bindings = [
         BindingPut("/", "x", "q", "queue", "k", EMPTY),

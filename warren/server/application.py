@@ -123,7 +123,8 @@ class Application:
             try:
                 self._broker.restore(change)
             except (AmqpError, ValueError, KeyError) as error:
-                raise StartError(f"metadata store: {change} cannot be restored: {error}") from None
+                what = f"{type(change).__name__} {getattr(change, 'name', '')}".rstrip()
+                raise StartError(f"metadata store: {what} cannot be restored: {error}") from None
             count += 1
         return count
 

@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any, Final, assert_never
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Connection,
@@ -56,6 +57,7 @@ from sqlalchemy import (
     create_engine,
     delete,
     event,
+    func,
     insert,
     inspect,
     or_,
@@ -181,6 +183,8 @@ _bindings = Table(
     _key("routing_key", LargeBinary),
     _key("arguments_digest", LargeBinary),
     _value("arguments", LargeBinary),
+    # Hash exchanges number their destinations in the order in which they were bound.
+    _value("ordinal", BigInteger),
     Index("warren_bindings_to", "vhost", "destination_type", "destination"),
 )
 
@@ -193,6 +197,7 @@ class Catalogue:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._puts = _put_statements(engine.dialect)
+        self._last_ordinal = self._read_last_ordinal()
 
     @classmethod
     def open(cls, url: str) -> Catalogue:
@@ -229,7 +234,8 @@ class Catalogue:
         for table, from_row in _LOADING_ORDER:
             try:
                 with self._engine.begin() as connection:
-                    rows = connection.execute(select(table).order_by(*table.primary_key)).all()
+                    order = [table.c.ordinal] if table is _bindings else list(table.primary_key)
+                    rows = connection.execute(select(table).order_by(*order)).all()
             except SQLAlchemyError as error:
                 raise CatalogueError(f"metadata store: {_one_line(error)}") from None
             for row in rows:
@@ -277,9 +283,17 @@ class Catalogue:
             if is_put != gathering_puts:
                 flush()
                 gathering_puts = is_put
-            gathered.setdefault(kind, []).append(_row(change))
+            row = _row(change)
+            if kind is BindingPut:
+                self._last_ordinal += 1
+                row["ordinal"] = self._last_ordinal
+            gathered.setdefault(kind, []).append(row)
         flush()
         return steps
+
+    def _read_last_ordinal(self) -> int:
+        with self._engine.begin() as connection:
+            return connection.execute(select(func.max(_bindings.c.ordinal))).scalar() or 0
 
 
 def _parse(url: str) -> URL:
@@ -422,7 +436,12 @@ def _put_statements(dialect: Dialect) -> dict[type, Executable]:
     def put(table: Table) -> Executable:
         statement = insert_for(table)
         key = list(table.primary_key)
-        values = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
+        # A binding made again keeps its place.
+        values = {
+            column.name: statement.excluded[column.name]
+            for column in table.c
+            if not column.primary_key and column.name != "ordinal"
+        }
         return statement.on_conflict_do_update(index_elements=key, set_=values)
 
     return {
