@@ -125,7 +125,7 @@ class Engine:
         for outbox in self.broker.take_dirty():
             client = self.clients.get(outbox.key)
             if client is not None and client.stalled:
-                outbox.touch()
+                self.broker.shared.dirty.append(outbox)  # `touch` would not: it was not taken
                 continue
             for chunk in outbox.take():
                 busy = True
@@ -156,6 +156,9 @@ class Engine:
         broker = self.broker
         for queue in self.vhost.queues.values():
             queue.check_invariants()
+        alive = {id(end) for ends in (self.vhost.queues, self.vhost.exchanges) for end in ends.values()}
+        for binding in self.vhost.bindings():
+            assert id(binding.destination) in alive, f"a binding to {binding.destination.name!r}, which is deleted"
         if not self.clients:
             assert not broker.connections
             assert not broker.shared.unconfirmed

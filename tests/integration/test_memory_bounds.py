@@ -243,9 +243,7 @@ def test_bodies_sent_in_part_cost_what_was_sent_and_go_with_their_connection(pro
         grown = process.resident_bytes() - before
         print(f"grown by {grown // MIB} MiB for {channels * len(part) // MIB} MiB sent")
         assert grown < 2 * channels * len(part) + 20 * MIB
-    wait_until(
-        lambda: process.resident_bytes() - before < 25 * MIB, "the memory of the bodies to be given back", 30
-    )
+    wait_until(lambda: process.resident_bytes() - before < 25 * MIB, "the memory of the bodies to be given back", 30)
 
 
 # --- the watermark ---------------------------------------------------------------------------------------------------

@@ -128,15 +128,19 @@ def test_connections_above_the_accept_rate_wait_and_are_all_served(tmp_path: Pat
 
 
 def test_more_connections_than_allowed_are_refused_with_530(tmp_path: Path) -> None:
-    with WarrenProcess(tmp_path, settings={"limits.connections_max": 2}) as process:
-        with open_wire(process), open_wire(process), WireClient(broker_at(process)) as third:
-            third.start()
-            third.start_ok()
-            third.tune()
-            third.send(0, spec.Connection.Open("/"))
-            code, text, _ = third.expect_connection_close()
-            assert code == 530
-            assert text == "NOT_ALLOWED - connection refused: node connection limit (2) is reached"
+    with (
+        WarrenProcess(tmp_path, settings={"limits.connections_max": 2}) as process,
+        open_wire(process),
+        open_wire(process),
+        WireClient(broker_at(process)) as third,
+    ):
+        third.start()
+        third.start_ok()
+        third.tune()
+        third.send(0, spec.Connection.Open("/"))
+        code, text, _ = third.expect_connection_close()
+        assert code == 530
+        assert text == "NOT_ALLOWED - connection refused: node connection limit (2) is reached"
 
 
 # --- refused logins --------------------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ def test_every_refused_login_looks_the_same(tmp_path: Path) -> None:
             for name, client in clients.items():
                 client.start()
                 client.start_ok({"authentication_failure_close": capable}, response=REFUSED[name])
-            for name, client in clients.items():
+            for client in clients.values():
                 received = b""
                 try:
                     while True:

@@ -142,6 +142,7 @@ class Connection(FastConnection):
         self.exclusive_queues: dict[str, Queue] = {}
         self._counted: bool = False
         self._early_frames: int = 0
+        self._early_bytes: int = 0  # of their payloads; what lies behind them in the buffer does not count
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
         self._gated: list[tuple[int, bytes]] = []
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
@@ -214,7 +215,8 @@ class Connection(FastConnection):
             self._closing_frame(frame_type, number, data, start, end)
             return True
         self._early_frames += 1
-        if self._early_frames > EARLY_FRAMES_MAX or self.received_bytes > EARLY_BYTES_MAX:
+        self._early_bytes += int(end - start)
+        if self._early_frames > EARLY_FRAMES_MAX or self._early_bytes > EARLY_BYTES_MAX:
             self._drop("too much data before the connection was open")
             return True
         if frame_type == 8 and number == 0:
@@ -394,6 +396,7 @@ class Connection(FastConnection):
             self.pause(PAUSED_COMMIT)
             return False
         if isinstance(method, m.ChannelClose):
+            channel.confirm()
             channel.end()
             del self.channels[int(number)]
             self.send_event(int(number), m.ChannelCloseOk())
@@ -437,6 +440,8 @@ class Connection(FastConnection):
             self.pause(PAUSED_COMMIT)
             return False
         if isinstance(method, m.ConnectionClose):
+            for channel in self.channels.values():
+                channel.confirm()
             self._end_channels()
             self.send_event(0, m.ConnectionCloseOk())
             self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})

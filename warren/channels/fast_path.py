@@ -23,12 +23,14 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i16, i64
+from mypy_extensions import i64
 
+from warren.amqp.codec import wire_short
 from warren.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
     PRECONDITION_FAILED,
+    RESOURCE_ERROR,
     UNEXPECTED_FRAME,
     AmqpError,
     ChannelException,
@@ -56,6 +58,8 @@ assert SPECIAL_PROPERTIES == HEADERS | EXPIRATION | USER_ID | REPLY_TO
 # RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
 BODY_HARD_MAX_BYTES: Final = 536870912
 EMPTY_BODY_FRAMES_MAX: Final = 16
+# What keeping one more frame of an unfinished content costs besides its bytes: many small ones add up.
+PART_OVERHEAD_BYTES: Final = 56
 # An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
 FRAME_GRACE_BYTES: Final = 8
 
@@ -81,7 +85,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.alarm: bool = False
-        self.inbound_bytes: i64 = 0  # bodies received in part
+        self.inbound_bytes: i64 = 0  # what bodies received in part cost
         self.inbound_max_bytes: i64 = 1 << 29
         self.message_max_bytes: i64 = 16777216
         self.unconfirmed: list[FastChannel] = []
@@ -110,6 +114,7 @@ class FastChannel:
         self._parts: list[bytes] = []
         self._body_bytes: i64 = 0
         self._body_received: i64 = 0
+        self._held_bytes: i64 = 0  # our share of `Shared.inbound_bytes`
         self._largest_frame: i64 = 0
         self._empty_frames: i64 = 0
 
@@ -191,22 +196,37 @@ class FastChannel:
         self._parts.append(_slice(data, start, end))
         if end - start > self._largest_frame:
             self._largest_frame = end - start
+        self._body_received = received
         if received < self._body_bytes:
-            self._body_received = received
-            self.shared.inbound_bytes += size
+            self._hold(end - start + PART_OVERHEAD_BYTES)
             return
-        self.shared.inbound_bytes -= self._body_received
-        self._body_received = 0
+        self._let_go()
         content = b"".join(self._parts)
         header_end: i64 = len(self._parts[0])
         self._parts = []
         self.state = EXPECT_METHOD
         self.complete(content, content, 0, header_end, self._body_bytes, self._largest_frame)
 
+    def _hold(self, size: i64) -> None:
+        """Count `size` bytes of a content received in part.
+
+        Raises:
+            ConnectionException: 506. New contents wait from `inbound_max_bytes` on; those that had begun cannot, and
+            at twice as much whoever adds to it has to give way.
+        """
+        shared = self.shared
+        self._held_bytes += size
+        shared.inbound_bytes += size
+        if shared.inbound_bytes > 2 * shared.inbound_max_bytes:
+            raise ConnectionException(RESOURCE_ERROR, "too much is held for messages received in part")
+
+    def _let_go(self) -> None:
+        self.shared.inbound_bytes -= self._held_bytes
+        self._held_bytes = 0
+
     def drop_content(self) -> None:
         """Forget a content received in part: the channel or its connection ends."""
-        self.shared.inbound_bytes -= self._body_received
-        self._body_received = 0
+        self._let_go()
         self._parts = []
         self.route = None
 
@@ -248,7 +268,7 @@ class FastChannel:
         outbox.touch()
         out = outbox.writer
         out.append(1)
-        write_i16_be(out, i16(self.number))
+        write_i16_be(out, wire_short(self.number))
         write_i32_be(out, 13)
         write_i32_be(out, 60 << 16 | 80)
         write_i64_be(out, self.confirmed_count)

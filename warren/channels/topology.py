@@ -12,6 +12,7 @@ from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, C
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.channel import REPLY_TO_NAME, Channel
+from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
@@ -189,13 +190,15 @@ def _exchange_bind(
     source = vhost.exchange(source_name)
     destination = vhost.exchange(destination_name)
     _authorize_topic_read(channel, source, method.routing_key)
-    _check_room_for_binding(channel, source)
+    _check_room_for_binding(channel, source, destination, method.routing_key, method.arguments)
     return vhost.bind(source, destination, method.routing_key, method.arguments)
 
 
-def _check_room_for_binding(channel: Channel, source: Exchange) -> None:
+def _check_room_for_binding(
+    channel: Channel, source: Exchange, destination: Destination, binding_key: str, arguments: bytes
+) -> None:
     limit = channel.connection.broker.limits.bindings_per_exchange_max
-    if len(source.bindings) >= limit:
+    if len(source.bindings) >= limit and (destination, binding_key, arguments) not in source.bindings:
         raise ChannelException(
             PRECONDITION_FAILED,
             f"cannot bind from exchange '{source.name}' in vhost '{channel.vhost.name}': its limit of {limit} "
@@ -289,7 +292,7 @@ def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
     queue = vhost.queue(queue_name, channel.connection)
     source = vhost.exchange(exchange_name)
     _authorize_topic_read(channel, source, routing_key)
-    _check_room_for_binding(channel, source)
+    _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
     ticket = vhost.bind(source, queue, routing_key, method.arguments)
     if not method.no_wait:
         channel.reply(m.QueueBindOk(), ticket)

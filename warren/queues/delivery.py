@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i16, i32, i64, mypyc_attr
+from mypy_extensions import i32, i64, mypyc_attr
 
+from warren.amqp.codec import wire_short
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
 from warren.queues.message import Message, patch_channel, write_frames
@@ -112,7 +113,7 @@ class DeliveryLedger:
         head = consumer.deliver_head
         tail = message.envelope.tail
         out.append(1)
-        write_i16_be(out, i16(self.channel_number))
+        write_i16_be(out, wire_short(self.channel_number))
         write_i32_be(out, i32(len(head) + len(tail) + 8))
         out.write(head)
         write_i64_be(out, tag)
@@ -133,7 +134,7 @@ class DeliveryLedger:
         out = outbox.writer
         tail = message.envelope.tail
         out.append(1)
-        write_i16_be(out, i16(self.channel_number))
+        write_i16_be(out, wire_short(self.channel_number))
         write_i32_be(out, i32(4 + 8 + 1 + len(tail) - 1 + 4))
         write_i32_be(out, 60 << 16 | 71)
         write_i64_be(out, tag)

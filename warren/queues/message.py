@@ -11,8 +11,9 @@ the cyclic collector never walks a backlog.
 from __future__ import annotations
 
 from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i16, i32, i64, mypyc_attr, u8
+from mypy_extensions import i32, i64, mypyc_attr, u8
 
+from warren.amqp.codec import wire_short
 from warren.amqp.methods import FRAME_BODY, FRAME_END, FRAME_OVERHEAD_BYTES
 
 
@@ -109,7 +110,7 @@ def write_frames(out: BytesWriter, channel: i64, header_payload: bytes, body: by
 
 def write_frame_head(out: BytesWriter, frame_type: i64, channel: i64, payload_bytes: i64) -> None:
     out.append(u8(frame_type))
-    write_i16_be(out, i16(channel))
+    write_i16_be(out, wire_short(channel))
     write_i32_be(out, i32(payload_bytes))
 
 

@@ -94,7 +94,7 @@ def test_delete_queue_spares_what_its_conditions_protect(
     assert refused.returncode != 0
     assert f"PRECONDITION_FAILED - {broker.queue(queue)} not empty" in refused.stderr.decode()
     channel.basic_consume(queue, lambda *_: None)
-    refused = tool("amqp-delete-queue", "-u", "-q", queue)
+    refused = tool("amqp-delete-queue", "--if-unused", "-q", queue)
     assert refused.returncode != 0
     assert f"PRECONDITION_FAILED - {broker.queue(queue)} in use" in refused.stderr.decode()
 

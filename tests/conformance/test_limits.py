@@ -1,0 +1,516 @@
+"""What a peer of bad will must not achieve: memory, time and names are bounded, whatever it announces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_harness import (
+    Client,
+    Harness,
+    Refusal,
+    basic_consume,
+    body_of,
+    exchange_declare,
+    publish_frames,
+    queue_declare,
+)
+from fuzz.session import content_header
+
+from warren.amqp import methods as m
+from warren.amqp.codec import encode_method, frame, method_frame
+from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.methods import HEARTBEAT_FRAME
+
+from .rules import rule
+
+PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+
+
+def frame_head(kind: int, number: int, size: int) -> bytes:
+    return bytes([kind]) + number.to_bytes(2, "big") + size.to_bytes(4, "big")
+
+
+def silently_dropped(client: Client) -> None:
+    assert client.take_bytes() == b""
+    assert client.ended
+    assert client.connection.carry == b""
+
+
+def content_head(size: int) -> bytes:
+    return frame(2, 1, content_header({}, size))
+
+
+# --- before the login -------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.pre-auth", "Before tune-ok a frame of more than 8 KiB is refused at its first 7 octets, without a word.")
+@pytest.mark.parametrize("size", [8193, 131072, 0xFFFFFFFF])
+def test_a_large_frame_is_refused_at_its_head(harness: Harness, size: int) -> None:
+    client = harness.raw_client()
+    client.start()
+    client.feed(frame_head(1, 0, size)[:6])
+    client.nothing()
+    client.feed(frame_head(1, 0, size)[6:])
+    silently_dropped(client)
+
+
+@rule("abuse.pre-auth", "Before open-ok there are at most ten frames, heartbeats included.")
+def test_the_handshake_has_at_most_ten_frames(harness: Harness) -> None:
+    client = harness.raw_client()
+    client.start()
+    client.feed(HEARTBEAT_FRAME * 10)
+    client.nothing()
+    client.feed(HEARTBEAT_FRAME)
+    silently_dropped(client)
+
+
+@rule("abuse.pre-auth", "Before open-ok there are at most 64 KiB.")
+def test_the_handshake_has_at_most_64_kib(harness: Harness) -> None:
+    client = harness.raw_client()
+    client.start()
+    heartbeat = frame(8, 0, bytes(8192))
+    client.feed(heartbeat * 7)
+    client.nothing()
+    client.feed(heartbeat)
+    silently_dropped(client)
+
+
+@rule("abuse.pre-auth", "Who has not opened a connection within 10 s is dropped, without a word.")
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_the_handshake_has_a_deadline(harness: Harness, steps: int) -> None:
+    client = harness.raw_client()
+    if steps >= 1:
+        client.start()
+    if steps == 2:
+        client.start_ok()
+        client.expect(m.ConnectionTune)
+    harness.pass_time(9.9)
+    assert not client.ended
+    harness.pass_time(0.2)
+    silently_dropped(client)
+
+
+@rule("abuse.login", "An unknown user and a wrong password get the same answer, octet for octet.")
+@pytest.mark.parametrize("capabilities", [(), ("authentication_failure_close",)])
+def test_a_refused_login_does_not_tell_why(harness: Harness, capabilities: tuple[str, ...]) -> None:
+    answers = []
+    for user, password in (("guest", b"wrong"), ("nobody", b"guest"), ("", b""), ("guest", b"")):
+        client = harness.raw_client(capabilities=capabilities)
+        client.start()
+        client.start_ok(user, password)
+        answers.append((client.take_bytes(), client.ended))
+    assert len(set(answers)) == 1
+
+
+# --- announced sizes --------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.sizes", "After tuning, a frame larger than negotiated is refused at its first 7 octets.")
+def test_a_frame_larger_than_negotiated_is_refused_at_its_head(client: Client) -> None:
+    client.feed(frame_head(3, 1, 0xFFFFFFFF))
+    refusal = client.refusal()
+    text = "FRAME_ERROR - type 3, 4294967295 octets: {frame_too_large,4294967295,131064}"
+    assert refusal == Refusal("connection", 501, text, None)
+
+
+@rule("abuse.sizes", "What is announced is not allocated: only what has come is kept.")
+def test_only_what_has_come_is_kept(client: Client, harness: Harness) -> None:
+    client.feed(PUBLISH + content_head(16 << 20))
+    assert harness.broker.shared.inbound_bytes == 0
+    client.feed(frame(3, 1, bytes(1000)) + frame_head(3, 1, 131000) + bytes(10))
+    assert 1000 <= harness.broker.shared.inbound_bytes < 1100
+    assert len(client.connection.carry) == 17
+
+
+@rule("abuse.sizes", "A body larger than configured is refused at its header, and its frames are skipped.")
+def test_a_large_body_is_refused_at_its_header(client: Client, harness: Harness) -> None:
+    client.feed(PUBLISH + content_head((16 << 20) + 1))
+    close = client.expect(m.ChannelClose)
+    text = "PRECONDITION_FAILED - message size 16777217 is larger than configured max size 16777216"
+    assert (close.reply_code, close.reply_text) == (406, text)
+    for _ in range(10):
+        client.feed(frame(3, 1, bytes(100_000)))
+    assert harness.broker.shared.inbound_bytes == 0
+    assert client.connection.carry == b""
+    client.nothing()
+
+
+@rule("abuse.sizes", "More than 16 empty body frames in a content are a framing error.")
+def test_empty_body_frames_are_limited(client: Client) -> None:
+    client.declare("q")
+    client.feed(PUBLISH + content_head(1) + frame(3, 1, b"") * 16 + frame(3, 1, b"x"))
+    assert client.declare("q").message_count == 1
+    client.feed(PUBLISH + content_head(1) + frame(3, 1, b"") * 17)
+    refusal = client.refusal()
+    text = "FRAME_ERROR - too many empty content body frames"
+    assert refusal == Refusal("connection", 501, text, m.BasicPublish)
+
+
+@rule("abuse.inbound", "Half received bodies are counted over all connections; beyond the budget publishers wait.")
+def test_half_received_bodies_have_a_budget() -> None:
+    harness = Harness(inbound_max_bytes=100_000)
+    hoarder, client = harness.channel(), harness.channel()
+    client.declare("q")
+    hoarder.feed(PUBLISH + content_head(200_000) + frame(3, 1, bytes(120_000)))
+    client.publish("", "q", b"waits")
+    client.expect(m.ConnectionBlocked)
+    assert harness.queue("q").ready_count == 0
+    hoarder.hang_up()
+    harness.pass_time(0.5)
+    client.expect(m.ConnectionUnblocked)
+    assert harness.queue("q").ready_count == 1
+
+
+@rule("abuse.inbound", "At twice the budget, who goes on with a body has to give way: 506.")
+def test_who_exceeds_the_budget_twice_is_closed() -> None:
+    harness = Harness(inbound_max_bytes=100_000)
+    first, second = harness.channel(), harness.channel()
+    for client in (first, second):
+        client.feed(PUBLISH + content_head(200_000))
+    first.feed(frame(3, 1, bytes(120_000)))
+    second.feed(frame(3, 1, bytes(120_000)))
+    text = "RESOURCE_ERROR - too much is held for messages received in part"
+    assert second.refusal() == Refusal("connection", 506, text, m.BasicPublish)
+    first.nothing()
+    assert harness.broker.shared.inbound_bytes < 125_000
+
+
+@rule("abuse.inbound", "Bodies that are never completed are forgotten with their channel or connection.")
+@pytest.mark.parametrize("how", ["error", "hang up", "forced"])
+def test_half_received_bodies_are_forgotten(client: Client, harness: Harness, how: str) -> None:
+    client.open(2)
+    client.feed(PUBLISH + content_head(2000) + frame(3, 1, bytes(1999)))
+    assert harness.broker.shared.inbound_bytes >= 1999
+    if how == "error":
+        client.feed(method_frame(2, m.BasicQos(1, 0, False)))
+    elif how == "hang up":
+        client.hang_up()
+    else:
+        harness.broker.shut_down("shutdown")
+    assert harness.broker.shared.inbound_bytes == 0
+
+
+# --- field tables -----------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int, kind: bytes = b"F") -> bytes:
+    """A table of `depth` levels, itself included; the inner ones are of `kind`."""
+    content = b""
+    for _ in range(depth - 1):
+        entry = kind + len(content).to_bytes(4, "big") + content
+        content = b"\x01k" + entry if kind == b"F" else entry
+    if kind == b"A" and content:
+        content = b"\x01k" + content
+    return len(content).to_bytes(4, "big") + content
+
+
+def many(count: int) -> bytes:
+    return (3 * count).to_bytes(4, "big") + b"\x01kV" * count
+
+
+MALFORMED = {
+    "too deep": nested(17),
+    "far too deep": nested(18_000),
+    "too deep in arrays": nested(17, b"A"),
+    "far too deep in arrays": nested(20_000, b"A"),
+    "too many entries": many(4097),
+    "too many in an array": (4 + 4 + 3 + 5000 - 4).to_bytes(4, "big") + b"\x01kA" + (5000).to_bytes(4, "big") + b"V" * 5000,
+    "a length behind the end": b"\x00\x00\x00\x0a\x01kS\xff\xff\xff\xffabc",
+    "a key behind the end": b"\x00\x00\x00\x03\xffkV",
+    "an unknown tag": b"\x00\x00\x00\x04\x01k?\x00",
+    "an empty array element": b"\x00\x00\x00\x03\x01kA",
+    "a cut integer": b"\x00\x00\x00\x05\x01kI\x00\x00",
+    "an inner table behind the end": b"\x00\x00\x00\x07\x01kF\x00\x00\x00\x09",
+}
+
+
+@rule("abuse.tables", "Tables deeper than 16, of more than 4096 entries, or with lengths that do not add up are 502.")
+@pytest.mark.parametrize("case", MALFORMED)
+@pytest.mark.parametrize("place", ["arguments", "headers", "client properties"])
+def test_malformed_tables_are_refused(harness: Harness, case: str, place: str) -> None:
+    table = MALFORMED[case]
+    if case == "too many in an array":
+        table = (len(table) - 4).to_bytes(4, "big") + table[4:]
+    if place == "client properties":
+        client = harness.raw_client()
+        client.start()
+        rest = encode_method(m.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US"))
+        client.feed(frame(1, 0, rest[:4] + table + rest[8:]))
+        silently_dropped(client)
+        return
+    client = harness.channel()
+    if place == "arguments":
+        payload = encode_method(queue_declare("q"))
+        client.feed(frame(1, 1, payload[:-4] + table))
+    else:
+        client.feed(PUBLISH + frame(2, 1, content_header({"headers": table}, 0)))
+    refusal = client.refusal()
+    assert (refusal.scope, refusal.code) == ("connection", 502)
+    assert refusal.text.startswith("SYNTAX_ERROR - malformed ")
+
+
+@rule("abuse.tables", "Tables of 16 levels and of 4096 entries are taken.")
+@pytest.mark.parametrize("table", [nested(16), nested(16, b"A"), many(4096)])
+def test_tables_within_the_limits_are_taken(client: Client, table: bytes) -> None:
+    payload = encode_method(queue_declare("q"))
+    client.feed(frame(1, 1, payload[:-4] + table))
+    client.expect(m.QueueDeclareOk)
+    client.publish("", "q", headers=table)
+    got = client.get("q")
+    assert got is not None and got.content is not None
+    assert got.content.properties.headers == table
+
+
+# --- the outbox -------------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.outbox", "Deliveries to a client that does not read stop at the limit and go on when it has caught up.")
+def test_a_slow_consumer_costs_a_limit() -> None:
+    harness = Harness(outbox_soft_bytes=50_000)
+    client, slow = harness.channel(), harness.channel()
+    client.declare("q")
+    slow.consume("q", no_ack=True)
+    slow.peer.stalled = True
+    for _ in range(40):
+        client.publish("", "q", bytes(10_000))
+    assert 50_000 < slow.connection.outbox.waiting_bytes() < 70_000
+    assert harness.queue("q").ready_count >= 34
+    harness.wake(slow.peer)
+    assert len(slow.deliveries()) == 40
+    harness.check()
+
+
+@rule("abuse.outbox", "A queue goes on for its other consumers while one does not read.")
+def test_a_slow_consumer_does_not_hold_up_others() -> None:
+    harness = Harness(outbox_soft_bytes=50_000)
+    client, slow, quick = harness.channel(), harness.channel(), harness.channel()
+    client.declare("q")
+    slow.consume("q", no_ack=True)
+    quick.consume("q", no_ack=True)
+    slow.peer.stalled = True
+    for _ in range(100):
+        client.publish("", "q", bytes(10_000))
+    assert len(quick.deliveries()) > 90
+    assert harness.queue("q").ready_count == 0
+
+
+@rule("abuse.outbox", "Who sends requests and does not take the replies is not read beyond a limit, and then again.")
+def test_who_does_not_take_replies_is_not_read() -> None:
+    harness = Harness(outbox_soft_bytes=1000, outbox_hard_bytes=2000)
+    client = harness.channel()
+    client.peer.stalled = True
+    for _ in range(500):
+        client.connection.feed(method_frame(1, m.ConfirmSelect(False)))
+    harness.settle()
+    assert client.connection.outbox.waiting_bytes() < 2100
+    assert client.connection.paused
+    harness.wake(client.peer)
+    assert len(client.take()) == 500
+    assert not client.connection.paused
+
+
+@rule("abuse.outbox", "Who publishes what comes back and does not take it is not read beyond a limit, and then again.")
+@pytest.mark.parametrize("transactional", [False, True])
+def test_returned_messages_are_bounded(transactional: bool) -> None:
+    harness = Harness(outbox_soft_bytes=10_000, outbox_hard_bytes=20_000)
+    client = harness.channel()
+    client.peer.stalled = True
+    end = method_frame(1, m.TxCommit()) if transactional else b""
+    if transactional:
+        client.connection.feed(method_frame(1, m.TxSelect()))
+    for _ in range(100):
+        client.connection.feed(publish_frames("", "nowhere", bytes(1000), mandatory=True) + end)
+    harness.settle()
+    assert client.connection.outbox.waiting_bytes() < 25_000
+    harness.wake(client.peer)
+    assert sum(isinstance(each.method, m.BasicReturn) for each in client.take()) == 100
+
+
+@rule("abuse.outbox", "Acknowledgements are taken from a client whose replies wait: they need none.")
+def test_acks_are_taken_while_replies_wait() -> None:
+    harness = Harness(outbox_soft_bytes=1000, outbox_hard_bytes=2000)
+    client, slow = harness.channel(), harness.channel()
+    client.declare("q")
+    client.publish("", "q", bytes(3000))
+    slow.peer.stalled = True
+    slow.connection.feed(method_frame(1, m.BasicGet(0, "q", False)))
+    harness.settle()
+    slow.send(1, m.BasicAck(1, False))
+    assert harness.queue("q").unacked_count == 0
+
+
+@rule("abuse.pipelining", "Not more than a thousand replies wait for commits; then the connection is not read.")
+def test_replies_that_wait_for_a_commit_are_bounded(client: Client, harness: Harness) -> None:
+    harness.hold_commits = True
+    for number in range(1500):
+        client.connection.feed(method_frame(1, queue_declare(f"q{number}", durable=True)))
+    harness.settle()
+    assert len(harness.vhost.queues) == 1000
+    harness.hold_commits = False
+    harness.settle()
+    names = [each.method.queue for each in client.take()]
+    assert names == [f"q{number}" for number in range(1500)]
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.counts", "A channel has a limited number of consumers: 530.")
+def test_consumers_of_a_channel_are_limited() -> None:
+    harness = Harness(consumers_per_channel_max=3)
+    client = harness.channel()
+    client.declare("q")
+    for _ in range(3):
+        client.consume("q")
+    refusal = client.refused(1, basic_consume("q"))
+    text = "NOT_ALLOWED - reached maximum (3) of consumers per channel"
+    assert refusal == Refusal("connection", 530, text, m.BasicConsume)
+
+
+@rule("abuse.counts", "A channel owes a limited number of acks, whatever its prefetch; every ack makes room.")
+def test_unacked_messages_of_a_channel_are_limited() -> None:
+    harness = Harness(unacked_per_channel_max=4)
+    client, other = harness.channel(), harness.channel()
+    for name in ("p", "q"):
+        client.declare(name)
+        for _ in range(5):
+            client.publish("", name)
+    other.consume("p")
+    other.consume("q")
+    assert len(other.deliveries()) == 4
+    for tag in range(1, 5):
+        other.send(1, m.BasicAck(tag, False))
+        harness.check()
+    assert len(other.deliveries()) == 4
+    other.send(1, m.BasicNack(8, True, False))
+    harness.check()
+    assert len(other.deliveries()) == 2
+
+
+@rule("abuse.counts", "A vhost has a limited number of queues: 406; existing ones may be declared again.")
+def test_queues_of_a_vhost_are_limited() -> None:
+    harness = Harness(queues_per_vhost_max=2)
+    client = harness.channel()
+    client.declare("a")
+    client.declare("b")
+    client.declare("a")
+    text = "PRECONDITION_FAILED - cannot declare queue 'c': queue limit in vhost '/' (2) is reached"
+    assert client.refused(1, queue_declare("c")) == Refusal("channel", 406, text, m.QueueDeclare)
+    client.call(1, m.QueueDelete(0, "a", False, False, False))
+    client.declare("c")
+
+
+@rule("abuse.counts", "A vhost has a limited number of exchanges: 406.")
+def test_exchanges_of_a_vhost_are_limited(harness: Harness) -> None:
+    limit = len(harness.vhost.exchanges) + 1
+    harness = Harness(exchanges_per_vhost_max=limit)
+    client = harness.channel()
+    client.declare_exchange("a")
+    client.declare_exchange("a")
+    text = f"PRECONDITION_FAILED - cannot declare exchange 'b': exchange limit in vhost '/' ({limit}) is reached"
+    assert client.refused(1, exchange_declare("b")) == Refusal("channel", 406, text, m.ExchangeDeclare)
+
+
+@rule("abuse.counts", "An exchange has a limited number of bindings: 406; existing ones may be made again.")
+def test_bindings_of_an_exchange_are_limited() -> None:
+    harness = Harness(bindings_per_exchange_max=2)
+    client = harness.channel()
+    client.declare("q")
+    client.bind("q", "amq.direct", "1")
+    client.bind("q", "amq.direct", "2")
+    client.bind("q", "amq.direct", "2")
+    refusal = client.refused(1, m.QueueBind(0, "q", "amq.direct", "3", False, EMPTY_TABLE))
+    assert (refusal.scope, refusal.code, refusal.method) == ("channel", 406, m.QueueBind)
+    client.bind("q", "amq.topic", "3")
+
+
+# --- routing ----------------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.topic", "A topic binding key has at most two #, and 128 words: 406.")
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("#.#.#", "binding key '#.#.#' has 3 '#' words, at most 2 are allowed"),
+        ("#.a.#.b.#", "binding key '#.a.#.b.#' has 3 '#' words, at most 2 are allowed"),
+        ("." * 128, "binding key has 129 words, at most 128 are allowed"),
+    ],
+)
+def test_topic_patterns_are_bounded(client: Client, key: str, text: str) -> None:
+    client.declare("q")
+    refusal = client.refused(1, m.QueueBind(0, "q", "amq.topic", key, False, EMPTY_TABLE))
+    assert refusal == Refusal("channel", 406, "PRECONDITION_FAILED - " + text, m.QueueBind)
+
+
+@rule("abuse.topic", "Patterns made to match in many ways are matched in one.")
+def test_ambiguous_patterns_match_once(client: Client) -> None:
+    client.declare("q")
+    for count in range(1, 40):
+        client.bind("q", "amq.topic", "#." + "*." * count + "#.a")
+    client.publish("amq.topic", ".".join("a" * 120))
+    assert client.declare("q").message_count == 1
+
+
+@rule("abuse.headers", "A headers binding has at most 256 arguments: 406.")
+def test_headers_bindings_are_bounded(client: Client) -> None:
+    client.declare("q")
+    arguments = encode_table({f"h{number}": None for number in range(257)})
+    refusal = client.refused(1, m.QueueBind(0, "q", "amq.headers", "", False, arguments))
+    text = "PRECONDITION_FAILED - binding has 257 arguments, at most 256 are allowed"
+    assert refusal == Refusal("channel", 406, text, m.QueueBind)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.names", "Names with control characters are refused, so that they reach no log, terminal or database.")
+@pytest.mark.parametrize("name", ["a\x00", "\x1b[2J", "a\x7f", "\x08"])
+@pytest.mark.parametrize("make", [queue_declare, exchange_declare])
+def test_control_characters_are_refused(client: Client, make: Any, name: str) -> None:
+    refusal = client.refused(1, make(name))
+    assert (refusal.scope, refusal.code) == ("channel", 406)
+    assert refusal.text.isprintable()
+
+
+@rule("abuse.names", "What the broker remembers of names it was asked for is bounded.")
+def test_caches_are_bounded(client: Client, harness: Harness) -> None:
+    principal = harness.broker.access.maybe_principal("guest", "/")
+    assert principal is not None
+    for number in range(5000):
+        client.connection.feed(publish_frames("", f"nowhere {number}"))
+        principal.may(1, f"name {number}")
+    assert len(principal.routes) <= 4096
+    assert len(principal._answers) <= 4096
+
+
+# --- reply addresses --------------------------------------------------------------------------------------------------
+
+
+@rule("abuse.reply-to", "A reply address can be sent to and nothing else: no get, purge, delete, consume, bind.")
+def test_a_reply_address_is_only_an_address(client: Client, other: Client) -> None:
+    client.consume("amq.rabbitmq.reply-to", no_ack=True)
+    other.declare("service")
+    client.publish("", "service", reply_to="amq.rabbitmq.reply-to")
+    got = other.get("service", no_ack=True)
+    assert got is not None and got.content is not None
+    address = got.content.properties.reply_to
+    assert address is not None
+    assert other.refused(1, m.BasicGet(0, address, True)).code == 404
+    assert other.refused(1, m.QueuePurge(0, address, False)).code == 404
+    assert other.refused(1, basic_consume(address, no_ack=True)).code == 404
+    assert other.refused(1, m.QueueBind(0, address, "amq.fanout", "", False, EMPTY_TABLE)).code == 403
+    assert other.call(1, m.QueueDelete(0, address, False, False, False)) == m.QueueDeleteOk(0)
+    other.publish("", address, b"reply")
+    (reply,) = client.take()
+    assert body_of(reply) == b"reply"
+
+
+@rule("abuse.reply-to", "Names made by the broker hold 128 bits that nobody can guess, new ones each.")
+def test_made_names_are_unguessable(client: Client, harness: Harness) -> None:
+    before = harness._names_given
+    names = [client.declare("").queue[-22:], client.consume("")[-22:]]
+    client.consume("amq.rabbitmq.reply-to", no_ack=True)
+    names += [name[-22:] for name in harness.vhost.reply_queues]
+    assert harness._names_given == before + 4, "two tags, a queue and a reply address"
+    assert len(set(names)) == 3

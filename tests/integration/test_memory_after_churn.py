@@ -1,0 +1,334 @@
+"""What came and went leaves nothing behind: in the engine to the object, in the process to some megabytes.
+
+The broker runs without the cyclic garbage collector, so a reference cycle is a leak. The engine is therefore driven
+with the collector off, and its objects are counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker_process import WarrenProcess, wait_until
+from compat.pika_client.wire import WireClient
+from engine_harness import Harness, content_frames
+from pika import spec
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.queues.message import Message
+
+from .peers import broker_at, open_wire, publish_frames
+
+MIB = 1 << 20
+
+# --- the engine ------------------------------------------------------------------------------------------------------
+
+Scene = Callable[[Harness], None]
+
+
+def _polite(harness: Harness) -> None:
+    client = harness.channel()
+    client.declare("q", exclusive=True)
+    client.consume("q", "tag")
+    client.publish("", "q", b"one")
+    client.publish("", "q", b"two")
+    (first, second) = client.deliveries()
+    client.send(1, m.BasicAck(first.method.delivery_tag, False))
+    client.send(1, m.BasicReject(second.method.delivery_tag, False))
+    client.call(1, m.ChannelClose(200, "", 0, 0))
+    client.open(1)
+    client.call(0, m.ConnectionClose(200, "", 0, 0))
+    client.hang_up()
+
+
+def _vanishes_with_everything_open(harness: Harness) -> None:
+    client = harness.client()
+    for number in (1, 2, 3, 4):
+        client.open(number)
+    client.call(2, m.TxSelect())
+    client.call(3, m.ConfirmSelect(False))
+    client.declare("kept")
+    client.declare("own", exclusive=True)
+    client.bind("kept", "amq.topic", "a.#")
+    client.consume("kept", "acking")
+    client.consume("own", "own", no_ack=True)
+    client.consume("amq.rabbitmq.reply-to", no_ack=True)
+    client.publish("amq.topic", "a.b", b"unacked")
+    client.publish("", "own", b"seen")
+    client.publish("", "kept", b"uncommitted", number=2)
+    client.publish("", "kept", b"confirmed", number=3)
+    begun = method_frame(4, m.BasicPublish(0, "", "kept", False, False))
+    client.feed(begun + content_frames(4, b"x" * 9000, frame_max_bytes=4096)[:5000])
+    assert len(client.take()) == 4
+    client.hang_up()
+    _delete(harness, "kept")
+
+
+def _delete(harness: Harness, *queues: str) -> None:
+    client = harness.channel()
+    for name in queues:
+        client.call(1, m.QueueDelete(0, name, False, False, False))
+    client.hang_up()
+
+
+def _channel_errors(harness: Harness) -> None:
+    client = harness.channel()
+    for call in (
+        m.QueueDeclare(0, "nowhere", True, False, False, False, False, EMPTY_TABLE),
+        m.BasicAck(77, False),
+        m.BasicGet(0, "nowhere", False),
+        m.ExchangeDeclare(0, "x", "no such type", False, False, False, False, False, EMPTY_TABLE),
+    ):
+        assert client.refused(1, call).scope == "channel"
+    client.publish("no such exchange", "", b"lost")
+    assert client.refusal().code == 404
+    client.hang_up()
+
+
+def _connection_errors(harness: Harness) -> None:
+    for data in (
+        method_frame(1, m.ChannelOpen("")),
+        b"\x01\x00\x01\x00\x00\x00\x04\x00\x00\x00\x00\xce",
+        b"\x09\x00\x01\x00\x00\x00\x00\xce",
+        b"\x01\x00\x01\xff\xff\xff\xff",
+    ):
+        client = harness.channel()
+        client.declare("own", exclusive=True)
+        client.consume("own")
+        client.feed(data)
+        assert client.refusal().scope == "connection"
+        client.hang_up()
+
+
+def _logins_that_fail(harness: Harness) -> None:
+    for speak in (
+        lambda client: client.feed(b"GET / HTTP/1.1\r\n\r\n"),
+        lambda client: client.start(),
+        lambda client: (client.start(), client.start_ok("nobody", b"wrong")),
+        lambda client: (client.start(), client.feed(b"\x01\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\xce")),
+        lambda client: (client.start(), client.send(0, m.ConnectionStartOk({}, "PLAIN", b"?", "en_US"))),
+    ):
+        client = harness.raw_client()
+        speak(client)
+        client.hang_up()
+
+
+def _consumers_whose_queue_goes(harness: Harness) -> None:
+    owner, others = harness.channel(), [harness.channel() for _ in range(3)]
+    owner.declare("single", arguments={"x-single-active-consumer": True})
+    owner.declare("temporary", auto_delete=True)
+    for number, client in enumerate(others):
+        client.consume("single", arguments={"x-priority": number})
+        client.consume("temporary")
+    for _ in range(4):
+        owner.publish("", "single", b"unacked")
+        owner.publish("", "temporary", b"unacked")
+    owner.call(1, m.QueueDelete(0, "single", False, False, False))
+    for client in [*others, owner]:
+        client.hang_up()
+
+
+def _exchanges_of_every_kind(harness: Harness) -> None:
+    client = harness.channel()
+    kinds = ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random")
+    for kind in (*kinds, "x-recent-history"):
+        client.declare_exchange(kind, kind, arguments={"alternate-exchange": "amq.fanout"})
+        client.declare(f"q {kind}")
+        client.bind(f"q {kind}", kind, "1", {"x-match": "any", "a": 1})
+        client.call(1, m.ExchangeBind(0, kind, "amq.topic", "#", False, EMPTY_TABLE))
+        client.publish(kind, "1", b"m", headers=encode_table({"a": 1, "CC": ["elsewhere"]}))
+    client.call(1, m.ExchangeBind(0, "direct", "fanout", "", False, EMPTY_TABLE))
+    client.call(1, m.ExchangeBind(0, "fanout", "direct", "", False, EMPTY_TABLE))
+    client.publish("direct", "1", b"round and round")
+    for kind in (*kinds, "x-recent-history"):
+        client.call(1, m.ExchangeDelete(0, kind, False, False))
+        client.call(1, m.QueueDelete(0, f"q {kind}", False, False, False))
+    client.hang_up()
+
+
+def _held_up(harness: Harness) -> None:
+    """Go while a commit, an alarm, or the own outbox is waited for."""
+    harness.hold_commits = True
+    client = harness.channel()
+    client.send(1, m.QueueDeclare(0, "late", False, True, False, False, False, EMPTY_TABLE))
+    client.send(1, m.BasicQos(0, 1, False))
+    client.hang_up()
+    harness.hold_commits = False
+    harness.settle()
+    harness.broker.set_alarm("low on memory")
+    client = harness.channel()
+    client.publish("", "late", b"blocked")
+    client.hang_up()
+    harness.broker.set_alarm("")
+    client = harness.channel()
+    client.peer.stalled = True
+    client.feed(b"".join(publish_frames("", "nowhere", b"x" * 60000, mandatory=True) for _ in range(800)))
+    assert client.connection.paused
+    client.hang_up()
+    _delete(harness, "late")
+
+
+def _forced_out(harness: Harness) -> None:
+    client = harness.channel()
+    client.declare("own", exclusive=True)
+    client.consume("own")
+    client.connection.force_close("a reason")
+    harness.settle()
+    assert client.refusal().code == 320
+    client.hang_up()
+    silent = harness.client(heartbeat_s=1)
+    harness.pass_time(60)
+    silent.hang_up()
+
+
+SCENES: list[Scene] = [
+    _polite,
+    _vanishes_with_everything_open,
+    _channel_errors,
+    _connection_errors,
+    _logins_that_fail,
+    _consumers_whose_queue_goes,
+    _exchanges_of_every_kind,
+    _held_up,
+    _forced_out,
+]
+
+
+def _objects_of_the_engine() -> Counter[str]:
+    return Counter(
+        type(each).__name__
+        for each in gc.get_objects()
+        if str(type(each).__module__).startswith("warren.") and not isinstance(each, type)
+    )
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__.strip("_"))
+def test_the_engine_forgets_what_is_over_without_a_collector(scene: Scene) -> None:
+    harness = Harness()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            scene(harness)
+        harness.notices.clear()
+        before, blocks_before = _objects_of_the_engine(), sys.getallocatedblocks()
+        for _ in range(30):
+            scene(harness)
+            harness.notices.clear()
+        after, blocks_after = _objects_of_the_engine(), sys.getallocatedblocks()
+        assert after - before == Counter()
+        # What the collector does not know (messages, deliveries, bytes) shows here; a cache may grow a little.
+        assert blocks_after - blocks_before < 150
+    finally:
+        gc.enable()
+        gc.collect()
+    assert not harness.broker.connections
+    assert harness.broker.shared.inbound_bytes == 0
+    assert not harness.broker.vhosts["/"].queues
+
+
+def test_a_budget_for_bodies_received_in_part_makes_new_publishes_wait_and_ends_who_exceeds_it() -> None:
+    harness = Harness(inbound_max_bytes=100_000)
+    holder, others = harness.client(), harness.channel()
+    others.declare("q")
+    rest = {}
+    for number in (1, 2, 3):
+        holder.open(number)
+        content = content_frames(number, b"x" * 90_000, frame_max_bytes=4096)
+        header_bytes = len(content_frames(number, b""))
+        # All three begin while there is room: what has begun cannot be held back any more.
+        holder.feed(method_frame(number, m.BasicPublish(0, "", "q", False, False)) + content[:header_bytes])
+        rest[number] = content[header_bytes : header_bytes + 20 * 4096]
+    holder.feed(rest[1])
+    others.publish("", "q", b"in time")
+    holder.feed(rest[2])
+    others.publish("", "q", b"waits")
+    assert [body(each) for each in harness.queue("q").peek_ready()] == [b"in time"]
+    holder.feed(rest[3])
+    refusal = holder.refusal()
+    assert (refusal.scope, refusal.code) == ("connection", 506)
+    assert harness.broker.shared.inbound_bytes == 0
+    harness.pass_time(1)
+    assert [body(each) for each in harness.queue("q").peek_ready()] == [b"in time", b"waits"]
+
+
+def body(message: Message) -> bytes:
+    return bytes(message.body())
+
+
+# --- the process -----------------------------------------------------------------------------------------------------
+
+
+def _churn_connections(process: WarrenProcess, count: int) -> None:
+    for number in range(count):
+        client = WireClient(broker_at(process))
+        client.handshake()
+        client.open_channel()
+        if number % 2:
+            client.end()
+        client.close()
+
+
+def _churn_queues(process: WarrenProcess, count: int) -> None:
+    with open_wire(process) as client:
+        for start in range(0, count, 500):
+            requests, replies = [], 0
+            for number in range(start, start + 500):
+                name = f"churned {number}"
+                durable = number % 2 == 0
+                requests += [
+                    m.QueueDeclare(0, name, False, durable, False, False, False, EMPTY_TABLE),
+                    m.QueueBind(0, name, "amq.topic", f"{name}.#", False, EMPTY_TABLE),
+                    m.QueueDelete(0, name, False, False, False),
+                ]
+            replies = len(requests)
+            sender = threading.Thread(
+                target=client.send_bytes, args=(b"".join(method_frame(1, request) for request in requests),)
+            )
+            sender.start()
+            for _ in range(replies):
+                client.next_frame()
+            sender.join()
+
+
+def _churn_messages(process: WarrenProcess, count: int) -> None:
+    body = b"m" * 100
+    with open_wire(process) as publisher, open_wire(process) as consumer:
+        consumer.send(1, spec.Queue.Declare(exclusive=False, auto_delete=True))
+        queue = consumer.expect(spec.Queue.DeclareOk, 1).queue
+        consumer.send(1, spec.Basic.Consume(queue=queue, no_ack=True, consumer_tag="c"))
+        consumer.expect(spec.Basic.ConsumeOk, 1)
+        message = publish_frames("", queue, body)
+        sender = threading.Thread(target=publisher.send_bytes, args=(message * count,))
+        deliver = method_frame(1, m.BasicDeliver("c", 1, False, "", queue))
+        publish = method_frame(1, m.BasicPublish(0, "", queue, False, False))
+        left = count * (len(deliver) + len(message) - len(publish))
+        sender.start()
+        while left:
+            left -= len(consumer.socket.recv(min(left, MIB)))
+        sender.join()
+
+
+def test_the_process_gives_back_what_connections_queues_and_messages_took(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        _churn_connections(process, 200)
+        _churn_queues(process, 500)
+        _churn_messages(process, 20_000)
+        before = process.resident_bytes()
+        grown = {}
+        for name, churn, count in (
+            ("connections", _churn_connections, 2000),
+            ("queues", _churn_queues, 5000),
+            ("messages", _churn_messages, 200_000),
+        ):
+            churn(process, count)
+            grown[name] = (process.resident_bytes() - before) / MIB
+        print(", ".join(f"after {name}: {size:+.1f} MiB" for name, size in grown.items()))
+        wait_until(lambda: process.resident_bytes() - before < 12 * MIB, f"the memory to be given back: {grown}", 20)

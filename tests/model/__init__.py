@@ -1,0 +1,1 @@
+"""Random commands against brokers and containers that are small enough to be obviously right."""

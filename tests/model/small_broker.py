@@ -1,0 +1,148 @@
+"""A broker that is obviously right: lists, searched from the start, nothing remembered that can be counted.
+
+It does not choose who gets a message. It is told what was delivered and says whether that was allowed: the oldest
+ready messages of the queue, to consumers that may have them, those of higher priority first, until nobody may have more.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+
+@dataclass(order=True)
+class Entry:
+    """A ready message: its place in the queue, its body, whether it was delivered before."""
+
+    place: int
+    body: int
+    redelivered: bool
+
+
+@dataclass(eq=False)
+class Queue:
+    name: str
+    auto_delete: bool = False
+    single_active: bool = False
+    owner: int | None = None
+    ready: list[Entry] = field(default_factory=list)
+    consumers: list[Consumer] = field(default_factory=list)
+    places: int = 0
+    deleted: bool = False
+
+    def append(self, body: int) -> None:
+        self.ready.append(Entry(self.places, body, False))
+        self.places += 1
+
+
+@dataclass(eq=False)
+class Consumer:
+    channel: Channel
+    queue: Queue
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    prefetch: int
+
+    def may_have_more(self) -> bool:
+        if self.queue.single_active and self.queue.consumers[0] is not self:
+            return False
+        if self.no_ack:
+            return True
+        held = [delivery for delivery in self.channel.held() if delivery.consumer is not None]
+        mine = sum(delivery.consumer is self for delivery in held)
+        shared = self.channel.shared_prefetch
+        return (not self.prefetch or mine < self.prefetch) and (not shared or len(held) < shared)
+
+
+@dataclass(eq=False)
+class Delivery:
+    queue: Queue
+    entry: Entry
+    consumer: Consumer | None
+
+    def put_back(self) -> None:
+        if not self.queue.deleted:
+            insort(self.queue.ready, Entry(self.entry.place, self.entry.body, True))
+
+
+@dataclass(eq=False)
+class Channel:
+    client: int
+    transactional: bool
+    tags: int = 0
+    prefetch: int = 0
+    shared_prefetch: int = 0
+    unacked: dict[int, Delivery] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    published: list[tuple[list[Queue], int, bool]] = field(default_factory=list)  # with: mandatory
+    acked: dict[int, Delivery] = field(default_factory=dict)
+    rejected: dict[int, tuple[Delivery, bool]] = field(default_factory=dict)
+
+    def held(self) -> list[Delivery]:
+        return [*self.unacked.values(), *self.acked.values(), *(each for each, _ in self.rejected.values())]
+
+    def take(self, tag: int, multiple: bool) -> dict[int, Delivery] | None:
+        """Remove what an ack names; None: the tag is unknown."""
+        if tag not in self.unacked and not (tag == 0 and multiple):
+            return None
+        named = [each for each in sorted(self.unacked) if each == tag or (multiple and (tag == 0 or each < tag))]
+        return {each: self.unacked.pop(each) for each in named}
+
+    def rollback(self) -> None:
+        self.unacked |= self.acked | {tag: delivery for tag, (delivery, _) in self.rejected.items()}
+        self.published, self.acked, self.rejected = [], {}, {}
+
+    def commit(self) -> list[int]:
+        """Make it all happen; return what nobody takes."""
+        returned = []
+        for queues, body, mandatory in self.published:
+            alive = [queue for queue in queues if not queue.deleted]
+            for queue in alive:
+                queue.append(body)
+            if mandatory and not alive:
+                returned.append(body)
+        for delivery, requeue in self.rejected.values():
+            if requeue:
+                delivery.put_back()
+        self.published, self.acked, self.rejected = [], {}, {}
+        return returned
+
+    def delivered(self, queue: Queue, entry: Entry, consumer: Consumer | None, no_ack: bool) -> int:
+        """Note a delivery and return its tag."""
+        self.tags += 1
+        if not no_ack:
+            self.unacked[self.tags] = Delivery(queue, entry, consumer)
+        return self.tags
+
+
+class SmallBroker:
+    """Queues by name, and who is bound to the one fanout exchange."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.bound: set[str] = set()
+
+    def delete(self, queue: Queue) -> list[Consumer]:
+        """Delete a queue and return the consumers that lose it."""
+        del self.queues[queue.name]
+        self.bound.discard(queue.name)
+        queue.deleted = True
+        for consumer in queue.consumers:
+            del consumer.channel.consumers[consumer.tag]
+        return queue.consumers
+
+    def cancel(self, consumer: Consumer) -> None:
+        del consumer.channel.consumers[consumer.tag]
+        consumer.queue.consumers.remove(consumer)
+        if consumer.queue.auto_delete and not consumer.queue.consumers:
+            self.delete(consumer.queue)
+
+    def close(self, channel: Channel) -> None:
+        for consumer in list(channel.consumers.values()):
+            self.cancel(consumer)
+        channel.rollback()
+        for delivery in channel.unacked.values():
+            delivery.put_back()
+        channel.unacked = {}
