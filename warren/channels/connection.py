@@ -41,7 +41,7 @@ from warren.amqp.errors import (
     reply_text,
 )
 from warren.amqp.field_table import Table, decode_table, with_length
-from warren.amqp.methods import FRAME_MIN_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADER
+from warren.amqp.methods import FRAME_MIN_BYTES, FRAME_OVERHEAD_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADER
 from warren.amqp.outbox import Outbox
 from warren.channels.channel import Channel
 from warren.channels.fast_path import (
@@ -142,7 +142,7 @@ class Connection(FastConnection):
         self.exclusive_queues: dict[str, Queue] = {}
         self._counted: bool = False
         self._early_frames: int = 0
-        self._early_bytes: int = 0  # of their payloads; what lies behind them in the buffer does not count
+        self._early_bytes: int = 0  # what lies behind them in the buffer does not count
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
         self._gated: list[tuple[int, bytes]] = []
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
@@ -215,7 +215,7 @@ class Connection(FastConnection):
             self._closing_frame(frame_type, number, data, start, end)
             return True
         self._early_frames += 1
-        self._early_bytes += int(end - start)
+        self._early_bytes += int(end - start) + FRAME_OVERHEAD_BYTES
         if self._early_frames > EARLY_FRAMES_MAX or self._early_bytes > EARLY_BYTES_MAX:
             self._drop("too much data before the connection was open")
             return True

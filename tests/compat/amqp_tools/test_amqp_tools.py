@@ -169,9 +169,7 @@ def test_a_wrong_password_is_told(broker: Broker) -> None:
 # get
 
 
-def test_get_prints_one_message_and_fails_on_an_empty_queue(
-    tool: Tool, channel: BlockingChannel, names: Names
-) -> None:
+def test_get_prints_one_message_and_fails_on_an_empty_queue(tool: Tool, channel: BlockingChannel, names: Names) -> None:
     queue = names.queue()
     channel.queue_declare(queue)
     for body in (b"first", b"second"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import amqp.exceptions
@@ -74,7 +73,7 @@ def test_heartbeats_keep_a_connection_alive(broker: Broker) -> None:
             connection.heartbeat_check(rate=2)
             try:
                 connection.drain_events(timeout=0.25)
-            except (TimeoutError, socket.timeout):
+            except TimeoutError:
                 checks += 1
             assert checks < 60
         assert connection.connected
