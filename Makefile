@@ -26,8 +26,8 @@ lint: setup-test ## ruff: lint and format check
 types: setup-test ## mypy --strict over the package and the tests
 	.venv/bin/mypy
 
-demo: setup ## feed real records through four exchange types to several consumers
-	@.venv/bin/python -m pip --quiet install $$(.venv/bin/python scripts/requirements.py demo | tail -n 2)
+demo: ## feed real records through four exchange types to several consumers (ARGS="--url amqp://…")
+	@scripts/setup demo
 	@.venv/bin/python examples/demo.py $(ARGS)
 
 bench: setup-test ## measure against RabbitMQ, write benchmarks/RESULTS.md (ARGS="--only fanout --rounds 1")

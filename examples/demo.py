@@ -335,9 +335,7 @@ def publish(
         for route in ROUTES:
             publication = publications[route.type]
             try:
-                channel.basic_publish(
-                    prefix + route.type, route.routing_key(day), body, properties, mandatory=True
-                )
+                channel.basic_publish(prefix + route.type, route.routing_key(day), body, properties, mandatory=True)
             except UnroutableError:
                 # Returned, then confirmed: no queue of this exchange wants the record.
                 publication.returned.append(day.number)
@@ -349,9 +347,7 @@ def publish(
     return publications
 
 
-def consume(
-    parameters: pika.URLParameters, prefix: str, consumption: Consumption, advance: Callable[[], None]
-) -> None:
+def consume(parameters: pika.URLParameters, prefix: str, consumption: Consumption, advance: Callable[[], None]) -> None:
     """Receive and acknowledge until the end comes."""
     subscription = consumption.subscription
     try:
@@ -406,9 +402,7 @@ def run(
     """Publish everything while the consumers consume; return what both sides saw."""
     prefix = f"demo-{uuid.uuid4().hex[:8]}-"
     channel = connection.channel()
-    consumptions = [
-        Consumption(subscription) for subscription in SUBSCRIPTIONS for _ in range(subscription.consumers)
-    ]
+    consumptions = [Consumption(subscription) for subscription in SUBSCRIPTIONS for _ in range(subscription.consumers)]
     threads = [
         threading.Thread(target=consume, args=(parameters, prefix, each, counters.received), daemon=True)
         for each in consumptions

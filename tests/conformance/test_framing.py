@@ -434,6 +434,19 @@ def test_order_holds_from_channel_to_queue_to_consumer(client: Client, other: Cl
     assert other.bodies() == numbers
 
 
+@rule("4.7", "What is published in the turn in which an ack makes room does not overtake what waits.")
+def test_a_publish_does_not_overtake_what_waits(client: Client) -> None:
+    client.declare("q")
+    client.send(1, m.BasicQos(0, 1, False))
+    client.expect(m.BasicQosOk)
+    client.consume("q")
+    for data in (b"1", b"2", b"3"):
+        client.publish("", "q", data)
+    assert client.bodies() == [b"1"]
+    client.feed(method_frame(1, m.BasicAck(1, False)) + publish_frames("", "q", b"4"))
+    assert client.bodies() == [b"2"]
+
+
 @rule("4.8.1", "A channel exception closes its channel; other channels and the connection go on.")
 def test_a_channel_exception_leaves_other_channels_alone(client: Client) -> None:
     client.open(2)

@@ -178,6 +178,16 @@ def test_a_deleted_queue_takes_nothing(client: Client, other: Client) -> None:
     assert other.declare("q").message_count == 0
 
 
+@rule("rabbitmq.tx", "A mandatory message whose queue is deleted before the commit comes back.")
+def test_a_message_for_a_deleted_queue_comes_back(client: Client, other: Client) -> None:
+    client.declare("q")
+    transactional(client)
+    client.publish("", "q", mandatory=True)
+    other.call(1, m.QueueDelete(0, "q", False, False, False))
+    client.send(1, m.TxCommit())
+    assert [type(each.method) for each in client.take()] == [m.BasicReturn, m.TxCommitOk]
+
+
 @rule("rabbitmq.tx", "Errors of a publish are told at once.")
 def test_errors_of_a_publish_are_told_at_once(client: Client) -> None:
     transactional(client)

@@ -143,7 +143,10 @@ def test_a_peer_that_does_not_read_its_get_oks_is_not_asked_for_more(process: Wa
     rounds, body = 300, b"y" * MIB
     with open_wire(process) as publisher, _small_receiver(process, channel_number=2) as getter:
         queue = _queue(publisher)
+        publisher.send(1, spec.Confirm.Select())
+        publisher.expect(spec.Confirm.SelectOk, 1)
         publisher.send_bytes(publish_frames("", queue, body))
+        publisher.expect(spec.Basic.Ack, 1)
         before = process.resident_bytes()
         requests = [
             method_frame(2, m.BasicGet(0, queue, False)) + method_frame(2, m.BasicReject(tag, True))

@@ -45,15 +45,24 @@ class Consumer:
     priority: int
     prefetch: int
 
+    def room(self) -> int:
+        """Return how many messages more this consumer may have; negative: it has too many."""
+        held = [delivery for delivery in self.channel.held() if delivery.consumer is not None]
+        mine = sum(delivery.consumer is self for delivery in held)
+        room = 1000
+        if self.prefetch:
+            room = self.prefetch - mine
+        if self.channel.shared_prefetch:
+            room = min(room, self.channel.shared_prefetch - len(held))
+        return room
+
     def may_have_more(self) -> bool:
         if self.queue.single_active and self.queue.consumers[0] is not self:
             return False
-        if self.no_ack:
-            return True
-        held = [delivery for delivery in self.channel.held() if delivery.consumer is not None]
-        mine = sum(delivery.consumer is self for delivery in held)
-        shared = self.channel.shared_prefetch
-        return (not self.prefetch or mine < self.prefetch) and (not shared or len(held) < shared)
+        return self.no_ack or self.room() > 0
+
+    def has_too_many(self) -> bool:
+        return not self.no_ack and self.room() < 0
 
 
 @dataclass(eq=False)

@@ -338,12 +338,6 @@ class Channel(FastChannel):
         name = self.queue_name(method.queue)
         self.authorize(READ, "queue", name)
         queue = self.vhost.queue(name, self.connection)
-        if queue.single_active:
-            raise ChannelException(
-                405,
-                f"cannot obtain access to locked queue '{name}' in vhost '{self.vhost.name}'. basic.get operations "
-                "are not supported by queues with single active consumer",
-            )
         if not queue.get(self.ledger, method.no_ack):
             self.reply(m.BasicGetEmpty(""))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -94,6 +95,7 @@ class Application:
     async def run(self) -> int:
         """Restore, listen, serve, stop."""
         try:
+            _raise_descriptor_limit()
             restored = self._restore()
             listeners = self._listen()
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
@@ -303,6 +305,12 @@ def _engine_limits(settings: Settings) -> Limits:
     watermark_bytes = given.memory_high_watermark.limit_bytes(total_memory_bytes())
     limits.inbound_max_bytes = max(given.max_message_bytes, min(limits.inbound_max_bytes, watermark_bytes // 4))
     return limits
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many descriptors as the system lets us have: a connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _entropy() -> bytes:

@@ -38,7 +38,7 @@ def test_a_missing_vhost_is_refused(broker: Broker) -> None:
     async def conversation() -> None:
         options: dict[str, Any] = {"login": broker.username, "password": broker.password, "virtualhost": "nowhere"}
         # aiormq wraps the close it did not expect at this point and keeps no text
-        with pytest.raises(aiormq.exceptions.InvalidFrameError, match="Connection.Close"):
+        with pytest.raises(aiormq.exceptions.InvalidFrameError, match=r"Connection\.Close"):
             await aio_pika.connect(host=broker.host, port=broker.port, **options)
 
     run(conversation())
@@ -261,10 +261,14 @@ def test_transactions_commit_and_roll_back(broker: Broker, names: Names) -> None
             queue = await channel.declare_queue(names.queue())
             async with channel.transaction():
                 await channel.default_exchange.publish(Message(b"committed"), queue.name)
-            with pytest.raises(KeyError, match="on purpose"):
+
+            async def transaction_that_fails() -> None:
                 async with channel.transaction():
                     await channel.default_exchange.publish(Message(b"rolled back"), queue.name)
                     raise KeyError("on purpose")
+
+            with pytest.raises(KeyError, match="on purpose"):
+                await transaction_that_fails()
             transaction = channel.transaction()
             await transaction.select()
             await channel.default_exchange.publish(Message(b"committed by hand"), queue.name)

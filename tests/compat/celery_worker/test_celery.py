@@ -196,25 +196,27 @@ def test_autoscale_adds_processes_under_load_and_takes_them_away(worker: Worker,
 
 
 def test_new_limits_of_autoscale_change_the_prefetch(worker: Worker, gate: Path) -> None:
-    before = worker.ask("stats")["prefetch_count"]
-    per_process = before // PROCESSES[1]
+    (least, most), per_process = PROCESSES, 4
 
-    def set_limits(most: int, least: int) -> None:
-        (answer,) = worker.app.control.autoscale(most, least, reply=True, timeout=10, limit=1)
+    def set_limits(new_most: int, new_least: int) -> None:
+        (answer,) = worker.app.control.autoscale(new_most, new_least, reply=True, timeout=10, limit=1)
         assert "ok" in answer[worker.hostname]
-        wanted = most * per_process
-        wait_until(lambda: worker.ask("stats")["prefetch_count"] == wanted, f"a prefetch of {wanted}")
+
+    def room() -> int:
+        # every scheduled task adds one to the prefetch and keeps its message
+        return int(worker.ask("stats")["prefetch_count"]) - len(worker.ask("scheduled"))
 
     def in_hand() -> int:
         return len(worker.ask("active")) + len(worker.ask("reserved"))
 
     pending = [worker.task("wait_for_late").delay(str(gate)) for _ in range(8 * per_process)]
-    wait_until(lambda: in_hand() == before, "as many tasks as the prefetch allows")
-    set_limits(6, 2)
-    wait_until(lambda: in_hand() == 6 * per_process, "as many tasks as the new prefetch allows")
+    wait_until(lambda: room() == in_hand() == most * per_process, "as many tasks as the prefetch allows")
+    set_limits(most + 2, least + 1)
+    wait_until(lambda: room() == in_hand() == (most + 2) * per_process, "as many as the new prefetch allows")
     gate.touch()
     assert [result(each) for each in pending] == ["released"] * len(pending)
-    set_limits(PROCESSES[1], PROCESSES[0])
+    set_limits(most, least)
+    wait_until(lambda: room() == most * per_process, "the old prefetch")
 
 
 # routing and delivery

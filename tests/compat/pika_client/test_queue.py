@@ -34,7 +34,8 @@ def locked(broker: Broker, queue: str) -> str:
     """The text of 405 for a queue that belongs to another connection."""
     return (
         f"RESOURCE_LOCKED - cannot obtain exclusive access to locked {broker.queue(queue)}. "
-        "It could be originally declared on another connection or the exclusive property value does not match that of the original declaration."
+        "It could be originally declared on another connection or "
+        "the exclusive property value does not match that of the original declaration."
     )
 
 

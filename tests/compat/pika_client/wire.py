@@ -31,6 +31,8 @@ class WireClient:
     def __init__(self, broker: Broker, opened: socket.socket | None = None) -> None:
         self._broker = broker
         self.socket = opened or socket.create_connection((broker.host, broker.port), timeout=DEADLINE_S)
+        # Two small frames one behind the other would wait for a delayed acknowledgement of the first.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
 
     def __enter__(self) -> Self:
