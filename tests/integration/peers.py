@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,11 +77,12 @@ def next_body(client: WireClient, method: type[Any]) -> bytes:
 class Traffic:
     """A client that sends itself a message, again whenever it comes back: shows that the broker delivers.
 
-    Runs in a thread from construction to the end of the ``with`` block; `count` is what was delivered so far.
+    Runs in a thread inside its ``with`` block, at most `per_s` times a second; `count` is what was delivered so far.
     """
 
-    def __init__(self, process: WarrenProcess) -> None:
+    def __init__(self, process: WarrenProcess, per_s: int = 500) -> None:
         self.count = 0
+        self._pause_s = 1 / per_s
         self._client = open_wire(process)
         self._client.send(1, spec.Queue.Declare(exclusive=True))
         queue = self._client.expect(spec.Queue.DeclareOk, 1).queue
@@ -107,5 +109,6 @@ class Traffic:
                 self._client.send_bytes(self._message)
                 next_body(self._client, spec.Basic.Deliver)
                 self.count += 1
+                time.sleep(self._pause_s)
         except (Ended, OSError):
             return

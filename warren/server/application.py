@@ -46,6 +46,9 @@ from warren.server.tls import ServerTls, maybe_user_of_certificate
 STOP_DEADLINE_S: Final = 10.0
 TICK_S: Final = 0.5
 MEMORY_CHECK_S: Final = 0.2
+MEMORY_CHECK_MIN_S: Final = 0.01
+# What publishers can send at most.
+FILL_BYTES_PER_S: Final = 2 << 30
 # An alarm ends this far below the watermark, so that it does not flap.
 MEMORY_CLEAR_SHARE: Final = 0.95
 COLLECT_S: Final = 60.0
@@ -185,8 +188,9 @@ class Application:
     async def _watch_memory(self) -> None:
         limit = self._settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes())
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        pause_s = MEMORY_CHECK_S
         while True:
-            await trio.sleep(MEMORY_CHECK_S)
+            await trio.sleep(pause_s)
             if self._broker.alarm_reason and trim is not None:
                 trim(0)
             resident = resident_bytes()
@@ -197,6 +201,9 @@ class Application:
             elif resident < limit * MEMORY_CLEAR_SHARE and self._broker.alarm_reason:
                 self._broker.set_alarm("")
                 self._reactor.settle()
+            # The nearer the watermark, the sooner it can be crossed.
+            left_s = (limit - resident) / FILL_BYTES_PER_S
+            pause_s = MEMORY_CHECK_S if left_s < 0 else min(max(left_s, MEMORY_CHECK_MIN_S), MEMORY_CHECK_S)
 
     async def _login(self, request: LoginRequest) -> None:
         try:
