@@ -101,8 +101,8 @@ class WarrenProcess:
         for flag, value in self.flags.items():
             command += [f"--{flag}", value]
         environment = {name: text for name, text in os.environ.items() if not name.startswith("WARREN_")}
-        for key, value in self._settings.items():
-            environment["WARREN_" + key.upper().replace(".", "_")] = str(value)
+        for key, setting in self._settings.items():
+            environment["WARREN_" + key.upper().replace(".", "_")] = str(setting)
         self._announced_from = self.out_path.stat().st_size if self.out_path.exists() else 0
         with self.out_path.open("ab") as out, self.log_path.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)

@@ -42,7 +42,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     if url:
         yield _with_server_properties(broker_from_url(url))
         return
-    process = WarrenProcess(tmp_path_factory.mktemp("warren"))
+    metadata_url: str = request.getfixturevalue("metadata_url")
+    process = WarrenProcess(tmp_path_factory.mktemp("warren"), {"metadata-url": metadata_url})
     process.start()
     try:
         yield _with_server_properties(

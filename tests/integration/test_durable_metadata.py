@@ -11,11 +11,9 @@ import random
 import select
 import signal
 import socket
-import sqlite3
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import with_length
 from warren.queues.metadata import BindingPut, ExchangePut, MetadataChange, QueuePut
-from warren.server.catalogue import Catalogue
+from warren.server.catalogue import SCHEMA_VERSION, Catalogue
 
 from .peers import Traffic, broker_at, connect, next_body, open_wire, publish_frames
 from .postgres import PostgresServer, running_postgres
@@ -390,33 +388,31 @@ def test_names_with_control_characters_are_refused_and_the_broker_goes_on(proces
         assert next_body(client, spec.Basic.GetOk) == b"found"
 
 
-def test_a_newer_schema_is_refused_in_one_line_with_exit_code_1_and_left_alone(process: WarrenProcess) -> None:
-    process.start()
-    with connect(process) as connection:
-        connection.channel().queue_declare("kept", durable=True)
-    process.stop()
-    _set_schema_version(process, 99)
-    before = process.log()
-    process.spawn()
-    assert process.wait() == 1
-    said = process.log().removeprefix(before)
-    assert said.count("\n") == 1
-    assert said.startswith("warren: metadata store ")
-    assert "newer Warren (schema version 99, this one knows" in said
-    _set_schema_version(process, 1)
-    process.start()
-    with connect(process) as connection:
-        connection.channel().queue_declare("kept", passive=True)
+def test_a_newer_schema_in_postgresql_is_refused_in_one_line_with_exit_code_1_and_left_alone(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    url = postgres.fresh_url()
 
+    def set_version(version: int) -> None:
+        with psycopg.connect(url.replace("+psycopg", "")) as connection:
+            connection.execute(f"UPDATE warren_schema SET version = {version}".encode())
 
-def _set_schema_version(process: WarrenProcess, version: int) -> None:
-    url = process.flags.get("metadata-url")
-    if url is None:
-        with closing(sqlite3.connect(process.data_directory / "catalogue.db")) as sqlite, sqlite:
-            sqlite.execute(f"UPDATE warren_schema SET version = {version}")
-        return
-    with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        connection.execute(f"UPDATE warren_schema SET version = {version}".encode())
+    with WarrenProcess(tmp_path, flags={"metadata-url": url}) as process:
+        with connect(process) as client:
+            client.channel().queue_declare("kept", durable=True)
+        process.stop()
+        set_version(SCHEMA_VERSION + 98)
+        before = process.log()
+        process.spawn()
+        assert process.wait() == 1
+        said = process.log().removeprefix(before)
+        assert said.count("\n") == 1
+        assert said.startswith("warren: metadata store ")
+        assert f"newer Warren (schema version {SCHEMA_VERSION + 98}, this one knows {SCHEMA_VERSION})" in said
+        set_version(SCHEMA_VERSION)
+        process.start()
+        with connect(process) as client:
+            client.channel().queue_declare("kept", passive=True)
 
 
 def _has_input(client_socket: socket.socket) -> bool:

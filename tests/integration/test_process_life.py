@@ -150,6 +150,7 @@ def test_ipv6_serves_clients_and_guest_is_local_there_too(tmp_path: Path) -> Non
         client = WireClient(broker_at(process, host="::1"))
         client.handshake()
         client.end()
+        client.close()
         process.stop()
     assert "peer=[::1]:" in process.log()
 

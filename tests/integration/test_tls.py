@@ -243,13 +243,6 @@ def test_amqps_alone_serves_with_amqp_off(tmp_path: Path, identities: Identities
             client.end()
 
 
-def test_a_missing_certificate_file_is_one_line_and_exit_code_1(tmp_path: Path, identities: Identities) -> None:
-    process = _broker(tmp_path, identities, tls__certificate=tmp_path / "missing.pem")
-    process.spawn()
-    assert process.wait() == 1
-    assert process.log() == (f"warren: tls.certificate {tmp_path / 'missing.pem'}: No such file or directory\n")
-
-
 # --- reload ----------------------------------------------------------------------------------------------------------
 
 
@@ -392,7 +385,7 @@ def test_a_handshake_that_stalls_is_ended_at_its_deadline(share: float, tls_brok
 
 
 def test_a_handshake_and_a_login_that_arrive_byte_by_byte_succeed(
-    tmp_path: Path, tls_broker: WarrenProcess, identities: Identities
+    tls_broker: WarrenProcess, identities: Identities
 ) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = _context(identities).wrap_bio(incoming, outgoing, server_hostname="localhost")

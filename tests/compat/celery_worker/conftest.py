@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import kombu.pools
 import pika
 import pytest
 
@@ -81,7 +82,9 @@ def worker(
         if request.session.testsfailed > failed_before:
             sys.stderr.write(_tail(log_path))
         _end(process)
+        running.app.backend.result_consumer.stop()
         running.app.close()
+        kombu.pools.reset()
         _clean(broker, namespace)
 
 

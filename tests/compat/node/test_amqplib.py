@@ -1,13 +1,12 @@
 """Node's amqplib, the version package-lock.json pins: one script per scenario, judged here by the JSON it prints.
 
-1. amqplib is installed once per lock file into the ignored .cache folder of the checkout, never beside the sources.
+1. amqplib is installed into the ignored .cache folder of the checkout, never beside the sources.
 2. Without node and npm the tests are skipped by hand and fail under CI=true.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ import pytest
 from ..broker import DEADLINE_S, Broker, in_ci
 
 HERE = Path(__file__).parent
-CACHE = HERE.parents[2] / ".cache"
+FOLDER = HERE.parents[2] / ".cache" / "node"
 Scenario = Callable[[str], Any]
 
 
@@ -38,21 +37,24 @@ def _require(tool: str, package: str) -> str:
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """The folder amqplib is installed in."""
+    """The folder amqplib is installed in, by the set-up of `make test` or else here."""
     npm = _require("npm", "npm")
-    lock = (HERE / "package-lock.json").read_bytes()
-    folder = CACHE / f"compat-node-{hashlib.sha256(lock).hexdigest()[:16]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "installing").open("w") as turn:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "installing").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        if not (folder / "installed").exists():
+        if not _is_installed():
             for name in ("package.json", "package-lock.json"):
-                shutil.copy(HERE / name, folder / name)
+                shutil.copy(HERE / name, FOLDER / name)
             command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True)
             assert done.returncode == 0, f"npm ci failed:\n{done.stdout}{done.stderr}"
-            (folder / "installed").touch()
-    return folder / "node_modules"
+    return FOLDER / "node_modules"
+
+
+def _is_installed() -> bool:
+    copy = FOLDER / "package-lock.json"
+    installed = (FOLDER / "node_modules" / ".package-lock.json").exists()
+    return installed and copy.read_bytes() == (HERE / "package-lock.json").read_bytes()
 
 
 @pytest.fixture
