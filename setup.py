@@ -38,4 +38,6 @@ else:
     from mypyc.build import mypycify
 
     options = ["--config-file", "pyproject.toml"]
-    setup(ext_modules=mypycify(options + compiled_sources(), opt_level="3", debug_level="0", group_name="warren_engine"))
+    setup(
+        ext_modules=mypycify(options + compiled_sources(), opt_level="3", debug_level="0", group_name="warren_engine")
+    )

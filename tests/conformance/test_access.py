@@ -45,9 +45,7 @@ OPERATIONS = {
         exchange_declare("new", arguments={"alternate-exchange": "aside"}),
         (("configure", "exchange", "new"), ("read", "exchange", "new"), ("write", "exchange", "aside")),
     ),
-    "exchange.delete": Operation(
-        m.ExchangeDelete(0, "source", False, False), (("configure", "exchange", "source"),)
-    ),
+    "exchange.delete": Operation(m.ExchangeDelete(0, "source", False, False), (("configure", "exchange", "source"),)),
     "exchange.bind": Operation(exchange_binding(m.ExchangeBind), BINDS_EXCHANGE),
     "exchange.unbind": Operation(exchange_binding(m.ExchangeUnbind), BINDS_EXCHANGE),
     "queue.declare": Operation(queue_declare("new"), (("configure", "queue", "new"),)),
@@ -74,12 +72,12 @@ def topology(client: Client) -> None:
     client.declare("q")
 
 
-def only(needs: list[tuple[str, str, str]]) -> dict[str, str]:
+def only(needs: list[tuple[str, str, str]]) -> list[str]:
     """Patterns that grant these permissions and no others."""
-    patterns = {}
+    patterns = []
     for action in ACTIONS:
         names = [name.replace(".", "\\.") for needed, _, name in needs if needed == action]
-        patterns[action] = f"^({'|'.join(names)})$" if names else "^$"
+        patterns.append(f"^({'|'.join(names)})$" if names else "^$")
     return patterns
 
 
@@ -101,7 +99,7 @@ def attempt(client: Client, operation: Operation) -> Refusal | None:
 @pytest.mark.usefixtures("topology")
 def test_an_operation_needs_no_more_than_its_permissions(harness: Harness, name: str) -> None:
     operation = OPERATIONS[name]
-    harness.add_user("bob", **only(list(operation.needs)))
+    harness.add_user("bob", *only(list(operation.needs)))
     assert attempt(harness.channel("bob"), operation) is None
 
 
@@ -116,7 +114,7 @@ def test_an_operation_needs_each_of_its_permissions(harness: Harness, name: str,
     operation = OPERATIONS[name]
     needs = list(operation.needs)
     action, kind, what = needs.pop(missing)
-    harness.add_user("bob", **only(needs))
+    harness.add_user("bob", *only(needs))
     text = f"ACCESS_REFUSED - {action} access to {kind} '{what}' in vhost '/' refused for user 'bob'"
     assert attempt(harness.channel("bob"), operation) == Refusal("channel", 403, text, None)
     assert "new" not in harness.vhost.queues
@@ -147,7 +145,7 @@ def test_a_passive_declare_needs_any_permission(harness: Harness, kind: str) -> 
     operation = Operation(PASSIVE[kind], ())
     name = "q" if kind == "queue" else "source"
     for action in ACTIONS:
-        harness.add_user(action, **only([(action, kind, name)]))
+        harness.add_user(action, *only([(action, kind, name)]))
         assert attempt(harness.channel(action), operation) is None
     harness.add_user("none", "", "", "")
     text = f"ACCESS_REFUSED - configure access to {kind} '{name}' in vhost '/' refused for user 'none'"
@@ -226,7 +224,9 @@ def test_names_in_patterns_are_quoted(harness: Harness) -> None:
 
 
 def topic_refusal(action: str, key: str) -> str:
-    return f"ACCESS_REFUSED - {action} access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'bob'"
+    return (
+        f"ACCESS_REFUSED - {action} access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'bob'"
+    )
 
 
 @pytest.fixture

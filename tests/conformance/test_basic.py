@@ -104,6 +104,21 @@ def test_a_global_prefetch_is_shared(client: Client, other: Client) -> None:
     assert len(other.deliveries()) == 1, "each consumer's own limit holds as well"
 
 
+@rule("rabbitmq.basic.qos", "Room under the shared limit is for all queues, however it is made.")
+@pytest.mark.parametrize(
+    "call", [m.BasicAck(1, False), m.BasicAck(1, True), m.BasicReject(1, False), m.BasicNack(0, True, False)]
+)
+def test_room_under_a_global_prefetch_is_for_all_queues(client: Client, other: Client, call: Any) -> None:
+    fill(client, "p", 1)
+    fill(client, "q", 1)
+    qos(other, 1, whole_channel=True)
+    other.consume("p")
+    other.consume("q")
+    assert len(other.deliveries()) == 1
+    other.send(1, call)
+    assert len(other.deliveries()) == 1
+
+
 @rule("rabbitmq.basic.qos", "Limits do not hold for no-ack consumers nor for basic.get.")
 def test_prefetch_does_not_limit_no_ack_nor_get(client: Client, other: Client) -> None:
     fill(client, "q", 20)
@@ -186,7 +201,9 @@ def test_no_local_is_ignored(client: Client) -> None:
     assert client.bodies() == [b"m"]
 
 
-@rule("basic.consume.exclusive.01", "An exclusive consumer has its queue alone: 403 for it or for those who come later.")
+@rule(
+    "basic.consume.exclusive.01", "An exclusive consumer has its queue alone: 403 for it or for those who come later."
+)
 def test_an_exclusive_consumer_is_alone(client: Client, other: Client) -> None:
     client.declare("q")
     client.consume("q", "t")
@@ -268,7 +285,10 @@ def test_a_single_active_consumer(client: Client, other: Client) -> None:
     assert [(each.method.consumer_tag, body_of(each)) for each in other.deliveries()] == [("third", b"1")]
 
 
-@rule("rabbitmq.consumers.single-active", "There is no exclusive consumer, 403, beside a single active one; basic.get works.")
+@rule(
+    "rabbitmq.consumers.single-active",
+    "There is no exclusive consumer, 403, beside a single active one; basic.get works.",
+)
 def test_a_single_active_consumer_excludes_others(client: Client) -> None:
     client.declare("q", arguments={"x-single-active-consumer": True})
     text = "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
@@ -348,7 +368,9 @@ def test_an_internal_exchange_cannot_be_published_to(client: Client) -> None:
 def test_an_unroutable_mandatory_message_comes_back(client: Client) -> None:
     client.publish("amq.direct", "nowhere", b"lost")
     client.nothing()
-    client.publish("amq.direct", "nowhere", b"found", mandatory=True, correlation_id="c", headers=encode_table({"a": 1}))
+    client.publish(
+        "amq.direct", "nowhere", b"found", mandatory=True, correlation_id="c", headers=encode_table({"a": 1})
+    )
     (returned,) = client.take()
     assert returned.method == m.BasicReturn(312, "NO_ROUTE", "amq.direct", "nowhere")
     assert returned.content is not None
@@ -532,7 +554,9 @@ def test_a_delivery_names_the_publish(client: Client) -> None:
 # --- ack, nack, reject, recover ---------------------------------------------------------------------------------------
 
 
-@rule("basic.ack.multiple.exists", "A tag that is not outstanding is 406: unknown, acked before, or of a no-ack delivery.")
+@rule(
+    "basic.ack.multiple.exists", "A tag that is not outstanding is 406: unknown, acked before, or of a no-ack delivery."
+)
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("case", ["unknown", "twice", "no-ack", "huge"])
 def test_an_unknown_delivery_tag_is_refused(client: Client, case: str, multiple: bool) -> None:

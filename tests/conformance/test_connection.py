@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -300,13 +301,17 @@ def test_the_node_limits_its_connections() -> None:
 
 # --- states -----------------------------------------------------------------------------------------------------------
 
-STRANGERS = [m.ConnectionTuneOk(1, 4096, 0), m.ConnectionOpen("/", "", False), m.ConnectionStartOk({}, "PLAIN", b"", "")]
+STRANGERS = [
+    m.ConnectionTuneOk(1, 4096, 0),
+    m.ConnectionOpen("/", "", False),
+    m.ConnectionStartOk({}, "PLAIN", b"", ""),
+]
 
 
 @rule("4.8.1", "A method out of its order before open-ok costs the socket, without a word.")
 @pytest.mark.parametrize("state", ["starting", "tuning", "opening"])
 def test_the_handshake_has_one_order(harness: Harness, state: str) -> None:
-    makers = {"starting": started, "tuning": tuning, "opening": opening}
+    makers: dict[str, Callable[[Harness], Client]] = {"starting": started, "tuning": tuning, "opening": opening}
     expected = {"starting": m.ConnectionStartOk, "tuning": m.ConnectionTuneOk, "opening": m.ConnectionOpen}
     others = [*STRANGERS, m.ConnectionStart(0, 9, {}, b"", b""), m.ConnectionSecureOk(b""), m.ConnectionUnblocked()]
     for stranger in others:
@@ -363,7 +368,10 @@ def test_close_ok_means_that_everything_is_let_go(client: Client, other: Client,
     assert client.ended
 
 
-@rule("connection.close.stability", "After our close everything is discarded but close, which gets close-ok, and close-ok.")
+@rule(
+    "connection.close.stability",
+    "After our close everything is discarded but close, which gets close-ok, and close-ok.",
+)
 def test_after_close_everything_is_discarded(client: Client, harness: Harness) -> None:
     client.declare("q")
     client.send(1, m.BasicQos(1, 0, False))

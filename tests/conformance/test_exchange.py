@@ -54,9 +54,7 @@ def test_every_exchange_type_can_be_declared(client: Client, kind: str) -> None:
 
 @rule("exchange.required-instances", "Every vhost has an amq. exchange of each standard type, durable.")
 @pytest.mark.parametrize("vhost", ["/", "new"])
-@pytest.mark.parametrize(
-    ("name", "kind"), [*((f"amq.{kind}", kind) for kind in STANDARD), ("amq.match", "headers")]
-)
+@pytest.mark.parametrize(("name", "kind"), [*((f"amq.{kind}", kind) for kind in STANDARD), ("amq.match", "headers")])
 def test_every_vhost_has_the_standard_exchanges(harness: Harness, vhost: str, name: str, kind: str) -> None:
     harness.broker.administer(VhostPut("new"))
     harness.permit(USER, vhost="new")
@@ -132,7 +130,7 @@ def test_a_standard_exchange_may_be_declared_again(client: Client) -> None:
 @rule(
     "exchange.declare.exchange.syntax",
     "Any UTF-8 is a name; CR and LF are dropped.",
-    deviation="The characters of the specification are not enforced, as in RabbitMQ; control characters are refused, 406.",
+    deviation="The specification's characters are not enforced, as in RabbitMQ; control characters are refused, 406.",
 )
 def test_exchange_names_are_utf_8_without_control_characters(client: Client) -> None:
     client.declare_exchange("f\u00fcr alle: \u2603 & so/weiter")
@@ -167,9 +165,7 @@ def test_an_unknown_exchange_type_is_refused(client: Client, name: str) -> None:
         (exchange_declare("x", internal=True), "internal", "true", "false"),
     ],
 )
-def test_an_inequivalent_exchange_is_refused(
-    client: Client, call: Any, arg: str, received: str, current: str
-) -> None:
+def test_an_inequivalent_exchange_is_refused(client: Client, call: Any, arg: str, received: str, current: str) -> None:
     client.declare_exchange("x")
     client.declare_exchange("x")
     text = (
@@ -193,9 +189,7 @@ def test_only_the_alternate_exchange_is_compared(client: Client) -> None:
 @rule("rabbitmq.exchange.declare", "alternate-exchange has to be a long string: 406.")
 def test_an_alternate_exchange_is_a_string(client: Client) -> None:
     call = exchange_declare("x", arguments={"alternate-exchange": 5})
-    text = (
-        "PRECONDITION_FAILED - invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
-    )
+    text = "PRECONDITION_FAILED - invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
     refused_exchange(client, call, 406, text)
 
 
@@ -304,7 +298,9 @@ def test_exchanges_have_to_exist_to_be_bound(client: Client) -> None:
 
 
 @rule("rabbitmq.exchange.unbind", "Unbinding what is not there succeeds.")
-@pytest.mark.parametrize(("destination", "source"), [("amq.fanout", "no"), ("no", "amq.fanout"), ("amq.topic", "amq.fanout")])
+@pytest.mark.parametrize(
+    ("destination", "source"), [("amq.fanout", "no"), ("no", "amq.fanout"), ("amq.topic", "amq.fanout")]
+)
 def test_unbinding_what_is_not_bound_succeeds(client: Client, destination: str, source: str) -> None:
     assert client.call(1, exchange_unbind(destination, source)) == m.ExchangeUnbindOk()
 
@@ -432,9 +428,7 @@ HEADERS = [
 @rule("3.1.3.4", "A headers exchange compares headers with binding arguments, all or any of them.")
 @rule("rabbitmq.routing.headers", "The -with-x forms look at x- headers too; a void argument asks for presence.")
 @pytest.mark.parametrize(("arguments", "headers", "matches"), HEADERS)
-def test_a_headers_exchange_compares_headers(
-    client: Client, arguments: Table, headers: Table, matches: bool
-) -> None:
+def test_a_headers_exchange_compares_headers(client: Client, arguments: Table, headers: Table, matches: bool) -> None:
     client.declare("q")
     client.bind("q", "amq.headers", "ignored", arguments)
     assert reaches(client, "q", "amq.headers", "", headers=encode_table(headers)) == int(matches)
@@ -539,7 +533,7 @@ def test_choosing_exchanges_choose_one(client: Client, kind: str) -> None:
     [
         ("0", "The binding key must be greater than 0"),
         ("-1", "The binding key must be greater than 0"),
-        ("many", "The binding key must be an integer: <<\"many\">>"),
+        ("many", 'The binding key must be an integer: <<"many">>'),
     ],
 )
 def test_a_consistent_hash_binding_has_a_weight(client: Client, key: str, text: str) -> None:

@@ -97,9 +97,7 @@ def test_a_wrong_frame_end_closes_the_connection(client: Client) -> None:
     client.call(1, m.ConfirmSelect(False))
     broken = method_frame(1, m.TxSelect())[:-1] + b"\x00"
     refusal = closed(client, broken)
-    assert refusal == Refusal(
-        "connection", 501, "FRAME_ERROR - type 1, 4 octets: {invalid_frame_end_marker,0}", None
-    )
+    assert refusal == Refusal("connection", 501, "FRAME_ERROR - type 1, 4 octets: {invalid_frame_end_marker,0}", None)
 
 
 @rule("4.2.3", "After a framing error nothing more is read, and the socket closes without a close-ok.")
@@ -392,7 +390,12 @@ def test_contents_of_channels_may_be_interleaved(client: Client) -> None:
     client.open(2)
     client.declare("q")
     streams = [
-        [method_frame(n, m.BasicPublish(0, "", "q", False, False)), header(4, n), body(b"%d1" % n, n), body(b"%d2" % n, n)]
+        [
+            method_frame(n, m.BasicPublish(0, "", "q", False, False)),
+            header(4, n),
+            body(b"%d1" % n, n),
+            body(b"%d2" % n, n),
+        ]
         for n in (1, 2)
     ]
     client.feed(b"".join(part for pair in zip(*streams, strict=True) for part in pair))
@@ -564,4 +567,3 @@ def test_a_blocked_publisher_need_not_beat(harness: Harness) -> None:
     for _ in range(10):
         harness.pass_time(10.0)
     assert not client.ended
-

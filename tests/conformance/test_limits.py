@@ -215,7 +215,10 @@ MALFORMED = {
     "too deep in arrays": nested(17, b"A"),
     "far too deep in arrays": nested(20_000, b"A"),
     "too many entries": many(4097),
-    "too many in an array": (4 + 4 + 3 + 5000 - 4).to_bytes(4, "big") + b"\x01kA" + (5000).to_bytes(4, "big") + b"V" * 5000,
+    "too many in an array": (4 + 4 + 3 + 5000 - 4).to_bytes(4, "big")
+    + b"\x01kA"
+    + (5000).to_bytes(4, "big")
+    + b"V" * 5000,
     "a length behind the end": b"\x00\x00\x00\x0a\x01kS\xff\xff\xff\xffabc",
     "a key behind the end": b"\x00\x00\x00\x03\xffkV",
     "an unknown tag": b"\x00\x00\x00\x04\x01k?\x00",

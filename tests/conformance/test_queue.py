@@ -9,7 +9,7 @@ import pytest
 from engine_harness import USER, Client, Harness, Refusal, basic_consume, body_of, queue_declare
 
 from warren.amqp import methods as m
-from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp.field_table import Table, encode_table
 from warren.queues.metadata import BindingPut, QueuePut
 
 from .rules import rule
@@ -78,7 +78,7 @@ def test_a_reserved_queue_name_is_refused(client: Client) -> None:
 @rule(
     "queue.declare.queue.syntax",
     "Any UTF-8 of 255 octets is a name; CR and LF are dropped.",
-    deviation="The characters of the specification are not enforced, as in RabbitMQ; control characters are refused, 406.",
+    deviation="The specification's characters are not enforced, as in RabbitMQ; control characters are refused, 406.",
 )
 def test_queue_names_are_utf_8_without_control_characters(client: Client) -> None:
     for name in ("f\u00fcr alle: \u2603 & so/weiter", "x" * 255, " "):
@@ -134,7 +134,9 @@ def test_arguments_are_compared_by_value(client: Client) -> None:
     )
     refused_queue(client, call, 406, text)
     call = queue_declare("q")
-    text = text.replace("received '11' but current is '10'", "received none but current is the value '10' of type 'byte'")
+    text = text.replace(
+        "received '11' but current is '10'", "received none but current is the value '10' of type 'byte'"
+    )
     refused_queue(client, call, 406, text)
 
 
@@ -162,7 +164,10 @@ def test_declare_ok_counts_ready_messages_and_consumers(client: Client, other: C
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"x-queue-type": "mystery"}, "invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'mystery'\""),
+        (
+            {"x-queue-type": "mystery"},
+            "invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'mystery'\"",
+        ),
         ({"x-queue-type": 5}, "invalid arg 'x-queue-type' for queue 'q' in vhost '/': {unacceptable_type,signedint}"),
         (
             {"x-single-active-consumer": "yes"},

@@ -128,9 +128,10 @@ def test_a_broker_that_would_listen_nowhere_is_refused_with_exit_code_2(tmp_path
     assert process.log() == "warren: amqp (flag --amqp): neither amqp nor amqps listens anywhere\n"
 
 
-def test_http_off_leaves_amqp_alone(tmp_path: Path) -> None:
+def test_http_off_leaves_amqp_alone_and_sighup_without_tls_does_nothing(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path, flags={"http": "off"}) as process:
         assert "http://" not in process.out()
+        process.signal(signal.SIGHUP)
         connect(process).close()
 
 

@@ -418,33 +418,43 @@ def test_a_handshake_and_a_login_that_arrive_byte_by_byte_succeed(
         assert answer[7:11] == b"\x00\x0a\x00\x0a"
 
 
-def test_a_client_that_ends_its_half_without_a_word_is_ended(tls_broker: WarrenProcess, identities: Identities) -> None:
-    tls = _tls_socket(tls_broker, identities)
-    client = WireClient(broker_at(tls_broker), tls)
+def _with_exclusive_queue(
+    process: WarrenProcess, identities: Identities, queue: str, *, tls: bool
+) -> tuple[socket.socket, WireClient]:
+    opened: socket.socket
+    if tls:
+        opened = _tls_socket(process, identities)
+    else:
+        opened = socket.create_connection(("127.0.0.1", process.amqp_port), timeout=30)
+    client = WireClient(broker_at(process), opened)
     client.handshake()
     client.open_channel()
-    client.send(1, spec.Queue.Declare(queue="of the half open", exclusive=True))
+    client.send(1, spec.Queue.Declare(queue=queue, exclusive=True))
     client.expect(spec.Queue.DeclareOk, 1)
+    return opened, client
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["tls", "plain"])
+def test_a_client_that_ends_its_half_without_a_word_is_ended(
+    tls: bool, tls_broker: WarrenProcess, identities: Identities
+) -> None:
+    opened, client = _with_exclusive_queue(tls_broker, identities, f"of the half open {tls}", tls=tls)
     # Below TLS: no close_notify.
-    socket.socket.shutdown(tls, socket.SHUT_WR)
+    socket.socket.shutdown(opened, socket.SHUT_WR)
     with pytest.raises(Ended):
         client.next_frame()
     client.close()
-    _expect_free(tls_broker, "of the half open")
+    _expect_free(tls_broker, f"of the half open {tls}")
 
 
+@pytest.mark.parametrize("tls", [True, False], ids=["tls", "plain"])
 def test_a_client_that_vanishes_with_a_reset_leaves_nothing_behind(
-    tls_broker: WarrenProcess, identities: Identities
+    tls: bool, tls_broker: WarrenProcess, identities: Identities
 ) -> None:
-    tls = _tls_socket(tls_broker, identities)
-    client = WireClient(broker_at(tls_broker), tls)
-    client.handshake()
-    client.open_channel()
-    client.send(1, spec.Queue.Declare(queue="of the reset", exclusive=True))
-    client.expect(spec.Queue.DeclareOk, 1)
-    tls.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    opened, client = _with_exclusive_queue(tls_broker, identities, f"of the reset {tls}", tls=tls)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    _expect_free(tls_broker, "of the reset")
+    _expect_free(tls_broker, f"of the reset {tls}")
 
 
 def _expect_free(process: WarrenProcess, queue: str) -> None:
@@ -471,7 +481,7 @@ def test_a_tls_client_on_the_plain_port_is_turned_away_and_named_in_the_log(tls_
     with socket.create_connection(("127.0.0.1", tls_broker.amqp_port)) as peer:
         peer.sendall(_client_hello())
         assert _ends(peer)
-    assert "a TLS handshake on the AMQP port without TLS" in tls_broker.log()
+    wait_until(lambda: "a TLS handshake on the AMQP port without TLS" in tls_broker.log(), "the log to name it")
 
 
 def test_many_handshakes_at_once_all_succeed(tls_broker: WarrenProcess, identities: Identities) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.field_table import EMPTY_TABLE, Table
 
 from .small_broker import Channel, Consumer, Queue, SmallBroker
 
@@ -170,7 +170,7 @@ class Comparison:
             return 404
         return 405 if queue.owner not in (None, client) else queue
 
-    # --- commands: three numbers each -----------------------------------------------------------------------------------
+    # --- commands: three numbers each ---------------------------------------------------------------------------------
 
     def declare(self, a: int, b: int, c: int) -> None:
         client, _, _ = self._pick(a)
@@ -179,7 +179,7 @@ class Comparison:
         if queue == 404:
             owner = client if name == "private" else None
             queue = self.small.queues[name] = Queue(name, name == "auto", name == "single", owner)
-        arguments = {"x-single-active-consumer": True} if name == "single" else None
+        arguments: Table | None = {"x-single-active-consumer": True} if name == "single" else None
         call = queue_declare(
             name, exclusive=name == "private", auto_delete=name == "auto", durable=name == "other", arguments=arguments
         )
@@ -222,9 +222,11 @@ class Comparison:
         queue = self._usable(client, name)
         if c % 3:
             call: Any = m.QueueBind(0, name, "amq.fanout", "", False, EMPTY_TABLE)
-            if not isinstance(queue, int):
-                self.small.bound.add(name)
-            self._on_channel(a, call, Expected([m.QueueBindOk()]) if not isinstance(queue, int) else Expected(refusal=queue))
+            if isinstance(queue, int):
+                self._on_channel(a, call, Expected(refusal=queue))
+                return
+            self.small.bound.add(name)
+            self._on_channel(a, call, Expected([m.QueueBindOk()]))
             return
         call = m.QueueUnbind(0, name, "amq.fanout", "", EMPTY_TABLE)
         if queue == 405:
@@ -290,8 +292,6 @@ class Comparison:
         name = self._name(client, b, c)
         call = m.BasicGet(0, name, c % 2 == 0)
         queue = self._usable(client, name)
-        if not isinstance(queue, int) and queue.single_active:
-            queue = 405
         if isinstance(queue, int):
             self._on_channel(a, call, Expected(refusal=queue))
         elif not queue.ready:

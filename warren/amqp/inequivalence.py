@@ -58,9 +58,7 @@ def check_argument(kind: str, name: str, vhost: str, key: str, received: bytes, 
         raise _inequivalent(kind, name, vhost, key, _quoted(received_value), _quoted(current_value))
 
 
-def _inequivalent(
-    kind: str, name: str, vhost: str, arg: str, received: str, current: str
-) -> ChannelException:
+def _inequivalent(kind: str, name: str, vhost: str, arg: str, received: str, current: str) -> ChannelException:
     return ChannelException(
         PRECONDITION_FAILED,
         f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "

@@ -27,9 +27,7 @@ def term_text(value: object) -> str:
     if isinstance(value, list):
         return "[" + ",".join(f"{{{_type_name(entry)},{term_text(entry)}}}" for entry in value) + "]"
     if isinstance(value, dict):
-        pairs = (
-            f"{{{_binary_text(key)},{_type_name(entry)},{term_text(entry)}}}" for key, entry in value.items()
-        )
+        pairs = (f"{{{_binary_text(key)},{_type_name(entry)},{term_text(entry)}}}" for key, entry in value.items())
         return "[" + ",".join(pairs) + "]"
     if value is None:
         return "undefined"

@@ -34,9 +34,7 @@ PATTERN_MAX_BYTES: Final = 1024
 ANSWERS_MAX: Final = 4096
 ROUTES_MAX: Final = 4096
 
-AccessChange = (
-    UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPermissionPut | TopicPermissionDelete
-)
+AccessChange = UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPermissionPut | TopicPermissionDelete
 
 
 class Pattern:
@@ -99,9 +97,7 @@ class Principal:
         self._topic_patterns: dict[str, tuple[Pattern, Pattern]] = {}
         self._answers: dict[tuple[int, str], bool] = {}
 
-    def grant(
-        self, permission: PermissionPut | None, topics: list[TopicPermissionPut], user: UserPut
-    ) -> None:
+    def grant(self, permission: PermissionPut | None, topics: list[TopicPermissionPut], user: UserPut) -> None:
         """Set what the catalogue says now."""
         self.user = user
         self.allowed = permission is not None
@@ -110,8 +106,7 @@ class Principal:
             for text in (permission.configure, permission.write, permission.read):
                 self._patterns.append(Pattern(text))
         self._topic_patterns = {
-            topic.exchange: (Pattern(self._expand(topic.write)), Pattern(self._expand(topic.read)))
-            for topic in topics
+            topic.exchange: (Pattern(self._expand(topic.write)), Pattern(self._expand(topic.read))) for topic in topics
         }
         self._answers = {}
         self.routes = {}

@@ -554,7 +554,5 @@ def _keys_of(table: dict[str, object], name: str, headers: bytes) -> list[str]:
     value = table[name]
     if not isinstance(value, list):
         tag = TYPE_NAMES[find_tag(headers, name)]
-        raise ChannelException(
-            PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{tag}}}'
-        )
+        raise ChannelException(PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{tag}}}')
     return [key for key in value if isinstance(key, str)]

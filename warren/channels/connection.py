@@ -101,9 +101,7 @@ CAPABILITIES: Final = (
 class LoginRequest:
     """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already."""
 
-    def __init__(
-        self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool
-    ) -> None:
+    def __init__(self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool) -> None:
         self.connection = connection
         self.mechanism = mechanism
         self.user = user
@@ -575,14 +573,12 @@ class Connection(FastConnection):
             assert isinstance(channel, Channel)
             channel.end()
             method_id = int(self.at_method)
-            close = m.ChannelClose(
-                error.reply_code, error.reply_text, method_id >> 16, method_id & 0xFFFF
-            )
+            close = m.ChannelClose(error.reply_code, error.reply_text, method_id >> 16, method_id & 0xFFFF)
             self.send_method(number, close, 0)
             self._note_error("channel.error", error)
             return True
         self._note_error("connection.error", error)
-        if self.state < AWAIT_TUNE_OK:
+        if self.state < RUNNING and error.reply_code != NOT_ALLOWED:
             self._drop(error.reply_text)
             return False
         self._end_channels()

@@ -177,8 +177,7 @@ class FastChannel:
         if size > self.shared.message_max_bytes:
             raise ChannelException(
                 PRECONDITION_FAILED,
-                f"message size {int(size)} is larger than configured max size "
-                f"{int(self.shared.message_max_bytes)}",
+                f"message size {int(size)} is larger than configured max size {int(self.shared.message_max_bytes)}",
             )
         return size
 
@@ -230,9 +229,7 @@ class FastChannel:
         self._parts = []
         self.route = None
 
-    def complete(
-        self, content: bytes, data: bytes, start: i64, header_end: i64, body_bytes: i64, largest: i64
-    ) -> None:
+    def complete(self, content: bytes, data: bytes, start: i64, header_end: i64, body_bytes: i64, largest: i64) -> None:
         """Publish: `content` is the whole content, ``data[start:header_end]`` its header frame."""
         route = self.route
         assert route is not None
@@ -496,9 +493,7 @@ class FastConnection:
             return
         if state == EXPECT_METHOD:
             self.at_method = 0
-            raise ConnectionException(
-                UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
-            )
+            raise ConnectionException(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
         if state == EXPECT_HEADER:
             if frame_type != 2:
                 raise ConnectionException(
@@ -508,9 +503,7 @@ class FastConnection:
             channel.begin_header(data, start, end)
             return
         if frame_type != 3:
-            raise ConnectionException(
-                UNEXPECTED_FRAME, "expected content body, got non content body frame instead"
-            )
+            raise ConnectionException(UNEXPECTED_FRAME, "expected content body, got non content body frame instead")
         channel.add_body(data, start, end)
 
     def frame_too_large(self, frame_type: i64, number: i64, size: i64) -> ConnectionException:

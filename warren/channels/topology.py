@@ -127,9 +127,7 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
     channel.authorize(CONFIGURE, "exchange", name)
     if name not in vhost.exchanges:
         if name.startswith(RESERVED_PREFIX):
-            raise ChannelException(
-                ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
-            )
+            raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
         _check_name("exchange", name)
         alternate = _alternate(method.arguments, name, vhost.name)
         if alternate:
@@ -277,9 +275,7 @@ def _bind_names(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[
             routing_key = queue_name
     exchange_name = _stripped(method.exchange)
     if queue_name.startswith(REPLY_TO_NAME):
-        raise ChannelException(
-            ACCESS_REFUSED, "cannot bind or unbind to a volatile (direct reply-to) queue"
-        )
+        raise ChannelException(ACCESS_REFUSED, "cannot bind or unbind to a volatile (direct reply-to) queue")
     _not_default(exchange_name)
     channel.authorize(WRITE, "queue", queue_name)
     channel.authorize(READ, "exchange", exchange_name)

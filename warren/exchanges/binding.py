@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 class Binding:
     """One binding. ``arguments`` is an encoded field table with its length prefix."""
 
-    def __init__(
-        self, source: Exchange, destination: Destination, routing_key: str, arguments: bytes
-    ) -> None:
+    def __init__(self, source: Exchange, destination: Destination, routing_key: str, arguments: bytes) -> None:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key

@@ -53,18 +53,14 @@ class ConsistentHashExchange(ChoosingExchange):
         self._bucket_ends: list[int] = []
         if self._property is not None:
             if self._header is not None:
-                raise ChannelException(
-                    PRECONDITION_FAILED, "hash-header and hash-property are mutually exclusive"
-                )
+                raise ChannelException(PRECONDITION_FAILED, "hash-header and hash-property are mutually exclusive")
             if self._property not in _HASHABLE_PROPERTIES:
                 raise ChannelException(PRECONDITION_FAILED, f"Unsupported property: {self._property}")
 
     def check_binding(self, routing_key: str, arguments: bytes) -> None:
         digits = routing_key[1:] if routing_key[:1] in ("+", "-") else routing_key
         if not (digits.isascii() and digits.isdigit()):
-            raise ChannelException(
-                PRECONDITION_FAILED, f"The binding key must be an integer: {term_text(routing_key)}"
-            )
+            raise ChannelException(PRECONDITION_FAILED, f"The binding key must be an integer: {term_text(routing_key)}")
         weight = int(routing_key)
         if weight < 1:
             raise ChannelException(PRECONDITION_FAILED, "The binding key must be greater than 0")

@@ -116,8 +116,7 @@ class HeadersExchange(Exchange):
         if form not in _FORMS:
             raise ChannelException(
                 PRECONDITION_FAILED,
-                f"Invalid x-match field value {term_text(form)}; "
-                "expected all, any, all-with-x, or any-with-x",
+                f"Invalid x-match field value {term_text(form)}; expected all, any, all-with-x, or any-with-x",
             )
 
     def _index(self, binding: Binding) -> None:

@@ -39,6 +39,4 @@ class LocalRandomExchange(RandomExchange):
 
     def check_binding(self, routing_key: str, arguments: bytes) -> None:
         if routing_key:
-            raise ChannelException(
-                PRECONDITION_FAILED, f"Non empty binding '{routing_key}' key not permitted"
-            )
+            raise ChannelException(PRECONDITION_FAILED, f"Non empty binding '{routing_key}' key not permitted")

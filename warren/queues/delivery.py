@@ -78,9 +78,7 @@ class Delivery:
 class DeliveryLedger:
     """The deliveries of one channel."""
 
-    def __init__(
-        self, channel_number: i64, outbox: Outbox, frame_max_bytes: i64, unacked_max: i64 = 500000
-    ) -> None:
+    def __init__(self, channel_number: i64, outbox: Outbox, frame_max_bytes: i64, unacked_max: i64 = 500000) -> None:
         self.channel_number: i64 = channel_number
         self.outbox = outbox
         self.frame_max_bytes: i64 = frame_max_bytes  # what the peer accepts; 0: no limit

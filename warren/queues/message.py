@@ -82,9 +82,7 @@ def patch_channel(out: BytesWriter, start: i64, channel: i64) -> None:
     while pos < end:
         out[pos + 1] = high
         out[pos + 2] = low
-        size: i64 = (
-            i64(out[pos + 3]) << 24 | i64(out[pos + 4]) << 16 | i64(out[pos + 5]) << 8 | i64(out[pos + 6])
-        )
+        size: i64 = i64(out[pos + 3]) << 24 | i64(out[pos + 4]) << 16 | i64(out[pos + 5]) << 8 | i64(out[pos + 6])
         pos += 8 + size
 
 
@@ -114,9 +112,7 @@ def write_frame_head(out: BytesWriter, frame_type: i64, channel: i64, payload_by
     write_i32_be(out, i32(payload_bytes))
 
 
-def build_message(
-    envelope: Envelope, properties: bytes, body: bytes, frame_max: i64, persistent: bool
-) -> Message:
+def build_message(envelope: Envelope, properties: bytes, body: bytes, frame_max: i64, persistent: bool) -> Message:
     """Make a message of encoded `properties` (flag word first) and `body`, framed for channel 1."""
     out = BytesWriter()
     header = BytesWriter()

@@ -332,9 +332,7 @@ def _open_sockets(what: str, endpoint: Endpoint) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(
-            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in found:
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)

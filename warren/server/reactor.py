@@ -292,9 +292,7 @@ class Reactor:
                 return
             address = str(peer[0])
             if not self._admission.enter(address):
-                self.broker.note(
-                    "warning", "connection.refused", {"peer": address, "reason": "too many logins"}
-                )
+                self.broker.note("warning", "connection.refused", {"peer": address, "reason": "too many logins"})
                 sock.close()
                 continue
             sock.setblocking(False)

@@ -1,0 +1,1 @@
+"""What the shape of the code promises: import arrows, purity of the engine, documented names."""
