@@ -531,10 +531,10 @@ class Connection(FastConnection):
 
     def tick(self, now_s: float) -> None:
         """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
-        if self.paused & PAUSED_ALARM and not self.broker.shared.alarm:
+        shared = self.shared
+        if self.paused & PAUSED_ALARM and not shared.alarm and shared.inbound_bytes <= shared.inbound_max_bytes:
             # Blocked by the budget for partly received bodies, not by an alarm that somebody will lift.
-            if self.shared.inbound_bytes <= self.shared.inbound_max_bytes:
-                self.unblock()
+            self.unblock()
         if self.state != RUNNING:
             if now_s >= self._deadline_s and self.state != ENDED:
                 self._drop("handshake or close timed out")

@@ -3,7 +3,7 @@
 The engine never waits for a disk. A change of something durable is applied in memory at once and appended here as
 a value; the shell commits the values in batches and tells the engine how far it has come.
 
-1. Tickets count appended changes from 1; a change is committed exactly when ``committed_ticket`` has reached its ticket.
+1. Tickets count appended changes from 1; a change is committed when ``committed_ticket`` has reached its ticket.
 2. Changes are committed in the order they were appended. A reply that promises durability waits for its ticket.
 3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
    permissions, exchanges, queues, bindings.
