@@ -91,7 +91,7 @@ def test_each_input_in_each_state_of_a_connection_leads_where_the_table_says(sta
 
 def test_the_states_have_names_and_a_table_in_their_module() -> None:
     assert len(connection.STATE_NAMES) == len(STATES) + len(CLOSED_STATES)
-    documented = connection.__doc__ or Path(connection.__file__).read_text()
+    documented = (Path(__file__).parents[2] / "warren" / "channels" / "connection.py").read_text().split('"""')[1]
     for state in STATES:
         assert state in documented
 

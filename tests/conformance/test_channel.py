@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_harness import Client, Harness, Refusal, publish_frames, queue_declare
+from engine_harness import Client, Harness, Refusal, basic_consume, publish_frames, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -156,6 +156,33 @@ def test_close_ok_does_not_overtake_replies_that_wait_for_a_commit(client: Clien
     harness.settle()
     kinds = [type(each.method) for each in client.take()]
     assert kinds == [m.QueueDeclareOk, m.ChannelClose, m.ChannelCloseOk]
+
+
+@rule("4.4", "What was answered to one client is there for every other one.")
+def test_what_was_answered_is_visible_to_others(client: Client, other: Client) -> None:
+    client.declare("q")
+    client.bind("q", "amq.fanout")
+    other.publish("amq.fanout", "", b"m")
+    assert client.declare("q").message_count == 1
+    assert other.call(1, m.QueuePurge(0, "q", False)) == m.QueuePurgeOk(1)
+    assert client.get("q") is None
+
+
+@rule(
+    "rabbitmq.replies", "Replies come in the order of their requests, when some wait for commits and others need not."
+)
+def test_replies_keep_their_order_while_commits_wait(client: Client, harness: Harness) -> None:
+    client.declare("q")
+    client.publish("", "q", b"m")
+    harness.hold_commits = True
+    client.send(1, queue_declare("durable", durable=True), m.BasicGet(0, "q", True), m.BasicQos(0, 1, False))
+    client.send(1, basic_consume("q", "t"))
+    client.send(2, m.ChannelOpen(""))
+    client.nothing()
+    harness.hold_commits = False
+    harness.settle()
+    kinds = [type(each.method) for each in client.take()]
+    assert kinds == [m.QueueDeclareOk, m.BasicGetOk, m.BasicQosOk, m.BasicConsumeOk, m.ChannelOpenOk]
 
 
 @rule("channel.close-ok.reporting", "A channel exception is logged with code and text.")

@@ -402,6 +402,37 @@ def test_contents_of_channels_may_be_interleaved(client: Client) -> None:
     assert [body_of(each) for each in (client.get("q"), client.get("q")) if each] == [b"1112", b"2122"]
 
 
+@rule("4.3", "A body belongs to the content of its own channel, however well it would fit another one.")
+def test_a_body_goes_to_its_own_channel(client: Client) -> None:
+    client.open(2)
+    client.declare("q")
+    client.feed(method_frame(2, m.BasicPublish(0, "", "q", False, False)) + header(4, 2))
+    client.feed(PUBLISH + header(4) + body(b"two.", 2) + body(b"one.", 1))
+    assert [body_of(each) for each in (client.get("q"), client.get("q")) if each] == [b"two.", b"one."]
+
+
+@rule("4.6", "A frame of another type is no body, however well it would fit.")
+def test_a_method_of_the_right_size_is_no_body(client: Client) -> None:
+    select = method_frame(1, m.TxSelect())
+    refusal = closed(client, PUBLISH + header(4) + select)
+    text = "UNEXPECTED_FRAME - expected content body, got non content body frame instead"
+    assert (refusal.code, refusal.text) == (505, text)
+
+
+@rule("4.3", "Deliveries name the channel of their consumer in every frame, whatever channel they were published on.")
+@pytest.mark.parametrize(("source", "target"), [(1, 300), (300, 1), (258, 514), (65535, 65280)])
+def test_contents_change_channels(client: Client, other: Client, source: int, target: int) -> None:
+    client.declare("q")
+    for peer, number in ((client, source), (other, target)):
+        if number != 1:
+            peer.open(number)
+    other.consume("q", number=target)
+    data = bytes(range(256)) * 1000
+    client.publish("", "q", data, number=source)
+    (delivery,) = other.deliveries()
+    assert (delivery.channel, body_of(delivery)) == (target, data)
+
+
 @rule("4.6", "Between the frames of a content, other channels may speak and heartbeats may come.")
 def test_other_channels_may_speak_within_a_content(client: Client) -> None:
     client.open(2)

@@ -35,8 +35,8 @@ class Expected:
     refusal: int = 0
     cancelled: list[Consumer] = field(default_factory=list)
     returned: list[int] = field(default_factory=list)
-    confirmed: int = 0
-    is_commit: bool = False
+    confirms: int = 0
+    in_one_go: bool = False  # a commit or a burst: several changes, one of which may hand out before the next
 
 
 class Comparison:
@@ -45,6 +45,7 @@ class Comparison:
     def __init__(self) -> None:
         self.harness = Harness()
         self.small = SmallBroker()
+        self._burst: list[tuple[bytes, Expected]] | None = None
         self.clients: list[Client] = []
         self.channels: dict[tuple[int, int], Channel] = {}
         self.confirmed: dict[int, int] = {}
@@ -81,6 +82,11 @@ class Comparison:
 
     def _step(self, client: int, number: int, data: bytes, expected: Expected) -> None:
         """Feed `data`, whose meaning the small broker knows already, and compare what everybody got."""
+        if self._burst is not None:
+            assert not expected.replies and not expected.refusal
+            self._burst.append((data, expected))
+            return
+        confirmed = self.confirmed[client] + expected.confirms
         self.clients[client].feed(data)
         deliveries: list[tuple[Channel, Received]] = []
         replies: list[Any] = []
@@ -110,13 +116,13 @@ class Comparison:
             ((each.channel, each.tag) for each in expected.cancelled), key=_tag_of
         )
         assert returned == expected.returned
-        assert self.confirmed[client] == expected.confirmed or number != CONFIRMING
-        self._check_deliveries(deliveries, expected.is_commit)
+        assert self.confirmed[client] == confirmed
+        self._check_deliveries(deliveries, expected.in_one_go)
         if expected.refusal:
             self.clients[client].send(number, m.ChannelCloseOk())
             self._open(client, number)
 
-    def _check_deliveries(self, deliveries: list[tuple[Channel, Received]], is_commit: bool) -> None:
+    def _check_deliveries(self, deliveries: list[tuple[Channel, Received]], in_one_go: bool) -> None:
         by_queue: dict[Queue, list[tuple[Consumer, bool, int]]] = {}
         for channel, each in deliveries:
             consumer = channel.consumers[each.method.consumer_tag]
@@ -129,8 +135,8 @@ class Comparison:
             assert each.method.delivery_tag == channel.delivered(queue, entry, consumer, consumer.no_ack)
             by_queue.setdefault(queue, []).append((consumer, entry.redelivered, entry.place))
         for queue, given_out in by_queue.items():
-            # A commit hands out what it publishes before what it puts back is there again.
-            for again in (False, True) if is_commit else (None,):
+            # What is published may go out before what is put back later in the same go is there again.
+            for again in (False, True) if in_one_go else (None,):
                 places = [place for _, redelivered, place in given_out if again in (None, redelivered)]
                 left = [entry.place for entry in queue.ready if again in (None, entry.redelivered)]
                 assert not places or not left or max(places) < min(left), "a message was passed over"
@@ -139,7 +145,7 @@ class Comparison:
                     assert seen == sorted(seen), "messages out of order"
             for consumer in {consumer for consumer, _, _ in given_out}:
                 assert not consumer.has_too_many(), "more than its prefetch"
-            if not is_commit:
+            if not in_one_go:
                 lowest = min(consumer.priority for consumer, _, _ in given_out)
                 for consumer in queue.consumers:
                     assert consumer.priority <= lowest or not consumer.may_have_more(), "not its turn"
@@ -155,7 +161,6 @@ class Comparison:
         client, number, channel = self._pick(a)
         if expected.refusal:
             self.small.close(channel)
-        expected.confirmed = self.confirmed[client]
         self._step(client, number, method_frame(number, call), expected)
 
     def _name(self, client: int, b: int, c: int) -> str:
@@ -242,14 +247,14 @@ class Comparison:
         mandatory = c % 2 == 0
         names = sorted(self.small.bound) if to_all else [name]
         queues = [self.small.queues[each] for each in names if each in self.small.queues]
-        expected = Expected(confirmed=self.confirmed[client])
+        expected = Expected()
         data = b""
         for _ in range(1 + c // 2 % 5):
             self.bodies += 1
             exchange, key = ("amq.fanout", "") if to_all else ("", name)
             self.origins[self.bodies] = (exchange, key)
             data += publish_frames(exchange, key, b"%d" % self.bodies, number, mandatory)
-            expected.confirmed += 1
+            expected.confirms += number == CONFIRMING
             if channel.transactional:
                 channel.published.append((queues, self.bodies, mandatory))
             else:
@@ -365,8 +370,23 @@ class Comparison:
             channel.rollback()
             self._on_channel(place, m.TxRollback(), Expected([m.TxRollbackOk()]))
             return
-        expected = Expected([m.TxCommitOk()], returned=channel.commit(), is_commit=True)
+        expected = Expected([m.TxCommitOk()], returned=channel.commit(), in_one_go=True)
         self._on_channel(place, m.TxCommit(), expected)
+
+    def burst(self, a: int, b: int, c: int) -> None:
+        """Publishes and answers of one client in one piece, between which no turn ends."""
+        client = a % CLIENTS
+        choices = random.Random(b * 60 + c)
+        self._burst = []
+        for _ in range(2 + c % 7):
+            command = choices.choice([self.publish, self.publish, self.ack, self.nack])
+            command(client + CLIENTS * choices.randrange(3), choices.randrange(1, 32), choices.randrange(60))
+        parts, self._burst = self._burst, None
+        everything = Expected(in_one_go=True)
+        for _, expected in parts:
+            everything.returned += expected.returned
+            everything.confirms += expected.confirms
+        self._step(client, PLAIN, b"".join(data for data, _ in parts), everything)
 
     def close_channel(self, a: int, b: int, c: int) -> None:
         client, number, channel = self._pick(a)
@@ -419,6 +439,7 @@ WEIGHTS: dict[str, int] = {
     "nack": 6,
     "recover": 1,
     "qos": 3,
+    "burst": 6,
     "end_transaction": 4,
     "close_channel": 1,
     "close_connection": 1,
