@@ -53,6 +53,7 @@ class Limits:
         self.handshake_timeout_s: float = 10.0
         self.consumers_per_channel_max: int = 10000
         self.unacked_per_channel_max: int = 500000
+        self.delivery_timeout_s: float = 1800.0  # 0: none
         self.queues_per_vhost_max: int = 1000000
         self.exchanges_per_vhost_max: int = 100000
         self.bindings_per_exchange_max: int = 500000

@@ -34,6 +34,7 @@ from warren.amqp.errors import (
     CONNECTION_FORCED,
     FRAME_ERROR,
     NOT_ALLOWED,
+    PRECONDITION_FAILED,
     UNEXPECTED_FRAME,
     AmqpError,
     ChannelException,
@@ -80,6 +81,7 @@ GATED_MAX: Final = 1000
 CLOSE_TIMEOUT_S: Final = 30.0
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
+DELIVERY_SWEEP_S: Final = 60.0
 
 # Kombu, and so Celery, reads basic.qos after RabbitMQ's rules only from a product of this name; and what we promise is
 # RabbitMQ's behaviour at this version. The server's own name and version stand in `platform` and `warren_version`.
@@ -149,6 +151,7 @@ class Connection(FastConnection):
         self._silent_s: float = broker.now_s  # since when nothing was received
         self._quiet_s: float = broker.now_s  # since when nothing was sent
         self._ticked_s: float = broker.now_s
+        self._next_sweep_s: float = 0.0
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -548,6 +551,8 @@ class Connection(FastConnection):
             self._seen_sent = self.outbox.sent_bytes
             self._quiet_s = self._ticked_s
         self._ticked_s = now_s
+        if now_s >= self._next_sweep_s:
+            self._close_overdue_channels(now_s)
         if self.heartbeat_s == 0:
             return
         if now_s - self._silent_s > 2 * self.heartbeat_s:
@@ -558,6 +563,22 @@ class Connection(FastConnection):
         elif now_s - self._quiet_s >= self.heartbeat_s / 2:
             self._quiet_s = now_s
             self.outbox.write(HEARTBEAT_FRAME)
+
+    def _close_overdue_channels(self, now_s: float) -> None:
+        """Close channels whose oldest delivery waits for its ack beyond the timeout, give or take a sweep."""
+        timeout_s = self.broker.limits.delivery_timeout_s
+        self._next_sweep_s = now_s + min(DELIVERY_SWEEP_S, max(timeout_s, 1.0) / 4)
+        if timeout_s == 0:
+            return
+        for channel in list(self.channels.values()):
+            assert isinstance(channel, Channel)
+            if channel.state == CLOSING or now_s - channel.ledger.waiting_since(now_s) <= timeout_s:
+                continue
+            text = (
+                f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
+                f"{int(timeout_s * 1000)} ms. This timeout value can be configured, see consumers doc guide to learn more"
+            )
+            self._close_channel(channel, ChannelException(PRECONDITION_FAILED, text), 0)
 
     # --- errors and the end -----------------------------------------------------------------------------------------
 
@@ -571,13 +592,9 @@ class Connection(FastConnection):
         if isinstance(error, ChannelException) and self.running and number in self.channels:
             channel = self.channels[number]
             assert isinstance(channel, Channel)
-            channel.end()
-            method_id = int(self.at_method)
-            close = m.ChannelClose(error.reply_code, error.reply_text, method_id >> 16, method_id & 0xFFFF)
-            self.send_method(number, close, 0)
-            self._note_error("channel.error", error)
+            self._close_channel(channel, error, int(self.at_method))
             return True
-        self._note_error("connection.error", error)
+        self._note_error("connection.error", int(self.at_channel), error)
         if self.state < RUNNING and error.reply_code != NOT_ALLOWED:
             self._drop(error.reply_text)
             return False
@@ -589,12 +606,18 @@ class Connection(FastConnection):
             return False
         return True
 
-    def _note_error(self, event: str, error: AmqpError) -> None:
+    def _close_channel(self, channel: Channel, error: ChannelException, method_id: int) -> None:
+        channel.end()
+        close = m.ChannelClose(error.reply_code, error.reply_text, method_id >> 16, method_id & 0xFFFF)
+        self.send_method(int(channel.number), close, 0)
+        self._note_error("channel.error", int(channel.number), error)
+
+    def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
         fields: dict[str, object] = {
             "peer": self.peer,
             "user": self.user_name,
             "vhost": self.vhost_name,
-            "channel": int(self.at_channel),
+            "channel": channel_number,
             "reply_code": error.reply_code,
             "reply_text": error.reply_text,
         }

@@ -94,6 +94,7 @@ class DeliveryLedger:
         self._head: i64 = 0  # everything before is settled
         self._live: i64 = 0  # unsettled in _entries
         self._stragglers: dict[int, Delivery] = {}
+        self._marks: list[tuple[int, float]] = []  # next tag and time, see `waiting_since`
 
     # --- giving out ---------------------------------------------------------------------------------------------
 
@@ -265,6 +266,28 @@ class DeliveryLedger:
         self.starved = False
         for consumer in self.consumers.values():
             consumer.queue.wake()
+
+    def waiting_since(self, now_s: float) -> float:
+        """Return a time by which the oldest unanswered delivery had been made; `now_s` when there is none.
+
+        Deliveries carry no time of their own, that would cost every one of them. Each call leaves a mark instead,
+        "tags below this one were given out by then", so the answer is as exact as the calls are frequent.
+        """
+        oldest = self._oldest_tag()
+        if oldest == 0:
+            self._marks = []
+            return now_s
+        self._marks = [mark for mark in self._marks if mark[0] > oldest]
+        self._marks.append((int(self.next_tag), now_s))
+        return self._marks[0][1]
+
+    def _oldest_tag(self) -> int:
+        for tag in self._stragglers:
+            return tag
+        for entry in self._entries[self._head :]:
+            if entry is not None:
+                return int(entry.tag)
+        return 0
 
     def outstanding_tags(self) -> list[int]:
         """Return the tags that wait for an answer, ascending."""

@@ -304,6 +304,7 @@ def _engine_limits(settings: Settings) -> Limits:
     limits.handshake_timeout_s = given.handshake_timeout_s
     limits.consumers_per_channel_max = given.consumers_per_channel_max
     limits.unacked_per_channel_max = given.unacked_per_channel_max
+    limits.delivery_timeout_s = given.delivery_timeout_s
     limits.queues_per_vhost_max = given.queues_per_vhost_max
     limits.exchanges_per_vhost_max = given.exchanges_per_vhost_max
     limits.bindings_per_exchange_max = given.bindings_per_exchange_max

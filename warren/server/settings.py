@@ -292,6 +292,12 @@ class LimitSettings:
         default=500_000,
         metadata=_about(_integer(1, 100 * _MILLION), "most deliveries of a channel waiting for their ack"),
     )
+    delivery_timeout_s: float = field(
+        default=1800.0,
+        metadata=_about(
+            _seconds(0, 10**8), "how long a delivery may wait for its ack before its channel is closed; 0 is for ever"
+        ),
+    )
     queues_per_vhost_max: int = field(
         default=200_000, metadata=_about(_integer(1, 10 * _MILLION), "most queues of a vhost")
     )

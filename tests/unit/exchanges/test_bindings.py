@@ -42,9 +42,7 @@ def assert_unlinked(binding: Binding) -> None:
     assert binding.previous_in_bucket is None
 
 
-@pytest.mark.parametrize(
-    "type_name", ["direct", "fanout", "topic", "headers", "x-random", "x-recent-history"]
-)
+@pytest.mark.parametrize("type_name", ["direct", "fanout", "topic", "headers", "x-random", "x-recent-history"])
 @given(
     commands=st.lists(
         st.tuples(
@@ -100,9 +98,7 @@ def test_a_hundred_thousand_bindings_come_and_go(type_name: str) -> None:
     queues = [queue(str(number)) for number in range(MANY)]
     same_key = {"x-consistent-hash": "1", "x-local-random": ""}.get(type_name)
     for number, destination in enumerate(queues):
-        assert bind(
-            source, destination, f"sensor.{number}.value" if same_key is None else same_key, {"n": number}
-        )
+        assert bind(source, destination, f"sensor.{number}.value" if same_key is None else same_key, {"n": number})
     assert len(source.bindings) == MANY
     found = matched(source, "sensor.77777.value", headers_content({"n": 77777}))
     if type_name in ("direct", "topic", "headers"):
@@ -147,9 +143,7 @@ def test_arguments_are_part_of_the_identity_of_a_binding() -> None:
     assert matched(source, "k") == ["q"]
 
 
-@pytest.mark.parametrize(
-    ("source_durable", "destination_durable"), [(True, False), (False, True), (True, True)]
-)
+@pytest.mark.parametrize(("source_durable", "destination_durable"), [(True, False), (False, True), (True, True)])
 def test_a_binding_is_durable_when_both_ends_are(source_durable: bool, destination_durable: bool) -> None:
     source, destination = exchange("direct"), queue("q")
     source.durable, destination.durable = source_durable, destination_durable

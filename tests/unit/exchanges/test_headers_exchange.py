@@ -70,9 +70,7 @@ def headers_exchange() -> HeadersExchange:
         ({"a": Timestamp(5)}, {"a": 5}, False),
     ],
 )
-def test_a_message_gets_through_when_its_headers_agree(
-    arguments: Table, headers: Table | None, expected: bool
-) -> None:
+def test_a_message_gets_through_when_its_headers_agree(arguments: Table, headers: Table | None, expected: bool) -> None:
     source = exchange("headers")
     bind(source, queue("q"), "ignored", arguments)
     assert matched(source, "", headers_content(headers)) == (["q"] if expected else [])
@@ -140,9 +138,7 @@ def test_after_any_binds_and_unbinds_it_matches_what_the_arguments_mean(
             unbind(source, queues[number], "", arguments)
             bound.pop(identity, None)
     for headers in messages:
-        expected = {
-            str(number) for (number, _), (form, table) in bound.items() if agrees(form, table, headers)
-        }
+        expected = {str(number) for (number, _), (form, table) in bound.items() if agrees(form, table, headers)}
         assert set(matched(source, "", headers_content(headers))) == expected
     source.unbind_all()
     assert (source._rules, source._always, source._by_demand) == ({}, {}, {})

@@ -51,9 +51,7 @@ def test_a_length_no_machine_can_hold_is_still_a_length() -> None:
     assert source.history() == ["m"]
 
 
-@pytest.mark.parametrize(
-    ("value", "stored"), [(True, False), (False, True), ("true", True), (1, True), (None, True)]
-)
+@pytest.mark.parametrize(("value", "stored"), [(True, False), (False, True), ("true", True), (1, True), (None, True)])
 def test_no_store_has_to_be_true(value: object, stored: bool) -> None:
     source = history_exchange()
     bind(source, queue("q"))
