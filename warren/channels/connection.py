@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
 
-from warren import __version__
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, method_frame
 from warren.amqp.errors import (
@@ -41,7 +40,7 @@ from warren.amqp.errors import (
     ConnectionException,
     reply_text,
 )
-from warren.amqp.field_table import Table, decode_table, with_length
+from warren.amqp.field_table import Table
 from warren.amqp.methods import FRAME_MIN_BYTES, FRAME_OVERHEAD_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADER
 from warren.amqp.outbox import Outbox
 from warren.channels.channel import Channel
@@ -58,6 +57,7 @@ from warren.channels.fast_path import (
     FastChannel,
     FastConnection,
 )
+from warren.channels.handshake import check_tuned, read_credentials, start_method, what_came_instead
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
 from warren.queues.queue import Queue
 
@@ -82,22 +82,6 @@ CLOSE_TIMEOUT_S: Final = 30.0
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
 DELIVERY_SWEEP_S: Final = 60.0
-
-# Kombu, and so Celery, reads basic.qos after RabbitMQ's rules only from a product of this name; and what we promise is
-# RabbitMQ's behaviour at this version. The server's own name and version stand in `platform` and `warren_version`.
-COMPATIBLE_PRODUCT: Final = "RabbitMQ"
-COMPATIBLE_VERSION: Final = "3.13.7"
-CAPABILITIES: Final = (
-    "publisher_confirms",
-    "exchange_exchange_bindings",
-    "basic.nack",
-    "consumer_cancel_notify",
-    "connection.blocked",
-    "consumer_priorities",
-    "authentication_failure_close",
-    "per_consumer_qos",
-    "direct_reply_to",
-)
 
 
 class LoginRequest:
@@ -173,40 +157,16 @@ class Connection(FastConnection):
         """Check the first 8 bytes; True when they are there and right."""
         if data[:8] == PROTOCOL_HEADER or data[:8] == b"AMQP\x01\x01\x00\x09":
             self.state = AWAIT_START_OK
-            self._send_start()
+            self.send_event(0, start_method(self.certificate_user is not None))
             return True
         known = len(data) if len(data) < 4 else 4
         if data[:known] == b"AMQP"[:known] and len(data) < 8:
             self.carry = data
             return False
-        what = "bad protocol header"
-        if data[:4] in (b"GET ", b"POST", b"HEAD", b"PUT "):
-            what = "an HTTP request on the AMQP port"
-        elif data[:1] == b"\x16":
-            what = "a TLS handshake on the AMQP port without TLS"
-        self.broker.note("warning", "connection.bad_header", {"peer": self.peer, "what": what})
+        self.broker.note("warning", "connection.bad_header", {"peer": self.peer, "what": what_came_instead(data)})
         self.outbox.write(PROTOCOL_HEADER)
         self._end()
         return False
-
-    def _send_start(self) -> None:
-        mechanisms = "PLAIN AMQPLAIN"
-        if self.certificate_user is not None:
-            mechanisms = "EXTERNAL " + mechanisms
-        capabilities: Table = {}
-        for capability in CAPABILITIES:
-            capabilities[capability] = True
-        properties: Table = {
-            "capabilities": capabilities,
-            "cluster_name": "warren",
-            "copyright": "The Warren contributors",
-            "information": "An AMQP 0-9-1 broker that behaves as RabbitMQ does",
-            "platform": f"Warren {__version__}",
-            "product": COMPATIBLE_PRODUCT,
-            "version": COMPATIBLE_VERSION,
-            "warren_version": __version__,
-        }
-        self.send_event(0, m.ConnectionStart(0, 9, properties, mechanisms.encode(), b"en_US"))
 
     def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> bool:
         """Handle a frame before open-ok, or while closing. False leaves it for later."""
@@ -258,38 +218,14 @@ class Connection(FastConnection):
         name = method.client_properties.get("connection_name")
         self.name = name if isinstance(name, str) else ""
         self.mechanism = method.mechanism
-        request = self._maybe_login(method.mechanism, method.response)
-        if request is None:
-            return
+        if method.mechanism == "EXTERNAL" and self.certificate_user is not None:
+            request = LoginRequest(self, method.mechanism, self.certificate_user, b"", True)
+        else:
+            user, password = read_credentials(method.mechanism, method.response)
+            request = LoginRequest(self, method.mechanism, user, password, False)
         self.state = CHECKING_LOGIN
         self.pause(PAUSED_LOGIN)
         self.broker.logins.append(request)
-
-    def _maybe_login(self, mechanism: str, response: bytes) -> LoginRequest | None:
-        """Read the SASL response; drop the connection and return None when it makes no sense."""
-        if mechanism == "PLAIN":
-            parts = response.split(b"\x00")
-            if len(parts) == 3:
-                try:
-                    return LoginRequest(self, mechanism, parts[1].decode(), parts[2], False)
-                except UnicodeDecodeError:
-                    pass
-            self._drop("a malformed PLAIN response")
-            return None
-        if mechanism == "AMQPLAIN":
-            table = decode_table(with_length(response))
-            user = table.get("LOGIN")
-            password = table.get("PASSWORD")
-            if isinstance(password, str):
-                password = password.encode()
-            if isinstance(user, str) and isinstance(password, bytes):
-                return LoginRequest(self, mechanism, user, password, False)
-            self._drop("AMQPLAIN auth info is missing LOGIN or PASSWORD")
-            return None
-        if mechanism == "EXTERNAL" and self.certificate_user is not None:
-            return LoginRequest(self, mechanism, self.certificate_user, b"", True)
-        self._drop(f"unknown authentication mechanism '{mechanism}'")
-        return None
 
     def login_accepted(self, user: str) -> None:
         """The shell's answer to a `LoginRequest`: go on with tuning."""
@@ -317,25 +253,13 @@ class Connection(FastConnection):
 
     def _tune_ok(self, method: m.ConnectionTuneOk) -> None:
         limits = self.broker.limits
-        self._check_tuned("channel_max", method.channel_max, 1, limits.channel_max)
-        self._check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
+        check_tuned("channel_max", method.channel_max, 1, limits.channel_max)
+        check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
         self.channel_max = method.channel_max
         self.frame_max_bytes = method.frame_max
         self.frame_limit_bytes = method.frame_max - 8 + FRAME_GRACE_BYTES
         self.heartbeat_s = method.heartbeat
         self.state = AWAIT_OPEN
-
-    def _check_tuned(self, what: str, value: int, lowest: int, highest: int) -> None:
-        """RabbitMQ validates the client's numbers and does not take the smaller of both."""
-        if value == 0:
-            text = f"negotiated {what} = 0 (no limit) is higher than the maximum allowed value ({highest})"
-            raise ConnectionException(NOT_ALLOWED, text)
-        if value < lowest:
-            text = f"negotiated {what} = {value} is lower than the minimum allowed value ({lowest})"
-            raise ConnectionException(NOT_ALLOWED, text)
-        if value > highest:
-            text = f"negotiated {what} = {value} is higher than the maximum allowed value ({highest})"
-            raise ConnectionException(NOT_ALLOWED, text)
 
     def _open(self, method: m.ConnectionOpen) -> None:
         broker = self.broker
@@ -576,7 +500,8 @@ class Connection(FastConnection):
                 continue
             text = (
                 f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
-                f"{int(timeout_s * 1000)} ms. This timeout value can be configured, see consumers doc guide to learn more"
+                f"{int(timeout_s * 1000)} ms. This timeout value can be configured, "
+                "see consumers doc guide to learn more"
             )
             self._close_channel(channel, ChannelException(PRECONDITION_FAILED, text), 0)
 
