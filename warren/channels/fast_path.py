@@ -66,6 +66,9 @@ FRAME_GRACE_BYTES: Final = 8
 # Reads up to this size are joined with what was carried over; larger ones are walked where they are.
 JOIN_MAX_BYTES: Final = 4096
 
+# A body frame of at least this size that a read has cut is taken in pieces, each copied once, instead of being joined.
+CUT_MIN_BYTES: Final = 16384
+
 # Reasons for not reading from a connection, a bit each.
 PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
 PAUSED_LOGIN: Final = 2  # credentials are being checked
@@ -145,7 +148,7 @@ class FastChannel:
         self._body_bytes = self.check_header(data, start, end)
         if self._body_bytes == 0:
             self.state = EXPECT_METHOD
-            self.complete(data[start:end], data, start, end, 0, end - start)
+            self.complete(data[start:end], None, data, start, end, 0, end - start)
             return
         self.state = EXPECT_BODY
         self._parts = [_slice(data, start, end)]
@@ -193,18 +196,49 @@ class FastChannel:
         if received > self._body_bytes:
             raise ConnectionException(FRAME_ERROR, "content body frame exceeds remaining content size")
         self._parts.append(_slice(data, start, end))
-        if end - start > self._largest_frame:
-            self._largest_frame = end - start
-        self._body_received = received
-        if received < self._body_bytes:
-            self._hold(end - start + PART_OVERHEAD_BYTES)
+        self._body_frame_done(end - start)
+
+    def begin_cut(self, piece: bytes, size: i64) -> bool:
+        """Take the beginning of a large body frame of `size` payload bytes; False leaves it to the ordinary way."""
+        if self.state != EXPECT_BODY or self._body_received + size > self._body_bytes:
+            return False
+        self._parts.append(piece)
+        return True
+
+    def add_cut(self, piece: bytes) -> None:
+        """Take more of it. Small pieces are joined: a peer that trickles must not cost an object for every read."""
+        if self.state != EXPECT_BODY:
+            return
+        last = self._parts[-1]
+        if len(piece) + len(last) <= CUT_MIN_BYTES:
+            self._parts[-1] = last + piece
+        else:
+            self._parts.append(piece)
+
+    def end_cut(self, piece: bytes, size: i64) -> None:
+        """Take the rest of it."""
+        if self.state != EXPECT_BODY:
+            return
+        self.add_cut(piece)
+        self._body_frame_done(size + 8)
+
+    def _body_frame_done(self, frame_bytes: i64) -> None:
+        """Count a whole body frame, and publish when it was the last."""
+        if frame_bytes > self._largest_frame:
+            self._largest_frame = frame_bytes
+        self._body_received += frame_bytes - 8
+        if self._body_received < self._body_bytes:
+            self._hold(frame_bytes + PART_OVERHEAD_BYTES)
             return
         self._let_go()
-        content = b"".join(self._parts)
-        header_end: i64 = len(self._parts[0])
+        parts = self._parts
+        header = parts[0]
         self._parts = []
         self.state = EXPECT_METHOD
-        self.complete(content, content, 0, header_end, self._body_bytes, self._largest_frame)
+        if self._body_bytes >= CUT_MIN_BYTES:
+            self.complete(b"", parts, header, 0, len(header), self._body_bytes, self._largest_frame)
+        else:
+            self.complete(b"".join(parts), None, header, 0, len(header), self._body_bytes, self._largest_frame)
 
     def _hold(self, size: i64) -> None:
         """Count `size` bytes of a content received in part.
@@ -229,16 +263,29 @@ class FastChannel:
         self._parts = []
         self.route = None
 
-    def complete(self, content: bytes, data: bytes, start: i64, header_end: i64, body_bytes: i64, largest: i64) -> None:
-        """Publish: `content` is the whole content, ``data[start:header_end]`` its header frame."""
+    def complete(
+        self,
+        content: bytes,
+        pieces: list[bytes] | None,
+        data: bytes,
+        start: i64,
+        header_end: i64,
+        body_bytes: i64,
+        largest: i64,
+    ) -> None:
+        """Publish the whole content, `content` or `pieces`; ``data[start:header_end]`` is its header frame."""
         route = self.route
         assert route is not None
         flags: i64 = scan_properties(data, start + 7, header_end - 1)
         if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transactional:
+            if pieces is not None:
+                content = b"".join(pieces)
             self.publish_with_care(route, content, data[start + 7 : header_end - 1], flags, body_bytes, largest)
             return
         self.shared.published += 1
         message = Message(route.envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
+        if pieces is not None:
+            message.pieces = pieces
         queues = route.queues
         if len(queues) == 0:
             self.unroutable(route, message)
@@ -306,6 +353,9 @@ class FastConnection:
         self.paused: i64 = 0
         self.received_bytes: i64 = 0
         self.frame_limit_bytes: i64 = 0  # largest payload we accept
+        self.cut_channel: FastChannel | None = None  # whose large body frame is being received
+        self.cut_size: i64 = 0  # its payload
+        self.cut_missing: i64 = 0  # what is still to come of it, 0: no frame is cut
         self.carry: bytes = b""  # the beginning of a frame, or everything behind a pause
         # Where the walk stands, for whoever handles an error raised in it.
         self.at_channel: i64 = 0
@@ -315,7 +365,15 @@ class FastConnection:
     def walk(self, data: bytes) -> None:
         """Handle received bytes. Whatever is incomplete, or comes after a pause, is carried over."""
         self.received_bytes += len(data)
-        pos: i64 = 0
+        if self.cut_missing > 0 and not self.paused:
+            if self.carry:
+                data = self.carry + data
+                self.carry = b""
+            pos: i64 = self._continue_cut(data)
+            if 0 <= pos < len(data):
+                self._walk_from(data, pos)
+            return
+        pos = 0
         carry = self.carry
         if carry:
             if self.paused:
@@ -352,9 +410,49 @@ class FastConnection:
                 pos = self.at_end
                 if not self.failed(error):
                     return -1
-        if pos < len(data):
+        if pos < len(data) and not self._begin_cut(data, pos):
             self.carry = data[pos:]
         return pos
+
+    def _begin_cut(self, data: bytes, pos: i64) -> bool:
+        """Take a large body frame whose beginning is the rest of `data`; False when it is none."""
+        have: i64 = len(data) - pos
+        if self.paused or not self.running or have < 7 or data[pos] != 3:
+            return False
+        size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
+        channel = self.channels.get(i64(read_i16_be(data, pos + 1)) & 0xFFFF)
+        if size < CUT_MIN_BYTES or channel is None or not channel.begin_cut(data[pos:], size):
+            return False
+        self.cut_channel = channel
+        self.cut_size = size
+        self.cut_missing = 8 + size - have
+        return True
+
+    def _continue_cut(self, data: bytes) -> i64:
+        """Take what `data` has of the cut frame; return where the next one begins, -1 when no more is taken."""
+        channel = self.cut_channel
+        assert channel is not None
+        missing: i64 = self.cut_missing
+        if len(data) < missing:
+            self.cut_missing = missing - len(data)
+            channel.add_cut(data)
+            return len(data)
+        self.cut_missing = 0
+        self.cut_channel = None
+        self.at_channel = channel.number
+        self.at_method = BASIC_PUBLISH
+        self.at_end = missing
+        try:
+            marker = int(data[missing - 1])
+            if marker != 0xCE:
+                self.at_method = 0
+                text = f"type 3, {int(self.cut_size)} octets: {{invalid_frame_end_marker,{marker}}}"
+                raise ConnectionException(FRAME_ERROR, text)
+            channel.end_cut(_slice(data, 0, missing), self.cut_size)
+        except AmqpError as error:
+            if not self.failed(error):
+                return -1
+        return missing
 
     def _frames(self, data: bytes, start: i64) -> i64:
         """Handle whole frames from `start` on and return where the first incomplete or unwanted one begins."""
@@ -459,7 +557,7 @@ class FastConnection:
         body_bytes: i64 = read_i64_be(data, start + 11)
         if body_bytes == 0:
             self.at_end = header_end
-            channel.complete(data[start:header_end], data, start, header_end, 0, header_end - start)
+            channel.complete(data[start:header_end], None, data, start, header_end, 0, header_end - start)
             return header_end
         if body_bytes < 0 or body_bytes > self.frame_limit_bytes:
             return -1
@@ -476,7 +574,7 @@ class FastConnection:
         largest: i64 = header_end - start
         if 8 + body_bytes > largest:
             largest = 8 + body_bytes
-        channel.complete(data[start:body_end], data, start, header_end, body_bytes, largest)
+        channel.complete(data[start:body_end], None, data, start, header_end, body_bytes, largest)
         return body_end
 
     def _content_frame(

@@ -153,6 +153,13 @@ class DeliveryLedger:
             outbox.check_limit()
             return
         if message.channel == self.channel_number:
+            if message.pieces is not None:
+                for piece in message.pieces:
+                    if len(piece) >= CHUNK_MIN_BYTES:
+                        outbox.write_chunk(piece)
+                    else:
+                        outbox.writer.write(piece)
+                return
             if len(content) >= CHUNK_MIN_BYTES:
                 outbox.write_chunk(content)
                 return
@@ -161,7 +168,7 @@ class DeliveryLedger:
         else:
             out = outbox.writer
             start: i64 = len(out)
-            out.write(content)
+            out.write(message.joined())
             patch_channel(out, start, self.channel_number)
         if len(out) > outbox.soft_limit_bytes:
             outbox.writable = False

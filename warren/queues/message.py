@@ -4,6 +4,9 @@ Content travels as it came: ``content`` is the content header frame and the body
 publisher's channel number in them. A delivery to the same channel number is a plain copy; to another one, two bytes
 per frame are patched; only a consumer with a smaller frame_max needs the frames cut again.
 
+A large content that did not come in one read is kept as the pieces it came in and is never joined for a consumer that
+takes it as it is: every byte of it is copied once on its way.
+
 Both classes are acyclic by construction (a route knows queues, no queue keeps a route but through messages), so that
 the cyclic collector never walks a backlog.
 """
@@ -36,9 +39,12 @@ class Envelope:
 
 @mypyc_attr(acyclic=True)
 class Message:
-    """One message. ``content``: frames as received; ``body_bytes``: body without framing."""
+    """One message. ``content``: frames as received, or ``b""`` when they are ``pieces``; ``body_bytes``: the bare body.
 
-    __slots__ = ("body_bytes", "channel", "content", "envelope", "frame_max_bytes", "persistent")
+    The first of the pieces is the content header frame.
+    """
+
+    __slots__ = ("body_bytes", "channel", "content", "envelope", "frame_max_bytes", "persistent", "pieces")
 
     def __init__(
         self,
@@ -51,20 +57,30 @@ class Message:
     ) -> None:
         self.envelope = envelope
         self.content = content
+        self.pieces: list[bytes] | None = None
         self.channel: i64 = channel  # the number baked into the frames of `content`
         self.body_bytes: i64 = body_bytes
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
 
+    def joined(self) -> bytes:
+        """Return the frames in one piece, from now on kept so."""
+        pieces = self.pieces
+        if pieces is not None:
+            self.content = b"".join(pieces)
+            self.pieces = None
+        return self.content
+
     def header_payload(self) -> bytes:
         """Return the payload of the content header frame."""
-        size: i64 = i64(read_i32_be(self.content, 3)) & 0xFFFFFFFF
-        return self.content[7 : 7 + size]
+        content = self.joined()
+        size: i64 = i64(read_i32_be(content, 3)) & 0xFFFFFFFF
+        return content[7 : 7 + size]
 
     def body(self) -> bytes:
         """Return the body, joined from its frames."""
         parts: list[bytes] = []
-        content = self.content
+        content = self.joined()
         pos: i64 = 8 + (i64(read_i32_be(content, 3)) & 0xFFFFFFFF)
         while pos < len(content):
             size: i64 = i64(read_i32_be(content, pos + 3)) & 0xFFFFFFFF
