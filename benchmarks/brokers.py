@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -45,7 +46,7 @@ class Server(Protocol):
         """Return how it ended by itself, None while it runs."""
 
 
-class Broker:
+class Broker(ABC):
     """One broker under a name. ``core`` is the core it is confined to, None for none."""
 
     def __init__(self, name: str, directory: Path, *, core: int | None) -> None:
@@ -119,8 +120,9 @@ class Broker:
         said = (self.directory / "output.log").read_text(errors="replace").splitlines()[-3:]
         return f"the broker ended with status {status}: {' / '.join(said)}"
 
+    @abstractmethod
     def _new_server(self, port: int) -> Server:
-        raise NotImplementedError
+        """Start a server of this kind that listens on `port`."""
 
 
 class WarrenBroker(Broker):

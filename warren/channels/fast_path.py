@@ -7,8 +7,9 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
    frame lie in the buffer one behind the other is taken in one step, with no state kept between frames.
 2. The argument bytes of basic.publish are the key of the route: the same bytes as last time cost one comparison, and
    seen before cost one look-up. `VirtualHost.topology_version` says when a remembered route may be wrong.
-3. Content is one slice of the buffer and is never taken apart; its properties are checked in place and decoded only
-   for the few messages that carry something the broker must act on.
+3. Content is one slice of the buffer, or the pieces of a large frame that a read has cut, and is never taken apart;
+   its properties are checked in place and decoded only for the few messages that carry something the broker must
+   act on.
 4. Confirms are counted, not written: one cumulative basic.ack per channel and turn.
 
     states of content on a channel:    EXPECT_METHOD -> EXPECT_HEADER -> EXPECT_BODY -> EXPECT_METHOD
