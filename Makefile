@@ -1,11 +1,11 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test lint types demo bench fuzz clean
+.PHONY: help setup setup-test run test lint types demo bench bench-backlog fuzz crashtest mutants clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup:
 	@scripts/setup run
@@ -33,8 +33,22 @@ demo: ## feed real records through four exchange types to several consumers (ARG
 bench: setup-test ## measure against RabbitMQ, write benchmarks/RESULTS.md (ARGS="--only fanout --rounds 1")
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
+bench-backlog: setup-test ## ten million messages waiting, restarts with them, benchmarks/BACKLOG.md (ARGS="--count 1000000")
+	.venv/bin/python benchmarks/backlog.py $(ARGS)
+
 fuzz: setup-test ## a million mutated frames
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s
+
+# As long as one likes: more of it, or other suites with a long form, go into these two lines.
+CRASHTEST := WARREN_TEST_CRASH_CYCLES=$${WARREN_TEST_CRASH_CYCLES:-500} \
+	WARREN_TEST_CRASH_STATES=$${WARREN_TEST_CRASH_STATES:-3000000}
+CRASHTESTS := crash simulation
+
+crashtest: setup-test ## kill the broker 500 times under load, 3 million crash states of a simulated disk
+	$(CRASHTEST) scripts/test -s $(CRASHTESTS) $(ARGS)
+
+mutants: setup-test ## break the store on purpose, in 22 ways: the crash simulation has to notice each
+	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
 clean: ## remove what was built and installed, keep data
 	rm -rf .venv .cache build *.egg-info .mypy_cache .ruff_cache .hypothesis

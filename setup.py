@@ -14,6 +14,20 @@ from pathlib import Path
 from setuptools import setup
 
 COMPILED_PACKAGES = ("amqp", "exchanges", "queues", "channels")
+# The engine half of the store; the other half is files and tools.
+COMPILED_STORE = (
+    "checkpoint",
+    "checksum",
+    "compaction",
+    "jobs",
+    "message",
+    "message_log",
+    "queue_index",
+    "records",
+    "replay",
+    "scrub",
+    "segments",
+)
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing.
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "metadata.py", "errors.py"}
 COMPILED_MODULES = ("server/reactor.py", "server/transport.py")
@@ -22,6 +36,7 @@ COMPILED_MODULES = ("server/reactor.py", "server/transport.py")
 def compiled_sources() -> list[str]:
     root = Path(__file__).parent / "warren"
     found = [path for package in COMPILED_PACKAGES for path in sorted((root / package).glob("*.py"))]
+    found += [root / "msgstore" / f"{name}.py" for name in COMPILED_STORE]
     found += [root / module for module in COMPILED_MODULES if (root / module).exists()]
     return [str(path.relative_to(root.parent)) for path in found if path.name not in INTERPRETED]
 

@@ -3,7 +3,7 @@
 1. `start` returns when a connection with an open channel was accepted, and knows how long that took from the
    start of the process.
 2. Every broker gets free loopback ports and a data directory of its own; `stop` keeps the directory, so that
-   it can be started again on its data.
+   it can be started again on its data. `kill` leaves the directory as a crash of the process leaves it.
 3. A broker confined to one core is started confined, so that it sizes itself for one core.
 4. A paused broker (SIGSTOP to all its processes) uses no CPU; `stop` resumes it first.
 """
@@ -16,7 +16,8 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -71,7 +72,7 @@ class Broker(ABC):
     def start(self) -> float:
         """Start and return the seconds until the first channel was open.
 
-        Raises BrokerError when that takes too long.
+        Raises BrokerError when that takes too long, or it ends before.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         port = free_port()
@@ -87,8 +88,11 @@ class Broker(ABC):
                     self.product = f"{properties.get('product', '?')} {properties.get('version', '?')}"
                     return seconds
             except BrokerError:
-                if time.monotonic() - begin > _START_S:
+                death = self.maybe_death()
+                if death is not None or time.monotonic() - begin > _START_S:
                     self.stop()
+                    if death is not None:
+                        raise BrokerError(death) from None
                     raise
                 time.sleep(_LOOK_S)
 
@@ -98,6 +102,11 @@ class Broker(ABC):
             self.resume()
             self._server.stop()
             self._server = None
+
+    def kill(self) -> None:
+        """Kill all its processes at once (SIGKILL), keep its data."""
+        self._signal_all(signal.SIGKILL)
+        self.stop()
 
     def pause(self) -> None:
         """Freeze the broker: what waits for its turn must not disturb what is measured."""
@@ -131,14 +140,17 @@ class WarrenBroker(Broker):
     def __init__(self, name: str, directory: Path, checkout: Path, *, core: int | None) -> None:
         super().__init__(name, directory, core=core)
         self._program = checkout / ".venv" / "bin" / "warren"
+        self._version = ""
         if not self._program.exists():
             raise FileNotFoundError(f"{self._program} is missing: run make there first")
 
     def start(self) -> float:
         """Start as every broker; the product is what the program says, not what it tells clients."""
         seconds = super().start()
-        told = subprocess.run([str(self._program), "--version"], capture_output=True, text=True, check=True)
-        self.product = told.stdout.strip()
+        if not self._version:
+            told = subprocess.run([str(self._program), "--version"], capture_output=True, text=True, check=True)
+            self._version = told.stdout.strip()
+        self.product = self._version
         return seconds
 
     def _new_server(self, port: int) -> Server:
@@ -171,6 +183,16 @@ class RabbitBroker(Broker):
             dist_port=free_port(),
             epmd_port=free_port(),
         )
+
+
+@contextmanager
+def started(broker: Broker) -> Iterator[Broker]:
+    """Run a broker while the block runs."""
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
 
 
 class _Program:

@@ -1,7 +1,10 @@
 """The matrix: what is asked of each broker, and what Warren has to reach.
 
 A target on CPU is a fraction of RabbitMQ's broker CPU per message in the same run. Every flow must also be
-faster than RabbitMQ's, and every latency case no slower at p50 and p99.
+faster than RabbitMQ's, where nothing else is said, and every latency case no slower at p50 and p99.
+
+Persistent messages go to durable queues. They are consumed with acks or not at all: a broker may hand a message
+to a consumer that never acknowledges without writing it down.
 """
 
 from __future__ import annotations
@@ -20,7 +23,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One load. ``arguments`` go to the load tool; ``cpu_at_most`` is the target fraction, None for none."""
+    """One load. ``arguments`` go to the load tool; ``cpu_at_most`` is the target fraction, None for none.
+
+    ``speed_at_least`` is the target ratio of throughput. ``counted`` says what a message done is: one received or
+    one confirmed. ``synced_window`` is the number of messages in flight when the disk's limit is enough as well.
+    """
 
     name: str
     title: str
@@ -28,10 +35,26 @@ class Case:
     arguments: tuple[str, ...]
     cpu_at_most: float | None = None
     latency: str = "delivery_latency_us"
+    speed_at_least: float = 1.0
+    counted: str = "received"
+    synced_window: int = 0
 
+    @property
+    def durable(self) -> bool:
+        """Whether it is about what is on disk."""
+        return "--persistent" in self.arguments
+
+
+DURABLE_ONE: Final = "durable-confirm"
+DURABLE_MANY: Final = "durable-queues"
+DURABLE_SHARED: Final = "durable-queue"
 
 _SIZES: Final = (("16b", "16 B", 16, 1 / 28), ("1k", "1 KiB", 1024, None), ("64k", "64 KiB", 65536, 1 / 2))
 _ACK: Final = ("--ack", "--prefetch", "1000", "--ack-batch", "100")
+_PERSISTENT: Final = ("--persistent", "--durable")
+_HUNDRED_PAIRS: Final = (
+    *("--publishers", "100", "--consumers", "100", "--size", "1024", *_ACK, "--confirms", "20", *_PERSISTENT),
+)
 _MODES: Final = (
     ("auto", "auto-ack", ()),
     ("ack", "ack, prefetch 1000", _ACK),
@@ -73,6 +96,52 @@ LOADS: Final = (
         1 / 6,
         latency="confirm_latency_us",
     ),
+    Case(
+        DURABLE_ONE,
+        "1 KiB, ack + 2000 confirms in flight",
+        Kind.FLOW,
+        ("--size", "1024", *_ACK, "--confirms", "2000", *_PERSISTENT),
+        1 / 18,
+        speed_at_least=8,
+        synced_window=2000,
+    ),
+    Case(
+        "durable-ack",
+        "1 KiB, ack, prefetch 1000, no confirms",
+        Kind.FLOW,
+        ("--size", "1024", *_ACK, *_PERSISTENT),
+        1 / 18,
+    ),
+    Case(
+        DURABLE_MANY,
+        "1 KiB, 100 queues, a publisher (20 confirms in flight) and a consumer (ack) each",
+        Kind.FLOW,
+        ("--queues", "100", *_HUNDRED_PAIRS),
+    ),
+    Case(
+        DURABLE_SHARED,
+        "1 KiB, one queue, with as many publishers and consumers",
+        Kind.FLOW,
+        _HUNDRED_PAIRS,
+    ),
+    Case(
+        "durable-connections",
+        "16 B, 500 connections, one confirmed publish in flight each, no consumer",
+        Kind.FLOW,
+        ("--publishers", "500", "--consumers", "0", "--confirms", "1", "--backlog", "0", *_PERSISTENT),
+        latency="confirm_latency_us",
+        speed_at_least=6,
+        counted="confirmed",
+    ),
+    Case(
+        "durable-connection",
+        "16 B, one connection, one confirmed publish in flight, no consumer",
+        Kind.FLOW,
+        ("--consumers", "0", "--confirms", "1", "--backlog", "0", *_PERSISTENT),
+        latency="confirm_latency_us",
+        speed_at_least=2,
+        counted="confirmed",
+    ),
     Case("rpc", "request → reply, one at a time", Kind.LATENCY, ("rpc",), latency="round_trip_latency_us"),
     Case(
         "confirm",
@@ -96,5 +165,17 @@ START_S_AT_MOST: Final = 1.0
 DECLARE_S_AT_MOST: Final = 15.0
 LONGEST_WAIT_S_AT_MOST: Final = 1.0
 
-STANDING_CASES: Final = ("memory", "startup", "declare-pipelined", "declare-one-by-one")
+MANY_QUEUES_AT_LEAST: Final = 0.8
+
+FANOUT_QUEUES: Final = 10
+FANOUT_BODY_BYTES: Final = 10_240
+FANOUT_MESSAGES: Final = 10_000
+FANOUT_LOAD: Final = (
+    *("--exchange", "fanout", "--queues", str(FANOUT_QUEUES), "--consumers", "0", "--keep", *_PERSISTENT),
+    *("--size", str(FANOUT_BODY_BYTES), "--messages", str(FANOUT_MESSAGES), "--confirms", "2000"),
+)
+BODIES_ON_DISK_AT_LEAST: Final = 1.0
+BODIES_ON_DISK_AT_MOST: Final = 1.2
+
+STANDING_CASES: Final = ("durable-fanout", "memory", "startup", "declare-pipelined", "declare-one-by-one")
 CASE_NAMES: Final = (*(case.name for case in LOADS), *STANDING_CASES)

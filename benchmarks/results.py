@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks import cases
+from benchmarks.disk import DiskLimit
 
 WARREN: Final = "Warren"
 BASELINE: Final = "Baseline"
@@ -27,14 +28,16 @@ RABBIT: Final = "RabbitMQ"
 
 @dataclass
 class Measured:
-    """Everything one run of the bench found: loads by case, broker and round; standing figures by case and
-    broker.
+    """Everything one run of the bench found: loads by case, broker and round; the disk's limit by case and round;
+    standing figures by case and broker.
     """
 
     loads: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    disk: dict[str, list[DiskLimit]] = field(default_factory=dict)
     standing: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     products: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    file_system: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,15 @@ def median(values: Sequence[float]) -> float:
 
 
 def rate(case: cases.Case, found: dict[str, Any]) -> float:
-    """Return messages received, or round trips, per second."""
-    return float(found["round_trips_per_s"] if case.arguments[0] == "rpc" else found["received_per_s"])
+    """Return messages done, or round trips, per second."""
+    return float(found["round_trips_per_s" if case.arguments[0] == "rpc" else f"{case.counted}_per_s"])
 
 
 def cpu_us(case: cases.Case, found: dict[str, Any]) -> float:
-    """Return broker CPU per message received, or per round trip."""
-    return float(found["broker_cpu_us_per_round_trip" if case.arguments[0] == "rpc" else "broker_cpu_us_per_received"])
+    """Return broker CPU per message done, or per round trip."""
+    if case.arguments[0] == "rpc":
+        return float(found["broker_cpu_us_per_round_trip"])
+    return float(found["broker_cpu_us_per_published" if case.counted == "confirmed" else "broker_cpu_us_per_received"])
 
 
 def latency_us(case: cases.Case, percentile: str, found: dict[str, Any]) -> float:
@@ -129,8 +134,16 @@ class _Comparison:
             ratios.append(ours / max(theirs, 1e-9))
         return median(ratios)
 
+    def ratio_to_disk(self, limits: list[DiskLimit]) -> float:
+        """Return the median over the rounds of our throughput to what the disk alone did in that round."""
+        ratios = []
+        for turn, limit in enumerate(limits[: min(len(rounds) for rounds in self.warren)]):
+            ours = max(rate(self.case, rounds[turn]) for rounds in self.warren)
+            ratios.append(ours / limit.messages_per_s)
+        return median(ratios)
 
-class _Page:
+
+class Page:
     """The text under construction, and the verdicts given in it."""
 
     def __init__(self) -> None:
@@ -158,8 +171,11 @@ def markdown(measured: Measured, machine: Machine, *, rounds: int, seconds: floa
         for case in cases.LOADS
         if case.name in measured.loads or any(line.startswith(f"{case.name} ") for line in measured.failures)
     ]
-    page = _Page()
-    _flows(page, [one for one in found if one.case.kind is cases.Kind.FLOW])
+    page = Page()
+    flows = [one for one in found if one.case.kind is cases.Kind.FLOW]
+    _flows(page, "Flows", [one for one in flows if not one.case.durable], measured)
+    _flows(page, "Flows of persistent messages in durable queues", [one for one in flows if one.case.durable], measured)
+    _durable(page, {one.case.name: one for one in flows if one.case.durable}, measured)
     _latencies(page, [one for one in found if one.case.kind is cases.Kind.LATENCY])
     _standing(page, measured)
     _against_baseline(page, [one for one in found if one.baseline and one.warren])
@@ -182,9 +198,11 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
         f"Versions: {versions}. Warren at {revision()}, engine {engine()}, Python {machine.python}.",
         f"Each load: {rounds} rounds, the brokers in turn within each round, 1 s warm-up, {seconds:g} s "
         "measured. Figures are medians, ratios are medians of the ratios within a round.",
-        "Messages are transient, queues not durable. Flat out, with at most 100,000 messages (128 MiB) "
-        "published and not yet received.",
-        "CPU is user + system of the broker's process tree, per message received. Throughput is messages received.",
+        "Messages are transient and queues not durable, unless the load says persistent. Flat out, with at most "
+        "100,000 messages (128 MiB) published and not yet received.",
+        "CPU is user + system of the broker's process tree, per message received. Throughput is messages received. "
+        "Without a consumer both are about messages confirmed.",
+        f"All data directories are on {measured.file_system}.",
     ]
     if machine.cores > 1:
         lines.append(
@@ -194,7 +212,7 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
         )
     if RABBIT in measured.products:
         lines += [
-            "Memory, start-up and declarations: neither broker is confined.",
+            "Disk, memory, start-up and declarations: neither broker is confined.",
             "RabbitMQ as Debian ships it: no plugins, no configuration file, the package's Erlang flags "
             "(with which idle schedulers do not spin).",
         ]
@@ -203,7 +221,7 @@ def _facts(measured: Measured, machine: Machine, *, rounds: int, seconds: float)
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _flows(page: _Page, found: list[_Comparison]) -> None:
+def _flows(page: Page, title: str, found: list[_Comparison], measured: Measured) -> None:
     if not found:
         return
     rows = []
@@ -213,7 +231,7 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
             rows.append([case.title, "failed", "", "", "", page.verdict(reached=False)])
             continue
         cpu, speed = partial(cpu_us, case), partial(rate, case)
-        theirs = ["-"] * 8
+        theirs = ["-"] * 9
         if one.rabbit:
             cpu_ratio, speed_ratio = one.ratio(one.rabbit, cpu, min), one.ratio(one.rabbit, speed, max)
             target = case.cpu_at_most
@@ -224,15 +242,16 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
                 "" if target is None else page.verdict(reached=cpu_ratio <= target),
                 f"{one.of(one.rabbit, speed, max):,.0f}",
                 f"{speed_ratio:.2f}",
-                page.verdict(reached=speed_ratio > 1),
+                f"{case.speed_at_least:g}",
+                page.verdict(reached=speed_ratio >= case.speed_at_least or _at_disk_limit(one, measured)),
                 _milliseconds(case, one.rabbit),
             ]
         tool = max(found["tool_cpu_share"] for rounds in one.warren for found in rounds)
         rows.append(
             [
                 *(case.title, f"{one.of(one.warren, cpu, min):.2f}", *theirs[:4]),
-                *(f"{one.of(one.warren, speed, max):,.0f}", *theirs[4:7]),
-                *(_milliseconds(case, one.warren), theirs[7], f"{tool:.0%}"),
+                *(f"{one.of(one.warren, speed, max):,.0f}", *theirs[4:8]),
+                *(_milliseconds(case, one.warren), theirs[8], f"{tool:.0%}"),
             ]
         )
     header = [
@@ -245,14 +264,55 @@ def _flows(page: _Page, found: list[_Comparison]) -> None:
         "messages/s: Warren",
         "RabbitMQ",
     ]
-    header += ["ratio", "", "p50 / p99 ms: Warren", "RabbitMQ", "tool's CPU"]
-    page.text("## Flows")
+    header += ["ratio", "at least", "", "p50 / p99 ms: Warren", "RabbitMQ", "tool's CPU"]
+    page.text(f"## {title}")
     page.table(header, rows)
     page.text(
-        "The target for throughput is a ratio above 1. Latency in a flat-out flow is mostly the time spent "
-        "in the backlog, which the load keeps full; with 500 connections it is publish → confirm. The "
-        "tool's CPU is of one core, in Warren's runs: near 100 % it is the tool that limits the throughput."
+        "Latency in a flat-out flow is mostly the time spent in the backlog, which the load keeps full; with one "
+        "confirmed publish in flight it is publish → confirm. The tool's CPU is of one core, in Warren's runs: near "
+        "100 % it is the tool that limits the throughput."
     )
+
+
+def _at_disk_limit(one: _Comparison, measured: Measured) -> bool:
+    limits = measured.disk.get(one.case.name, [])
+    return bool(limits) and one.ratio_to_disk(limits) >= 1
+
+
+def _durable(page: Page, found: dict[str, _Comparison], measured: Measured) -> None:
+    """Add what persistent flows are compared with besides RabbitMQ: the disk, and one queue."""
+    rows = []
+    for name, limits in measured.disk.items():
+        one = found.get(name)
+        if one is None or not one.warren:
+            continue
+        ours = one.of(one.warren, partial(rate, one.case), max)
+        alone = median([limit.messages_per_s for limit in limits])
+        rows.append([f"{one.case.title}, messages/s: of the disk's limit", f"{ours:,.0f}", f"{alone:,.0f}"])
+        rows[-1] += [f"{one.ratio_to_disk(limits):.2f}", f"1, or {one.case.speed_at_least:g} to RabbitMQ", ""]
+    many = found.get(cases.DURABLE_MANY)
+    for name, what, at_least in (
+        (cases.DURABLE_SHARED, "one queue's with as many connections", cases.MANY_QUEUES_AT_LEAST),
+        (cases.DURABLE_ONE, "one queue's with one publisher and one consumer", None),
+    ):
+        one = found.get(name)
+        if one is None or not one.warren or many is None or not many.warren:
+            continue
+        speed = partial(rate, one.case)
+        ratio = many.ratio(one.warren, speed, max)
+        cells = [f"100 durable queues with confirms, messages/s: of {what}"]
+        cells += [f"{side.of(side.warren, speed, max):,.0f}" for side in (many, one)]
+        cells += [f"{ratio:.2f}", "" if at_least is None else f"{at_least:g}"]
+        rows.append([*cells, "" if at_least is None else page.verdict(reached=ratio >= at_least)])
+    if rows:
+        page.table(["Warren against", "Warren", "the other", "ratio", "at least", ""], rows)
+    for name, limits in measured.disk.items():
+        page.text(
+            f"The disk's limit beside `{name}`: the same bytes by `pwrite` and `fdatasync`, "
+            f"{limits[0].batch_messages:,} messages at a time, one thread, allocated files: "
+            f"{median([limit.bytes_per_s for limit in limits]) / 1e6:,.0f} MB/s, "
+            f"{median([limit.batch_ms for limit in limits]):.2f} ms each time."
+        )
 
 
 def _milliseconds(case: cases.Case, side: list[Rounds]) -> str:
@@ -262,7 +322,7 @@ def _milliseconds(case: cases.Case, side: list[Rounds]) -> str:
     return " / ".join(f"{microseconds / 1000:,.1f}" for microseconds in percentiles)
 
 
-def _latencies(page: _Page, found: list[_Comparison]) -> None:
+def _latencies(page: Page, found: list[_Comparison]) -> None:
     if not found:
         return
     rows = []
@@ -291,16 +351,28 @@ def _latencies(page: _Page, found: list[_Comparison]) -> None:
 
 
 class _StandingRow(NamedTuple):
-    """A line of the table of standing figures; the target is in the unit of the title."""
+    """A line of the table of standing figures; the target, or the range of it, is in the unit of the title."""
 
     case: str
     key: str
     title: str
     unit: float = 1
     at_most: float | None = None
+    at_least: float | None = None
 
 
 _STANDING_ROWS: Final = (
+    *(
+        _StandingRow(
+            "durable-fanout",
+            key,
+            f"A persistent {cases.FANOUT_BODY_BYTES // 1024} KiB message in {cases.FANOUT_QUEUES} durable queues: "
+            f"{what}, bodies",
+            at_most=cases.BODIES_ON_DISK_AT_MOST,
+            at_least=cases.BODIES_ON_DISK_AT_LEAST,
+        )
+        for key, what in (("bodies_written", "written to disk"), ("bodies_on_disk", "growth of the data directory"))
+    ),
     _StandingRow("memory", "idle_bytes", "Memory, idle, MB", 1e6, cases.IDLE_BYTES_AT_MOST / 1e6),
     _StandingRow(
         "memory",
@@ -345,7 +417,7 @@ _STANDING_ROWS: Final = (
 )
 
 
-def _standing(page: _Page, measured: Measured) -> None:
+def _standing(page: Page, measured: Measured) -> None:
     rows = []
     for row in _STANDING_ROWS:
         by_broker = measured.standing.get(row.case)
@@ -355,17 +427,16 @@ def _standing(page: _Page, measured: Measured) -> None:
         theirs = next((found[row.key] for name, found in by_broker.items() if name.startswith(RABBIT)), None)
         cells = [row.title, "failed" if ours is None else f"{ours / row.unit:,.2f}", "", ""]
         if row.at_most is not None:
-            cells[2:] = [
-                f"{row.at_most:g}",
-                page.verdict(reached=ours is not None and ours / row.unit <= row.at_most),
-            ]
+            least = "" if row.at_least is None else f"{row.at_least:g} to "
+            reached = ours is not None and (row.at_least or 0) <= ours / row.unit <= row.at_most
+            cells[2:] = [f"{least}{row.at_most:g}", page.verdict(reached=reached)]
         rows.append([*cells, "-" if theirs is None else f"{theirs / row.unit:,.2f}"])
     if rows:
-        page.text("## Memory, start-up, declarations")
+        page.text("## Disk, memory, start-up, declarations")
         page.table(["", "Warren", "at most", "", "RabbitMQ"], rows)
 
 
-def _against_baseline(page: _Page, found: list[_Comparison]) -> None:
+def _against_baseline(page: Page, found: list[_Comparison]) -> None:
     rows = []
     for one in found:
         cpu, speed = partial(cpu_us, one.case), partial(rate, one.case)
@@ -381,13 +452,17 @@ def _against_baseline(page: _Page, found: list[_Comparison]) -> None:
         page.table(header, rows)
 
 
-def _commands(page: _Page, found: list[_Comparison], seconds: float) -> None:
+def _commands(page: Page, found: list[_Comparison], seconds: float) -> None:
     tail = f"--duration {seconds:g} --json --uri amqp://guest:guest@127.0.0.1:PORT/ --pid PID"
     rows = [[one.case.name, f"`warren perf {' '.join(one.case.arguments)} {tail}`"] for one in found]
     connections, queues = f"--count {cases.IDLE_CONNECTIONS}", f"--count {cases.EMPTY_QUEUES}"
     durable, declared = f"--count {cases.DURABLE_QUEUES_AT_START}", f"--count {cases.DECLARED_QUEUES}"
     beside = "beside `warren perf --rate 1000`"
     rows += [
+        [
+            "durable-fanout",
+            f"`warren perf {' '.join(cases.FANOUT_LOAD)}`; `/proc/PID/io`; stopped, files measured",
+        ],
         ["memory", f"`warren perf connections {connections}`; restarted, `warren perf declare {queues}`"],
         ["startup", f"`warren perf declare --durable --keep {durable}`; stopped, started, connected to"],
         ["declare-pipelined", f"`warren perf declare --durable --pipelined {declared}` {beside}"],

@@ -6,6 +6,8 @@
    start-up and declarations get brokers of their own, fresh for each measurement.
 3. Where two cores are there, every broker runs in two placements: confined to one core, the load tool to the other;
    and neither confined. A comparison takes the better figure of each broker.
+4. The disk's limit is measured next to the load that is compared with it, in every round, below the same
+   directory as the brokers' data.
 """
 
 from __future__ import annotations
@@ -17,29 +19,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, only its own folder is on the path
 
-from benchmarks import cases, rabbitmq, results
-from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, confinement
+from benchmarks import cases, disk, rabbitmq, results
+from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
+from benchmarks.load_tool import ROOT, ToolError, perf, say, tool_command
 from warren.perf.footprint import settled_sample
+from warren.perf.process_stats import written_bytes
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 _BROKER_CORE: Final = 0
-_TOOL_CORE: Final = 1
-_TOOL_S: Final = 600.0
-
-
-class ToolError(Exception):
-    """The load tool failed; the text is its last line."""
 
 
 @dataclass
@@ -69,6 +66,8 @@ class Bench:
                     shift = turn % len(brokers)
                     for broker in brokers[shift:] + brokers[:shift]:
                         self._run_load(case, broker, turn)
+                    if case.synced_window:
+                        self._run_disk(case, turn)
 
     def _load_brokers(self) -> list[Broker]:
         placements = {"one core": _BROKER_CORE, "all cores": None} if results.cores() > 1 else {"one core": None}
@@ -102,11 +101,32 @@ class Bench:
         self.measured.loads.setdefault(case.name, {}).setdefault(broker.name, []).append(found)
         say(f"round {turn + 1}  {case.name:16} {broker.name:20} {results.one_line(case, found)}")
 
+    def _run_disk(self, case: cases.Case, turn: int) -> None:
+        """Write and sync the bytes of the last runs of this load, in batches of its window."""
+        rates = [rounds[-1]["published_per_s"] for rounds in self.measured.loads.get(case.name, {}).values()]
+        try:
+            found = disk.measure(
+                self.directory,
+                message_bytes=int(case.arguments[case.arguments.index("--size") + 1]),
+                batch_messages=case.synced_window,
+                messages=int(max(rates, default=0) * self.seconds),
+                most_s=self.seconds,
+            )
+        except OSError as error:
+            self.measured.failures.append(f"{case.name} against the disk alone: {error}")
+            return
+        self.measured.disk.setdefault(case.name, []).append(found)
+        say(
+            f"round {turn + 1}  {case.name:16} {'the disk alone':20} {found.messages_per_s:>12,.0f}/s"
+            f"  {found.bytes_per_s / 1e6:,.0f} MB/s  {found.batch_ms:.2f} ms a batch"
+        )
+
     # -- what stands still, and declarations
 
     def run_standing(self, wanted: list[str]) -> None:
-        """Run memory, start-up and declarations, each against fresh brokers."""
+        """Run the fan-out to disk, memory, start-up and declarations, each against fresh brokers."""
         measures: dict[str, Callable[[Broker], dict[str, float]]] = {
+            "durable-fanout": self._durable_fanout,
             "memory": self._memory,
             "startup": self._startup,
             "declare-pipelined": partial(self._declare, "--pipelined"),
@@ -131,6 +151,17 @@ class Bench:
         if self.rabbit_program is not None:
             found.append(RabbitBroker(results.RABBIT, self._fresh_directory(), self.rabbit_program, core=None))
         return found
+
+    def _durable_fanout(self, broker: Broker) -> dict[str, float]:
+        """Publish to many queues nobody consumes, and look at what was written, in bodies."""
+        with started(broker):
+            self.measured.products.setdefault(broker.name, broker.product)
+            on_disk, written = disk.data_bytes(broker.directory), written_bytes(broker.pid)
+            perf(broker, [*cases.FANOUT_LOAD])
+            written = written_bytes(broker.pid) - written
+        on_disk = disk.data_bytes(broker.directory) - on_disk
+        bodies = cases.FANOUT_MESSAGES * cases.FANOUT_BODY_BYTES
+        return {"bodies_written": written / bodies, "bodies_on_disk": on_disk / bodies}
 
     def _memory(self, broker: Broker) -> dict[str, float]:
         with started(broker):
@@ -195,58 +226,6 @@ class Bench:
         }
 
 
-@contextmanager
-def started(broker: Broker) -> Iterator[Broker]:
-    """Run a broker while the block runs."""
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.stop()
-
-
-def tool_command(broker: Broker, arguments: list[str]) -> list[str]:
-    """Return the command line of the load tool against ``broker``; the tool gets a core of its own when the
-    broker has one.
-    """
-    confined = confinement(_TOOL_CORE if broker.core is not None else None)
-    return [
-        *confined,
-        sys.executable,
-        "-m",
-        "warren.perf",
-        *arguments,
-        "--json",
-        "--uri",
-        broker.uri,
-        "--pid",
-        str(broker.pid),
-    ]
-
-
-def perf(broker: Broker, arguments: list[str]) -> dict[str, Any]:
-    """Run the load tool and return what it printed. Raises ToolError."""
-    done = subprocess.run(
-        tool_command(broker, arguments),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=_TOOL_S,
-        check=False,
-    )
-    if done.returncode:
-        raise ToolError((done.stderr.strip() or "no output").splitlines()[-1])
-    found: dict[str, Any] = json.loads(done.stdout)
-    if found.get("missing"):
-        raise ToolError(f"{found['missing']} messages or confirms are missing")
-    return found
-
-
-def say(line: str) -> None:
-    """Print one line of progress."""
-    print(line, flush=True)
-
-
 def bench(
     only: Annotated[
         list[str] | None, typer.Option(help=f"Run only these cases, of: {', '.join(cases.CASE_NAMES)}")
@@ -256,6 +235,9 @@ def bench(
     warren_only: Annotated[bool, typer.Option("--warren-only", help="Leave RabbitMQ out")] = False,
     baseline_dir: Annotated[
         Path | None, typer.Option(help="A second checkout of Warren, built, to compare with")
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where the brokers keep their data meanwhile; default: the temporary directory")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Where to write; default benchmarks/RESULTS.md, with --only nowhere")
@@ -277,8 +259,9 @@ def bench(
     machine = results.Machine.look()
     if machine.load > 0.5:
         say(f"the machine is not quiet (load {machine.load:.1f}): the figures will be worse than they are")
-    with tempfile.TemporaryDirectory(prefix="warren-bench-") as directory:
-        run = Bench(rounds, seconds, Path(directory), checkouts, program)
+    with tempfile.TemporaryDirectory(prefix="warren-bench-", dir=directory) as below:
+        run = Bench(rounds, seconds, Path(below), checkouts, program)
+        run.measured.file_system = disk.file_system(Path(below))
         run.run_loads([case for case in cases.LOADS if case.name in wanted])
         run.run_standing([name for name in cases.STANDING_CASES if name in wanted])
     text = results.markdown(run.measured, machine, rounds=rounds, seconds=seconds)

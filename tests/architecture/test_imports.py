@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[2] / "warren"
 ARROWS: dict[str, set[str]] = {
     "amqp": set(),
     "exchanges": {"amqp"},
-    "queues": {"amqp", "exchanges"},
-    "channels": {"amqp", "exchanges", "queues"},
-    "server": {"amqp", "exchanges", "queues", "channels"},
+    "msgstore": {"amqp"},
+    "queues": {"amqp", "exchanges", "msgstore"},
+    "channels": {"amqp", "exchanges", "msgstore", "queues"},
+    "server": {"amqp", "exchanges", "msgstore", "queues", "channels"},
     "perf": {"amqp"},
 }
-ENGINE = ("amqp", "exchanges", "queues", "channels")
+ENGINE = ("amqp", "exchanges", "msgstore", "queues", "channels")
 # Who may cross, and why.
 EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
@@ -49,12 +50,25 @@ FORBIDDEN_IN_ENGINE = {
 ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclasses", "decimal", "heapq", "io"} | {
     "itertools",
     "construct",  # the specification written once; only ``amqp/specification.py``
+    "crc32c",  # checksums of the store, only ``msgstore/checksum.py``
     "librt",
     "mypy_extensions",
     "re2",  # permission patterns
     "typing",
     "urllib",  # quoting, for names in the management API
+    "zlib",  # checksums of the store
 }
+
+
+def compiled_half() -> set[str]:
+    """Return the modules of the message store that keep its books: those that are compiled."""
+    for node in ast.parse((ROOT.parent / "setup.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED_STORE":
+            return set(ast.literal_eval(node.value))
+    raise AssertionError("setup.py has no COMPILED_STORE")
+
+
+STORE_ENGINE = compiled_half()
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
@@ -77,6 +91,11 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
+
+
+def engine_modules(package: str) -> list[Path]:
+    found = modules(package)
+    return [path for path in found if path.stem in STORE_ENGINE] if package == "msgstore" else found
 
 
 def relative(path: Path) -> str:
@@ -120,7 +139,7 @@ def test_nobody_imports_a_plugin() -> None:
 @pytest.mark.parametrize("package", ENGINE)
 def test_the_engine_touches_nothing_outside(package: str) -> None:
     wrong = []
-    for path in modules(package):
+    for path in engine_modules(package):
         for module, line in imports(path):
             top = module.split(".")[0]
             if top in FORBIDDEN_IN_ENGINE or (top != "warren" and top not in ALLOWED_OUTSIDERS):
@@ -130,7 +149,7 @@ def test_the_engine_touches_nothing_outside(package: str) -> None:
 
 @pytest.mark.parametrize("package", ENGINE)
 def test_the_engine_opens_and_prints_nothing(package: str) -> None:
-    for path in modules(package):
+    for path in engine_modules(package):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("open", "print", "input", "eval", "exec", "hash", "id"), (
@@ -138,6 +157,15 @@ def test_the_engine_opens_and_prints_nothing(package: str) -> None:
                 )
 
 
+def test_the_engine_half_of_the_store_does_not_know_the_other() -> None:
+    assert {path.stem for path in engine_modules("msgstore")} == STORE_ENGINE
+    for path in engine_modules("msgstore") + modules("queues") + modules("channels"):
+        for module, line in imports(path):
+            if module.startswith("warren.msgstore."):
+                assert module.split(".")[2] in STORE_ENGINE, f"{relative(path)}:{line} imports {module}"
+
+
 def test_construct_stays_in_the_specification() -> None:
-    users = [relative(path) for path in ROOT.rglob("*.py") if any(name == "construct" for name, _ in imports(path))]
-    assert users == ["amqp/specification.py"]
+    """Of the wire, and of the files of the message store."""
+    users = {relative(path) for path in ROOT.rglob("*.py") if any(name == "construct" for name, _ in imports(path))}
+    assert users == {"amqp/specification.py", "msgstore/format.py"}

@@ -434,7 +434,8 @@ def test_a_stray_close_ok_is_ignored(client: Client) -> None:
 @rule("rabbitmq.connection.blocked", "A publisher is told when an alarm stops it, and when it is over.")
 def test_a_publisher_is_told_of_an_alarm(client: Client, harness: Harness) -> None:
     client.declare("q")
-    harness.broker.set_alarm("low on memory & low on disk")
+    harness.broker.set_alarm("memory", True)
+    harness.broker.set_alarm("disk", True)
     harness.settle()
     client.nothing()
     client.publish("", "q", b"held")
@@ -442,7 +443,8 @@ def test_a_publisher_is_told_of_an_alarm(client: Client, harness: Harness) -> No
     assert harness.queue("q").ready_count == 0
     client.publish("", "q", b"held too")
     client.nothing()
-    harness.broker.set_alarm("")
+    harness.broker.set_alarm("memory", False)
+    harness.broker.set_alarm("disk", False)
     harness.settle()
     client.expect(m.ConnectionUnblocked, 0)
     assert harness.queue("q").ready_count == 2
@@ -453,11 +455,11 @@ def test_a_publisher_that_does_not_understand_is_not_told(harness: Harness) -> N
     client = harness.client(capabilities=tuple(name for name in CAPABILITIES if name != "connection.blocked"))
     client.open(1)
     client.declare("q")
-    harness.broker.set_alarm("low on memory")
+    harness.broker.set_alarm("memory", True)
     client.publish("", "q", b"held")
     client.nothing()
     assert harness.queue("q").ready_count == 0
-    harness.broker.set_alarm("")
+    harness.broker.set_alarm("memory", False)
     harness.settle()
     client.nothing()
     assert harness.queue("q").ready_count == 1
@@ -467,7 +469,7 @@ def test_a_publisher_that_does_not_understand_is_not_told(harness: Harness) -> N
 def test_consumers_go_on_during_an_alarm(client: Client, harness: Harness) -> None:
     client.declare("q")
     client.publish("", "q", b"before")
-    harness.broker.set_alarm("low on memory")
+    harness.broker.set_alarm("memory", True)
     harness.settle()
     client.consume("q")
     assert client.bodies() == [b"before"]
@@ -477,13 +479,13 @@ def test_consumers_go_on_during_an_alarm(client: Client, harness: Harness) -> No
 
 @rule("rabbitmq.connection.blocked", "A blocked connection can still be closed by the broker.")
 def test_a_blocked_connection_can_be_closed(client: Client, harness: Harness) -> None:
-    harness.broker.set_alarm("low on memory")
+    harness.broker.set_alarm("memory", True)
     client.publish("", "q")
     client.expect(m.ConnectionBlocked)
     harness.broker.shut_down("shutdown")
     harness.settle()
     assert client.refusal().code == 320
-    harness.broker.set_alarm("")
+    harness.broker.set_alarm("memory", False)
     harness.settle()
     assert client.take_bytes() == b""
 

@@ -593,7 +593,7 @@ def test_the_clients_interval_counts(harness: Harness) -> None:
 def test_a_blocked_publisher_need_not_beat(harness: Harness) -> None:
     client = harness.client(heartbeat_s=10)
     client.open(1)
-    harness.broker.set_alarm("low on memory")
+    harness.broker.set_alarm("memory", True)
     client.publish("", "q")
     for _ in range(10):
         harness.pass_time(10.0)

@@ -188,12 +188,15 @@ def test_declare_ok_of_a_durable_queue_means_committed(client: Client, harness: 
     client.send(1, queue_declare("durable", durable=True, arguments={"x-unknown": 1}))
     client.nothing()
     changes, _ = harness.broker.journal.take()
-    assert changes == [QueuePut("/", "durable", False, encode_table({"x-unknown": 1}))]
+    (put,) = changes
+    assert isinstance(put, QueuePut)
+    assert put.queue_id > 0
+    assert put == QueuePut("/", "durable", False, encode_table({"x-unknown": 1}), put.queue_id)
     harness.hold_commits = False
     harness.settle()
     client.expect(m.QueueDeclareOk)
     restarted = Harness()
-    restarted.broker.restore(changes[0])
+    restarted.broker.restore(put)
     assert restarted.channel().declare("durable", durable=True) == m.QueueDeclareOk("durable", 0, 0)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 
+from memory_store import MemoryStore, memory_log
+
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import Connection
 from warren.queues.metadata import PermissionPut, UserPut, VhostDelete, VhostPut
@@ -46,7 +48,8 @@ class Engine:
         limits.outbox_hard_bytes = 1 << 18
         limits.message_max_bytes = 1 << 20
         limits.inbound_max_bytes = 1 << 22
-        self.broker = Broker(limits, self._entropy, seed=1)
+        self.broker = Broker(limits, self._entropy, seed=1, log=memory_log())
+        self.store = MemoryStore(self.broker)
         self.clients: dict[int, Client] = {}
         self.broker.restore(VhostPut("/"))
         self.broker.restore(UserPut(USER, "", "rabbit_password_hashing_sha256"))
@@ -99,6 +102,8 @@ class Engine:
             broker.committed(ticket)
             busy = True
         broker.end_turn()
+        if commit:
+            busy |= self.store.run()
         busy |= self._flush()
         for connection in broker.take_ended():
             client = self.clients.get(connection.key)
@@ -145,7 +150,7 @@ class Engine:
         for client in list(self.clients.values()):
             client.stalled = False
             self.hang_up(client)
-        self.broker.set_alarm("")
+        self.broker.set_alarm("memory", False)
         self.broker.administer(VhostDelete("/"))
         self.broker.administer(VhostPut("/"))
         self.broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"))

@@ -262,7 +262,7 @@ class Fuzzer:
                 engine.wake(client.client)
             client.listen()
         if engine.broker.alarm_reason and choices.random() < 0.3:
-            engine.broker.set_alarm("")
+            engine.broker.set_alarm("memory", False)
         if choices.random() > 0.05 or not clients:
             return
         client = choices.choice(clients)
@@ -270,7 +270,7 @@ class Fuzzer:
             case 0:
                 engine.advance(choices.choice([1.0, 1.0, 10.0, 40.0]))
             case 1:
-                engine.broker.set_alarm("low on memory")
+                engine.broker.set_alarm("memory", True)
             case 2 | 3:
                 client.client.stalled = True
             case 4:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import Connection, text
 
 from warren.queues.metadata import (
     BindingDelete,
@@ -72,8 +73,8 @@ def store(fresh_url: FreshUrl) -> Iterator[Store]:
     opened.catalogue.close()
 
 
-def queue(name: str, vhost: str = "/") -> QueuePut:
-    return QueuePut(vhost, name, False, EMPTY)
+def queue(name: str, vhost: str = "/", queue_id: int = 1) -> QueuePut:
+    return QueuePut(vhost, name, False, EMPTY, queue_id)
 
 
 def exchange(name: str, vhost: str = "/") -> ExchangePut:
@@ -106,7 +107,7 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
         PermissionPut("u", "v", "^a", "", ".*"),
         TopicPermissionPut("u", "v", "t", "^w", "^r"),
         ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V"),
-        QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV"),
+        QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**63 - 1),
         BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
     ]
     store.commit(*reversed(changes))
@@ -120,7 +121,7 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         PermissionPut("u", "v", "before", "", ""),
         TopicPermissionPut("u", "v", "x", "before", ""),
         ExchangePut("v", "x", "direct", False, False, EMPTY),
-        QueuePut("v", "q", False, EMPTY),
+        QueuePut("v", "q", False, EMPTY, 1),
     ]
     second: list[MetadataChange] = [
         VhostPut("v", "after", ("t",), "classic"),
@@ -128,7 +129,7 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         PermissionPut("u", "v", "after", "after", "after"),
         TopicPermissionPut("u", "v", "x", "after", "after"),
         ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01"),
-        QueuePut("v", "q", True, b"\x00\x00\x00\x01"),
+        QueuePut("v", "q", True, b"\x00\x00\x00\x01", 2),
     ]
     store.commit(*first)
     store.commit(*second)
@@ -171,7 +172,7 @@ def test_arguments_of_the_size_of_a_frame_fit(store: Store) -> None:
     arguments = random.Random(1).randbytes(128 << 10)
     big: list[MetadataChange] = [
         ExchangePut("/", "x", "headers", False, False, arguments),
-        QueuePut("/", "q", False, arguments),
+        QueuePut("/", "q", False, arguments, 1),
         BindingPut("/", "x", "q", "queue", "k" * 255, arguments),
     ]
     store.commit(*big)
@@ -358,7 +359,7 @@ def _random_change(choose: random.Random) -> MetadataChange:
     kind, key = choose.choice(["queue", "exchange"]), choose.choice("kl")
     arguments = choose.choice([EMPTY, b"\x00\x00\x00\x03\x01aV"])
     changes: list[MetadataChange] = [
-        QueuePut("/", name, choose.random() < 0.5, arguments),
+        QueuePut("/", name, choose.random() < 0.5, arguments, choose.randrange(1, 2**63)),
         ExchangePut("/", name, choose.choice(["direct", "topic"]), False, False, arguments),
         BindingPut("/", source, name, kind, key, arguments),
         BindingPut("/", source, name, kind, key, arguments),
@@ -387,8 +388,6 @@ def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_t
 
 def test_a_batch_that_fails_in_the_middle_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     deletes = dict(catalogue_module._DELETES)
-    from sqlalchemy import text
-
     deletes[UserDelete] = (text("DELETE FROM warren_no_such_table"),)
     monkeypatch.setattr(catalogue_module, "_DELETES", deletes)
     with pytest.raises(CatalogueError):
@@ -403,14 +402,12 @@ def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_lef
     store.commit(queue("q"))
     _set_version(store, SCHEMA_VERSION + 1)
     store.catalogue.close()
-    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 2, this one knows 1\)") as caught:
+    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 3, this one knows 2\)") as caught:
         Catalogue.open(store.url)
     assert "\n" not in str(caught.value)
 
 
 def test_an_older_store_is_migrated_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlalchemy import Connection, text
-
     runs = []
 
     def add_column(connection: Connection) -> None:
@@ -418,8 +415,7 @@ def test_an_older_store_is_migrated_once(store: Store, monkeypatch: pytest.Monke
         connection.execute(text("ALTER TABLE warren_queues ADD COLUMN extra INTEGER"))
 
     store.commit(queue("q"))
-    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [add_column])
-    monkeypatch.setattr(catalogue_module, "SCHEMA_VERSION", 2)
+    append_migration(monkeypatch, add_column)
     store.reopen()
     store.reopen()
     assert runs == [1]
@@ -427,24 +423,25 @@ def test_an_older_store_is_migrated_once(store: Store, monkeypatch: pytest.Monke
 
 
 def test_a_migration_that_fails_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sqlalchemy import Connection, text
-
     def drop_and_fail(connection: Connection) -> None:
         connection.execute(text("DROP TABLE warren_bindings"))
         connection.execute(text("DROP TABLE warren_no_such_table"))
 
     store.commit(queue("q"), binding("x", "q"))
     store.catalogue.close()
-    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [drop_and_fail])
-    monkeypatch.setattr(catalogue_module, "SCHEMA_VERSION", 2)
+    append_migration(monkeypatch, drop_and_fail)
     with pytest.raises(CatalogueError):
         Catalogue.open(store.url)
     monkeypatch.undo()
     assert store.loaded() == [queue("q"), binding("x", "q")]
 
 
-def _set_version(store: Store, version: int) -> None:
-    from sqlalchemy import text
+def append_migration(monkeypatch: pytest.MonkeyPatch, migrate: Callable[[Connection], None]) -> None:
+    """Make the program one schema version newer."""
+    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [*catalogue_module.MIGRATIONS, migrate])
+    monkeypatch.setattr(catalogue_module, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
 
+
+def _set_version(store: Store, version: int) -> None:
     with store.catalogue._engine.begin() as connection:
         connection.execute(text(f"UPDATE warren_schema SET version = {version}"))

@@ -47,7 +47,7 @@ import os, signal, sys
 from warren.queues.metadata import QueuePut
 from warren.server.catalogue import Catalogue
 catalogue = Catalogue.open(sys.argv[1])
-catalogue.commit([QueuePut("/", "committed", False, bytes(4))])
+catalogue.commit([QueuePut("/", "committed", False, bytes(4), 1)])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -113,9 +113,9 @@ def test_a_database_locked_by_another_process_is_unavailable_not_fatal(tmp_path:
     intruder = sqlite3.connect(path, isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")
     with pytest.raises(CatalogueError, match="locked"):
-        catalogue.commit([QueuePut("/", "q", False, EMPTY)])
+        catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
     intruder.execute("ROLLBACK")
-    catalogue.commit([QueuePut("/", "q", False, EMPTY)])
+    catalogue.commit([QueuePut("/", "q", False, EMPTY, 1)])
     assert queues_of(catalogue) == ["q"]
     intruder.close()
     catalogue.close()
@@ -169,10 +169,10 @@ def test_declarations_wait_while_postgresql_is_away_and_are_committed_when_it_is
         async def outage() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.run)
-                journal.append(QueuePut("/", "before", False, EMPTY))
+                journal.append(QueuePut("/", "before", False, EMPTY, 1))
                 assert await writer.drain(trio.current_time() + 30)
                 await trio.to_thread.run_sync(server.stop)
-                journal.append(QueuePut("/", "meanwhile", False, EMPTY))
+                journal.append(QueuePut("/", "meanwhile", False, EMPTY, 2))
                 await until(False)
                 assert committed == [1]
                 assert writer.reason

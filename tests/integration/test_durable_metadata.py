@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .postgres import PostgresServer, running_postgres
 
 EMPTY = bytes(4)
 IN_FLIGHT_MAX = 60
+ANY_ID = 0
 
 
 def _entry(key: str, tag: str, payload: bytes) -> bytes:
@@ -120,7 +122,7 @@ class Topology:
         return m.ExchangeDeclare(0, row.name, row.type, False, True, False, row.internal, False, row.arguments)
 
     def _declare_queue(self) -> Any:
-        row = QueuePut("/", self._name(), self._chooser.random() < 0.2, self._arguments())
+        row = QueuePut("/", self._name(), self._chooser.random() < 0.2, self._arguments(), ANY_ID)
         self.rows["queue", row.name] = row
         return m.QueueDeclare(0, row.name, False, True, False, row.auto_delete, False, row.arguments)
 
@@ -161,11 +163,16 @@ class Topology:
 
 
 def _stored(url: str) -> set[MetadataChange]:
+    """Return what the catalogue holds; which ids queues got is the broker's affair, as long as they differ."""
     catalogue = Catalogue.open(url)
     try:
-        return {row for row in catalogue.load() if isinstance(row, ExchangePut | QueuePut | BindingPut)}
+        rows = [row for row in catalogue.load() if isinstance(row, ExchangePut | QueuePut | BindingPut)]
     finally:
         catalogue.close()
+    ids = [row.queue_id for row in rows if isinstance(row, QueuePut)]
+    assert len(set(ids)) == len(ids)
+    assert ANY_ID not in ids
+    return {replace(row, queue_id=ANY_ID) if isinstance(row, QueuePut) else row for row in rows}
 
 
 def _declare_until_it_dies(

@@ -22,7 +22,7 @@ from pika import spec
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
-from warren.queues.message import Message
+from warren.msgstore.message import Message
 
 from .peers import broker_at, open_wire, publish_frames
 
@@ -162,11 +162,11 @@ def _held_up(harness: Harness) -> None:
     client.hang_up()
     harness.hold_commits = False
     harness.settle()
-    harness.broker.set_alarm("low on memory")
+    harness.broker.set_alarm("memory", True)
     client = harness.channel()
     client.publish("", "late", b"blocked")
     client.hang_up()
-    harness.broker.set_alarm("")
+    harness.broker.set_alarm("memory", False)
     client = harness.channel()
     client.peer.stalled = True
     client.feed(b"".join(publish_frames("", "nowhere", b"x" * 60000, mandatory=True) for _ in range(10)))

@@ -196,7 +196,9 @@ def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> No
     wait_until(lambda: "\n  stop " in process.out(), "the broker to start", 30)
     try:
         assert process.data_directory.stat().st_mode & 0o777 == 0o700
-        modes = {path.name: path.stat().st_mode & 0o777 for path in process.data_directory.iterdir()}
-        assert set(modes.values()) == {0o600}, modes
+        wait_until(lambda: any((process.data_directory / "messages/log").iterdir()), "the first segment")
+        modes = {path: path.stat().st_mode & 0o777 for path in process.data_directory.rglob("*")}
+        assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}, modes
+        assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}, modes
     finally:
         process.stop()

@@ -1,4 +1,4 @@
-"""`MessageFifo` against a list, `Outbox` against a byte string."""
+"""`Backlog` without a disk against a list, `Outbox` against a byte string."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import deque
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_store import memory_log
 
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
-from warren.queues.message import Envelope, Message, build_message
-from warren.queues.queue import MessageFifo
+from warren.msgstore.message import Envelope, Message, build_message
+from warren.queues.backlog import Backlog
 
 ENVELOPE = Envelope("", "q")
 
@@ -30,28 +31,31 @@ FIFO_STEPS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(FIFO_STEPS)
-def test_a_message_fifo_is_a_list_that_knows_where_it_stands(steps: list[tuple[str, int]]) -> None:
-    fifo = MessageFifo()
-    plain: deque[Message] = deque()
-    first = 0
+def test_a_backlog_in_memory_is_a_list_that_numbers_its_messages(steps: list[tuple[str, int]]) -> None:
+    log = memory_log()
+    backlog = Backlog(log, lambda lost, lost_bytes: None)
+    plain: deque[tuple[int, Message]] = deque()
     some = [message(number) for number in range(7)]
     given_in = 0
     for name, count in steps:
         if name == "append":
             for _ in range(count):
-                fifo.append(some[given_in % 7])
-                plain.append(some[given_in % 7])
+                assert backlog.append(some[given_in % 7]) == given_in
+                plain.append((given_in, some[given_in % 7]))
                 given_in += 1
         elif name == "pop":
             for _ in range(min(count, len(plain))):
-                assert fifo.pop() is plain.popleft()
-                first += 1
+                assert backlog.is_ready()
+                popped = backlog.pop()
+                assert (int(backlog.popped_number), popped) == plain.popleft()
         else:
-            first += len(plain)
             plain.clear()
-            fifo.clear()
-        assert (len(fifo), int(fifo.first)) == (len(plain), first)
-    assert len(fifo._items) <= 2 * len(plain) + 1025, "what was taken is let go"
+            backlog.clear()
+        assert backlog.resident_messages() == [waiting for _, waiting in plain]
+        assert backlog.is_ready() == bool(plain)
+        assert backlog.delivered_below() == (plain[0][0] if plain else given_in)
+        assert (log.resident_bytes == 0) == (not plain)
+    assert len(backlog._items) <= 2 * len(plain) + 1025, "what was taken is let go"
 
 
 OUTBOX_STEPS = st.lists(

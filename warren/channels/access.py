@@ -15,7 +15,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
-from warren.queues.message import Envelope
+from warren.msgstore.message import Envelope
 from warren.queues.metadata import (
     PermissionDelete,
     PermissionPut,

@@ -1,8 +1,9 @@
 """The broker as one deterministic machine: no socket, no disk, no clock.
 
-In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits (`committed`), answers to login
-requests, alarms, administrative changes. Out: bytes in outboxes (`take_dirty`), login requests, metadata changes in
-the journal, connections that ended, notices for the log.
+In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits of the catalogue (`committed`) and
+the message log (`stored`), what was read from disk (`loaded`), answers to login requests, alarms, administrative
+changes. Out: bytes in outboxes (`take_dirty`), login requests, metadata changes in the journal, jobs of the message
+log, connections that ended, notices for the operator.
 
 1. The shell calls `end_turn` after feeding connections and before flushing; deliveries and confirms are written there.
 2. `has_work` tells that another turn is due although no socket has anything to read.
@@ -20,6 +21,8 @@ from warren.channels.access import AccessControl
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection, LoginRequest
 from warren.channels.fast_path import PAUSED_ALARM, Shared
+from warren.msgstore.jobs import CommitJob, ReadJob
+from warren.msgstore.message_log import MessageLog
 from warren.queues.metadata import (
     BindingPut,
     ExchangePut,
@@ -62,6 +65,10 @@ class Limits:
         self.inbound_max_bytes: int = 1 << 29
 
 
+def _always(vhost: str) -> bool:
+    return True
+
+
 class Notice:
     """Something worth a log line. `fields` hold no secret."""
 
@@ -77,13 +84,14 @@ class Broker:
     `entropy` returns 16 unguessable bytes at each call; `seed` makes randomly routing exchanges repeatable.
     """
 
-    def __init__(self, limits: Limits, entropy: Callable[[], bytes], seed: int) -> None:
+    def __init__(self, limits: Limits, entropy: Callable[[], bytes], seed: int, log: MessageLog) -> None:
         self.limits = limits
         self.now_s: float = 0.0
-        self.shared = Shared()
+        self.log = log
+        self.journal = MetadataJournal()
+        self.shared = Shared(log, self.journal)
         self.shared.message_max_bytes = limits.message_max_bytes
         self.shared.inbound_max_bytes = limits.inbound_max_bytes
-        self.journal = MetadataJournal()
         self.access = AccessControl(self._access_changed)
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Connection] = {}
@@ -93,6 +101,9 @@ class Broker:
         self.ended: list[Connection] = []  # to be closed by the shell once flushed
         self.resumed: list[Connection] = []  # may be read again
         self.alarm_reason: str = ""
+        self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
+        self._alarms: set[str] = set()
+        self._behind: bool = False  # the disk is slower than the publishers
         self._gated: set[Connection] = set()
         self._runnable: list[Queue] = []
         self._entropy = entropy
@@ -137,6 +148,11 @@ class Broker:
             for channel in unconfirmed:
                 channel.confirm()
             unconfirmed.clear()
+        log = self.log
+        log.close_if_due()
+        if log.is_congested() != self._behind:
+            self._behind = not self._behind
+            self._check_publishers()
 
     def has_work(self) -> bool:
         """Tell whether another turn is due without new input."""
@@ -176,10 +192,27 @@ class Broker:
     def committed(self, ticket: int) -> None:
         """Every metadata change up to `ticket` is durable: send the replies that waited for it."""
         self.journal.committed(ticket)
+        undeclared = self.shared.undeclared
+        if undeclared:
+            self.shared.undeclared = []
+            for channel in undeclared:
+                channel.batch_done(self.log.done_batch)
+        self._open_gates()
+
+    def stored(self, job: CommitJob) -> None:
+        """The shell has carried out the commit of a batch."""
+        self.log.committed(job)
+        self._open_gates()
+
+    def loaded(self, job: ReadJob) -> None:
+        """The shell has read what the engine asked for."""
+        job.finished()
+
+    def _open_gates(self) -> None:
         if not self._gated:
             return
         for connection in list(self._gated):
-            if connection.open_gate(ticket):
+            if connection.open_gate():
                 self._gated.discard(connection)
 
     def forget_gate(self, connection: Connection) -> None:
@@ -188,19 +221,29 @@ class Broker:
 
     # --- alarms -----------------------------------------------------------------------------------------------------
 
-    def set_alarm(self, reason: str) -> None:
-        """Stop reading from publishers because of `reason`; ``""`` ends the alarm."""
-        if reason == self.alarm_reason:
+    def set_alarm(self, resource: str, short: bool) -> None:
+        """Stop reading from publishers while `resource` (``memory`` or ``disk``) is `short`."""
+        if short == (resource in self._alarms):
             return
-        self.alarm_reason = reason
-        self.shared.alarm = reason != ""
-        if reason:
-            self.note("warning", "alarm.set", {"reason": reason})
-            return
-        self.note("info", "alarm.cleared", {})
-        for connection in self.connections.values():
-            if connection.paused & PAUSED_ALARM:
-                connection.unblock()
+        if short:
+            self._alarms.add(resource)
+            self.note("warning", "alarm.set", {"resource": resource})
+        else:
+            self._alarms.discard(resource)
+            self.note("info", "alarm.cleared", {"resource": resource})
+        self.alarm_reason = " & ".join([f"low on {name}" for name in sorted(self._alarms, reverse=True)])
+        self._check_publishers()
+
+    def has_alarm(self, resource: str) -> bool:
+        """Tell whether `resource` is short."""
+        return resource in self._alarms
+
+    def _check_publishers(self) -> None:
+        self.shared.stopped = self._behind or len(self._alarms) > 0
+        if not self.shared.stopped:
+            for connection in self.connections.values():
+                if connection.paused & PAUSED_ALARM:
+                    connection.unblock()
 
     # --- administration ---------------------------------------------------------------------------------------------
 
@@ -264,7 +307,9 @@ class Broker:
         if record.name in self.vhosts:
             self.vhosts[record.name].record = record
             return
-        self.vhosts[record.name] = VirtualHost(record, self.journal, self._runnable, self._seed)
+        vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log)
+        vhost.sync_confirms = self.syncs_confirms(record.name)
+        self.vhosts[record.name] = vhost
 
     def _delete_vhost(self, name: str) -> None:
         vhost = self.vhosts.pop(name, None)
@@ -273,6 +318,8 @@ class Broker:
         for connection in list(self.connections.values()):
             if connection.fast_vhost is vhost:
                 connection.force_close(f"vhost '{name}' was deleted")
+        for queue in list(vhost.queues.values()):
+            queue.close()
         self.access.forget_vhost(name)
 
     def _recheck(self, user: str, vhost: str) -> None:

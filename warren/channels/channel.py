@@ -33,8 +33,8 @@ from warren.channels.access import READ, WRITE, Route
 from warren.channels.fast_path import CLOSING, FastChannel
 from warren.exchanges.content import Content
 from warren.exchanges.topic_exchange import TopicExchange
+from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
-from warren.queues.message import Envelope, Message, write_frames
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
 
@@ -64,6 +64,8 @@ class Channel(FastChannel):
         ledger = DeliveryLedger(number, connection.outbox, connection.frame_max_bytes, unacked_max)
         super().__init__(connection, number, ledger)
         self.connection = connection
+        vhost = connection.fast_vhost
+        self.sync_confirms = vhost is None or vhost.sync_confirms
         self.last_queue = ""  # what an empty queue name means
         self.prefetch: int = 0  # for consumers to come
         self.reply_queue: Queue | None = None
@@ -88,9 +90,9 @@ class Channel(FastChannel):
         assert principal is not None
         principal.authorize(action, kind, name)
 
-    def reply(self, method: Any, ticket: int = 0) -> None:
-        """Send a reply, not before the metadata change with `ticket` is committed."""
-        self.connection.send_method(int(self.number), method, ticket)
+    def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
+        """Send a reply, not before the metadata change `ticket` and the log's `batch` are on disk."""
+        self.connection.send_method(int(self.number), method, ticket, batch)
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class Channel(FastChannel):
             return
         self._enqueue(message, queues, route.mandatory)
         if self.confirming:
-            self.count_publish()
+            self.count_publish(message.row >= 0)
 
     def _enqueue(self, message: Message, queues: list[Queue], mandatory: bool) -> None:
         if not queues and mandatory:
@@ -479,7 +481,7 @@ class Channel(FastChannel):
         self._put_back(transaction.acked, False)
         for delivery, requeue in transaction.rejected:
             self._put_back([delivery], requeue)
-        self.reply(m.TxCommitOk())
+        self.reply(m.TxCommitOk(), 0, self.shared.log.close_soon(self.sync_confirms))
 
     def _tx_rollback(self) -> None:
         transaction = self._take_transaction()

@@ -52,6 +52,7 @@ from warren.channels.fast_path import (
     FRAME_GRACE_BYTES,
     PAUSED_ALARM,
     PAUSED_COMMIT,
+    PAUSED_LOAD,
     PAUSED_LOGIN,
     PAUSED_OUTBOX,
     FastChannel,
@@ -128,7 +129,7 @@ class Connection(FastConnection):
         self._early_frames: int = 0
         self._early_bytes: int = 0  # what lies behind them in the buffer does not count
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
-        self._gated: list[tuple[int, bytes]] = []
+        self._gated: list[tuple[int, int, bytes]] = []  # metadata ticket, batch of the log, reply
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
         self._seen_received: i64 = 0
         self._seen_sent: i64 = 0
@@ -320,6 +321,8 @@ class Connection(FastConnection):
         if self._gated and not _settles(method):
             self.pause(PAUSED_COMMIT)
             return False
+        if isinstance(method, m.BasicGet) and not self._may_get(channel, method):
+            return False
         if isinstance(method, m.ChannelClose):
             channel.confirm()
             channel.end()
@@ -332,6 +335,15 @@ class Connection(FastConnection):
         else:
             channel.handle(method)
         return True
+
+    def _may_get(self, channel: Channel, method: m.BasicGet) -> bool:
+        """Tell whether basic.get can be answered now; if not, pause until its message has come from disk."""
+        queue = channel.vhost.queues.get(method.queue or channel.last_queue)
+        if queue is None or queue.is_ready():
+            return True
+        self.pause(PAUSED_LOAD)
+        queue.call_when_ready(lambda: self.resume(PAUSED_LOAD))
+        return False
 
     def _channel_open(self, number: int, method: Any) -> bool:
         if isinstance(method, m.ChannelCloseOk):
@@ -395,21 +407,24 @@ class Connection(FastConnection):
         """Send a method that waits for nothing."""
         self.outbox.write(method_frame(number, method))
 
-    def send_method(self, number: int, method: Any, ticket: int) -> None:
-        """Send a reply once the metadata change with `ticket` is committed, and behind all earlier replies."""
+    def send_method(self, number: int, method: Any, ticket: int, batch: int = 0) -> None:
+        """Send a reply behind all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
         data = method_frame(number, method)
-        if self._gated or ticket > self.broker.journal.committed_ticket:
+        broker = self.broker
+        if self._gated or ticket > broker.journal.committed_ticket or batch > broker.log.done_batch:
             if not self._gated:
-                self.broker.gate(self)
-            self._gated.append((ticket, data))
+                broker.gate(self)
+            self._gated.append((ticket, batch, data))
             return
         self.outbox.write(data)
 
-    def open_gate(self, committed: int) -> bool:
-        """Send the replies that waited for `committed` or less; True when none is left waiting."""
+    def open_gate(self) -> bool:
+        """Send the replies that have nothing to wait for any more; True when none is left waiting."""
         sent = 0
-        for ticket, data in self._gated:
-            if ticket > committed:
+        committed = self.broker.journal.committed_ticket
+        done = self.broker.log.done_batch
+        for ticket, batch, data in self._gated:
+            if ticket > committed or batch > done:
                 break
             self.outbox.write(data)
             sent += 1
@@ -443,9 +458,12 @@ class Connection(FastConnection):
             channel.ledger.wake_consumers()
 
     def publisher_blocked(self) -> None:
-        """Memory is short and this connection publishes."""
+        """Memory or disk is short, or the disk is behind, and this connection publishes."""
         self.pause(PAUSED_ALARM)
-        if self.wants_blocked and not self.told_blocked:
+        shared = self.shared
+        # That the disk is behind is over in a moment: nothing to tell anybody.
+        short = self.broker.alarm_reason != "" or shared.inbound_bytes > shared.inbound_max_bytes
+        if short and self.wants_blocked and not self.told_blocked:
             self.told_blocked = True
             self.send_event(0, m.ConnectionBlocked(self.broker.alarm_reason or "low on memory"))
 
@@ -459,7 +477,7 @@ class Connection(FastConnection):
     def tick(self, now_s: float) -> None:
         """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
         shared = self.shared
-        if self.paused & PAUSED_ALARM and not shared.alarm and shared.inbound_bytes <= shared.inbound_max_bytes:
+        if self.paused & PAUSED_ALARM and not shared.stopped and shared.inbound_bytes <= shared.inbound_max_bytes:
             # Blocked by the budget for partly received bodies, not by an alarm that somebody will lift.
             self.unblock()
         if self.state != RUNNING:

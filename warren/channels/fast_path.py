@@ -10,7 +10,8 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
 3. Content is one slice of the buffer, or the pieces of a large frame that a read has cut, and is never taken apart;
    its properties are checked in place and decoded only for the few messages that carry something the broker must
    act on.
-4. Confirms are counted, not written: one cumulative basic.ack per channel and turn.
+4. Confirms are counted, not written: one cumulative basic.ack per channel and turn, or per batch of the log for what
+   is stored.
 
     states of content on a channel:    EXPECT_METHOD -> EXPECT_HEADER -> EXPECT_BODY -> EXPECT_METHOD
     CLOSING: we sent channel.close; frames of the channel are dropped until close-ok.
@@ -40,8 +41,10 @@ from warren.amqp.errors import (
 from warren.amqp.outbox import Outbox
 from warren.amqp.properties import EXPIRATION, HEADERS, REPLY_TO, USER_ID, scan_properties
 from warren.channels.access import ROUTES_MAX, Principal, Route
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import BatchWaiter, MessageLog
 from warren.queues.delivery import DeliveryLedger
-from warren.queues.message import Message
+from warren.queues.metadata import MetadataJournal
 from warren.queues.virtual_host import VirtualHost
 
 EXPECT_METHOD: Final = 0
@@ -73,8 +76,9 @@ CUT_MIN_BYTES: Final = 16384
 # Reasons for not reading from a connection, a bit each.
 PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
 PAUSED_LOGIN: Final = 2  # credentials are being checked
-PAUSED_ALARM: Final = 4  # it publishes and memory is short
+PAUSED_ALARM: Final = 4  # it publishes, and memory or disk is short or the disk is behind
 PAUSED_OUTBOX: Final = 8  # it does not take its replies
+PAUSED_LOAD: Final = 16  # what it wants to get is being read from disk
 
 
 def _slice(data: bytes, start: i64, end: i64) -> bytes:
@@ -87,18 +91,25 @@ def _slice(data: bytes, start: i64, end: i64) -> bytes:
 class Shared:
     """What the fast path needs of the broker: flags it reads, lists it puts itself on."""
 
-    def __init__(self) -> None:
-        self.alarm: bool = False
+    def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
+        self.log = log
+        self.journal = journal
+        self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
         self.inbound_bytes: i64 = 0  # what bodies received in part cost
         self.inbound_max_bytes: i64 = 1 << 29
         self.message_max_bytes: i64 = 16777216
         self.unconfirmed: list[FastChannel] = []
+        self.undeclared: list[FastChannel] = []  # their confirms wait for a declare to be committed
         self.dirty: list[Outbox] = []
         self.published: int = 0
 
 
-class FastChannel:
-    """The part of a channel that handles publishes and acks."""
+class FastChannel(BatchWaiter):
+    """The part of a channel that handles publishes and acks.
+
+    A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done"; there
+    is one for the open batch at most, and one for the batch under way.
+    """
 
     def __init__(self, connection: FastConnection, number: i64, ledger: DeliveryLedger) -> None:
         self.fast_connection = connection
@@ -111,6 +122,9 @@ class FastChannel:
         self.published_count: i64 = 0  # since confirm.select
         self.confirmed_count: i64 = 0
         self.awaits_confirm: bool = False  # on shared.unconfirmed
+        self.sync_confirms: bool = True  # a confirm means synced, not just written
+        self._marked_batch: i64 = 0
+        self._marks: list[tuple[int, int, int]] = []  # batch, publishes up to, metadata ticket
         self.route: Route | None = None  # of the content being received
         self.last_arguments: bytes = b""
         self.last_route: Route | None = None
@@ -293,22 +307,52 @@ class FastChannel:
         for queue in queues:
             queue.publish(message)
         if self.confirming:
-            self.count_publish()
+            self.count_publish(message.row >= 0)
 
-    def count_publish(self) -> None:
-        """Number a publish in confirm mode; the confirm goes out at the end of the turn."""
+    def count_publish(self, stored: bool) -> None:
+        """Number a publish in confirm mode; its confirm goes out at the end of the turn, or when it is on disk."""
         self.published_count += 1
+        if stored:
+            log = self.shared.log
+            # A queue may be so new that its own declaration is not committed yet.
+            mark = (int(log.batch), int(self.published_count), self.shared.journal.last_ticket)
+            if self._marked_batch == log.batch:
+                self._marks[-1] = mark
+            else:
+                self._marked_batch = log.batch
+                self._marks.append(mark)
+                log.wait(self, self.sync_confirms)
+            return
         if not self.awaits_confirm:
             self.awaits_confirm = True
             self.shared.unconfirmed.append(self)
 
     def confirm(self) -> None:
-        """Write one basic.ack for everything published and not yet confirmed."""
+        """Write one basic.ack for everything published and not yet confirmed, unless some of it is being stored."""
         self.awaits_confirm = False
-        count: i64 = self.published_count - self.confirmed_count
+        if not self._marks:
+            self._confirm_up_to(self.published_count)
+
+    def batch_done(self, batch: i64) -> None:
+        """What this channel published up to the mark of `batch` is on disk."""
+        marks = self._marks
+        confirmable: i64 = self.confirmed_count
+        while marks:
+            marked, count, ticket = marks[0]
+            if marked > batch:
+                break
+            if ticket > self.shared.journal.committed_ticket:
+                self.shared.undeclared.append(self)
+                break
+            confirmable = count
+            del marks[0]
+        self._confirm_up_to(confirmable if marks else self.published_count)
+
+    def _confirm_up_to(self, number: i64) -> None:
+        count: i64 = number - self.confirmed_count
         if count == 0 or self.state == CLOSING:
             return
-        self.confirmed_count = self.published_count
+        self.confirmed_count = number
         outbox = self.ledger.outbox
         outbox.touch()
         out = outbox.writer
@@ -500,7 +544,7 @@ class FastConnection:
                 self.at_method = method
                 if channel is not None and channel.state == EXPECT_METHOD:
                     if method == BASIC_PUBLISH:
-                        if self.shared.alarm or self.shared.inbound_bytes > self.shared.inbound_max_bytes:
+                        if self.shared.stopped or self.shared.inbound_bytes > self.shared.inbound_max_bytes:
                             self.publisher_blocked()
                             return pos
                         arguments = data[payload + 4 : next_pos - 1]
@@ -625,7 +669,7 @@ class FastConnection:
         raise AssertionError("overridden")
 
     def publisher_blocked(self) -> None:
-        """Stop reading: this connection publishes while memory is short."""
+        """Stop reading: this connection publishes while memory or disk is short."""
         raise AssertionError("overridden")
 
     def failed(self, error: AmqpError) -> bool:

@@ -7,6 +7,7 @@ cannot hide on both sides.
   client.py         one blocking connection: handshake, declarations, errors with reply code and text
   flow.py           the flat-out path: publishers and consumers that count by offset arithmetic
   workload.py       what is asked for, its topology, and the loop that drives the flow
+  backlog.py        numbered messages in long queues: put there, drained in order
   topic_patterns.py mixed topic bindings under a printed seed, and what they must match
   round_trip.py     one request and one reply at a time
   footprint.py      idle connections and declared queues: time and memory each

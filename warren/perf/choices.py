@@ -12,6 +12,9 @@ class Mode(StrEnum):
     RPC = "rpc"
     CONNECTIONS = "connections"
     DECLARE = "declare"
+    FILL = "fill"
+    DRAIN = "drain"
+    THROUGH = "through"
 
 
 class ExchangeType(StrEnum):

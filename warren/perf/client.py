@@ -218,9 +218,7 @@ class Connection:
         another method.
         """
         while True:
-            found = self._next_frame()
-            taken = bytes(self.leftover[: found.end])
-            del self.leftover[: found.end]
+            found, taken = self._take_frame()
             if found.kind == frames.METHOD:
                 if frames.method_name(taken, found) == reply:
                     return frames.arguments(taken, found)
@@ -265,6 +263,12 @@ class Connection:
             frames.QUEUE_DECLARE_OK,
             declare_queue_arguments(queue, durable=durable, exclusive=exclusive),
         )
+
+    def delete_queue(self, queue: str) -> int:
+        """Delete a queue. Returns how many messages were ready in it."""
+        arguments = b"\0\0" + frames.short_string(queue) + b"\0"
+        (messages,) = unpack_from(">I", self.call(frames.QUEUE_DELETE, frames.QUEUE_DELETE_OK, arguments))
+        return int(messages)
 
     def delete_queues(self, queues: Iterable[str]) -> None:
         """Delete queues, existing or not, whatever they hold."""
@@ -320,9 +324,37 @@ class Connection:
         )
         self.call(frames.BASIC_CONSUME, frames.BASIC_CONSUME_OK, arguments)
 
+    def maybe_get(self, queue: str) -> bytes | None:
+        """Get one message and return its body, None when the queue is empty.
+
+        It is not acknowledged: it returns to its place when the connection ends. Raises ConnectionClosed 404.
+        """
+        self.send(frames.method(CHANNEL, frames.BASIC_GET, b"\0\0" + frames.short_string(queue) + b"\0"))
+        found, taken = self._take_frame()
+        name = frames.method_name(taken, found)
+        if name == frames.BASIC_GET_EMPTY:
+            return None
+        if name != frames.BASIC_GET_OK:
+            closed = closed_by_peer(str(self.address), taken, found)
+            raise closed or BrokerError(f"{self.address} answered basic.get with method {name}")
+        found, taken = self._take_frame()
+        (missing,) = unpack_from(">Q", taken, found.start + 11)
+        body = b""
+        while len(body) < missing:
+            found, taken = self._take_frame()
+            body += taken[7 : found.end - 1]
+        return body
+
     def confirm_select(self) -> None:
         """Put channel 1 in confirm mode."""
         self.call(frames.CONFIRM_SELECT, frames.CONFIRM_SELECT_OK, b"\0")
+
+    def _take_frame(self) -> tuple[frames.Frame, bytes]:
+        """Return the next frame, and a copy of its bytes in which it begins at 0."""
+        found = self._next_frame()
+        taken = bytes(self.leftover[: found.end])
+        del self.leftover[: found.end]
+        return found, taken
 
     def _next_frame(self) -> frames.Frame:
         while True:

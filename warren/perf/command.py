@@ -46,7 +46,9 @@ def perf(
         Mode,
         typer.Argument(
             help="flow: publishers and consumers; rpc: one request and reply at a time; "
-            "connections: idle connections with a channel each; declare: many queues"
+            "connections: idle connections with a channel each; declare: many queues; "
+            "fill: leave numbered messages in the queues; drain: receive them and check their order; "
+            "through: both at once"
         ),
     ] = Mode.FLOW,
     uri: Annotated[
@@ -86,13 +88,16 @@ def perf(
     duration: Annotated[float, typer.Option("--duration", "-z", min=0.1, help="Seconds measured")] = 10.0,
     warmup: Annotated[float, typer.Option(min=0, help="Seconds before measuring")] = 1.0,
     messages: Annotated[
-        int, typer.Option("--messages", "-n", min=0, help="Stop after so many messages instead of --duration")
+        int,
+        typer.Option(
+            "--messages", "-n", min=0, help="Stop after so many messages instead of --duration; fill, drain: how many"
+        ),
     ] = 0,
     count: Annotated[int, typer.Option(min=1, help="connections, declare: how many")] = 1000,
     pipelined: Annotated[
         bool, typer.Option("--pipelined/--one-by-one", help="declare: do not wait for each answer")
     ] = True,
-    keep: Annotated[bool, typer.Option("--keep", help="declare: leave the queues")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="flow, declare: leave the queues")] = False,
     prefix: Annotated[
         str, typer.Option(help="Names of queues and exchange begin with this; existing ones are replaced")
     ] = "perf",
@@ -102,6 +107,7 @@ def perf(
     json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Load an AMQP 0-9-1 broker and report rates, latencies and, with --pid, what it cost."""
+    from warren.perf import backlog as long_queues
     from warren.perf import footprint, report, round_trip
     from warren.perf.client import Address, BrokerError
     from warren.perf.workload import Run, Workload
@@ -126,6 +132,19 @@ def perf(
                     pid=pid,
                     on_tick=line.show,
                 )
+            elif mode in (Mode.FILL, Mode.DRAIN, Mode.THROUGH):
+                numbered = long_queues.Backlog(
+                    messages=messages,
+                    queues=queues,
+                    size_bytes=size,
+                    confirms=confirms,
+                    prefetch=prefetch,
+                    ack_batch=ack_batch,
+                    persistent=persistent,
+                    durable=durable,
+                    prefix=prefix,
+                )
+                result = long_queues.Run(mode, numbered, address, pid=pid, on_tick=line.show).run()
             else:
                 workload = Workload(
                     publishers=publishers,
@@ -147,6 +166,7 @@ def perf(
                     duration_s=duration,
                     messages=messages,
                     prefix=prefix,
+                    keep=keep,
                     seed=seed,
                 )
                 run = Run(workload, address, pid=pid, on_tick=line.show)

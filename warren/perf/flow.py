@@ -12,11 +12,13 @@ strided slices of the receive buffer check it.
 2. What does not fit the arithmetic is parsed frame by frame (`_take_one`): another length, a close, a cancel.
    A close raises with code and text.
 3. A publisher never stops inside a message: `finish` sends the rest of one that was cut by a full socket.
-4. Batch octets change only in the time stamp, and only in messages none of whose octets have been sent in
-   this round.
+4. Batch octets change only in the first 8 body octets, and only in messages none of whose octets have been
+   sent in this round.
+5. Where numbers are asked for, a delivery is counted only after its number continued the sequence: the two low
+   octets of every one, the whole number of the first and the last of each buffer.
 
-Time stamps are the first 8 body octets: monotonic nanoseconds modulo 2**40 (18 minutes), so that stamping
-rewrites five columns.
+The first 8 body octets are either a time stamp, monotonic nanoseconds modulo 2**40 (18 minutes), or a number,
+the queue above 40 bits of the place in it. Either way marking rewrites five columns.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ SEND_BYTES: Final = 1 << 16
 LEAST_BURST: Final = 4
 CONFIRM_BYTES: Final = 1 << 13
 STAMP_BYTES: Final = 8
+PLACE_BITS: Final = 40
 _STAMP_MASK: Final = (1 << 40) - 1
 _STAMP_COLUMNS: Final = range(3, STAMP_BYTES)
 _SHORTEST_DELIVERY_BYTES: Final = 46
@@ -61,8 +64,10 @@ class Batch:
         self.data = bytearray(b"".join(messages))
         self.view = memoryview(self.data)
 
-    def stamp(self, first: int, stop: int, now_ns: int) -> None:
-        """Write the time into messages ``first`` to ``stop`` (exclusive)."""
+    def mark(self, first: int, stop: int, *, now_ns: int, published: int) -> None:
+        """Write the time into messages ``first`` to ``stop`` (exclusive), the first of which is the one after
+        ``published`` others.
+        """
         if self.stamp_at < 0 or first >= stop:
             return
         stamp = now_ns & _STAMP_MASK
@@ -74,6 +79,51 @@ class Batch:
         end = stop * self.message_bytes
         for column in _STAMP_COLUMNS:
             self.data[start + column : end : self.message_bytes] = octets[column : column + 1] * (stop - first)
+
+
+class NumberedBatch(Batch):
+    """A batch that goes to ``queues`` queues in turn; each message carries its queue's number and its place there."""
+
+    def __init__(self, messages: Sequence[bytes], *, body_at: int, queues: int) -> None:
+        """``body_at`` is the offset of the body inside a message.
+
+        Raises ValueError when the messages are no whole rounds of the queues.
+        """
+        super().__init__(messages, stamp_at=body_at)
+        if self.count % queues:
+            raise ValueError(f"{self.count} messages are no whole rounds of {queues} queues")
+        self._queues = queues
+        for index in range(self.count):
+            at = index * self.message_bytes + body_at
+            pack_into(">Q", self.data, at, number_of(index % queues, 0))
+
+    def mark(self, first: int, stop: int, *, now_ns: int, published: int) -> None:
+        """Write the places into messages ``first`` to ``stop`` (exclusive)."""
+        if first >= stop:
+            return
+        start = first * self.message_bytes + self.stamp_at
+        end = stop * self.message_bytes
+        for column in _STAMP_COLUMNS:
+            run = self._queues << 8 * (STAMP_BYTES - 1 - column)
+            self.data[start + column : end : self.message_bytes] = running_octets(published, stop - first, run)
+
+
+def number_of(queue: int, place: int) -> int:
+    """Return what message ``place`` of queue ``queue`` carries in its first 8 body octets."""
+    return queue << PLACE_BITS | place
+
+
+def running_octets(first: int, count: int, run: int) -> bytes:
+    """Return the lowest octet of ``number // run`` for ``count`` numbers from ``first`` on."""
+    octet, used = divmod(first, run)
+    if run == 1 and count <= _MOST_PER_BUFFER:
+        return _LOW_OCTETS[octet & 255 : (octet & 255) + count]
+    parts: list[bytes] = []
+    while count > 0:
+        here = min(run - used, count)
+        parts.append(bytes([octet & 255]) * here)
+        octet, used, count = octet + 1, 0, count - here
+    return b"".join(parts)
 
 
 def age_ns(buffer: bytearray, at: int, now_ns: int) -> int:
@@ -181,7 +231,7 @@ class Publisher:
             fresh = (
                 self._started * length - self._sent_bytes + offset
             )  # where the first message begins that has nothing sent
-            batch.stamp(fresh // length, stop // length, stamp_ns)
+            batch.mark(fresh // length, stop // length, now_ns=stamp_ns, published=self._started)
             try:
                 sent = self.sock.send(batch.view[offset:stop])
             except BlockingIOError:
@@ -305,12 +355,14 @@ def maybe_layout(buffer: bytes | bytearray, start: int, stop: int) -> Layout | N
 
 
 class DeliveryStream:
-    """Counts the deliveries in a byte stream and checks them (1, 2).
+    """Counts the deliveries in a byte stream and checks them (1, 2, 5).
 
-    The reader fills ``buffer`` from ``filled`` on.
+    The reader fills ``buffer`` from ``filled`` on. With ``first_number`` bodies are numbered from it on.
     """
 
-    def __init__(self, where: str, *, body_bytes: int, stamped: bool, latency: Histogram) -> None:
+    def __init__(
+        self, where: str, *, body_bytes: int, stamped: bool, latency: Histogram, first_number: int | None = None
+    ) -> None:
         self.buffer = bytearray(max(RECEIVE_BYTES, 2 * body_bytes + 65536))
         self.view = memoryview(self.buffer)
         self.filled = 0
@@ -318,6 +370,7 @@ class DeliveryStream:
         self._where = where
         self._stamped = stamped
         self._latency = latency
+        self._first_number = first_number
         self._layout: Layout | None = None
 
     @property
@@ -377,12 +430,37 @@ class DeliveryStream:
         for end in layout.ends:
             if buffer[at + end : stop : length] != _ENDS[:count]:
                 return at
+        if self._first_number is not None and not self._are_numbered(at + layout.body_at, stop, count):
+            return at
         self.received += count
         if self._stamped:
             every = -(-count // _LATENCIES_PER_BUFFER)
             for stamp_at in range(at + layout.body_at, stop, every * length):
                 self._latency.record(age_ns(buffer, stamp_at, now_ns), every)
         return stop
+
+    def _are_numbered(self, body_at: int, stop: int, count: int) -> bool:
+        """Return whether the numbers of ``count`` deliveries of one length continue the sequence (5)."""
+        assert self._first_number is not None and self._layout is not None
+        buffer, first, length = self.buffer, self._first_number + self.received, self._layout.length
+        last_at = body_at + (count - 1) * length
+        return bool(
+            unpack_from(">Q", buffer, body_at)[0] == first
+            and unpack_from(">Q", buffer, last_at)[0] == first + count - 1
+            and buffer[body_at + 7 : stop : length] == running_octets(first, count, 1)
+            and buffer[body_at + 6 : stop : length] == running_octets(first, count, 256)
+        )
+
+    def _check_number(self, layout: Layout, at: int) -> None:
+        """Raise BrokerError when the delivery at ``at`` does not carry the number that is due (5)."""
+        if self._first_number is None:
+            return
+        due = self._first_number + self.received
+        if int.from_bytes(layout.size, "big") < STAMP_BYTES:
+            raise BrokerError(f"{self._where} delivered a message without a number where {_named(due)} was due")
+        (number,) = unpack_from(">Q", self.buffer, at + layout.body_at)
+        if number != due:
+            raise BrokerError(f"{self._where} delivered {_named(number)} where {_named(due)} was due")
 
     def _take_one(self, at: int, now_ns: int) -> int:
         """Take one delivery of any layout, and remember its layout.
@@ -407,11 +485,16 @@ class DeliveryStream:
         (tag,) = unpack_from(">Q", self.buffer, at + layout.tag_at)
         if tag != self.received + 1:
             raise BrokerError(f"{self._where} sent delivery {tag} where {self.received + 1} was due")
+        self._check_number(layout, at)
         self.received += 1
         self._layout = layout
         if self._stamped:
             self._latency.record(age_ns(self.buffer, at + layout.body_at, now_ns))
         return at + layout.length
+
+
+def _named(number: int) -> str:
+    return f"message {number & (1 << PLACE_BITS) - 1} of queue {number >> PLACE_BITS}"
 
 
 class Consumer:
@@ -420,12 +503,21 @@ class Consumer:
     """
 
     def __init__(
-        self, connection: Connection, *, ack_batch: int, body_bytes: int, stamped: bool, latency: Histogram
+        self,
+        connection: Connection,
+        *,
+        ack_batch: int,
+        body_bytes: int,
+        stamped: bool,
+        latency: Histogram,
+        first_number: int | None = None,
     ) -> None:
         self.connection = connection
         self.sock = connection.sock
         self.ack_batch = ack_batch
-        self.stream = DeliveryStream(str(connection.address), body_bytes=body_bytes, stamped=stamped, latency=latency)
+        self.stream = DeliveryStream(
+            str(connection.address), body_bytes=body_bytes, stamped=stamped, latency=latency, first_number=first_number
+        )
         self.stream.buffer[: len(connection.leftover)] = connection.leftover
         self.stream.filled = len(connection.leftover)
         self.blocked = False
@@ -448,6 +540,16 @@ class Consumer:
             raise BrokerError(f"lost {self.connection.address} while consuming: {error.strerror or error}") from None
         if not fresh:
             raise BrokerError(f"{self.connection.address} closed the socket of a consumer without a word")
+        return self._count(fresh, now_ns)
+
+    def take_leftover(self, now_ns: int) -> int:
+        """Count and acknowledge what came together with the answer to basic.consume: from a queue that was not
+        empty that may be the whole prefetch. Returns the number of deliveries.
+        """
+        return self._count(0, now_ns)
+
+    def _count(self, fresh: int, now_ns: int) -> int:
+        stream = self.stream
         count = stream.take(fresh, now_ns)
         if self.ack_batch and stream.received - self._acked >= self.ack_batch:
             self._acknowledge(self._acked + self.ack_batch, self.ack_batch)

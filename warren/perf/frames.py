@@ -60,6 +60,9 @@ BASIC_CANCEL: Final = (60, 30)
 BASIC_PUBLISH: Final = (60, 40)
 BASIC_RETURN: Final = (60, 50)
 BASIC_DELIVER: Final = (60, 60)
+BASIC_GET: Final = (60, 70)
+BASIC_GET_OK: Final = (60, 71)
+BASIC_GET_EMPTY: Final = (60, 72)
 BASIC_ACK: Final = (60, 80)
 BASIC_NACK: Final = (60, 120)
 CONFIRM_SELECT: Final = (85, 10)
@@ -180,6 +183,15 @@ def publish(
     piece = frame_max_bytes - FRAME_OVERHEAD_BYTES if frame_max_bytes else max(1, len(body))
     parts.extend(frame(BODY, channel, body[at : at + piece]) for at in range(0, len(body), piece))
     return b"".join(parts)
+
+
+def body_offset(message: bytes | bytearray) -> int:
+    """Return where the body begins in a whole message as `publish` encodes it."""
+    method_frame = maybe_frame(message, 0, len(message))
+    assert method_frame is not None
+    header = maybe_frame(message, method_frame.end, len(message))
+    assert header is not None
+    return header.end + 7
 
 
 def maybe_frame(buffer: bytes | bytearray, start: int, stop: int) -> Frame | None:

@@ -1,4 +1,4 @@
-"""CPU time and memory of a process and all its descendants, read from /proc.
+"""CPU time, memory and writing of a process and all its descendants, read from /proc.
 
 1. CPU time is user plus system, of every thread, and of children that were waited for: nothing escapes by
    exiting.
@@ -68,3 +68,18 @@ def sample(pid: int) -> ProcessSample:
         rss_bytes += int(fields[21]) * _PAGE_BYTES
         processes += 1
     return ProcessSample(cpu_us, rss_bytes, processes)
+
+
+def written_bytes(pid: int) -> int:
+    """Return how many bytes ``pid`` and its descendants caused to be sent to disks, pages counted whole.
+
+    Raises PermissionError when they are another user's.
+    """
+    total = 0
+    for member in descendants(pid):
+        try:
+            lines = Path(f"/proc/{member}/io").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
+    return total

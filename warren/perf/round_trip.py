@@ -72,11 +72,7 @@ class _End:
                 properties=properties,
             )
         )
-        method = frames.maybe_frame(self._message, 0, len(self._message))
-        assert method is not None
-        header = frames.maybe_frame(self._message, method.end, len(self._message))
-        assert header is not None
-        self._body_at = header.end + 7
+        self._body_at = frames.body_offset(self._message)
 
     def send(self, number: int) -> None:
         pack_into(">Q", self._message, self._body_at, number)

@@ -8,7 +8,7 @@ a number of messages), then the rest is received and counted.
 3. At the end every message published is accounted for: confirmed if confirms are on, received as often as the
    exchange had to copy it. What is missing after 10 s without progress is reported as missing, never ignored.
 4. Queues and exchange of a run are declared fresh (an old one of the same name is deleted) and deleted at the
-   end, also after a failure.
+   end, also after a failure, unless `keep` asks to leave them.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Workload:
     duration_s: float = 10.0
     messages: int = 0
     prefix: str = "perf"
+    keep: bool = False
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -214,7 +215,8 @@ class Run:
                 for connection in self._connections:
                     connection.abort()
                 self._epoll.close()
-                self._delete()
+                if not self.workload.keep:
+                    self._delete()
 
     # -- topology
 
@@ -304,7 +306,7 @@ class Run:
             messages = self._batch_messages(route, connection.frame_max_bytes)
             publisher = Publisher(
                 connection,
-                Batch(messages, stamp_at=self._stamp_at(messages[0], connection.frame_max_bytes)),
+                Batch(messages, stamp_at=frames.body_offset(messages[0]) if work.stamped else -1),
                 window=work.confirms,
                 confirm_latency=self.confirm,
             )
@@ -336,15 +338,6 @@ class Run:
         if work.confirms:
             wanted = min(wanted, work.confirms)
         return encoded * max(1, wanted // len(encoded))
-
-    def _stamp_at(self, message: bytes, frame_max_bytes: int) -> int:
-        if not self.workload.stamped:
-            return -1
-        method = frames.maybe_frame(message, 0, len(message))
-        assert method is not None
-        header = frames.maybe_frame(message, method.end, len(message))
-        assert header is not None
-        return header.end + 7
 
     # -- the loop
 

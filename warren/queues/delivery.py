@@ -21,7 +21,7 @@ from mypy_extensions import i32, i64, mypyc_attr
 from warren.amqp.codec import wire_short
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
-from warren.queues.message import Message, patch_channel, write_frames
+from warren.msgstore.message import Message, patch_channel, write_frames
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue

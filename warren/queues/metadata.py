@@ -116,12 +116,17 @@ class ExchangeDelete:
 
 @dataclass(frozen=True, slots=True)
 class QueuePut:
-    """Create a durable queue. ``arguments`` is an encoded field table including its length prefix."""
+    """Create a durable queue. ``arguments`` is an encoded field table including its length prefix.
+
+    ``queue_id`` names the queue in the message store: counted from 1 (u64), and no queue ever gets the id of
+    another one, not even of one that was deleted.
+    """
 
     vhost: str
     name: str
     auto_delete: bool
     arguments: bytes
+    queue_id: int
 
 
 @dataclass(frozen=True, slots=True)

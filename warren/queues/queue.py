@@ -1,19 +1,24 @@
 """A queue: messages waiting in order, the consumers they go to, and what is out for acknowledgement.
 
 1. A message is ready, unacked or gone. ``ready_count`` and ``unacked_count`` say how many there are.
-2. Each message has a sequence number, ascending in publish order. ``_ready`` holds never-delivered messages with
-   consecutive numbers from ``_ready.first``; ``_returned`` holds requeued ones, all with smaller numbers.
+2. Each message has a sequence number, ascending in publish order. ``_backlog`` holds the never-delivered messages;
+   ``_returned`` holds requeued ones, all with smaller numbers.
 3. Ready messages leave in the order of their sequence numbers, so a requeued message has its old place again.
 4. While a message is ready and a consumer may take it, the queue is on the broker's runnable list. ``_hungry`` is True
    only when some consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
 5. Consumers of higher priority are served first, equals in turn. With single-active-consumer only the first in
    registration order is served.
 
+6. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
+7. Whether the oldest message is in memory is the backlog's to say; while it is being read from disk, consumers and
+   basic.get wait for `_loaded`.
+
 What a queue is made from (declaration, ownership, deletion) belongs to ``queues.virtual_host``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
@@ -21,48 +26,14 @@ from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.exchanges.destination import Destination
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import QueueIndex
+from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
-from warren.queues.message import Message
 
 # How many messages one drain hands out before the other queues have their turn.
 DRAIN_BUDGET: Final = 2000
-
-
-class MessageFifo:
-    """Never-delivered messages with consecutive sequence numbers; a list whose taken part is cut off now and then."""
-
-    def __init__(self) -> None:
-        self.first: i64 = 0  # sequence number of the oldest message, or of the next to come
-        self._items: list[Message | None] = []
-        self._head: i64 = 0
-
-    def __len__(self) -> int:
-        return len(self._items) - int(self._head)
-
-    def append(self, message: Message) -> None:
-        self._items.append(message)
-
-    def pop(self) -> Message:
-        """Remove and return the oldest message; there must be one."""
-        head: i64 = self._head
-        message = self._items[head]
-        assert message is not None
-        self._items[head] = None
-        head += 1
-        self.first += 1
-        if head == len(self._items):
-            self._items.clear()
-            head = 0
-        elif head > 1024 and head * 2 > len(self._items):
-            del self._items[:head]
-            head = 0
-        self._head = head
-        return message
-
-    def clear(self) -> None:
-        self.first += len(self._items) - self._head
-        self._items.clear()
-        self._head = 0
 
 
 class ConsumerGroup:
@@ -75,7 +46,7 @@ class ConsumerGroup:
 
 
 class Queue(Destination):
-    """A classic queue in memory. ``arguments`` is the encoded table of its declaration."""
+    """A classic queue. ``arguments`` is the encoded table of its declaration, ``store_id`` its name in the log."""
 
     def __init__(
         self,
@@ -86,6 +57,8 @@ class Queue(Destination):
         owner: object | None,
         arguments: bytes,
         runnable: list[Queue],
+        log: MessageLog,
+        store_id: int = 0,
     ) -> None:
         super().__init__(name)
         self.is_queue = True
@@ -111,8 +84,12 @@ class Queue(Destination):
         self._hungry: bool = False
         self._scheduled: bool = False
         self._runnable = runnable
-        self._ready = MessageFifo()
+        self.store_id = store_id  # 0 until it is needed
+        self._log = log
+        self._index: QueueIndex | None = None
+        self._backlog = Backlog(log, self._loaded)
         self._returned: list[tuple[int, Message]] = []  # a heap by sequence number
+        self._load_waiters: list[Callable[[], None]] = []
 
     # --- in -------------------------------------------------------------------------------------------------------
 
@@ -122,17 +99,51 @@ class Queue(Destination):
         if self._hungry and self.ready_count == 0:
             consumer = self._pick()
             if consumer is not None:
-                ready = self._ready
-                sequence_number: i64 = ready.first
-                ready.first = sequence_number + 1
+                sequence_number: i64 = self._backlog.skip_number()
                 self.delivered += 1
                 if not consumer.no_ack:
                     self.unacked_count += 1
+                    if message.persistent and self.durable:
+                        self._store(message, sequence_number)
                 consumer.ledger.deliver(consumer, message, sequence_number, False)
                 return
-        self._ready.append(message)
+        waiting_number: i64 = self._backlog.append(message)
         self.ready_count += 1
         self.ready_bytes += message.body_bytes
+        if message.persistent and self.durable:
+            self._store(message, waiting_number)
+
+    def _store(self, message: Message, sequence_number: i64) -> None:
+        index = self._index
+        if index is None:
+            index = self._begin_storing()
+        self._log.add(index, message, sequence_number)
+
+    def _begin_storing(self) -> QueueIndex:
+        if self.store_id == 0:
+            self.store_id = self._log.new_queue_id()
+        index = self._log.new_index(self.store_id, self.vhost_name, self.name, not self.durable)
+        index.owner = self._backlog
+        self._index = index
+        self._backlog.index = index
+        return index
+
+    def restore(self, index: QueueIndex, clean: bool) -> None:
+        """Take over the messages that recovery found; after an unclean stop any of them may have been delivered."""
+        self._index = index
+        self._backlog.restore(index)
+        self.ready_count = index.live_count
+        self.ready_bytes = index.live_body_bytes
+        # What was delivered and not stored has left no number behind: the next messages get those numbers again.
+        known = clean and index.delivered_below < index.next_number
+        self._backlog.delivered_before = index.delivered_below if known else index.next_number
+
+    def page_out(self) -> None:
+        """Memory is short: have what waits here stored and forgotten, transient or not."""
+        if self.ready_count and not self.deleted:
+            if self._index is None:
+                self._begin_storing()
+            self._backlog.batch_closed()
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a delivery back to its place. The caller wakes the queue when all are back."""
@@ -147,6 +158,9 @@ class Queue(Destination):
         """Forget an acknowledged or rejected delivery."""
         self.unacked_count -= 1
         self.acked += 1
+        index = self._index
+        if index is not None:
+            self._log.settle(index, delivery.message, delivery.sequence_number)
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -166,6 +180,8 @@ class Queue(Destination):
                 self.wake()
                 return
             budget -= 1
+            if not self._returned and not self._backlog.is_ready():
+                return  # `_loaded` goes on
             consumer = self._pick()
             if consumer is None:
                 return
@@ -173,64 +189,108 @@ class Queue(Destination):
 
     def _hand_out(self, consumer: Consumer) -> None:
         self.delivered += 1
+        redelivered = False
+        if self._returned:
+            number, message = heappop(self._returned)
+            sequence_number: i64 = number
+            redelivered = True
+            self.redelivered += 1
+        else:
+            message = self._backlog.pop()
+            sequence_number = self._backlog.popped_number
+            if sequence_number < self._backlog.delivered_before:
+                redelivered = True
+                self.redelivered += 1
+        self._left(message)
         if not consumer.no_ack:
             self.unacked_count += 1
-        if self._returned:
-            sequence_number, message = heappop(self._returned)
-            self._left(message)
-            self.redelivered += 1
-            consumer.ledger.deliver(consumer, message, sequence_number, True)
-            return
-        first: i64 = self._ready.first
-        fresh = self._ready.pop()
-        self._left(fresh)
-        consumer.ledger.deliver(consumer, fresh, first, False)
+        else:
+            index = self._index
+            if index is not None:
+                self._log.settle(index, message, sequence_number)
+        consumer.ledger.deliver(consumer, message, sequence_number, redelivered)
 
     def _left(self, message: Message) -> None:
         self.ready_count -= 1
         self.ready_bytes -= message.body_bytes
 
+    def is_ready(self) -> bool:
+        """Tell whether `get` can answer now: the oldest message is in memory, or there is none."""
+        return self.ready_count == 0 or len(self._returned) > 0 or self._backlog.is_ready()
+
+    def call_when_ready(self, waiter: Callable[[], None]) -> None:
+        """Have `waiter` called when the oldest message has come from disk."""
+        self._load_waiters.append(waiter)
+
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the oldest ready message; False when there is none."""
+        """Answer basic.get through `ledger` with the oldest message; False when there is none. See `is_ready`."""
         if self.ready_count == 0:
             return False
         self.gotten += 1
-        if not no_ack:
-            self.unacked_count += 1
-        sequence_number: i64 = self._ready.first
         redelivered = False
         if self._returned:
             number, message = heappop(self._returned)
-            sequence_number = number
+            sequence_number: i64 = number
             redelivered = True
-            self.redelivered += 1
         else:
-            message = self._ready.pop()
+            message = self._backlog.pop()
+            sequence_number = self._backlog.popped_number
+            redelivered = sequence_number < self._backlog.delivered_before
+        if redelivered:
+            self.redelivered += 1
         self._left(message)
+        if not no_ack:
+            self.unacked_count += 1
+        else:
+            index = self._index
+            if index is not None:
+                self._log.settle(index, message, sequence_number)
         ledger.get(self, message, sequence_number, redelivered, no_ack, self.ready_count)
         return True
+
+    def _loaded(self, lost: int, lost_bytes: int) -> None:
+        """Messages have come from disk; those that were `lost` are damaged there, and not served."""
+        self.ready_count -= lost
+        self.ready_bytes -= lost_bytes
+        if self._hungry:
+            self.wake()
+        waiters = self._load_waiters
+        if waiters and self.is_ready():
+            self._load_waiters = []
+            for waiter in waiters:
+                waiter()
 
     def purge(self) -> int:
         """Drop all ready messages and return how many there were."""
         count = int(self.ready_count)
+        index = self._index
+        if index is not None:
+            for number, message in self._returned:
+                self._log.settle(index, message, number)
+        self._backlog.clear()
+        self._forget_ready()
+        return count
+
+    def _forget_ready(self) -> None:
         self._returned.clear()
-        self._ready.clear()
         self.ready_count = 0
         self.ready_bytes = 0
-        return count
+        self._loaded(0, 0)
 
     def close(self) -> None:
         """Let go of everything: the queue is deleted. Deliveries that are out are forgotten when they come back."""
         self.deleted = True
-        self.purge()
         self.consumers = []
         self._groups = []
         self._hungry = False
+        self._index = None
+        self._backlog.close()
+        self._forget_ready()
 
     def peek_ready(self) -> list[Message]:
-        """Return the ready messages in order, without touching them. For tests and small listings only."""
+        """Return the ready messages that are in memory, in order. For tests and small listings only."""
         returned = [message for _, message in sorted(self._returned, key=_by_number)]
-        return returned + [message for message in self._ready._items if message is not None]
+        return returned + self._backlog.resident_messages()
 
     # --- consumers ------------------------------------------------------------------------------------------------
 
@@ -300,11 +360,13 @@ class Queue(Destination):
 
     def check_invariants(self) -> None:
         """Assert (1) to (4) of the module header. For tests."""
-        assert self.ready_count == len(self._ready) + len(self._returned)
-        assert self.ready_bytes == sum(int(message.body_bytes) for message in self.peek_ready())
-        assert all(number < self._ready.first for number, _ in self._returned)
+        resident = self.peek_ready()
+        assert self.ready_count == len(resident) + self._backlog.middle_count
+        if self._backlog.middle_count == 0:
+            assert self.ready_bytes == sum(int(message.body_bytes) for message in resident)
+        assert all(number < self._backlog.delivered_below() for number, _ in self._returned)
         assert self.unacked_count >= 0
-        if self.ready_count > 0 and not self._scheduled:
+        if self.ready_count > 0 and not self._scheduled and self.is_ready():
             assert self._pick() is None, "a message waits although a consumer could take it"
 
 

@@ -25,9 +25,10 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MessageLog
 from warren.queues.arguments import QueueArguments
 from warren.queues.delivery import Consumer
-from warren.queues.message import Message
 from warren.queues.metadata import (
     BindingDelete,
     BindingPut,
@@ -54,7 +55,9 @@ PREDECLARED = (
 class VirtualHost:
     """One namespace. `runnable` is the broker's list of queues with something to hand out."""
 
-    def __init__(self, record: VhostPut, journal: MetadataJournal, runnable: list[Queue], seed: int) -> None:
+    def __init__(
+        self, record: VhostPut, journal: MetadataJournal, runnable: list[Queue], seed: int, log: MessageLog
+    ) -> None:
         self.record = record
         self.name = record.name
         self.topology_version: i64 = 1
@@ -65,6 +68,9 @@ class VirtualHost:
         self._journal = journal
         self._runnable = runnable
         self._seed = seed
+        self._log = log
+        self._restored_id: int = 0
+        self.sync_confirms: bool = True  # a confirm means synced, not just written
         self.exchanges[DEFAULT_EXCHANGE] = create_exchange("direct", "", True, False, False, EMPTY_TABLE, seed)
         for name, type_name, internal in PREDECLARED:
             self.exchanges[name] = create_exchange(type_name, name, True, False, internal, EMPTY_TABLE, seed)
@@ -195,13 +201,16 @@ class VirtualHost:
             return self._journal.last_ticket if queue.durable else 0
         parsed = QueueArguments(name, self.name, arguments)
         owner = connection if exclusive else None
-        queue = Queue(self.name, name, durable, auto_delete, owner, arguments, self._runnable)
+        store_id = 0
+        if durable:
+            store_id = self._restored_id or self._log.new_queue_id()
+        queue = Queue(self.name, name, durable, auto_delete, owner, arguments, self._runnable, self._log, store_id)
         queue.single_active = parsed.single_active
         self.queues[name] = queue
         self.topology_version += 1
         if not queue.durable:
             return 0
-        return self._journal.append(QueuePut(self.name, name, auto_delete, arguments))
+        return self._journal.append(QueuePut(self.name, name, auto_delete, arguments, queue.store_id))
 
     def delete_queue(self, queue: Queue) -> tuple[list[Consumer], int]:
         """Delete `queue` and its bindings; return its consumers, which know nothing yet, and the ticket."""
@@ -219,7 +228,7 @@ class VirtualHost:
 
     def open_reply_queue(self, name: str, connection: object) -> Queue:
         """Create the queue of a direct reply-to consumer."""
-        queue = Queue(self.name, name, False, False, connection, EMPTY_TABLE, self._runnable)
+        queue = Queue(self.name, name, False, False, connection, EMPTY_TABLE, self._runnable, self._log)
         self.reply_queues[name] = queue
         return queue
 
@@ -326,6 +335,9 @@ class VirtualHost:
                         change.name, change.type, True, change.auto_delete, change.internal, change.arguments
                     )
             elif isinstance(change, QueuePut):
+                self._restored_id = change.queue_id
+                if change.queue_id >= self._log.next_queue_id:
+                    self._log.next_queue_id = change.queue_id + 1
                 self.declare_queue(change.name, True, False, change.auto_delete, change.arguments, None)
             else:
                 source = self.exchange(change.source)
@@ -337,6 +349,7 @@ class VirtualHost:
                 self.bind(source, destination, change.routing_key, change.arguments)
         finally:
             self._journal = journal
+            self._restored_id = 0
 
 
 def _name(exchange: Exchange) -> str:

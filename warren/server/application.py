@@ -1,9 +1,12 @@
 """The running broker: engine, reactor, catalogue, login, HTTP and signals, put together in one place.
 
-Start:    lock the data directory; open the catalogue and restore the engine; listen; say where; serve.
-Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, at most
-          `STOP_DEADLINE_S`. The same signal again ends at once.
-Tasks:    reactor, ticker, memory watch, catalogue writer, HTTP, signals, and one short task per login.
+Start:    lock the data directory; open the catalogue; recover the message store; restore the engine from the catalogue
+          and give the queues their messages; listen; say where; serve.
+Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, write the
+          checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends at once.
+Failure:  when the message store fails, all sockets are closed and the exit code is 3.
+Tasks:    reactor, ticker, memory watch, catalogue writer, message store, HTTP, signals, and one short task per login.
+Threads:  those of the message store; and of trio, for logins and commits of the catalogue.
 
 Nothing else in the package starts tasks or opens listeners.
 """
@@ -17,8 +20,10 @@ import resource
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -28,6 +33,12 @@ from warren.amqp.errors import AmqpError
 from warren.channels import fast_path
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import LoginRequest
+from warren.msgstore.checksum import checksum_function, default_algorithm
+from warren.msgstore.errors import StoreError
+from warren.msgstore.file_system import OsFileSystem
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.recovery import Recovery, recover
+from warren.msgstore.store import Store, wall_time_ms
 from warren.queues.metadata import UserPut
 from warren.server.admission import Admission
 from warren.server.authenticator import Authenticator
@@ -37,6 +48,8 @@ from warren.server.data_dir import DataDir
 from warren.server.errors import StartError, listen_error
 from warren.server.http import Health, serve_http
 from warren.server.logs import get_logger
+from warren.server.message_store import EXIT_CODE, MessageStoreService
+from warren.server.paging import Pager
 from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
@@ -44,6 +57,7 @@ from warren.server.settings import Endpoint, Settings
 from warren.server.tls import ServerTls, maybe_user_of_certificate
 
 STOP_DEADLINE_S: Final = 10.0
+BEGIN_WITHIN_S: Final = 2.0
 TICK_S: Final = 0.5
 MEMORY_CHECK_S: Final = 0.2
 MEMORY_CHECK_MIN_S: Final = 0.01
@@ -51,8 +65,14 @@ MEMORY_CHECK_MIN_S: Final = 0.01
 FILL_BYTES_PER_S: Final = 2 << 30
 # An alarm ends this far below the watermark, so that it does not flap.
 MEMORY_CLEAR_SHARE: Final = 0.95
+# While messages move to disk, and how often freed memory is given back meanwhile.
+PAGING_CHECK_S: Final = 0.02
+TRIM_S: Final = 1.0
 COLLECT_S: Final = 60.0
 LISTEN_BACKLOG: Final = 4096
+# How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
+SWITCH_INTERVAL_S: Final = 0.0005
+MESSAGES: Final = "messages"
 
 log = get_logger("server")
 
@@ -72,9 +92,14 @@ class Application:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._broker = Broker(_engine_limits(settings), _entropy, seed=secrets.randbits(63))
-        self._catalogue = Catalogue.open(settings.catalogue_url())
         self._tls = ServerTls(settings.tls) if settings.amqps is not None else None
+        self._catalogue = Catalogue.open(settings.catalogue_url())
+        store, message_log, self._recovery, self._recovery_s = _recover_messages(settings)
+        self._broker = Broker(_engine_limits(settings), _entropy, secrets.randbits(63), message_log)
+        self._broker.syncs_confirms = self._syncs_confirms
+        self._messages = MessageStoreService(
+            store, self._broker, settings.store, self._wake, self._settle, self._store_failed
+        )
         limits = settings.limits
         self._reactor = Reactor(
             self._broker,
@@ -87,38 +112,50 @@ class Application:
             self._crashed,
             self._engine_settled,
             self._is_alone,
+            self._messages.dispatch,
+            self._messages.completed,
             limits.tls_handshake_timeout_s,
         )
-        self._writer = CatalogueWriter(self._catalogue, self._broker.journal, self._committed)
+        self._writer = CatalogueWriter(self._catalogue, self._broker.journal, self._committed, self._messages.deleted)
         self._authenticator = Authenticator(self._broker.access, self._upgrade_user)
         self._nursery: trio.Nursery | None = None
         self._stopping = False
+        self._stopped_clean = False
+        self._exit_code = 0
         self._logins_under_way = 0
 
     async def run(self) -> int:
         """Restore, listen, serve, stop."""
         try:
             _raise_descriptor_limit()
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
             restored = self._restore()
+            self._restore_messages()
             listeners = self._listen()
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     places = await self._start_http(nursery) + [place for place, _ in listeners]
-                    for _, listener in listeners:
-                        self._reactor.listen(listener)
+                    self._messages.start()
+                    nursery.start_soon(self._messages.run)
                     nursery.start_soon(self._writer.run)
                     nursery.start_soon(self._reactor.run)
                     nursery.start_soon(self._tick)
                     nursery.start_soon(self._watch_memory)
+                    # That this process has begun is on disk before it delivers anything, unless there is no space.
+                    with trio.move_on_after(BEGIN_WITHIN_S):
+                        await self._messages.deleted()
+                    for _, listener in listeners:
+                        self._reactor.listen(listener)
                     self._settle_memory()
                     self._announce(sorted(places), restored)
                     await self._obey(signals)
                     nursery.cancel_scope.cancel()
-            return 0
+            return self._exit_code
         finally:
-            self._reactor.close()
             self._catalogue.close()
+            self._messages.end()
+            self._reactor.close()
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -133,6 +170,28 @@ class Application:
                 raise StartError(f"metadata store: {what} cannot be restored: {error}") from None
             count += 1
         return count
+
+    def _syncs_confirms(self, vhost: str) -> bool:
+        store = self._settings.store
+        return store.vhosts.get(vhost, store.confirm) == "durable"
+
+    def _restore_messages(self) -> None:
+        """Give the queues what recovery found in the message store."""
+        indexes = self._broker.log.indexes
+        orphans = {queue_id: index for queue_id, index in indexes.items() if not index.transient}
+        for vhost in self._broker.vhosts.values():
+            for queue in vhost.queues.values():
+                index = orphans.pop(queue.store_id, None)
+                if index is not None:
+                    queue.restore(index, self._recovery.clean)
+        for index in orphans.values():
+            log.error(
+                "messages of a queue that the metadata store does not know are kept, and not served",
+                vhost=index.vhost,
+                queue=index.name,
+                messages=int(index.live_count),
+                advice="run `warren store export` on a copy of the data directory",
+            )
 
     def _listen(self) -> list[tuple[str, Listener]]:
         """Open the AMQP sockets. Returns what to tell the operator, and the listeners."""
@@ -170,6 +229,15 @@ class Application:
             f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
         ]
         print("\n".join(lines), flush=True)
+        recovery = self._recovery
+        log.info(
+            "message store recovered",
+            clean=recovery.clean or recovery.is_new,
+            segments=recovery.segments,
+            frames=recovery.frames,
+            messages=recovery.messages,
+            seconds=round(self._recovery_s, 3),
+        )
         log.info("started", version=__version__, compiled=compiled, restored=restored, pid=os.getpid())
 
     # --- tasks ------------------------------------------------------------------------------------------------------
@@ -186,24 +254,34 @@ class Application:
                 gc.collect(1)
 
     async def _watch_memory(self) -> None:
-        limit = self._settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes())
+        total = total_memory_bytes()
+        limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
+        pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        last_trim_s = 0.0
         pause_s = MEMORY_CHECK_S
+        broker = self._broker
         while True:
             await trio.sleep(pause_s)
-            if self._broker.alarm_reason and trim is not None:
+            now_s = time.monotonic()
+            short = broker.has_alarm("memory")
+            if trim is not None and (short or (broker.log.under_pressure and now_s - last_trim_s > TRIM_S)):
+                last_trim_s = now_s
                 trim(0)
             resident = resident_bytes()
-            if resident > limit and not self._broker.alarm_reason:
+            if resident > limit and not short:
                 log.warning("memory above the watermark", resident_bytes=resident, watermark_bytes=limit)
-                self._broker.set_alarm("low on memory")
-                self._reactor.settle()
-            elif resident < limit * MEMORY_CLEAR_SHARE and self._broker.alarm_reason:
-                self._broker.set_alarm("")
-                self._reactor.settle()
+                broker.set_alarm("memory", True)
+                self._settle()
+            elif resident < limit * MEMORY_CLEAR_SHARE and short:
+                broker.set_alarm("memory", False)
+                self._settle()
             # The nearer the watermark, the sooner it can be crossed.
             left_s = (limit - resident) / FILL_BYTES_PER_S
             pause_s = MEMORY_CHECK_S if left_s < 0 else min(max(left_s, MEMORY_CHECK_MIN_S), MEMORY_CHECK_S)
+            if pager.relieve(resident):
+                self._settle()
+                pause_s = min(pause_s, PAGING_CHECK_S)
 
     async def _login(self, request: LoginRequest) -> None:
         try:
@@ -223,7 +301,7 @@ class Application:
         else:
             log.warning("login refused", peer=request.connection.peer, user=request.user)
             request.connection.login_refused()
-        self._reactor.settle()
+        self._settle()
 
     async def _obey(self, signals: Any) -> None:
         """Wait for the signal to stop, then drain."""
@@ -243,29 +321,53 @@ class Application:
                         log.warning("stopping at once")
                         nursery.cancel_scope.cancel()
         self._reactor.stop()
-        log.info("stopped")
+        log.info("stopped", clean=self._stopped_clean)
 
     async def _drain(self, scope: trio.CancelScope) -> None:
+        deadline = trio.current_time() + STOP_DEADLINE_S
         self._reactor.stop_listening()
         self._broker.shut_down("shutdown")
-        self._reactor.settle()
-        await self._writer.drain(trio.current_time() + STOP_DEADLINE_S)
+        self._settle()
+        await self._writer.drain(deadline)
         while self._reactor.connection_count():
             await trio.sleep(0.02)
+        self._stopped_clean = await self._messages.stop(deadline)
         scope.cancel()
 
     # --- what the parts call ----------------------------------------------------------------------------------------
 
     def _health(self) -> Health:
+        confirm = self._confirm_mode()
         if self._stopping:
-            return Health(False, "stopping")
+            return Health(False, "stopping", confirm)
         if not self._writer.healthy:
-            return Health(False, "the metadata store is unavailable")
-        return Health(True)
+            return Health(False, "the metadata store is unavailable", confirm)
+        trouble = self._messages.trouble()
+        return Health(not trouble, trouble, confirm)
+
+    def _confirm_mode(self) -> str:
+        """Return what a confirm promises: durable, os, or mixed when that differs between vhosts."""
+        modes = {vhost.sync_confirms for vhost in self._broker.vhosts.values()}
+        if len(modes) > 1:
+            return "mixed"
+        return "os" if False in modes else "durable"
+
+    def _wake(self) -> None:
+        self._reactor.wake()
+
+    def _settle(self) -> None:
+        self._reactor.settle()
+
+    def _store_failed(self) -> None:
+        """Nothing may be confirmed any more: close all sockets and end."""
+        self._exit_code = EXIT_CODE
+        self._reactor.stop()
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
 
     def _committed(self, ticket: int) -> None:
         self._broker.committed(ticket)
-        self._reactor.settle()
+        self._settle()
 
     def _upgrade_user(self, record: UserPut) -> None:
         self._broker.administer(record)
@@ -291,6 +393,66 @@ class Application:
         for request in logins:
             self._logins_under_way += 1
             self._nursery.start_soon(self._login, request)
+
+
+def _recover_messages(settings: Settings) -> tuple[Store, MessageLog, Recovery, float]:
+    """Open the message store and bring its log to what is on disk, ready to go on; return how long that took, too.
+
+    Raises:
+        StartError: it cannot be opened, and why.
+    """
+    start_s = time.monotonic()
+    message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
+    message_log.checkpoint_bytes = settings.store.checkpoint_bytes
+    message_log.memory_bytes = settings.store.memory_bytes
+    directory = _messages_directory(settings.data_dir)
+    _check_file_size_limit(directory, settings.store.segment_bytes)
+    store = Store(OsFileSystem(str(directory)))
+    try:
+        store.open()
+        recovery = recover(store, message_log, secrets.token_bytes(16))
+    except StoreError as error:
+        raise StartError(f"message store {directory}: {error}") from None
+    for problem in store.take_read_problems():
+        log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
+    for event in recovery.events:
+        write: Callable[..., None] = getattr(log, event.level)
+        write(event.text, **event.fields)
+    store.resume(
+        int(message_log.last_crc),
+        int(message_log.durable_lsn),
+        int(message_log.epoch),
+        message_log.store_id,
+        message_log.algorithm,
+    )
+    message_log.begin_epoch(int(message_log.epoch), wall_time_ms())
+    return store, message_log, recovery, time.monotonic() - start_s
+
+
+def _messages_directory(data_dir: Path) -> Path:
+    """Return the directory of the message store; its name is durable."""
+    path = data_dir / MESSAGES
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        parent = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        raise StartError(f"message store {path}: {os.strerror(error.errno or 0)}") from None
+    return path
+
+
+def _check_file_size_limit(directory: Path, segment_bytes: int) -> None:
+    """Allow files as large as the system lets us have; a segment must be possible."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < segment_bytes:
+        raise StartError(
+            f"message store {directory}: files may have {hard} bytes (ulimit -f), "
+            f"store.segment_bytes is {segment_bytes}"
+        )
 
 
 def _engine_limits(settings: Settings) -> Limits:

@@ -6,9 +6,12 @@
     warren_permissions        user_name, vhost | configure, write, read
     warren_topic_permissions  user_name, vhost, exchange | write, read
     warren_exchanges          vhost, name | type, auto_delete, internal, arguments
-    warren_queues             vhost, name | auto_delete, arguments
+    warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
-                              | arguments
+                              | arguments, ordinal
+
+Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store.
+
 
 1. When `commit` returns, all changes of the call are on disk; when it raises or the process dies, none or all
    are.
@@ -23,6 +26,7 @@
    database with ValueError, before it writes anything. Names with control characters are refused where they
    are declared.
 6. A schema newer than this program is refused and left alone; an older one is migrated in one transaction.
+   A migration names tables and columns itself: those described here are the newest, not the ones it meets.
 7. One broker at a time: the data directory's lock guards the SQLite file, an advisory lock the PostgreSQL
    database.
 
@@ -87,10 +91,7 @@ from warren.queues.metadata import (
 from warren.server.errors import StartError
 from warren.server.passwords import hash_password
 
-SCHEMA_VERSION: Final = 1
-
-# Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
-MIGRATIONS: Final[list[Callable[[Connection], None]]] = []
+SCHEMA_VERSION: Final = 2
 
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_WAIT_MS: Final = 5000
@@ -170,6 +171,7 @@ _queues = Table(
     _key("name"),
     _value("auto_delete", Boolean),
     _value("arguments", LargeBinary),
+    _value("queue_id", BigInteger),
 )
 # Arguments belong to the identity of a binding but are too long for an index of PostgreSQL: their digest
 # stands in.
@@ -414,6 +416,30 @@ def _prepare_schema(connection: Connection) -> None:
         connection.execute(update(_schema).values(version=SCHEMA_VERSION))
 
 
+def _number_queues(connection: Connection) -> None:
+    """Lead from version 1 to 2: give the queues the ids 1, 2, 3 ... in the order of vhost and name."""
+    connection.exec_driver_sql("ALTER TABLE warren_queues ADD COLUMN queue_id BIGINT NOT NULL DEFAULT 0")
+    if connection.dialect.name == "postgresql":
+        # SQLite cannot take a default back; there it stays, unused, since every insert names the column.
+        connection.exec_driver_sql("ALTER TABLE warren_queues ALTER COLUMN queue_id DROP DEFAULT")
+    queues = Table("warren_queues", MetaData(), _key("vhost"), _key("name"), _value("queue_id", BigInteger))
+    ordered = connection.execute(select(queues.c.vhost, queues.c.name).order_by(queues.c.vhost, queues.c.name)).all()
+    numbering = (
+        update(queues)
+        .where(queues.c.vhost == bindparam("of_vhost"), queues.c.name == bindparam("of_name"))
+        .values(queue_id=bindparam("number"))
+    )
+    if ordered:
+        connection.execute(
+            numbering,
+            [{"of_vhost": row.vhost, "of_name": row.name, "number": n} for n, row in enumerate(ordered, start=1)],
+        )
+
+
+# Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
+MIGRATIONS: Final[list[Callable[[Connection], None]]] = [_number_queues]
+
+
 def _put_first_contents(connection: Connection) -> None:
     guest = hash_password(b"guest")
     contents: list[MetadataChange] = [
@@ -547,6 +573,7 @@ def _row(change: MetadataChange) -> _Row:
                 "name": change.name,
                 "auto_delete": change.auto_delete,
                 "arguments": change.arguments,
+                "queue_id": change.queue_id,
             }
         case BindingPut():
             row = {**_binding_key(change), "arguments": change.arguments}
@@ -601,7 +628,7 @@ _LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], 
     (_permissions, lambda r: PermissionPut(r.user_name, r.vhost, r.configure, r.write, r.read)),
     (_topic_permissions, lambda r: TopicPermissionPut(r.user_name, r.vhost, r.exchange, r.write, r.read)),
     (_exchanges, lambda r: ExchangePut(r.vhost, r.name, r.type, r.auto_delete, r.internal, r.arguments)),
-    (_queues, lambda r: QueuePut(r.vhost, r.name, r.auto_delete, r.arguments)),
+    (_queues, lambda r: QueuePut(r.vhost, r.name, r.auto_delete, r.arguments, r.queue_id)),
     (_bindings, _binding_put),
 )
 

@@ -16,6 +16,7 @@ import typer
 from warren import __version__
 from warren.server.cli import run_broker
 from warren.server.settings import Settings, load_settings, shown_values
+from warren.server.store_commands import store_app
 
 app = typer.Typer(
     name="warren",
@@ -24,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(store_app)
 
 _ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings")]
 _DataDirFlag = Annotated[str | None, typer.Option(metavar="DIR", help="Everything that outlives the broker")]

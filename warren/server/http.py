@@ -1,6 +1,7 @@
 """The HTTP listener: GET /health, for load balancers and service managers.
 
-1. Without a password it tells only whether the broker can do its work, and if not, in one sentence why.
+1. Without a password it tells only whether the broker can do its work, and if not, in one sentence why; and what a
+   confirm of this node promises.
 2. At most `CONNECTIONS_MAX` connections at a time; a header block over 16 KiB, a body over 64 KiB, or a
    request that takes longer than `REQUEST_TIMEOUT_S` ends one.
 3. Nothing of the request is repeated in a response.
@@ -33,10 +34,14 @@ _CLOSE: Final = (("Connection", "close"),)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the broker can do its work; `reason` says in one sentence why not."""
+    """Whether the broker can do its work; `reason` says in one sentence why not.
+
+    `confirm` is what a confirm promises: ``durable`` or ``os``, or ``mixed`` when that differs between vhosts.
+    """
 
     ok: bool
     reason: str = ""
+    confirm: str = "durable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,5 +172,5 @@ def respond(method: bytes, target: bytes, health: Callable[[], Health]) -> _Resp
         return _Response(405, {"error": "method not allowed"}, (("Allow", "GET, HEAD"),))
     state = health()
     if state.ok:
-        return _Response(200, {"status": "ok"})
-    return _Response(503, {"status": "failed", "reason": state.reason})
+        return _Response(200, {"status": "ok", "confirm": state.confirm})
+    return _Response(503, {"status": "failed", "reason": state.reason, "confirm": state.confirm})

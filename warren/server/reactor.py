@@ -9,6 +9,8 @@ became dirty. The engine never waits, so nothing here awaits but the end of a tu
 3. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
    half, then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
 4. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
+5. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
+   confirms and deliveries in that very turn.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Reactor:
 
     `certificate_user` maps a verified certificate to a user name, `on_crash` is told of our own faults, `on_settled`
     runs when the engine has left notices or login requests, `is_alone` tells that no other task waits to run.
+    `dispatch` runs when the message log has jobs, `on_wake` in the turn after a `wake`.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Reactor:
         on_crash: Callable[[BaseException], None],
         on_settled: Callable[[], None],
         is_alone: Callable[[], bool],
+        dispatch: Callable[[], None],
+        on_wake: Callable[[], None],
         tls_handshake_timeout_s: float,
     ) -> None:
         self.broker = broker
@@ -70,6 +75,8 @@ class Reactor:
         self._on_crash = on_crash
         self._on_settled = on_settled
         self._is_alone = is_alone
+        self._dispatch = dispatch
+        self._on_wake = on_wake
         self._tls_handshake_timeout_s = tls_handshake_timeout_s
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -131,7 +138,7 @@ class Reactor:
         for transport in list(self._transports.values()):
             self._close(transport)
         self.stop_listening()
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         """Release the descriptors; `run` has ended."""
@@ -183,10 +190,14 @@ class Reactor:
         """Let the engine finish its turn, and send what it wrote. Call after every engine call made from outside."""
         broker = self.broker
         broker.end_turn()
-        for connection in broker.take_resumed():
-            resumed = self._by_key.get(connection.key)
-            if resumed is not None:
-                self._feed(resumed, connection, b"")
+        log = broker.log
+        if log.commit_jobs or log.read_jobs or log.checkpoint_jobs or log.unlink_jobs:
+            self._dispatch()
+        resumed = broker.take_resumed()
+        for connection in resumed:
+            transport = self._by_key.get(connection.key)
+            if transport is not None:
+                self._feed(transport, connection, b"")
         for outbox in broker.take_dirty():
             transport = self._by_key.get(outbox.key)
             if transport is not None:
@@ -195,10 +206,11 @@ class Reactor:
             self._ended(connection)
         if broker.notices or broker.logins:
             self._on_settled()
-        if broker.has_work():
-            self._wake()
+        if resumed or broker.has_work():
+            self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have another turn soon, whoever calls this: the only method for other threads."""
         try:
             os.eventfd_write(self._wake_fd, 1)
         except BlockingIOError:
@@ -207,6 +219,7 @@ class Reactor:
     def _other_event(self, fd: int) -> None:
         if fd == self._wake_fd:
             os.eventfd_read(fd)
+            self._on_wake()
         elif fd in self._listeners:
             self._accept(self._listeners[fd])
 

@@ -9,7 +9,8 @@ variable ``WARREN_LIMITS_FRAME_MAX_BYTES``. Defaults listen on this machine only
 2. A key that does not exist is an error naming the nearest one, in the file and in the environment. Exempt
    are the variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG``
    (the file), and ``WARREN_COMPILE`` and ``WARREN_TEST_*``, which are for building and testing.
-3. A value of the file has the type of its key; text is accepted for numbers only from flags and environment.
+3. A value of the file has the type of its key; text is accepted for numbers only from flags and environment,
+   and a table is JSON there.
 4. Paths in the file are relative to the file; others to the working directory.
 
 Written with the standard library: pydantic-settings would cost 9 MB of the 60 MB an idle broker may take.
@@ -17,6 +18,7 @@ Written with the standard library: pydantic-settings would cost 9 MB of the 60 M
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +30,7 @@ from urllib.parse import quote
 from warren.server.errors import SettingsError
 from warren.server.logs import LEVELS, REDACTED, LogFormat, redact_url
 
+Confirm = Literal["durable", "os"]
 ClientCertificates = Literal["none", "optional", "required"]
 CertLoginFrom = Literal["cn", "dn", "san"]
 
@@ -144,6 +147,23 @@ def _choice(*words: str) -> _Parser:
     return parse
 
 
+def _choice_by_name(*words: str) -> _Parser:
+    def parse(value: object) -> dict[str, str]:
+        if isinstance(value, _Text):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                value = None
+        if not isinstance(value, dict):
+            raise ValueError(f'must be a table, in the environment JSON such as {{"name": "{words[0]}"}}')
+        for name, word in value.items():
+            if word not in words:
+                raise ValueError(f"{name!r} must be one of {', '.join(words)}")
+        return value
+
+    return parse
+
+
 def _endpoint(default_port: int) -> _Parser:
     def parse(value: object) -> Endpoint | None:
         if value == "off":
@@ -218,7 +238,12 @@ def default_data_dir() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "warren"
 
 
+# Publishers that were blocked for want of disk go on when this many times `store.disk_free_min_bytes` is free, so
+# that the alarm does not flap.
+DISK_FREE_RESUME_SHARE: Final = 1.5
+
 _MILLION: Final = 1_000_000
+_TERABYTE: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +335,45 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How messages are kept on disk. `vhosts` maps the names of vhosts to what `confirm` is for them."""
+
+    confirm: Confirm = field(
+        default="durable",
+        metadata=_about(_choice("durable", "os"), "what a confirm promises: synced to the disk, or written"),
+    )
+    vhosts: Mapping[str, Confirm] = field(
+        default_factory=dict, metadata=_about(_choice_by_name("durable", "os"), "store.confirm of single vhosts")
+    )
+    segment_bytes: int = field(
+        default=32 << 20, metadata=_about(_size(64 << 10, 1 << 30), "size of the files of the log")
+    )
+    checkpoint_bytes: int = field(
+        default=128 << 20,
+        metadata=_about(_size(64 << 10, _TERABYTE), "log written between two checkpoints, all of which a start reads"),
+    )
+    memory_bytes: int = field(
+        default=128 << 20,
+        metadata=_about(_size(0, _TERABYTE), "stored messages also kept in memory for quick delivery, over all queues"),
+    )
+    paging_watermark: MemoryWatermark = field(
+        default=MemoryWatermark(fraction=0.2),
+        metadata=_about(_watermark, "memory above which transient messages go to disk"),
+    )
+    disk_free_min_bytes: int = field(
+        default=1 << 30, metadata=_about(_size(0, _TERABYTE), "free disk below which publishers are blocked")
+    )
+    scrub_bytes_per_s: int = field(
+        default=5 << 20,
+        metadata=_about(_size(0, _TERABYTE), "how fast stored messages are read again to find rot; 0 is never"),
+    )
+    compaction_bytes_per_s: int = field(
+        default=20 << 20,
+        metadata=_about(_size(64 << 10, _TERABYTE), "how fast live messages are moved to free the files around them"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything `warren serve` goes by. `origins` maps each dotted key to where its value came from."""
 
@@ -340,6 +404,7 @@ class Settings:
     )
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def catalogue_url(self) -> str:
@@ -363,7 +428,7 @@ class SettingKey:
         return _ENVIRONMENT_PREFIX + self.key.upper().replace(".", "_")
 
 
-_TABLES: Final[dict[str, type]] = {"tls": TlsSettings, "limits": LimitSettings}
+_TABLES: Final[dict[str, type]] = {"tls": TlsSettings, "limits": LimitSettings, "store": StoreSettings}
 
 
 def _keys_of(owner: type, prefix: str) -> Iterator[SettingKey]:
@@ -434,6 +499,8 @@ def shown_values(settings: Settings) -> Iterator[tuple[str, str, str]]:
 def _shown_setting(key: SettingKey, value: object) -> str:
     if value is None:
         return key.absent
+    if isinstance(value, Mapping):
+        return redact_url(json.dumps(value, ensure_ascii=False))
     return REDACTED if key.secret and value else redact_url(str(value))
 
 

@@ -1,7 +1,8 @@
-"""A broker of a few lines for the load tool's tests: default and fanout exchange, confirms, deliveries.
+"""A broker of a few lines for the load tool's tests: default and fanout exchange, confirms, deliveries, basic.get.
 
 1. It answers on a free loopback port from threads, one for each connection, and ends when closed.
 2. It can misbehave on request: refuse the login, close the channel on a method, lose or repeat a message.
+3. A message stays in its queue until that has a consumer. What was delivered is gone, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,14 @@ _OK = {
 class _Consumer(NamedTuple):
     session: _Session
     tag: str
+
+
+class Message(NamedTuple):
+    """One message in a queue: the content is its header frame and body frames."""
+
+    exchange: str
+    routing_key: str
+    content: bytes
 
 
 class _Session:
@@ -79,9 +88,9 @@ class _Session:
             self.sock.sendall(frames.method(channel, frames.QUEUE_DECLARE_OK, frames.short_string(queue) + bytes(8)))
         elif name == frames.QUEUE_DELETE:
             queue = _short_string(arguments, 2)
-            broker.queues.pop(queue, None)
+            left = len(broker.queues.pop(queue, ()))
             broker.consumers.pop(queue, None)
-            self.sock.sendall(frames.method(channel, frames.QUEUE_DELETE_OK, bytes(4)))
+            self.sock.sendall(frames.method(channel, frames.QUEUE_DELETE_OK, pack(">I", left)))
         elif name == frames.QUEUE_BIND:
             broker.bound.append(_short_string(arguments, 2))
             self.sock.sendall(frames.method(channel, frames.QUEUE_BIND_OK))
@@ -90,6 +99,13 @@ class _Session:
             tag = _short_string(arguments, 3 + arguments[2])
             broker.consumers[queue] = _Consumer(self, tag)
             self.sock.sendall(frames.method(channel, frames.BASIC_CONSUME_OK, frames.short_string(tag)))
+            waiting = broker.queues.get(queue, deque())
+            # In one piece, so that whoever reads the last but one has the last as well.
+            burst = b"".join(self.delivery(tag, message) for message in waiting)
+            waiting.clear()
+            self.sock.sendall(burst)
+        elif name == frames.BASIC_GET:
+            self.on_get(broker.queues[_short_string(arguments, 2)])
         elif name == frames.BASIC_PUBLISH:
             self.on_publish(arguments)
         elif name == frames.BASIC_ACK:
@@ -109,20 +125,34 @@ class _Session:
             content += body
         self.published += 1
         copies = 0 if self.published == self.broker.lose else 1
+        message = Message(exchange, routing_key, content)
         for queue in self.broker.bound if exchange else [routing_key]:
             consumer = self.broker.consumers.get(queue)
-            for _ in range(copies if consumer else 0):
-                assert consumer is not None
-                consumer.session.deliver(consumer.tag, exchange, routing_key, content)
+            for _ in range(copies):
+                if consumer is not None:
+                    consumer.session.deliver(consumer.tag, message)
+                elif queue in self.broker.queues:
+                    self.broker.queues[queue].append(message)
         if self.confirming:
             self.sock.sendall(frames.ack(1, self.published, multiple=self.published % 3 == 0))
 
-    def deliver(self, tag: str, exchange: str, routing_key: str, content: bytes) -> None:
+    def on_get(self, waiting: deque[Message]) -> None:
+        if not waiting:
+            self.sock.sendall(frames.method(1, frames.BASIC_GET_EMPTY, b"\0"))
+            return
+        message = waiting[0]  # it would return when the connection ends: here it never left
+        arguments = pack(">QB", 1, 0) + frames.short_string(message.exchange) + frames.short_string(message.routing_key)
+        self.sock.sendall(frames.method(1, frames.BASIC_GET_OK, arguments + bytes(4)) + message.content)
+
+    def deliver(self, tag: str, message: Message) -> None:
+        self.sock.sendall(self.delivery(tag, message))
+
+    def delivery(self, tag: str, message: Message) -> bytes:
         self.delivered += 1
         number = self.delivered if self.delivered != self.broker.repeat_tag else self.delivered - 1
         arguments = frames.short_string(tag) + pack(">QB", number, 0)
-        arguments += frames.short_string(exchange) + frames.short_string(routing_key)
-        self.sock.sendall(frames.method(1, frames.BASIC_DELIVER, arguments) + content)
+        arguments += frames.short_string(message.exchange) + frames.short_string(message.routing_key)
+        return frames.method(1, frames.BASIC_DELIVER, arguments) + message.content
 
 
 class SmallBroker:
@@ -130,7 +160,7 @@ class SmallBroker:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.queues: dict[str, deque[bytes]] = {}
+        self.queues: dict[str, deque[Message]] = {}
         self.bound: list[str] = []
         self.consumers: dict[str, _Consumer] = {}
         self.acked: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""flow.py: deliveries counted by arithmetic (1, 2), confirms, batches (4)."""
+"""flow.py: deliveries counted by arithmetic (1, 2), confirms, batches (4), numbers (5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from warren.perf import frames
 from warren.perf.client import BrokerError, ConnectionClosed
-from warren.perf.flow import Batch, ConfirmTracker, DeliveryStream
+from warren.perf.flow import Batch, ConfirmTracker, DeliveryStream, NumberedBatch, number_of, running_octets
 from warren.perf.meter import Histogram
 
 
@@ -23,8 +23,10 @@ def delivery(tag: int, body: bytes, *, consumer_tag: str = "c", piece_bytes: int
     return b"".join(parts)
 
 
-def stream(*, body_bytes: int = 16, stamped: bool = False) -> DeliveryStream:
-    return DeliveryStream("broker", body_bytes=body_bytes, stamped=stamped, latency=Histogram())
+def stream(*, body_bytes: int = 16, stamped: bool = False, first_number: int | None = None) -> DeliveryStream:
+    return DeliveryStream(
+        "broker", body_bytes=body_bytes, stamped=stamped, latency=Histogram(), first_number=first_number
+    )
 
 
 def feed(target: DeliveryStream, data: bytes, now_ns: int = 0) -> int:
@@ -104,12 +106,78 @@ def test_a_stamp_survives_the_wrap_of_its_40_bits() -> None:
 def test_stamping_changes_only_the_stamps_of_the_messages_named() -> None:
     message = b"head" + bytes(8) + b"tail"
     batch = Batch([message] * 4, stamp_at=4)
-    batch.stamp(1, 3, 0x0102030405)
+    batch.mark(1, 3, now_ns=0x0102030405, published=0)
     stamps = [unpack_from(">Q", batch.data, 16 * index + 4)[0] for index in range(4)]
     assert stamps == [0, 0x0102030405, 0x0102030405, 0]
     assert all(batch.data[16 * index : 16 * index + 4] == b"head" for index in range(4))
-    batch.stamp(2, 3, 2**40 + 7)
+    batch.mark(2, 3, now_ns=2**40 + 7, published=0)
     assert unpack_from(">Q", batch.data, 16 * 2 + 4)[0] == 7
+
+
+def numbered(count: int, *, queue: int = 0, first: int = 0) -> list[bytes]:
+    """Deliveries that carry places ``first`` and on of a queue, tagged from 1."""
+    return [delivery(tag, pack(">QQ", number_of(queue, first + tag - 1), 0)) for tag in range(1, count + 1)]
+
+
+@given(st.integers(0, 3), st.integers(0, 2**33), st.integers(1, 700), st.data())
+def test_numbered_deliveries_are_counted_whatever_the_splits(
+    queue: int, first: int, count: int, data: st.DataObject
+) -> None:
+    octets = b"".join(numbered(count, queue=queue, first=first))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=5)))
+    target = stream(first_number=number_of(queue, first))
+    for start, stop in zip([0, *cuts], [*cuts, len(octets)], strict=True):
+        feed(target, octets[start:stop])
+    assert target.received == count
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 30, 98, 99])
+@pytest.mark.parametrize("change", [-1, 1, 256, -256, 1 << 16])
+def test_a_number_out_of_sequence_is_an_error(wrong: int, change: int) -> None:
+    """In the middle of a buffer the two low octets are looked at, at its ends all of them."""
+    deliveries = numbered(100, queue=2, first=1000)
+    body = pack(">QQ", number_of(2, 1000 + wrong + change), 0)
+    deliveries[wrong] = delivery(wrong + 1, body)
+    target = stream(first_number=number_of(2, 1000))
+    if abs(change) == 1 << 16 and 1 < wrong < 99:
+        assert feed(target, b"".join(deliveries)) == 100
+        return
+    told = f"delivered message {1000 + wrong + change} of queue 2 where message {1000 + wrong} of queue 2 was due"
+    with pytest.raises(BrokerError, match=told):
+        feed(target, b"".join(deliveries))
+
+
+def test_a_message_of_another_queue_and_one_without_a_number_are_errors() -> None:
+    with pytest.raises(BrokerError, match="message 0 of queue 1 where message 0 of queue 0 was due"):
+        feed(stream(first_number=0), numbered(1, queue=1)[0])
+    with pytest.raises(BrokerError, match="without a number where message 0 of queue 0 was due"):
+        feed(stream(first_number=0), delivery(1, b"short"))
+
+
+@given(st.integers(0, 2**40), st.integers(0, 600), st.sampled_from([1, 3, 256, 1000, 3 << 16]))
+def test_running_octets_are_the_low_octets_of_the_numbers_divided(first: int, count: int, run: int) -> None:
+    assert running_octets(first, count, run) == bytes(number // run & 255 for number in range(first, first + count))
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**34), st.data())
+def test_a_numbered_batch_gives_each_message_its_queue_and_its_place_there(
+    queues: int, rounds: int, earlier_rounds: int, data: st.DataObject
+) -> None:
+    message = b"head" + bytes(8) + b"tail"
+    batch = NumberedBatch([message] * (queues * rounds), body_at=4, queues=queues)
+    first = data.draw(st.integers(0, batch.count - 1))
+    stop = data.draw(st.integers(first, batch.count))
+    published = earlier_rounds * batch.count + first
+    batch.mark(first, stop, now_ns=0, published=published)
+    for index in range(batch.count):
+        octets = bytes(batch.data[16 * index : 16 * index + 16])
+        place = (published + index - first) // queues if first <= index < stop else 0
+        assert octets == b"head" + pack(">Q", number_of(index % queues, place)) + b"tail"
+
+
+def test_a_numbered_batch_is_whole_rounds_of_the_queues() -> None:
+    with pytest.raises(ValueError, match="no whole rounds of 3 queues"):
+        NumberedBatch([bytes(16)] * 4, body_at=4, queues=3)
 
 
 def test_messages_of_different_length_make_no_batch() -> None:

@@ -95,6 +95,11 @@ def test_queues_are_deleted_after_a_run_and_after_a_failed_one(broker: SmallBrok
     assert broker.queues == {}
 
 
+def test_a_run_that_keeps_its_queues_leaves_what_nobody_consumed(broker: SmallBroker, address: Address) -> None:
+    Run(Workload(messages=10, consumers=0, confirms=5, keep=True), address).run()
+    assert {queue: len(messages) for queue, messages in broker.queues.items()} == {"perf-0": 10}
+
+
 def test_a_stopped_run_ends_early_and_still_accounts_for_everything(address: Address) -> None:
     run = Run(Workload(duration_s=3600, warmup_s=0, backlog=100), address, on_tick=lambda *_: run.stop())
     result = run.run()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,14 @@ def test_cpu_of_a_child_is_counted_while_it_runs_and_after_it_was_waited_for() -
     assert during.cpu_us - before.cpu_us > 150_000
     assert after.processes == before.processes
     assert after.cpu_us >= during.cpu_us
+
+
+def test_what_a_process_makes_the_disk_write_is_counted() -> None:
+    with tempfile.TemporaryFile(dir=Path(__file__).parent, buffering=0) as file:
+        before = process_stats.written_bytes(os.getpid())
+        file.write(bytes(1 << 20))
+        os.fsync(file.fileno())
+        assert process_stats.written_bytes(os.getpid()) - before >= 1 << 20
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:

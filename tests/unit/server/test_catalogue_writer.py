@@ -1,4 +1,7 @@
-"""Group commit: what gathers while one commit runs is the next; nothing is reported before its commit."""
+"""Group commit: what gathers while one commit runs is the next; nothing is reported before its commit.
+
+Rows of deleted queues go last: after the message store has deleted the queues.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ import pytest
 import trio
 import trio.testing
 
-from warren.queues.metadata import MetadataChange, MetadataJournal, QueuePut
+from warren.queues.metadata import MetadataChange, MetadataJournal, QueueDelete, QueuePut, VhostDelete, VhostPut
 from warren.server.catalogue import CatalogueError
 from warren.server.catalogue_writer import CatalogueWriter
 
 
 def queue(number: int) -> QueuePut:
-    return QueuePut("/", str(number), False, b"\x00\x00\x00\x00")
+    return QueuePut("/", str(number), False, b"\x00\x00\x00\x00", number)
 
 
 class FakeStore:
@@ -40,12 +43,26 @@ class FakeStore:
         self.batches.append(list(changes))
 
 
+class FakeMessageStore:
+    """Has deleted what it was asked to when `durable` is set; counts who waited for that."""
+
+    def __init__(self) -> None:
+        self.durable = trio.Event()
+        self.durable.set()
+        self.waits = 0
+
+    async def deleted(self) -> None:
+        self.waits += 1
+        await self.durable.wait()
+
+
 class Fixture:
     def __init__(self) -> None:
         self.store = FakeStore()
+        self.message_store = FakeMessageStore()
         self.journal = MetadataJournal()
         self.tickets: list[int] = []
-        self.writer = CatalogueWriter(self.store, self.journal, self._committed)
+        self.writer = CatalogueWriter(self.store, self.journal, self._committed, self.message_store.deleted)
 
     def _committed(self, ticket: int) -> None:
         self.journal.committed(ticket)
@@ -182,6 +199,78 @@ def test_a_commit_that_has_begun_is_reported_even_when_the_writer_is_cancelled()
 
     run(remember)
     assert fixture[0].tickets == [1]
+
+
+@pytest.mark.parametrize("deletion", [QueueDelete("/", "q"), VhostDelete("v")])
+def test_rows_are_deleted_after_the_message_store_has_deleted_the_queues(deletion: MetadataChange) -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.message_store.durable = trio.Event()
+        for change in (queue(1), deletion, queue(2)):
+            f.journal.append(change)
+        await trio.testing.wait_all_tasks_blocked()
+        assert f.message_store.waits == 1
+        f.append(3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert f.store.attempts == 0
+        assert f.tickets == []
+        f.message_store.durable.set()
+        assert await f.writer.drain(trio.current_time() + 60)
+        assert f.store.batches == [[queue(1), deletion, queue(2)], [queue(3)]]
+        assert f.tickets == [3, 4]
+        assert f.message_store.waits == 1
+
+    run(test)
+
+
+def test_what_deletes_no_queue_does_not_wait_for_the_message_store() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.message_store.durable = trio.Event()
+        f.append(1)
+        f.journal.append(VhostPut("v"))
+        assert await f.writer.drain(trio.current_time() + 60)
+        assert f.message_store.waits == 0
+
+    run(test)
+
+
+def test_a_deletion_that_sql_refuses_is_repeated_without_asking_the_message_store_again() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.store.refusals = 3
+        f.journal.append(QueueDelete("/", "q"))
+        assert await f.writer.drain(trio.current_time() + 1000)
+        assert f.store.attempts == 4
+        assert f.message_store.waits == 1
+
+    run(test)
+
+
+def test_a_writer_cancelled_before_the_message_store_has_deleted_leaves_the_rows() -> None:
+    fixture: list[Fixture] = []
+
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        fixture.append(f)
+        f.message_store.durable = trio.Event()
+        f.journal.append(QueueDelete("/", "q"))
+        await trio.testing.wait_all_tasks_blocked()
+
+    run(test)
+    assert fixture[0].store.attempts == 0
+    assert fixture[0].tickets == []
+
+
+def test_without_a_message_store_deletions_wait_for_nothing() -> None:
+    store, journal = FakeStore(), MetadataJournal()
+    writer = CatalogueWriter(store, journal, journal.committed)
+    journal.append(QueueDelete("/", "q"))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            assert await writer.drain(trio.current_time() + 60)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert store.batches == [[QueueDelete("/", "q")]]
 
 
 def test_a_fault_of_the_program_is_not_repeated() -> None:

@@ -58,7 +58,7 @@ def run(test: Callable[[Server], Awaitable[None]]) -> None:
 def test_a_healthy_broker_answers_200() -> None:
     async def test(server: Server) -> None:
         status, headers, body = await server.get("/health")
-        assert (status, json.loads(body)) == (200, {"status": "ok"})
+        assert (status, json.loads(body)) == (200, {"status": "ok", "confirm": "durable"})
         assert headers["content-type"] == "application/json"
         assert headers["cache-control"] == "no-store"
         assert headers["x-content-type-options"] == "nosniff"
@@ -69,10 +69,14 @@ def test_a_healthy_broker_answers_200() -> None:
 
 def test_a_broker_that_cannot_work_answers_503_with_the_reason() -> None:
     async def test(server: Server) -> None:
-        server.health = Health(False, "the metadata store is unavailable")
+        server.health = Health(False, "the metadata store is unavailable", "os")
         status, _, body = await server.get("/health?verbose")
         assert status == 503
-        assert json.loads(body) == {"status": "failed", "reason": "the metadata store is unavailable"}
+        assert json.loads(body) == {
+            "status": "failed",
+            "reason": "the metadata store is unavailable",
+            "confirm": "os",
+        }
 
     run(test)
 
@@ -80,7 +84,7 @@ def test_a_broker_that_cannot_work_answers_503_with_the_reason() -> None:
 def test_head_is_get_without_the_body() -> None:
     async def test(server: Server) -> None:
         status, headers, body = await server.get("/health", "HEAD")
-        assert (status, headers["content-length"], body) == (200, "17", b"")
+        assert (status, headers["content-length"], body) == (200, "39", b"")
 
     run(test)
 

@@ -13,6 +13,7 @@ from warren.server.settings import (
     LimitSettings,
     MemoryWatermark,
     Settings,
+    StoreSettings,
     TlsSettings,
     default_data_dir,
     load_settings,
@@ -92,6 +93,7 @@ def test_no_two_keys_share_a_variable() -> None:
         ("[limits]\nchanel_max = 1", "limits.channel_max"),
         ("[tls]\ncertfile = 'x'", "tls.certificate"),
         ("[limit]\nchannel_max = 1", "the table [limits]"),
+        ("[vhosts]\na = 'os'", "store.vhosts"),
         ("metadata-url = 'x'", "metadata_url"),
     ],
 )
@@ -147,6 +149,15 @@ def test_variables_of_kubernetes_of_tests_and_of_others_are_not_ours() -> None:
         ("data_dir = ''", "data_dir (file {}): must be a path, not ''"),
         ("data_dir = ['a']", "data_dir (file {}): must be a path, not ['a']"),
         ("metadata_url = 'mysql://h'", "must be an sqlite:///… or postgresql+psycopg://… URL"),
+        ("[store]\nconfirm = 'sync'", "store.confirm (file {}): must be one of durable, os, not 'sync'"),
+        ("[store]\nsegment_bytes = 4096", "store.segment_bytes (file {}): must be from 65536 to 1073741824, not 4096"),
+        ("[store]\ncheckpoint_bytes = 1", "store.checkpoint_bytes (file {}): must be from 65536 to "),
+        ("[store]\nscrub_bytes_per_s = -1", "store.scrub_bytes_per_s (file {}): must be from 0 to "),
+        ("[store]\ncompaction_bytes_per_s = 0", "store.compaction_bytes_per_s (file {}): must be from 65536 to "),
+        ("[store]\npaging_watermark = 2.0", "store.paging_watermark (file {}): must be a share above 0 and"),
+        ("[store]\nvhosts = 'os'", "store.vhosts (file {}): must be a table, in the environment JSON such as "),
+        ("[store.vhosts]\na = 'os'\nb = 'no'", "store.vhosts (file {}): 'b' must be one of durable, os, not {{'a'"),
+        ("[store.vhosts]\na = ['os']", "store.vhosts (file {}): 'a' must be one of durable, os, not {{'a': ['os']}}"),
         ("a = ", "config file {}: Invalid value"),
     ],
 )
@@ -251,6 +262,46 @@ def test_a_watermark_without_sense_is_refused(text: str) -> None:
 def test_a_watermark_in_bytes_follows_the_memory_or_not() -> None:
     assert MemoryWatermark(fraction=0.4).limit_bytes(1000) == 400
     assert MemoryWatermark(size_bytes=5000).limit_bytes(1000) == 5000
+
+
+def test_the_store_syncs_before_it_confirms_unless_told_otherwise(config: Path) -> None:
+    assert load().store == StoreSettings(
+        confirm="durable",
+        vhosts={},
+        segment_bytes=33_554_432,
+        checkpoint_bytes=134_217_728,
+        memory_bytes=134_217_728,
+        paging_watermark=MemoryWatermark(fraction=0.2),
+        disk_free_min_bytes=1 << 30,
+        scrub_bytes_per_s=5 << 20,
+        compaction_bytes_per_s=20 << 20,
+    )
+    config.write_text('[store]\nconfirm = "os"\nsegment_bytes = "64 KiB"\npaging_watermark = "30%"\n')
+    settings = load({"WARREN_STORE_MEMORY_BYTES": "0", "WARREN_STORE_DISK_FREE_MIN_BYTES": "2 GiB"}, config)
+    assert settings.store == StoreSettings(
+        confirm="os",
+        segment_bytes=65536,
+        paging_watermark=MemoryWatermark(fraction=0.3),
+        memory_bytes=0,
+        disk_free_min_bytes=2 << 30,
+    )
+
+
+def test_single_vhosts_confirm_differently_by_a_table_of_the_file_or_json_of_the_environment(config: Path) -> None:
+    config.write_text('[store.vhosts]\n"/" = "os"\n"a.b \u00e9" = "durable"\n')
+    assert load(config=config).store.vhosts == {"/": "os", "a.b \u00e9": "durable"}
+    settings = load({"WARREN_STORE_VHOSTS": '{"\u00fc": "os"}'}, config)
+    assert settings.store.vhosts == {"\u00fc": "os"}
+    shown = {key: (value, origin) for key, value, origin in shown_values(settings)}
+    assert shown["store.vhosts"] == ('{"\u00fc": "os"}', "environment WARREN_STORE_VHOSTS")
+
+
+@pytest.mark.parametrize("text", ["", "os", "{", "[]", "null", '"os"', '[["/", "os"]]'])
+def test_text_that_is_no_table_is_refused(text: str) -> None:
+    message = 'must be a table, in the environment JSON such as {"name": "durable"}, not '
+    assert refusal({"WARREN_STORE_VHOSTS": text}).startswith(
+        f"store.vhosts (environment WARREN_STORE_VHOSTS): {message}"
+    )
 
 
 def test_paths_in_the_file_are_relative_to_the_file(config: Path) -> None:

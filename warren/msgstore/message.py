@@ -24,16 +24,18 @@ from warren.amqp.methods import FRAME_BODY, FRAME_END, FRAME_OVERHEAD_BYTES
 class Envelope:
     """Exchange and routing key of a message, as they stand at the end of every basic.deliver of it.
 
-    ``tail`` is both as short strings plus the frame-end octet.
+    ``tail`` is both as short strings plus the frame-end octet, ``names`` the bare names one behind the other.
     """
 
-    __slots__ = ("exchange", "routing_key", "tail")
+    __slots__ = ("exchange", "names", "routing_key", "routing_key_bytes", "tail")
 
     def __init__(self, exchange: str, routing_key: str) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
         raw_exchange = exchange.encode()
         raw_key = routing_key.encode()
+        self.names = raw_exchange + raw_key
+        self.routing_key_bytes: i64 = len(raw_key)
         self.tail = bytes([len(raw_exchange)]) + raw_exchange + bytes([len(raw_key)]) + raw_key + b"\xce"
 
 
@@ -44,7 +46,7 @@ class Message:
     The first of the pieces is the content header frame.
     """
 
-    __slots__ = ("body_bytes", "channel", "content", "envelope", "frame_max_bytes", "persistent", "pieces")
+    __slots__ = ("body_bytes", "channel", "content", "envelope", "frame_max_bytes", "persistent", "pieces", "row")
 
     def __init__(
         self,
@@ -62,6 +64,17 @@ class Message:
         self.body_bytes: i64 = body_bytes
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
+        self.row: i64 = -1  # its first row in the open batch of the log, if it has one
+
+    def content_bytes(self) -> i64:
+        """Return the size of all frames."""
+        pieces = self.pieces
+        if pieces is None:
+            return len(self.content)
+        total: i64 = 0
+        for piece in pieces:
+            total += len(piece)
+        return total
 
     def joined(self) -> bytes:
         """Return the frames in one piece, from now on kept so."""

@@ -1,0 +1,244 @@
+"""One AMQP connection that never blocks, driven by a loop together with many others.
+
+1. Handlers run in the order of the bytes: `on_method` for every method but the closes, `on_delivery` for a content.
+2. A connection ends by end of file, by reset, or by connection.close, which is answered; afterwards `ended` is true and
+   nothing is sent. Who ends it, and whether that is right, is for the owner to judge by `close_code`.
+3. `receive_all` reads what the kernel still holds after the peer was killed.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from struct import pack, unpack_from
+
+from warren.perf import frames
+from warren.perf.client import CHANNEL, Address, Connection
+
+DEADLINE_S = 30.0
+# Content may need a poll or two.
+_POLL_MS = 5
+_RECEIVE_BYTES = 1 << 18
+_UNSENT_BYTES_MAX = 1 << 20
+
+QUEUE_PURGE = (50, 30)
+QUEUE_PURGE_OK = (50, 31)
+TX_SELECT = (90, 10)
+TX_SELECT_OK = (90, 11)
+TX_COMMIT = (90, 20)
+TX_COMMIT_OK = (90, 21)
+TX_ROLLBACK = (90, 30)
+TX_ROLLBACK_OK = (90, 31)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One basic.deliver with its content."""
+
+    consumer_tag: str
+    delivery_tag: int
+    redelivered: bool
+    exchange: str
+    routing_key: str
+    header: bytes
+    body: bytes
+
+
+class Link:
+    """A connection with channel 1 open. Subclasses say what they do with what comes, and what they do next."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        connection = Connection.open(address, name=name)
+        self.name = name
+        self.ended = False
+        self.close_code = 0
+        self.close_text = ""
+        self.socket = connection.sock
+        self.socket.setblocking(False)
+        self._frame_max_bytes = connection.frame_max_bytes
+        self._received = connection.leftover
+        self._unsent = bytearray()
+        self._method = b""
+        self._header = b""
+        self._body: list[bytes] = []
+        self._missing_bytes = -1
+
+    # --- for subclasses ---------------------------------------------------------------------------------------------
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        """Take a method that carries no content."""
+        raise AssertionError(f"{self.name} did not ask for method {name}")
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """Take a message."""
+        raise AssertionError(f"{self.name} did not ask for {delivery}")
+
+    def step(self) -> bool:
+        """Do the next thing; return whether there was one."""
+        return False
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, octets: bytes) -> None:
+        """Send, or keep what the kernel does not take."""
+        if not self.ended:
+            self._unsent += octets
+            self.flush()
+
+    def send_method(self, name: tuple[int, int], arguments: bytes = b"") -> None:
+        self.send(frames.method(CHANNEL, name, arguments))
+
+    def publish_octets(self, exchange: str, routing_key: str, header: bytes, body: bytes) -> bytes:
+        """Return a whole publish."""
+        route = b"\0\0" + frames.short_string(exchange) + frames.short_string(routing_key) + b"\0"
+        parts = [frames.method(CHANNEL, frames.BASIC_PUBLISH, route), frames.frame(frames.HEADER, CHANNEL, header)]
+        piece = self._frame_max_bytes - frames.FRAME_OVERHEAD_BYTES
+        parts += [frames.frame(frames.BODY, CHANNEL, body[at : at + piece]) for at in range(0, len(body), piece)]
+        return b"".join(parts)
+
+    def flush(self) -> None:
+        """Hand the kernel what it takes."""
+        try:
+            while self._unsent:
+                del self._unsent[: self.socket.send(self._unsent[:_RECEIVE_BYTES])]
+        except BlockingIOError:
+            return
+        except OSError:
+            # Why is read from the other direction; what was not sent is lost.
+            self._unsent.clear()
+
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def is_clogged(self) -> bool:
+        """Tell whether the broker takes so little that nothing should be added."""
+        return len(self._unsent) > _UNSENT_BYTES_MAX
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Read once and handle what is complete."""
+        try:
+            octets = self.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            octets = b""
+        if not octets:
+            self._end()
+            return
+        self._received += octets
+        at = 0
+        while not self.ended:
+            found = frames.maybe_frame(self._received, at, len(self._received))
+            if found is None:
+                break
+            at = found.end
+            self._take(found)
+        del self._received[:at]
+
+    def receive_all(self) -> None:
+        """Read to the end of a connection whose other side is dead or about to end it."""
+        self.socket.settimeout(DEADLINE_S)
+        while not self.ended:
+            self.receive()
+
+    def hang_up(self) -> None:
+        """Close the connection and wait until the broker has let go of everything that belonged to it."""
+        text = frames.short_string("bye")
+        self.send(frames.method(0, frames.CONNECTION_CLOSE, pack(">H", 200) + text + b"\0\0\0\0"))
+        self.receive_all()
+        assert self.close_code == 0, f"{self.name}: {self.close_code} {self.close_text}"
+
+    def _end(self) -> None:
+        self.ended = True
+        self._unsent.clear()
+        self.socket.close()
+
+    def _take(self, found: frames.Frame) -> None:
+        if found.kind == frames.METHOD:
+            name = frames.method_name(self._received, found)
+            arguments = frames.arguments(self._received, found)
+            if name == frames.BASIC_DELIVER:
+                self._method = arguments
+            elif name in (frames.CONNECTION_CLOSE, frames.CHANNEL_CLOSE):
+                self._closed(name, arguments)
+            elif name == frames.CONNECTION_CLOSE_OK:
+                self._end()
+            else:
+                self.on_method(name, arguments)
+            return
+        payload = bytes(self._received[found.start + 7 : found.end - 1])
+        if found.kind == frames.HEADER:
+            self._header = payload
+            self._body = []
+            (self._missing_bytes,) = unpack_from(">Q", payload, 4)
+        elif found.kind == frames.BODY:
+            self._body.append(payload)
+            self._missing_bytes -= len(payload)
+        if self._missing_bytes == 0:
+            self._missing_bytes = -1
+            self.on_delivery(self._delivery())
+
+    def _delivery(self) -> Delivery:
+        consumer_tag, rest = _short_string(self._method)
+        delivery_tag, redelivered = unpack_from(">QB", rest)
+        exchange, rest = _short_string(rest[9:])
+        routing_key, _ = _short_string(rest)
+        body = b"".join(self._body)
+        return Delivery(consumer_tag, int(delivery_tag), bool(redelivered), exchange, routing_key, self._header, body)
+
+    def _closed(self, name: tuple[int, int], arguments: bytes) -> None:
+        (self.close_code,) = unpack_from(">H", arguments)
+        self.close_text = _short_string(arguments[2:])[0]
+        if name == frames.CONNECTION_CLOSE:
+            # A broker that closes reads on until the answer; one that is killed meanwhile never will.
+            self.socket.settimeout(DEADLINE_S)
+            self.send(frames.method(0, frames.CONNECTION_CLOSE_OK))
+        self._end()
+
+
+def _short_string(octets: bytes) -> tuple[str, bytes]:
+    size = octets[0] + 1
+    return octets[1:size].decode(), octets[size:]
+
+
+def queue_arguments(queue: str, bits: int) -> bytes:
+    """Return the arguments of queue.declare: 1 passive, 2 durable."""
+    return b"\0\0" + frames.short_string(queue) + bytes([bits]) + frames.field_table({})
+
+
+def consume_arguments(queue: str, consumer_tag: str) -> bytes:
+    """Return the arguments of basic.consume with acks."""
+    return b"\0\0" + frames.short_string(queue) + frames.short_string(consumer_tag) + b"\0" + frames.field_table({})
+
+
+def nack_arguments(delivery_tag: int, *, requeue: bool) -> bytes:
+    """Return the arguments of basic.nack for one delivery."""
+    return pack(">QB", delivery_tag, 2 * requeue)
+
+
+def turn(links: Sequence[Link], timeout_ms: int) -> None:
+    """Send and receive whatever is ready on all links, waiting at most `timeout_ms`."""
+    poll = select.poll()
+    by_descriptor = {link.socket.fileno(): link for link in links if not link.ended}
+    for descriptor, link in by_descriptor.items():
+        poll.register(descriptor, select.POLLIN | (select.POLLOUT if link.has_unsent() else 0))
+    for descriptor, events in poll.poll(timeout_ms):
+        link = by_descriptor[descriptor]
+        if events & select.POLLOUT:
+            link.flush()
+        if events & ~select.POLLOUT:
+            link.receive()
+
+
+def turn_until(links: Sequence[Link], condition: Callable[[], bool], what: str) -> None:
+    """Serve `links` until `condition` holds; fail naming `what` when that takes too long."""
+    give_up_at = time.monotonic() + DEADLINE_S
+    while not condition():
+        ended = [f"{link.name}: {link.close_code} {link.close_text}" for link in links if link.ended]
+        assert not ended, f"waiting for {what}, these ended: {ended}"
+        assert time.monotonic() < give_up_at, f"waited {DEADLINE_S:.0f} s in vain for {what}"
+        turn(links, _POLL_MS)

@@ -1,0 +1,432 @@
+"""Clients that publish, consume, ack, commit, purge and delete at random, and tell a `History` of every step.
+
+One thread serves all of them: what the history is told has an order, and the broker gets far more processor than it
+would beside a client process per connection.
+
+    crash.all   fanout   work-1, work-2, quiet, short-lived, fleeting
+    crash.pair  fanout   ledger, deep
+
+1. Nothing is sent that the history was not told before, and nothing that is read is kept from it.
+2. `quiet` and `deep` have no consumers, `short-lived` is deleted and declared again, `fleeting` is a transient queue,
+   `ledger` is consumed and acked in transactions only.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from struct import pack, unpack_from
+
+from warren.perf import frames
+from warren.perf.client import CHANNEL, Address, Connection
+
+from .history import BODY_BYTES_MAX, History, Message, Place, Sighting, Transaction
+from .link import (
+    QUEUE_PURGE,
+    QUEUE_PURGE_OK,
+    TX_COMMIT,
+    TX_COMMIT_OK,
+    TX_ROLLBACK,
+    TX_ROLLBACK_OK,
+    TX_SELECT,
+    TX_SELECT_OK,
+    Delivery,
+    Link,
+    consume_arguments,
+    nack_arguments,
+    queue_arguments,
+    turn,
+    turn_until,
+)
+
+DURABLE_QUEUES = ("work-1", "work-2", "ledger", "quiet", "deep", "short-lived")
+TRANSIENT_QUEUES = ("fleeting",)
+QUEUES = DURABLE_QUEUES + TRANSIENT_QUEUES
+ALL = ("work-1", "work-2", "quiet", "short-lived", "fleeting")
+PAIR = ("ledger", "deep")
+NOT_FOUND = 404
+_DURABLE = 2
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a publish goes."""
+
+    exchange: str
+    routing_key: str
+    queues: tuple[str, ...]
+
+
+FAN_OUTS = [Route("crash.all", "to.all", ALL), Route("crash.pair", "", PAIR)]
+ROUTES = [Route("", queue, (queue,)) for queue in QUEUES] + FAN_OUTS * 3
+DEEP = Route("", "deep", ("deep",))
+
+
+def set_up(address: Address) -> None:
+    """Declare what the clients use, as far as it is not there."""
+    with Connection.open(address, name="set up") as connection:
+        for queue in QUEUES:
+            connection.declare_queue(queue, durable=queue in DURABLE_QUEUES)
+        for exchange, queues in (("crash.all", ALL), ("crash.pair", PAIR)):
+            connection.declare_exchange(exchange, "fanout", durable=True)
+            connection.bind(exchange, [(queue, "", {}) for queue in queues])
+
+
+class Client(Link):
+    """A link that takes part in a load."""
+
+    def __init__(self, address: Address, name: str, history: History, chooser: random.Random) -> None:
+        super().__init__(address, name)
+        self.history = history
+        self.chooser = chooser
+        self.ready = False
+        self.confirms = 0
+
+    def new_message(self, route: Route, transaction: Transaction | None, body_bytes: int) -> tuple[Message, bytes]:
+        """Make a message; return it with the octets of its publish."""
+        message = self.history.publish(
+            self.name,
+            route.exchange,
+            route.routing_key,
+            route.queues,
+            body_bytes,
+            persistent=self.chooser.random() < 0.85,
+            transaction=transaction,
+        )
+        octets = self.publish_octets(route.exchange, route.routing_key, message.header(), message.body())
+        return message, octets
+
+    def random_size(self) -> int:
+        """Return a body size from 0 to 300 KB, small ones mostly."""
+        kind = self.chooser.random()
+        if kind < 0.1:
+            return 0
+        if kind < 0.8:
+            return self.chooser.randint(1, 300)
+        if kind < 0.96:
+            return self.chooser.randint(300, 8000)
+        return self.chooser.randint(8000, 60_000) if kind < 0.993 else self.chooser.randint(60_000, BODY_BYTES_MAX)
+
+    def seen(self, queue: str, delivery: Delivery) -> Place | None:
+        """Tell the history of a delivery."""
+        return self.history.delivered(sighting_of(queue, delivery), f"{self.name}/{delivery.consumer_tag}")
+
+
+def sighting_of(queue: str, delivery: Delivery) -> Sighting:
+    """Return what the history judges."""
+    return Sighting(
+        queue, delivery.exchange, delivery.routing_key, delivery.header, delivery.body, delivery.redelivered
+    )
+
+
+class Publisher(Client):
+    """Publishes with confirms, up to a window in flight."""
+
+    def __init__(self, address: Address, name: str, history: History, chooser: random.Random) -> None:
+        super().__init__(address, name, history, chooser)
+        self._window = chooser.choice([1, 5, 50, 500])
+        self._last_tag = 0
+        self._outstanding: dict[int, Message] = {}
+        self.send_method(frames.CONFIRM_SELECT, b"\0")
+
+    def step(self) -> bool:
+        room = self._window - len(self._outstanding)
+        if room <= 0 or self.is_clogged():
+            return False
+        octets = []
+        if self.chooser.random() < 0.1:
+            pieces = [(DEEP, self.chooser.randint(0, 60)) for _ in range(min(room, 100))]
+        else:
+            count = min(room, self.chooser.choice([1, 1, 2, 5, 20]))
+            pieces = [(self.chooser.choice(ROUTES), self.random_size()) for _ in range(count)]
+        for route, body_bytes in pieces:
+            message, publish = self.new_message(route, None, body_bytes)
+            self._last_tag += 1
+            self._outstanding[self._last_tag] = message
+            octets.append(publish)
+        self.send(b"".join(octets))
+        return True
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name == frames.CONFIRM_SELECT_OK:
+            self.ready = True
+            return
+        assert name in (frames.BASIC_ACK, frames.BASIC_NACK), name
+        tag, bits = unpack_from(">QB", arguments)
+        assert tag in self._outstanding, f"{self.name} got {name} for {tag}, which it does not wait for"
+        for settled in [waiting for waiting in self._outstanding if waiting <= tag] if bits & 1 else [tag]:
+            message = self._outstanding.pop(settled)
+            if name == frames.BASIC_ACK:
+                self.history.confirmed(message)
+                self.confirms += 1
+
+
+class Consumer(Client):
+    """Consumes one queue: acks, acks many, rejects, requeues, or keeps what it got."""
+
+    def __init__(self, address: Address, name: str, history: History, chooser: random.Random, queue: str) -> None:
+        super().__init__(address, name, history, chooser)
+        self._queue = queue
+        self._held: dict[int, Place | None] = {}
+        self._acked: list[Place] = []
+        self._in_process: deque[list[Place]] = deque()
+        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, chooser.choice([1, 10, 200]), 0))
+        self._consuming = True
+        self._consume()
+
+    def _consume(self) -> None:
+        self.history.consume(self._queue)
+        self.send_method(frames.BASIC_CONSUME, consume_arguments(self._queue, "c"))
+
+    def step(self) -> bool:
+        if not self._consuming and self.history.is_stable(self._queue):
+            self._consuming = True
+            self._consume()
+        if self._acked and self.chooser.random() < 0.1:
+            self._in_process.append(self._acked)
+            self._acked = []
+            self.send_method(frames.QUEUE_DECLARE, queue_arguments("work-1", 1))
+        if not self._held:
+            return False
+        action = self.chooser.random()
+        tag = next(iter(self._held)) if action < 0.5 else self.chooser.choice(list(self._held))
+        if action < 0.75:
+            self._ack(tag, [tag], multiple=False)
+        elif action < 0.85:
+            self._ack(tag, [held for held in self._held if held <= tag], multiple=True)
+        elif action < 0.88:
+            self._leaving([tag])
+            self.send_method(frames.BASIC_NACK, nack_arguments(tag, requeue=False))
+        elif action < 0.92:
+            del self._held[tag]
+            self.send_method(frames.BASIC_NACK, nack_arguments(tag, requeue=True))
+        return True
+
+    def _ack(self, tag: int, tags: list[int], *, multiple: bool) -> None:
+        self._leaving(tags)
+        self.send(frames.ack(CHANNEL, tag, multiple=multiple))
+
+    def _leaving(self, tags: Iterable[int]) -> None:
+        for tag in tags:
+            place = self._held.pop(tag)
+            if place is not None:
+                self.history.acked(place)
+                self._acked.append(place)
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        self._held[delivery.delivery_tag] = self.seen(self._queue, delivery)
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name == frames.BASIC_CONSUME_OK:
+            self.ready = True
+        elif name == frames.BASIC_CANCEL:
+            self._consuming = False
+        elif name == frames.QUEUE_DECLARE_OK:
+            self.history.processed(self._in_process.popleft())
+        else:
+            assert name == frames.BASIC_QOS_OK, name
+
+
+class Transactor(Client):
+    """Publishes to several queues and acks what it got from `ledger`, in transactions."""
+
+    def __init__(self, address: Address, name: str, history: History, chooser: random.Random) -> None:
+        super().__init__(address, name, history, chooser)
+        self._held: dict[int, Place | None] = {}
+        self._taken: dict[int, Place | None] = {}
+        self._open: Transaction | None = None
+        self._waiting = False
+        self.send_method(TX_SELECT)
+        self.send_method(frames.BASIC_QOS, pack(">IHB", 0, 40, 0))
+        history.consume("ledger")
+        self.send_method(frames.BASIC_CONSUME, consume_arguments("ledger", "t"))
+
+    def step(self) -> bool:
+        if self._waiting or self.is_clogged():
+            return False
+        if self._open is None:
+            self._open = self.history.begin()
+        octets = []
+        for _ in range(self.chooser.randint(0, 6)):
+            octets.append(self.new_message(self.chooser.choice(ROUTES), self._open, self.random_size())[1])
+        for _ in range(min(len(self._held), self.chooser.randint(0, 6))):
+            tag = self.chooser.choice(list(self._held))
+            place = self._taken[tag] = self._held.pop(tag)
+            if place is not None:
+                self.history.ack_in(self._open, place)
+            octets.append(frames.ack(CHANNEL, tag, multiple=False))
+        end = self.chooser.random()
+        if end < 0.8:
+            self.history.commit(self._open)
+            octets.append(frames.method(CHANNEL, TX_COMMIT))
+            self._waiting = True
+        elif end < 0.9:
+            self.history.roll_back(self._open)
+            octets.append(frames.method(CHANNEL, TX_ROLLBACK))
+            self._waiting = True
+        self.send(b"".join(octets))
+        return True
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        self._held[delivery.delivery_tag] = self.seen("ledger", delivery)
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name == frames.BASIC_CONSUME_OK:
+            self.ready = True
+        elif name == TX_COMMIT_OK:
+            assert self._open is not None
+            self.history.committed(self._open)
+            self.confirms += 1
+            self._next_transaction()
+        elif name == TX_ROLLBACK_OK:
+            # They are unacked again.
+            self._held |= self._taken
+            self._next_transaction()
+        else:
+            assert name in (TX_SELECT_OK, frames.BASIC_QOS_OK), name
+
+    def _next_transaction(self) -> None:
+        self._taken = {}
+        self._open = None
+        self._waiting = False
+
+
+class Administrator(Client):
+    """Now and then purges a queue, or deletes one and declares it again."""
+
+    def __init__(self, address: Address, name: str, history: History, chooser: random.Random) -> None:
+        super().__init__(address, name, history, chooser)
+        self.ready = True
+        self._queue = ""
+
+    def step(self) -> bool:
+        if self._queue or self.chooser.random() > 0.02:
+            return False
+        self._queue = self.chooser.choice(["quiet", "work-2", "deep", "short-lived", "short-lived"])
+        name = frames.short_string(self._queue)
+        if self._queue == "short-lived":
+            self.history.delete(self._queue)
+            self.send_method(frames.QUEUE_DELETE, b"\0\0" + name + b"\0")
+        else:
+            self.history.purge(self._queue)
+            self.send_method(QUEUE_PURGE, b"\0\0" + name + b"\0")
+        return True
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        queue = frames.short_string(self._queue)
+        if name == QUEUE_PURGE_OK:
+            self.history.purged(self._queue)
+            self._queue = ""
+        elif name == frames.QUEUE_DELETE_OK:
+            self.history.deleted(self._queue)
+            self.send_method(frames.QUEUE_DECLARE, queue_arguments(self._queue, _DURABLE))
+        elif name == frames.QUEUE_DECLARE_OK:
+            exchange = frames.short_string("crash.all")
+            self.send_method(
+                frames.QUEUE_BIND, b"\0\0" + queue + exchange + frames.short_string("") + b"\0" + frames.field_table({})
+            )
+        else:
+            assert name == frames.QUEUE_BIND_OK, name
+            self.history.declared(self._queue)
+            self._queue = ""
+
+
+class Load:
+    """All clients of one run of the broker."""
+
+    def __init__(self, address: Address, history: History, chooser: random.Random) -> None:
+        self._chooser = chooser
+        context = (history, chooser)
+        self.clients: list[Client] = [
+            *(Publisher(address, f"publisher-{number}", *context) for number in range(4)),
+            *(Consumer(address, f"consumer-{number}", *context, "work-1") for number in range(2)),
+            Consumer(address, "consumer-2", *context, "work-2"),
+            Consumer(address, "consumer-3", *context, "short-lived"),
+            *(Transactor(address, f"transactor-{number}", *context) for number in range(2)),
+            Administrator(address, "administrator", *context),
+        ]
+        turn_until(self.clients, lambda: all(client.ready for client in self.clients), "the clients to begin")
+
+    @property
+    def confirms(self) -> int:
+        """How many publishes and commits were answered."""
+        return sum(client.confirms for client in self.clients)
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Let random clients do random things until `condition` holds."""
+        while not condition():
+            did = self._chooser.choice(self.clients).step()
+            turn(self.clients, 0 if did else 1)
+            for client in self.clients:
+                # Its queue may have been deleted just before it wanted to consume it.
+                expected = client.name == "consumer-3" and client.close_code == NOT_FOUND
+                assert not client.ended or expected, f"{client.name}: {client.close_code} {client.close_text}"
+
+    def run_out(self) -> None:
+        """Read everything that a broker which was killed has sent."""
+        for client in self.clients:
+            client.receive_all()
+
+    def run_until_closed(self) -> None:
+        """Serve the clients until a broker that stops has closed all of them."""
+        while not all(client.ended for client in self.clients):
+            turn(self.clients, 5)
+
+
+class Inspector(Link):
+    """Looks at everything that the queues hold without taking it; a part may be taken afterwards, in a transaction."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address, "inspector")
+        self.found: dict[str, list[Sighting]] = {queue: [] for queue in QUEUES}
+        self._tags: dict[str, list[int]] = {queue: [] for queue in QUEUES}
+        self._ready: deque[int] = deque()
+        self._committed = False
+        self.send_method(TX_SELECT)
+        for queue in QUEUES:
+            self._look_at(queue)
+
+    def _look_at(self, queue: str) -> None:
+        count = self._count(queue)
+        self.send_method(frames.BASIC_CONSUME, consume_arguments(queue, queue))
+        sightings = self.found[queue]
+        turn_until([self], lambda: len(sightings) >= count, f"{count} messages of queue {queue}")
+        # Whatever else was ready comes before this answer.
+        rest = self._count(queue)
+        assert (len(sightings), rest) == (count, 0), f"{queue} held {count}, gave {len(sightings)}, still holds {rest}"
+
+    def _count(self, queue: str) -> int:
+        self.send_method(frames.QUEUE_DECLARE, queue_arguments(queue, 1))
+        turn_until([self], lambda: bool(self._ready), f"the size of queue {queue}")
+        return self._ready.popleft()
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        queue = delivery.consumer_tag
+        self.found[queue].append(sighting_of(queue, delivery))
+        self._tags[queue].append(delivery.delivery_tag)
+
+    def on_method(self, name: tuple[int, int], arguments: bytes) -> None:
+        if name == frames.QUEUE_DECLARE_OK:
+            (ready,) = unpack_from(">I", arguments, 1 + arguments[0])
+            self._ready.append(int(ready))
+        elif name == TX_COMMIT_OK:
+            self._committed = True
+        else:
+            assert name in (TX_SELECT_OK, frames.BASIC_CONSUME_OK), name
+
+    def take(self, history: History, places: dict[str, list[Place]], chooser: random.Random, share: float) -> None:
+        """Ack about `share` of `places`, which is what the history made of `found`; the rest goes back."""
+        transaction = history.begin()
+        octets = []
+        for queue, in_queue in places.items():
+            for tag, place in zip(self._tags[queue], in_queue, strict=True):
+                if chooser.random() < share:
+                    history.ack_in(transaction, place)
+                    octets.append(frames.ack(CHANNEL, tag, multiple=False))
+        history.commit(transaction)
+        self.send(b"".join(octets) + frames.method(CHANNEL, TX_COMMIT))
+        turn_until([self], lambda: self._committed, "the inspector's commit")
+        history.committed(transaction)
+        self.hang_up()

@@ -1,0 +1,142 @@
+"""The grammar of the message store and the writer that the broker uses both make the golden bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from warren.msgstore import format as grammar
+from warren.msgstore import records as writing
+from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
+from warren.msgstore.checksum import CRC32, CRC32C, checksum_function
+from warren.msgstore.format import Checkpoint, Frame, Record, parse_segment
+from warren.msgstore.message import Envelope, Message
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.records import MessageReader, RecordWriter, frame_header, segment_header
+
+from .store_files import DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
+
+ALGORITHMS = pytest.mark.parametrize(("algorithm", "suffix"), [(CRC32C, "crc32c"), (CRC32, "crc32")])
+
+
+@pytest.mark.parametrize(("name", "built"), cases(), ids=[name for name, _ in cases()])
+def test_the_grammar_builds_the_golden_bytes(name: str, built: bytes) -> None:
+    assert built == golden(name)
+
+
+def test_every_golden_file_is_known() -> None:
+    assert {path.name for path in DIRECTORY.iterdir()} == {f"{name}.hex" for name, _ in cases()}
+
+
+@ALGORITHMS
+def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None:
+    header, frames = parse_segment(golden(f"segment.{suffix}"))
+    assert header.store_id == SEGMENT_HEADER["store_id"]
+    assert [Frame.build(frame, algorithm=algorithm) for frame in frames] == [golden(f"frame.{suffix}")]
+    checkpoint = golden(f"checkpoint.{suffix}")
+    assert Checkpoint.build(Checkpoint.parse(checkpoint)) == checkpoint
+    for name in RECORDS:
+        data = golden(f"{name}.crc32c")
+        assert Record.build(Record.parse(data, algorithm=CRC32C), algorithm=CRC32C) == data
+
+
+@pytest.mark.parametrize("name", ["MESSAGE", "ACK", "QUEUE", "QUEUE_DELETED", "PAGE", "EPOCH"])
+def test_the_writer_and_the_grammar_number_kinds_and_flags_alike(name: str) -> None:
+    assert getattr(writing, name) == getattr(grammar, name)
+    assert list(grammar.FLAG_NAMES) == [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_fast_writer_writes_the_golden_bytes(name: str) -> None:
+    data = golden(f"{name}.crc32c")
+    writer = RecordWriter(checksum_function(CRC32C))
+    write(writer, RECORDS[name])
+    assert b"".join(writer.take_chunks()) == data + bytes(-len(data) % 8)
+    assert (writer.payload_bytes, writer.record_count) == (len(data) + -len(data) % 8, 1)
+
+
+@ALGORITHMS
+def test_the_fast_writer_writes_golden_segment_headers_and_frames(algorithm: int, suffix: str) -> None:
+    crc = checksum_function(algorithm)
+    header = {**SEGMENT_HEADER, "algorithm": algorithm}
+    number = header.pop("segment")
+    assert segment_header(crc, number=number, **header) == golden(f"segment_header.{suffix}")
+    writer = RecordWriter(crc)
+    for record in FRAME["records"]:
+        write(writer, record)
+    record_count = int(writer.record_count)
+    chunks = writer.take_chunks()
+    fields = {name: value for name, value in FRAME.items() if name != "records"}
+    head = frame_header(crc, chunks, sum(map(len, chunks)), record_count=record_count, **fields)
+    assert head + b"".join(chunks) == golden(f"frame.{suffix}")
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.startswith("message")])
+def test_a_copy_of_a_golden_message_for_fewer_places_is_what_the_grammar_builds(name: str) -> None:
+    record = RECORDS[name]
+    place = record["body"]["places"][-1]
+    writer = RecordWriter(checksum_function(CRC32C))
+    ids, numbers = vectors([place])
+    length = writer.copy(golden(f"{name}.crc32c"), grammar.MOVED, ids, numbers)
+    expected = {**record, "flags": grammar.MOVED, "body": {**record["body"], "places": [place]}}
+    assert b"".join(writer.take_chunks())[:length] == Record.build(expected, algorithm=CRC32C)
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.startswith("message")])
+def test_the_fast_reader_reads_golden_messages(name: str) -> None:
+    body = RECORDS[name]["body"]
+    message = MessageReader().message(golden(f"{name}.crc32c"), 0)
+    assert (message.envelope.exchange, message.envelope.routing_key) == (body["exchange"], body["routing_key"])
+    assert message.joined() == body["content"]
+    assert (message.channel, message.frame_max_bytes) == (body["channel"], body["frame_max_bytes"])
+    assert message.body_bytes == len(message.body())
+
+
+@ALGORITHMS
+def test_reading_a_golden_checkpoint_and_writing_it_again_gives_its_bytes(algorithm: int, suffix: str) -> None:
+    data = golden(f"checkpoint.{suffix}")
+    crc = checksum_function(algorithm)
+    reader = CheckpointReader(data)
+    assert reader.is_intact(crc)
+    log = MessageLog(crc, 1 << 20)
+    reader.fill(log)
+    log.clean = reader.clean
+    assert seal(snapshot(log), crc, reader.last_crc) == data
+
+
+def vectors(places: list[dict[str, int]]) -> tuple[vec[i64], vec[i64]]:
+    """Return queue ids and sequence numbers as the writer takes them."""
+    ids, numbers = vec[i64](), vec[i64]()
+    for place in places:
+        ids = append(ids, place["queue_id"])
+        numbers = append(numbers, place["sequence_number"])
+    return ids, numbers
+
+
+def write(writer: RecordWriter, record: dict[str, Any]) -> None:
+    """Have the fast writer write what the grammar calls `record`."""
+    body, flags = record["body"], record.get("flags", 0)
+    match record["kind"]:
+        case grammar.EPOCH:
+            writer.epoch(body["epoch"], body["time_ms"])
+        case grammar.QUEUE:
+            vhost, name = body["vhost"].encode(), body["name"].encode()
+            writer.queue(body["queue_id"], vhost, name, bool(body["queue_flags"]))
+        case grammar.QUEUE_DELETED:
+            writer.queue_deleted(body["queue_id"])
+        case grammar.ACK:
+            writer.acks(body["queue_id"], [(item["first"], item["count"]) for item in body["ranges"]])
+        case grammar.PAGE:
+            entries = vec[i64]()
+            for entry in body["entries"]:
+                entries = append(entries, entry["location"]["lsn"] | entry["location"]["flags"])
+                entries = append(entries, entry["record_bytes"] << 32 | entry["body_bytes"])
+            writer.page(body["queue_id"], body["page_number"], entries, bool(flags))
+        case _:
+            envelope = Envelope(body["exchange"], body["routing_key"])
+            content = body["content"]
+            message = Message(envelope, content, body["channel"], 0, body["frame_max_bytes"], True)
+            writer.message(message, flags, *vectors(body["places"]))

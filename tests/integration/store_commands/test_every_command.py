@@ -1,0 +1,68 @@
+"""What all of `warren store` has in common: locks, exit codes, and that reading changes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warren.server.data_dir import LOCK_NAME, DataDir
+
+from .stores import run, small_store
+
+READING = [("inspect",), ("verify",), ("dump-queue", "--queue", "orders"), ("repair",)]
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: arguments[0])
+def test_a_directory_that_a_broker_uses_is_refused_and_a_copy_is_not(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    store = small_store(tmp_path / "data")
+    name, *options = arguments
+    store.path.chmod(0o700)
+    with DataDir.open(store.path):
+        done = subprocess.run(
+            [sys.executable, "-m", "warren", "store", name, str(store.path), *options], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            f"warren store: {store.path}: a broker is running on it: stop it, or copy the directory\n"
+        )
+        copy = tmp_path / "copy"
+        subprocess.run(["cp", "-r", store.path, copy], check=True)
+        assert run(name, copy, *options)[0] == 0
+    assert run(name, store.path, *options)[0] == 0
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: arguments[0])
+def test_reading_changes_nothing(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    store = small_store(tmp_path / "data")
+    before = store.snapshot()
+    name, *options = arguments
+    assert run(name, store.path, *options)[0] == 0
+    assert store.snapshot() == before
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: arguments[0])
+def test_a_directory_without_a_store_has_exit_code_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    name, *options = arguments
+    assert run(name, tmp_path, *options) == (2, [])
+    assert run(name, tmp_path / "nowhere", *options) == (2, [])
+    assert run(name) == (2, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_does_not_start_while_a_command_reads(tmp_path: Path) -> None:
+    from warren.server.store_commands import _reading
+
+    store = small_store(tmp_path / "data")
+    (store.path / LOCK_NAME).touch()
+    with _reading(store.path):
+        lock = os.open(store.path / LOCK_NAME, os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(lock)

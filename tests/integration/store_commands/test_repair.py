@@ -1,0 +1,190 @@
+"""`warren store repair`: dry first, then for real, and nothing is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from store_directory import (
+    STORE_ID,
+    StoreDirectory,
+    ack,
+    epoch,
+    message,
+    queue,
+    queue_deleted,
+)
+
+from warren.msgstore.format import (
+    FRAME_HEAD_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Checkpoint,
+    SegmentHeader,
+)
+from warren.server.data_dir import LOCK_NAME
+
+from .stores import (
+    actions,
+    bodies,
+    checkpointed_store,
+    dumped,
+    of_type,
+    repaired,
+    rewrite_header,
+    run,
+    small_store,
+    with_forged_frame,
+)
+
+
+def test_a_whole_store_needs_no_repair(tmp_path: Path) -> None:
+    for store in (small_store(tmp_path / "a"), checkpointed_store(tmp_path / "b")):
+        store.path.chmod(0o700)
+        (store.path / LOCK_NAME).touch()
+        before = store.snapshot()
+        assert run("repair", store.path)[0] == 0
+        code, lines = run("repair", store.path, "--apply")
+        assert (code, lines[0]["what"]) == (0, "there is nothing to repair")
+        after = store.snapshot()
+        assert {**after, LOCK_NAME: b""} == before
+
+
+def test_repair_makes_a_missing_checkpoint_again_as_far_as_the_log_goes(tmp_path: Path) -> None:
+    store = checkpointed_store(tmp_path / "data")
+    (store.path / "messages" / "checkpoint").unlink()
+    store.file(1).rename(tmp_path / "gone")
+    assert run("verify", store.path)[0] == 1
+    lines = repaired(store)
+    assert actions(lines)[0].startswith("the index is made again from the log")
+    assert "at least once" in str(of_type(lines, "note"))
+    (line,) = of_type(lines, "queue")
+    assert (line["queue_id"], line["queue"], line["messages"]) == (1, "", 3)
+    _, exported = run("export", store.path, "--output", tmp_path / "out")
+    assert exported[0]["messages"] == 3
+    rows = [json.loads(row) for row in (tmp_path / "out").read_text().splitlines()]
+    assert bodies(rows) == ["second", "third", "fourth"]
+
+
+def test_repair_replaces_a_checkpoint_that_cannot_be_read_and_keeps_it(tmp_path: Path) -> None:
+    store = checkpointed_store(tmp_path / "data")
+    path = store.path / "messages" / "checkpoint"
+    path.write_bytes(path.read_bytes()[:-1])
+    lines = repaired(store)
+    assert actions(lines) == ["the checkpoint is replaced: its checksum is wrong", "a new checkpoint is written"]
+    # The page in the log says that the second message was gone.
+    assert dumped(store.path, "orders") == ["first", "second", "third", "fourth"]
+    assert (store.path / "messages" / "quarantine" / "checkpoint-0").exists()
+
+
+def test_repair_takes_what_is_whole_of_a_rotten_segment_and_keeps_a_copy(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    store.flip(store.file(1).read_bytes().index(b"both"))
+    rotten = store.file(1).read_bytes()
+    assert run("verify", store.path)[0] == 1
+    lines = repaired(store)
+    assert actions(lines) == ["copied to the quarantine: rot in synced data", "a new checkpoint is written"]
+    assert dumped(store.path, "orders") == ["one", "two" * 1000, "three", "four"]
+    (copy,) = (store.path / "messages" / "quarantine").glob("0000000001*")
+    assert copy.read_bytes() == rotten
+
+
+def test_repair_makes_a_damaged_header_again_from_the_frames(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    whole = store.file(2).read_bytes()
+    store.file(2).write_bytes(bytes(40) + whole[40:])
+    # As large as the biggest of the others, up to where the next one begins.
+    rewrite_header(store, 3, capacity=4 * 65536)
+    lines = repaired(store)
+    assert actions(lines)[0].startswith("the header is made again from the frames")
+    assert store.file(2).read_bytes() == whole
+    assert dumped(store.path, "orders") == ["one", "two" * 1000, "three", "four"]
+
+
+def test_the_first_frame_tells_repair_whose_a_segment_is_when_nothing_else_does(tmp_path: Path) -> None:
+    store = StoreDirectory(tmp_path / "data")
+    store.frame(epoch(1), queue(1, "orders"), message((1, 0), body=b"kept"))
+    store.frame(message((1, 1), body=b"kept too"))
+    with store.file().open("r+b") as file:
+        file.write(bytes(SEGMENT_HEADER_BYTES))
+    lines = repaired(store)
+    assert actions(lines)[0].startswith("the header is made again from the frames")
+    assert SegmentHeader.parse(store.file().read_bytes()).store_id == STORE_ID[:8] + bytes(8)
+    assert dumped(store.path, "orders") == ["kept", "kept too"]
+
+
+@pytest.mark.parametrize("tag", [b"guessing", bytes(8)])
+def test_what_may_be_a_publishers_does_not_tell_repair_whose_a_segment_is(tmp_path: Path, tag: bytes) -> None:
+    store = StoreDirectory(tmp_path / "data")
+    with_forged_frame(store, tag)
+    with store.file().open("r+b") as file:
+        file.write(bytes(SEGMENT_HEADER_BYTES + FRAME_HEAD_BYTES))
+    code, lines = run("repair", store.path)
+    assert code == 1
+    assert actions(lines)[0].endswith("and no frame of this store is intact")
+    assert of_type(lines, "summary")[0]["messages"] == 0
+
+
+def test_repair_puts_a_segment_without_any_frame_aside(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    store.file(2).write_bytes(b"this is no segment at all")
+    lines = repaired(store)
+    assert actions(lines)[0].startswith("moved to the quarantine: segment header")
+    assert not store.file(2).exists()
+    assert dumped(store.path, "orders") == ["one", "two" * 1000, "four"]
+
+
+def test_repair_drops_what_was_in_a_missing_segment(tmp_path: Path) -> None:
+    store = checkpointed_store(tmp_path / "data")
+    store.file(1).unlink()
+    lines = repaired(store)
+    assert actions(lines) == [
+        "dropped from the index: its segment is missing",
+        "no longer expected: the segment is missing",
+        "a new checkpoint is written",
+    ]
+    assert of_type(lines, "queue")[0]["damaged"] == 1
+    assert dumped(store.path, "orders") == ["second", "third", "fourth"]
+
+
+def test_repair_finds_the_messages_of_a_lost_page_in_the_log(tmp_path: Path) -> None:
+    store = checkpointed_store(tmp_path / "data")
+    path = store.path / "messages" / "checkpoint"
+    checkpoint = Checkpoint.parse(path.read_bytes())
+    lost = checkpoint.queues[0].pages[0]
+    lost.live_count = 9
+    path.write_bytes(Checkpoint.build(checkpoint))
+    store.flip(lost.lsn + 20)
+    assert run("verify", store.path)[0] == 1
+    lines = repaired(store)
+    (line,) = [line for line in of_type(lines, "action") if "page" in line["what"]]
+    assert (line["messages"], line["found"]) == (9, 2)
+    assert of_type(lines, "queue")[0]["damaged"] == 7
+    assert dumped(store.path, "orders") == ["first", "gone", "second", "third", "fourth"]
+
+
+def test_repair_reads_the_whole_log_as_acknowledgements_and_deletions_say(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    store.frame(queue(3, "gone"), message((3, 0), (1, 5), body=b"for both"))
+    store.frame(queue_deleted(3), queue(4, "amq.gen-1", transient=True))
+    store.frame(message((4, 0), (2, 2), body=b"fan-out"), message((1, 6), body=b"x", flags=2))
+    store.begin_segment()
+    store.frame(message((1, 1), body=b"moved", flags=4), ack(1, (40, 2)))
+    (store.path / "messages" / "checkpoint").write_bytes(b"nonsense")
+    lines = repaired(store)
+    shown = [(line["vhost"], line["queue"], line["messages"]) for line in of_type(lines, "queue")]
+    assert shown == [("/", "orders", 5), ("/tests", "käse", 2)]
+    assert dumped(store.path, "orders") == ["moved", "two" * 1000, "three", "four", "for both"]
+    whole = Checkpoint.parse((store.path / "messages" / "checkpoint").read_bytes())
+    assert (whole.next_queue_id, whole.next_segment, whole.next_base_lsn) == (5, 5, 4 * 65536)
+    assert {q.queue_id: (q.next_number, q.delivered_below) for q in whole.queues} == {1: (42, 42), 2: (3, 3)}
+    assert whole.previous_crc == store.previous_crc
+
+
+def test_a_torn_tail_needs_no_repair(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    store.frame(message((1, 5), body=b"x" * 100))
+    os.truncate(store.file(), store.offset(store.end_lsn) - 50)
+    code, lines = run("repair", store.path)
+    assert (code, lines[0]["what"]) == (0, "there is nothing to repair")

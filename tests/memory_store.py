@@ -1,0 +1,71 @@
+"""The disk of a message log, in memory: carries the log's jobs out at once and in order."""
+
+from __future__ import annotations
+
+from warren.channels.broker import Broker
+from warren.msgstore.checksum import checksum_function, default_algorithm
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.records import FRAME_HEADER_BYTES, frame_header
+
+
+def memory_log(segment_bytes: int = 1 << 20, page_entries: int = 256) -> MessageLog:
+    """Return an empty log."""
+    return MessageLog(checksum_function(default_algorithm()), segment_bytes, page_entries)
+
+
+class MemoryStore:
+    """What the log of `broker` has written; `hold`: nothing is carried out until it is False again."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.hold = False
+        self.segments: dict[int, bytearray] = {}  # by base LSN
+        self.checkpoint = b""
+        self.commits = 0
+        self.written_bytes = 0
+
+    def run(self) -> bool:
+        """Carry out what is asked for now; True when there was something."""
+        log = self.broker.log
+        if self.hold:
+            return False
+        commits, log.commit_jobs = log.commit_jobs, []
+        reads, log.read_jobs = log.read_jobs, []
+        checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
+        unlinks, log.unlink_jobs = log.unlink_jobs, []
+        for commit in commits:
+            self.commits += 1
+            if commit.record_count:
+                header = frame_header(
+                    log.checksum,
+                    commit.chunks,
+                    commit.payload_bytes,
+                    commit.lsn,
+                    durable_lsn=0,
+                    time_ms=0,
+                    epoch=1,
+                    previous_crc=0,
+                    record_count=commit.record_count,
+                    store_tag=log.store_tag,
+                )
+                image = self.segments.setdefault(int(commit.base_lsn), bytearray(int(commit.capacity)))
+                at = int(commit.lsn - commit.base_lsn)
+                frame = header + b"".join(commit.chunks)
+                assert len(frame) == FRAME_HEADER_BYTES + commit.payload_bytes
+                image[at : at + len(frame)] = frame
+                self.written_bytes += len(frame)
+            self.broker.stored(commit)
+        for read in reads:
+            read.data = [self.read(lsn, length) for lsn, length in read.ranges]
+            self.broker.loaded(read)
+        for checkpoint in checkpoints:
+            self.checkpoint = checkpoint.content
+            log.checkpointed(checkpoint)
+        for unlink in unlinks:
+            assert unlink.segments
+        return bool(commits or reads or checkpoints or unlinks)
+
+    def read(self, lsn: int, length: int) -> bytes:
+        """Return ``length`` bytes from `lsn` on."""
+        base = max(base for base in self.segments if base <= lsn)
+        return bytes(self.segments[base][lsn - base : lsn - base + length])

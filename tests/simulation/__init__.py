@@ -1,0 +1,1 @@
+"""The store on simulated disks: crashes, torn and lost writes, full and failing disks, under seeds."""

@@ -1,0 +1,174 @@
+"""Reading back what a crash left, and comparing it with what the broker had promised by then.
+
+Invariants, as the tests name them; all but I9 follow from one comparison: what comes back is what the paper queues held
+when some batch was closed, and not an earlier batch than the last that was promised.
+
+    I1  what was confirmed comes back unless it was settled       I5  a batch is there whole or not at all
+    I2  nothing else comes back, and no other bytes               I7  dying during recovery changes nothing
+    I3  in order, nothing twice                                   I9  rot is reported, never served, never passed over
+    I4  what was settled durably does not come back               I11 nothing is confirmed while commits fail
+
+Recovered messages are flagged as redelivered: all after a crash, after a clean stop those that had been delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulation.machine import (
+    VHOST,
+    Machine,
+    Opened,
+    Places,
+    Shape,
+    Snapshot,
+    Violation,
+    open_store,
+    places_of,
+    snapshot_of,
+)
+from simulation.paper_queues import Messages
+from simulation.simulated_file_system import SimulatedFileSystem
+from warren.amqp.outbox import Outbox
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.store import Store
+from warren.queues.delivery import Delivery, DeliveryLedger
+from warren.queues.queue import Queue
+
+
+@dataclass(slots=True)
+class ReadBack:
+    """What a new process finds. `numbers`: the messages of each queue; `redelivered`: which of them are flagged."""
+
+    numbers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    redelivered: dict[int, tuple[bool, ...]] = field(default_factory=dict)
+    places: Places = field(default_factory=dict)
+    clean: bool = False
+    damaged: bool = False
+    reports: list[str] = field(default_factory=list)
+    queues: list[tuple[Queue, list[Delivery]]] = field(default_factory=list)
+
+
+def read_back(fs: SimulatedFileSystem, messages: Messages, shape: Shape, *, spoiled: bool = False) -> ReadBack:
+    """Recover the store on `fs` and read everything through the queues. Raises StoreError, as recovery does.
+
+    `spoiled`: something on the disk is damaged, so that the books need not add up.
+    """
+    opened = open_store(fs, shape)
+    found = ReadBack(clean=opened.found.clean, damaged=opened.found.damaged)
+    found.reports = [event.text for event in opened.found.events]
+    for queue_id in list(opened.log.indexes):
+        _read_queue(opened, queue_id, messages, found)
+    while run_reads(opened.store, opened.log):
+        pass
+    if opened.log.damages:
+        found.damaged = True
+        found.reports += [f"message {damage.sequence_number}" for damage in opened.log.damages]
+    if not spoiled and not found.damaged:
+        found.places = places_of(opened.log, lambda lsn, length: opened.store.read([(lsn, length)])[0])
+        opened.log.check_invariants()
+        _settle_all(opened, found)
+    return found
+
+
+def run_reads(store: Store, log: MessageLog) -> bool:
+    """Read what the log asks for now; False when that is nothing."""
+    jobs, log.read_jobs = log.read_jobs, []
+    for job in jobs:
+        job.data = store.read(job.ranges)
+        job.finished()
+    return bool(jobs)
+
+
+def _read_queue(opened: Opened, queue_id: int, messages: Messages, found: ReadBack) -> None:
+    log = opened.log
+    index = log.indexes[queue_id]
+    if index.damaged_count:
+        found.damaged = True
+    queue = Queue(VHOST, index.name, True, False, None, b"", [], log, queue_id)
+    queue.restore(index, found.clean)
+    outbox = Outbox(1, [], 1 << 40)
+    ledger = DeliveryLedger(1, outbox, 0)
+    redelivered: list[bool] = []
+    while queue.ready_count:
+        if not queue.is_ready():
+            if not run_reads(opened.store, log) and queue.ready_count:
+                raise Violation("a queue waits for messages that nobody reads")
+            continue
+        queue.get(ledger, False)
+        # basic.get-ok: a frame head of 7 bytes, two ids, the tag.
+        redelivered.append(outbox.take()[0][7 + 4 + 8] == 1)
+    found.queues.append((queue, deliveries := ledger.take_all()))
+    if deliveries:
+        found.numbers[queue_id] = tuple(messages.number_of(delivery.message) for delivery in deliveries)
+        found.redelivered[queue_id] = tuple(redelivered)
+
+
+def _settle_all(opened: Opened, found: ReadBack) -> None:
+    """I6: when everything is acknowledged, nothing but the last page of each queue keeps a segment alive."""
+    for queue, deliveries in found.queues:
+        for delivery in deliveries:
+            queue.settle(delivery)
+    found.queues = []
+    log = opened.log
+    log.check_invariants()
+    pages = sum(page is not None and page.lsn != 0 for index in log.indexes.values() for page in index.pages)
+    references = sum(int(segment.live_refs) for segment in log.segments.segments)
+    if references != pages or pages > len(log.indexes):
+        raise Violation(f"everything is settled, and {references} references are left, {pages} of them of pages")
+
+
+class Judge:
+    """Looks at crash states. `states` counts the different disks that were recovered, `points` the moments."""
+
+    def __init__(self, messages: Messages, shape: Shape) -> None:
+        self.messages = messages
+        self.shape = shape
+        self.states = 0
+        self.points = 0
+        self._seen: dict[int, ReadBack] = {}
+
+    def read(self, state: SimulatedFileSystem) -> ReadBack:
+        """Return what comes back from `state`, from memory when it did before."""
+        key = hash(tuple(state.contents().items()))
+        found = self._seen.get(key)
+        if found is None:
+            self.states += 1
+            found = self._seen[key] = read_back(state, self.messages, self.shape)
+        return found
+
+    def power_cuts(self, machine: Machine, seed: int, limit: int) -> None:
+        """Judge what a power cut now may leave of the disk of `machine`."""
+        self.points += 1
+        for state in machine.fs.crash_states(seed, limit):
+            self.judge(machine, self.read(state), machine.durable)
+
+    def judge(self, machine: Machine, found: ReadBack, promised: int) -> Snapshot:
+        """Return which of the states that `machine` allows, from batch `promised` on, came back."""
+        if found.damaged:
+            raise Violation(f"a healthy disk is said to be damaged: {found.reports}")
+        for snapshot in machine.allowed[promised:]:
+            if snapshot.numbers == found.numbers and snapshot.places in (None, found.places):
+                self._judge_flags(machine, found)
+                return snapshot_of(machine.stopped_clean) if machine.stopped_clean and found.clean else snapshot
+        raise Violation(explain(machine, found, promised))
+
+    def _judge_flags(self, machine: Machine, found: ReadBack) -> None:
+        if not found.clean:
+            if not all(all(flags) for flags in found.redelivered.values()):
+                raise Violation("after a crash a message is not flagged as redelivered")
+            return
+        stopped = machine.stopped_clean
+        if stopped is None:
+            raise Violation("a crash is taken for a clean stop")
+        for queue_id, entries in stopped.items():
+            expected = tuple(entry.delivered for entry in entries)
+            if queue_id not in machine.paper.orphans and found.redelivered[queue_id] != expected:
+                raise Violation(f"after a clean stop the redelivered flags are {found.redelivered}, not {expected}")
+
+
+def explain(machine: Machine, found: ReadBack, promised: int) -> str:
+    """Return in words how far `found` is from what it may be."""
+    lines = [f"came back: {found.numbers}"]
+    lines += [f"batch {promised + n}: {s.numbers}" for n, s in enumerate(machine.allowed[promised:][-6:])]
+    return "what came back was never there:\n" + "\n".join(lines)

@@ -1,0 +1,575 @@
+"""A small broker over a simulated disk, driven by hand: real queues, log, store, compaction and recovery.
+
+1. Nothing happens by itself. The operations call the engine as a channel would; `turn`, `commit`, `read` and `finish`
+   are the broker's turn and the two threads, and whoever drives decides when they get to run.
+2. With every batch that is closed the machine writes down what the paper queues hold (`allowed`), and which of these
+   the broker has promised to keep: `durable` over a power cut, `written` over a killed process.
+3. Whatever a client is given has to be what the paper says: the oldest message, byte for byte, flagged as redelivered
+   when it may have been delivered before.
+4. What may go to a client only after the disk has it (a confirm, tx.commit-ok) is the number of a batch, as for
+   tx.commit-ok in a channel.
+5. The catalogue of queues is a dict, durable at once. Its changes come in order, and that a queue is deleted it learns
+   when the log has that on disk. Queues that only the log knows are kept and not served (`Paper.orphans`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from simulation.paper_queues import Messages, Paper, PaperQueue, Stored
+from simulation.simulated_file_system import SimulatedFileSystem
+from warren.amqp.outbox import Outbox
+from warren.msgstore.checkpoint import seal
+from warren.msgstore.checksum import checksum_function, default_algorithm
+from warren.msgstore.compaction import Compaction
+from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.jobs import CheckpointJob, CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import LENGTH_SHIFT
+from warren.msgstore.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
+from warren.msgstore.recovery import Recovery, recover
+from warren.msgstore.replay import Replay, maybe_frame
+from warren.msgstore.segments import Segment
+from warren.msgstore.store import Store
+from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.queue import Queue
+
+STORE_ID: Final = bytes(range(16))
+STORE_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
+VHOST: Final = "/"
+MUTATING: Final = frozenset({"create", "write", "truncate", "rename", "mkdir", "unlink", "sync", "sync_directory"})
+_STEPS_MAX: Final = 10000
+
+
+class Violation(AssertionError):
+    """The store has broken a promise."""
+
+
+# LSNs by sequence number, by queue id; no queue is empty.
+Places = dict[int, dict[int, int]]
+
+
+class Shape(NamedTuple):
+    """How small the store is."""
+
+    segment_bytes: int = 4096
+    page_entries: int = 4
+    checkpoint_bytes: int = 1 << 30
+    memory_bytes: int = 64 << 20
+
+
+class Snapshot(NamedTuple):
+    """What a restart may bring back: of one closed batch. `numbers`: the messages of each queue, in order.
+
+    `places`: where the log has them; None where nobody looked.
+    """
+
+    stored: Stored
+    numbers: dict[int, tuple[int, ...]]
+    places: Places | None = None
+
+
+class Opened(NamedTuple):
+    """A store after recovery."""
+
+    store: Store
+    log: MessageLog
+    found: Recovery
+
+
+class Frame(NamedTuple):
+    lsn: int
+    crc: int
+    data: bytes
+
+
+class Delivered(NamedTuple):
+    """What a client reads. `consumer_tag` is empty for the answer to a basic.get."""
+
+    consumer_tag: str
+    tag: int
+    redelivered: bool
+    message: int
+
+
+def snapshot_of(stored: Stored, places: Places | None = None) -> Snapshot:
+    numbers = {queue_id: tuple(e.message for e in entries) for queue_id, entries in stored.items()}
+    return Snapshot(stored, numbers, places)
+
+
+def places_of(log: MessageLog, read: Callable[[int, int], bytes]) -> Places:
+    """Return what the indexes say that matters after a restart; assert that the segments count the same."""
+    found: Places = {}
+    references: dict[int, list[int]] = {}
+
+    def refer(lsn: int, length: int) -> None:
+        counts = references.setdefault(int(log.segments.find(lsn).number), [0, 0])
+        counts[0] += 1
+        counts[1] += length
+
+    for queue_id, index in log.indexes.items():
+        places: dict[int, int] = {}
+        for page_number, page in enumerate(index.pages, int(index.first_page)):
+            if page is None or index.transient:
+                continue
+            if page.lsn:
+                refer(page.lsn, page.length)
+            entries = page.entries if page.resident else page_entries(read(page.lsn, page.length), 0)
+            for at in range(0, len(entries), 2):
+                if entries[at] and not entries[at] & DROPPABLE:
+                    places[page_number * int(log.page_entries) + at // 2] = entries[at]
+                    refer(entries[at], entries[at + 1] >> LENGTH_SHIFT)
+        if places:
+            found[queue_id] = places
+    if not log.doomed_pages():
+        for segment in log.segments.segments:
+            counts = [int(segment.live_refs), int(segment.live_bytes)]
+            if counts != references.get(int(segment.number), [0, 0]):
+                raise Violation(f"segment {segment.number} counts {counts}, not {references.get(int(segment.number))}")
+    return found
+
+
+def open_store(fs: SimulatedFileSystem, shape: Shape) -> Opened:
+    """Do what a process does before it accepts anybody."""
+    store = Store(fs, clock_ms=lambda: 0)
+    store.open()
+    log = MessageLog(checksum_function(default_algorithm()), shape.segment_bytes, shape.page_entries)
+    log.checkpoint_bytes = shape.checkpoint_bytes
+    log.memory_bytes = shape.memory_bytes
+    found = recover(store, log, STORE_ID)
+    return Opened(store, log, found)
+
+
+def parse_deliveries(data: bytes, messages: Messages) -> list[Delivered]:
+    """Return the deliveries and get-oks in what a client is sent."""
+    found: list[Delivered] = []
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 3 : at + 7], "big")
+        payload = data[at + 7 : at + 7 + size]
+        at += size + 8
+        method = payload[:4]
+        start = 4
+        consumer_tag = ""
+        if method == b"\x00\x3c\x00\x3c":
+            consumer_tag, start = _short_string(payload, start)
+        else:
+            assert method == b"\x00\x3c\x00\x47", payload
+        tag = int.from_bytes(payload[start : start + 8], "big")
+        redelivered = payload[start + 8] == 1
+        exchange, start = _short_string(payload, start + 9)
+        routing_key, _ = _short_string(payload, start)
+        content = at
+        while at < len(data) and data[at] != 1:
+            at += int.from_bytes(data[at + 3 : at + 7], "big") + 8
+        number = messages.number_of_content(exchange, routing_key, data[content:at])
+        found.append(Delivered(consumer_tag, tag, redelivered, number))
+    return found
+
+
+def _short_string(payload: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + payload[at]
+    return payload[at + 1 : end].decode(), end
+
+
+class Machine:
+    """The broker. `messages` and `fs` outlive it; `start` begins a life, on a disk that may be anything."""
+
+    def __init__(self, fs: SimulatedFileSystem, messages: Messages, shape: Shape) -> None:
+        self.fs = fs
+        self.messages = messages
+        self.shape = shape
+        self.paper = Paper()
+        self.catalogue: dict[str, int] = {}
+        self._declared: deque[tuple[str, int, int]] = deque()  # for the catalogue: name, queue id or 0, after batch
+        self.allowed: list[Snapshot] = [snapshot_of({})]  # by batch of this life; before the first, what was found
+        self.history: list[Snapshot] = []  # what was allowed in earlier lives
+        self.durable = 0  # a power cut leaves this batch or a later one
+        self.written = 0  # a killed process leaves this one or a later one
+        self.stopped_clean: Stored | None = None  # as long as nothing was delivered since
+        self.on_crash_point: Callable[[], None] | None = None
+        self.failed = False  # the store has said that the process must stop
+        self.retries = 0  # jobs that did not fit
+        self.lives = 0
+        self.spoiled = False  # something on the disk is damaged: the books of the log need not add up
+        self.commits: deque[CommitJob] = deque()
+        self.frames: list[Frame] = []  # every frame that is part of the log, from the first one on
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self, recovered: Snapshot) -> None:
+        """Begin a life on `fs`, from which `recovered` comes back."""
+        self.failed = False
+        self.lives += 1
+        self.fs.on_operation = self._operation
+        self.store, self.log, found = open_store(self.fs, self.shape)
+        if not self.spoiled:
+            self._cut_frames()
+        self.history += self.allowed
+        self.allowed = [recovered]
+        self.durable = self.written = 0
+        if not found.clean:
+            self.stopped_clean = None
+        self.queues: dict[str, Queue] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self.runnable: list[Queue] = []
+        self.outbox = Outbox(1, [])
+        self.ledger = DeliveryLedger(1, self.outbox, 0)
+        self.compaction = Compaction(self.log)
+        self.commits.clear()
+        self.reader: deque[ReadJob | CheckpointJob | UnlinkJob] = deque()
+        self.finished: deque[ReadJob | CheckpointJob] = deque()
+        self._sync_waits: list[int] = []
+        self._declared.clear()
+        self.paper.queues = {}
+        self.paper.orphans = {}
+        log = self.log
+        for name, queue_id in self.catalogue.items():
+            log.next_queue_id = max(log.next_queue_id, queue_id + 1)
+            queue = self.queues[name] = Queue(VHOST, name, True, False, None, b"", self.runnable, log, queue_id)
+            index = log.indexes.get(queue_id)
+            if index is not None:
+                queue.restore(index, found.clean)
+            self.paper.restore(name, queue_id, recovered.stored.get(queue_id, ()), clean=found.clean)
+        served = self.catalogue.values()
+        self.paper.orphans = {key: entries for key, entries in recovered.stored.items() if key not in served}
+        self.store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
+        log.begin_epoch(log.epoch, self.lives)
+        self.turn()
+        while self.commits and not self.failed:
+            self.commit()  # however often the disk has no room
+
+    def _cut_frames(self) -> None:
+        """Forget the frames that are lost; the last may have been written just before the crash."""
+        last_crc = int(self.log.last_crc)
+        if self.commits:
+            job = self.commits[0]
+            data = self._read_now(int(job.lsn), FRAME_HEADER_BYTES + int(job.payload_bytes))
+            head = maybe_frame(self.log.checksum, STORE_TAG, data, 0, job.lsn)
+            if head is not None and head.crc == last_crc:
+                self.frames.append(Frame(head.lsn, head.crc, data))
+        crcs = [frame.crc for frame in self.frames]
+        del self.frames[crcs.index(last_crc) + 1 if last_crc else 0 :]
+
+    def _operation(self, event: str) -> None:
+        if self.on_crash_point is not None:
+            when, operation, _ = event.split(" ", 2)
+            if when == "before" and operation in MUTATING:
+                self.on_crash_point()
+
+    def stop(self) -> None:
+        """End in order, as far as the disk lets us: give everything back, write it, take the last checkpoint."""
+        for name in list(self.consumers):
+            self.cancel(name)
+        for tag in self.ledger.outstanding_tags():
+            self.requeue(tag)
+        if self.rest():
+            self.log.want_checkpoint(clean=True)
+            self.stopped_clean = self.paper.stored()
+            if self.rest():
+                assert self.log.is_idle()
+        try:
+            self.store.close()
+        except StoreError as error:
+            self.failed = isinstance(error, StoreFailedError)
+
+    # --- what clients do --------------------------------------------------------------------------------------------
+
+    def declare(self, name: str, *, durable: bool = True) -> None:
+        """Declare a queue; nothing happens when it is there."""
+        if name in self.queues:
+            return
+        queue_id = self.log.new_queue_id() if durable else 0
+        if durable:
+            self._declared.append((name, queue_id, 0))
+            self._tell_catalogue()
+        self.queues[name] = Queue(VHOST, name, durable, False, None, b"", self.runnable, self.log, queue_id)
+        self.paper.queues[name] = PaperQueue(name, queue_id, durable)
+
+    def delete(self, name: str) -> None:
+        """Delete a queue with all that is in it."""
+        if name in self.consumers:
+            self.cancel(name)
+        queue = self.queues.pop(name)
+        queue.close()
+        del self.paper.queues[name]
+        if queue.durable:
+            self.force()
+            self._declared.append((name, 0, self._sync_waits[-1]))
+
+    def _tell_catalogue(self) -> None:
+        while self._declared and self._declared[0][2] <= self.durable:
+            name, queue_id, _ = self._declared.popleft()
+            if queue_id:
+                self.catalogue[name] = queue_id
+            else:
+                del self.catalogue[name]
+
+    def delete_orphans(self) -> None:
+        """Delete what only the log knows, as an operator would."""
+        for queue_id in [key for key in self.log.indexes if key not in self.catalogue.values()]:
+            self.log.delete_queue(self.log.indexes[queue_id])
+        self.paper.orphans = {}
+
+    def publish(
+        self, names: list[str], body_bytes: int = 40, *, persistent: bool = True, confirm: bool = False
+    ) -> None:
+        """Publish one message to these queues."""
+        number = self.messages.new(body_bytes)
+        self.paper.publish(names, number, persistent=persistent)
+        message = self.messages.publish(number, persistent=persistent)
+        for name in names:
+            self.queues[name].publish(message)
+        if confirm:
+            self.confirm()
+        self._take_deliveries()
+
+    def confirm(self) -> None:
+        """Promise that what has happened so far is durable once its batch is done, as confirms and tx.commit-ok do."""
+        batch = self.log.close_soon(True)
+        if batch:
+            self._sync_waits.append(batch)
+
+    def get(self, name: str, *, no_ack: bool = False) -> bool:
+        """Get the oldest message; False when there is none, or it has still to be read."""
+        queue = self.queues[name]
+        if not queue.is_ready() or not queue.get(self.ledger, no_ack):
+            return False
+        (got,) = parse_deliveries(self._take_outbox(), self.messages)
+        self._delivered(name, got, no_ack=no_ack)
+        return True
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Acknowledge a delivery, or all up to this one."""
+        tags = [other for other in self.ledger.outstanding_tags() if other <= tag] if multiple else [tag]
+        self.ledger.ack(tag, multiple)
+        for settled in tags:
+            self.paper.settle(settled)
+        self._take_deliveries()
+
+    def reject(self, tag: int) -> None:
+        """Reject a delivery for good."""
+        (delivery,) = self.ledger.take(tag, False)
+        self.ledger.release(delivery)
+        delivery.queue.settle(delivery)
+        delivery.queue.wake()
+        self.paper.settle(tag)
+
+    def requeue(self, tag: int) -> None:
+        """Give a delivery back."""
+        (delivery,) = self.ledger.take(tag, False)
+        self.ledger.release(delivery)
+        delivery.queue.requeue(delivery)
+        delivery.queue.wake()
+        self.paper.requeue(tag)
+
+    def purge(self, name: str) -> None:
+        """Drop what is ready."""
+        count = self.queues[name].purge()
+        ready = self.paper.queues[name].ready
+        if count != len(ready):
+            raise Violation(f"purge dropped {count} messages of {len(ready)}")
+        ready.clear()
+
+    def consume(self, name: str, prefetch: int) -> None:
+        """Begin to consume a queue, once."""
+        queue = self.queues[name]
+        if name not in self.consumers:
+            consumer = Consumer(self.ledger, queue, name, False, False, 0, prefetch, b"")
+            self.consumers[name] = consumer
+            self.ledger.consumers[name] = consumer
+            queue.add_consumer(consumer)
+
+    def cancel(self, name: str) -> None:
+        """End what `consume` began."""
+        consumer = self.consumers.pop(name)
+        del self.ledger.consumers[name]
+        consumer.queue.remove_consumer(consumer)
+
+    def _take_outbox(self) -> bytes:
+        chunks = self.outbox.take()
+        data = b"".join(chunks)
+        if self.outbox.sent(len(data)):
+            self.ledger.wake_consumers()
+        return data
+
+    def _take_deliveries(self) -> None:
+        for delivered in parse_deliveries(self._take_outbox(), self.messages):
+            self._delivered(delivered.consumer_tag, delivered, no_ack=False)
+
+    def _delivered(self, name: str, delivered: Delivered, *, no_ack: bool) -> None:
+        self.stopped_clean = None
+        if not self.paper.queues[name].ready:
+            raise Violation(f"queue {name!r} is empty, and message {delivered.message} came")
+        entry = self.paper.take(name, None if no_ack else delivered.tag)
+        if entry.message != delivered.message:
+            raise Violation(f"message {entry.message} was due, {delivered.message} came")
+        if entry.delivered != delivered.redelivered:
+            raise Violation(f"message {entry.message}: redelivered is {delivered.redelivered}")
+
+    # --- the broker's turn and the threads --------------------------------------------------------------------------
+
+    def force(self) -> None:
+        """Have the open batch closed and synced."""
+        self._sync_waits.append(int(self.log.batch))
+        self.log.force()
+
+    def turn(self, *, lingered: bool = False) -> None:
+        """End a turn: hand out deliveries, close the batch if it is time."""
+        if self.failed:
+            return
+        runnable = self.runnable[:]
+        self.runnable.clear()
+        for queue in runnable:
+            queue.drain()
+        self._take_deliveries()
+        closing = int(self.log.batch)
+        self.log.close_if_due(lingered=lingered)
+        if self.log.batch != closing:
+            places = None if self.spoiled else places_of(self.log, self._read_now)
+            self.allowed.append(snapshot_of(self.paper.stored(), places))
+        self._collect()
+
+    def _collect(self) -> None:
+        log = self.log
+        commits, log.commit_jobs = log.commit_jobs, []
+        self.commits.extend(commits)
+        # What was asked for before a segment was given up is read before it is removed.
+        reads, log.read_jobs = log.read_jobs, []
+        checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
+        unlinks, log.unlink_jobs = log.unlink_jobs, []
+        self.reader.extend([*reads, *checkpoints, *unlinks])
+        for batch in [batch for batch in self._sync_waits if batch <= log.done_batch]:
+            self._sync_waits.remove(batch)
+            self.durable = max(self.durable, batch)
+        self._tell_catalogue()
+
+    def commit(self) -> bool:
+        """Let the committer do its job; False when there is none, or it could not."""
+        if not self.commits or self.failed:
+            return False
+        job = self.commits[0]
+        try:
+            self.store.commit(job, 0)
+        except (StoreFullError, StoreFailedError) as error:
+            self.retries += 1
+            self.failed = isinstance(error, StoreFailedError)
+            if self.log.done_batch >= job.batch:
+                raise Violation(f"batch {job.batch} is done, and is not on the disk") from error
+            return False
+        self.commits.popleft()
+        self.written = int(job.batch)
+        if job.sync:
+            self.durable = int(job.batch)
+        if job.record_count:
+            data = self._read_now(int(job.lsn), FRAME_HEADER_BYTES + int(job.payload_bytes))
+            self.frames.append(Frame(int(job.lsn), int(job.crc), data))
+        self.log.committed(job)
+        self._collect()
+        return True
+
+    def read(self) -> bool:
+        """Let the reader do one job; False when there is none, or it could not."""
+        if not self.reader or self.failed:
+            return False
+        job = self.reader[0]
+        try:
+            if isinstance(job, ReadJob):
+                job.data = self.store.read(job.ranges)
+            elif isinstance(job, CheckpointJob):
+                self.store.write_checkpoint(seal(job.content, self.log.checksum, int(job.last_crc)))
+            else:
+                self.store.release(job.segments)
+                self.store.unlink(job.segments)
+        except StoreFullError:
+            self.retries += 1
+            if not isinstance(job, ReadJob):
+                self.reader.rotate(-1)
+            return False
+        except StoreFailedError:
+            self.failed = True
+            return False
+        self.reader.popleft()
+        if not isinstance(job, UnlinkJob):
+            self.finished.append(job)
+        return True
+
+    def finish(self) -> bool:
+        """Let the loop take note of what the reader did; False when that is nothing."""
+        if not self.finished or self.failed:
+            return False
+        job = self.finished.popleft()
+        if isinstance(job, ReadJob):
+            job.finished()
+        else:
+            self.log.checkpointed(job)
+        self._collect()
+        return True
+
+    def rest(self) -> bool:
+        """Let everybody run until nothing is left to do; False when the disk does not let them."""
+        for _ in range(_STEPS_MAX):
+            self.turn(lingered=not self.log.is_idle())
+            if not (self.commit() or self.read() or self.finish()):
+                if self.commits or self.reader or self.failed:
+                    return False
+                if self.log.is_idle() and not self.runnable:
+                    return True
+        raise Violation("the broker does not come to rest")
+
+    def spare(self) -> None:
+        """Let the reader make a segment ahead."""
+        if self.failed:
+            return
+        try:
+            self.store.prepare_spare(self.shape.segment_bytes)
+        except StoreFullError:
+            self.retries += 1
+        except StoreFailedError:
+            self.failed = True
+
+    def ever_in(self, queue_id: int) -> set[int]:
+        """Return the messages that were ever stored in a queue."""
+        return {n for snapshot in self.history + self.allowed for n in snapshot.numbers.get(queue_id, ())}
+
+    def _read_now(self, lsn: int, length: int) -> bytes:
+        return self.store.read([(lsn, length)])[0]
+
+    # --- what must hold ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare the queues with the paper, and the books of the log with each other."""
+        for name, queue in self.queues.items():
+            queue.check_invariants()
+            on_paper = self.paper.queues[name]
+            if queue.ready_count != len(on_paper.ready) or queue.unacked_count != len(on_paper.unacked):
+                raise Violation(f"queue {name!r} counts {queue.ready_count} ready and {queue.unacked_count} unacked")
+            if queue.ready_bytes < 0:
+                raise Violation(f"queue {name!r} counts {queue.ready_bytes} bytes")
+        self.log.check_invariants()
+
+    def check_replay(self) -> None:
+        """Replay every frame from the first one on: that has to give what the last written batch was closed with."""
+        log = MessageLog(checksum_function(default_algorithm()), self.shape.segment_bytes, self.shape.page_entries)
+        log.segments.add(Segment(1, 0, 1 << 60))
+
+        def read(lsn: int, length: int) -> bytes:
+            frame = self.frames[bisect_right(self.frames, lsn, key=lambda frame: frame.lsn) - 1]
+            return frame.data[lsn - frame.lsn : lsn - frame.lsn + length]
+
+        replay = Replay(log, read)
+        for frame in self.frames:
+            head = maybe_frame(log.checksum, STORE_TAG, frame.data, 0, frame.lsn)
+            assert head is not None
+            replay.frame(frame.data, head)
+        while log.read_jobs:
+            jobs, log.read_jobs = log.read_jobs, []
+            for job in jobs:
+                job.data = [read(lsn, length) for lsn, length in job.ranges]
+                job.finished()
+        places = places_of(log, read)
+        if places != self.allowed[self.written].places:
+            raise Violation(f"replayed from the beginning: {places}, not {self.allowed[self.written].places}")

@@ -1,0 +1,310 @@
+"""Breaks the store on purpose, in one way after the other: each time the crash simulation has to fail.
+
+    make mutants                               all of them
+    make mutants ARGS="no-directory-sync ..."  some of them
+
+A mutant is a list of exact replacements in a copy of the sources, each of which must match once: when the store is
+changed so that a mutant no longer applies, this fails, and the mutant is to be written anew. The simulation runs
+interpreted, with a small number of crash states, until its first failure. Before the mutants it has to pass unbroken.
+
+Exit codes: 0 all mutants were found, 1 some were not, 2 a mutant does not apply or the unbroken store fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SOURCES: Final = Path(__file__).parents[2] / "warren"
+TESTS: Final = Path(__file__).parents[1]
+STATES: Final = os.environ.get("WARREN_TEST_MUTANT_STATES", "12000")
+TIMEOUT_S: Final = 600
+# What pytest returns when tests have failed; anything else is trouble of another kind.
+FAILED: Final = 1
+
+
+class Change(NamedTuple):
+    """In this file, this text becomes that."""
+
+    path: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """`harm`: what an operator would see one day."""
+
+    name: str
+    harm: str
+    changes: tuple[Change, ...]
+
+
+def mutant(name: str, harm: str, *changes: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, harm, tuple(Change(*change) for change in changes))
+
+
+STORE: Final = "msgstore/store.py"
+LOG: Final = "msgstore/message_log.py"
+RECOVERY: Final = "msgstore/recovery.py"
+REPLAY: Final = "msgstore/replay.py"
+INDEX: Final = "msgstore/queue_index.py"
+
+
+def lines(*texts: str, indent: int = 8) -> str:
+    """Return lines of source, the first indented by so much and the others relative to it."""
+    return "".join(f"{' ' * indent}{text}\n" for text in texts)
+
+
+ACKS: Final = lines(
+    "for index in acking:",
+    "    ranges = index.take_acks()",
+    "    if not index.deleted:",
+    "        writer.acks(index.queue_id, ranges)",
+)
+PAGES: Final = lines("pages, page_places = self._write_pages(writer)")
+COPIES: Final = lines("copies, copy_lengths, copy_places = self._write_copies(writer)")
+SYNC: Final = lines("    self._fs.sync(handle)", "except OSError as error:")
+DEAD: Final = "[int(s.number) for s in self.segments.segments if s.is_dead()]"
+FORGET: Final = "    self.log.segments.release(word0 & LSN_MASK, word1 >> LENGTH_SHIFT, word0 & DROPPABLE != 0)"
+
+MUTANTS: Final = (
+    mutant(
+        "no-directory-sync",
+        "the file of a new segment is gone with all that was confirmed",
+        (STORE, lines("self._sync_directory(LOG)", "self._is_named = True", indent=20), lines("pass", indent=20)),
+    ),
+    mutant(
+        "confirm-before-sync",
+        "what was confirmed is gone after a power cut",
+        (LOG, lines("sync: bool = self._wants_sync"), lines("sync: bool = False")),
+    ),
+    mutant(
+        "commit-without-sync",
+        "the same, one layer below",
+        (STORE, lines("self._sync(self._handle, segment_path(self._number))", indent=12), ""),
+    ),
+    mutant(
+        "no-crc-check",
+        "half a frame is taken for a whole one",
+        (REPLAY, "    if crc != unsigned_word(data, at + 52):\n        return None\n", ""),
+    ),
+    mutant(
+        "crc-without-header",
+        "rot in a frame's header passes",
+        ("msgstore/records.py", "    crc = checksum(head, 0)\n    for chunk", "    crc = 0\n    for chunk"),
+        (REPLAY, ", checksum(data[at : at + 52], 0))\n", ", 0)\n"),
+    ),
+    mutant(
+        "rot-taken-for-a-torn-tail",
+        "one bad sector cuts the log, silently, with everything behind it",
+        (RECOVERY, "after = self._later_frame(image, pos, file, following, images)\n", "after = None\n"),
+    ),
+    mutant(
+        "failed-sync-tried-again",
+        "the second sync succeeds without what the first one lost",
+        (
+            STORE,
+            SYNC,
+            lines(
+                "    try:",
+                "        self._fs.sync(handle)",
+                "    except OSError:",
+                "        self._fs.sync(handle)",
+                "except OSError as error:",
+            ),
+        ),
+    ),
+    mutant(
+        "chain-not-checked",
+        "a segment that has lost its end is taken for a whole one",
+        (RECOVERY, "if frame is not None and frame.previous_crc != expected_crc:", "if False:"),
+        (RECOVERY, "return first is not None and first.previous_crc == expected_crc\n", "return first is not None\n"),
+    ),
+    mutant(
+        "checkpoint-before-the-log",
+        "the checkpoint knows messages that the log has lost",
+        (
+            LOG,
+            lines("if self.durable_lsn >= self.next_lsn:", "    self._release(job)"),
+            lines("if True:", "    self._release(job)"),
+        ),
+    ),
+    mutant(
+        "ack-counted-twice",
+        "a segment is removed with messages in it",
+        (
+            INDEX,
+            lines(FORGET, "    if page.live == 0:", indent=4),
+            lines("    for _ in range(2):", "    " + FORGET, "    if page.live == 0:", indent=4),
+        ),
+    ),
+    mutant(
+        "unlink-before-the-checkpoint",
+        "after a crash the last checkpoint misses a segment",
+        (
+            LOG,
+            lines(f"self._dead_at_checkpoint = {DEAD}"),
+            lines(
+                "self._dead_at_checkpoint = []",
+                f"dead = {DEAD}",
+                "for number in dead:",
+                "    self.segments.remove(number)",
+                "if dead:",
+                "    self.unlink_jobs.append(UnlinkJob(dead))",
+            ),
+        ),
+    ),
+    mutant(
+        "clean-whatever-follows",
+        "after a crash messages that were delivered are not flagged",
+        (RECOVERY, " and checkpoint.clean and found.frames == 0 and", " and checkpoint.clean and"),
+    ),
+    mutant(
+        "start-not-synced",
+        "the same, when the crash comes soon after a clean start",
+        (
+            LOG,
+            lines("self._epoch_time_ms = time_ms", "self.force()"),
+            lines("self._epoch_time_ms = time_ms", "self._forced = True"),
+        ),
+    ),
+    mutant(
+        "checkpoint-renamed-unsynced",
+        "an empty checkpoint: the broker does not start",
+        (STORE, lines("self._sync(handle, CHECKPOINT_TMP)", indent=12), ""),
+    ),
+    mutant(
+        "absent-page-taken-as-settled",
+        "what is acknowledged in a long backlog comes back, or more goes than was acknowledged",
+        (REPLAY, lines("if page is None or page.resident:", "    return"), lines("return")),
+        (
+            INDEX,
+            lines('assert page.resident, "an entry of an absent page is settled"'),
+            lines("if not page.resident:", "    return False"),
+        ),
+    ),
+    mutant(
+        "page-behind-the-copies",
+        "an index page points to where its messages were before compaction",
+        (LOG, PAGES, ""),
+        (LOG, COPIES, COPIES + PAGES),
+    ),
+    mutant(
+        "acks-behind-the-page",
+        "a segment counts references that nobody has, and stays",
+        (LOG, ACKS, ""),
+        (LOG, PAGES, PAGES + ACKS),
+    ),
+    mutant(
+        "requeue-with-a-new-number",
+        "what was given back and then acknowledged comes back",
+        (
+            "queues/queue.py",
+            "heappush(self._returned, (int(delivery.sequence_number), delivery.message))\n",
+            "heappush(self._returned, (int(self._backlog.skip_number()), delivery.message))\n",
+        ),
+    ),
+    mutant(
+        "short-write-ignored",
+        "the second half of a frame is missing",
+        ("msgstore/file_system.py", lines("pending = _behind(pending, written)"), lines("pending = ()")),
+    ),
+    mutant(
+        "recovered-and-not-synced",
+        "what a killed process had written, and the next one served, is gone after a power cut",
+        (RECOVERY, lines("self._files.sync_segments(replayed)"), ""),
+    ),
+    mutant(
+        "sealed-and-not-synced",
+        "the end of a segment is gone although the next one is there",
+        (STORE, lines("self._sync(handle, segment_path(self._number))"), ""),
+    ),
+    mutant(
+        "segment-named-before-its-header",
+        "a segment without a header: the log ends before it",
+        (STORE, lines("self._sync(file.handle, file.path)", indent=12), ""),
+    ),
+)
+
+
+def apply(change: Change, root: Path) -> None:
+    """Make the replacement in the copy at `root`; exit when it does not match exactly once."""
+    path = root / "warren" / change.path
+    text = path.read_text()
+    count = text.count(change.old)
+    if count != 1:
+        print(f"{change.path}: matches {count} times, not once:\n{change.old}")
+        sys.exit(2)
+    path.write_text(text.replace(change.old, change.new))
+
+
+def simulate(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run the simulation on the sources at `root`, interpreted."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
+    command += ["simulation/test_crashes.py", "simulation/test_compaction.py"]
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "WARREN_TEST_CRASH_STATES": STATES,
+    }
+    return subprocess.run(
+        command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def mutated_copy(root: Path, broken: Mutant | None) -> None:
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(SOURCES, root / "warren", ignore=ignored)
+    for change in broken.changes if broken is not None else ():
+        apply(change, root)
+
+
+def try_mutant(broken: Mutant | None) -> tuple[bool, str]:
+    """Return whether the simulation failed, and a line about how."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        mutated_copy(root, broken)
+        try:
+            result = simulate(root)
+        except subprocess.TimeoutExpired:
+            return True, "it does not come to an end"
+    if result.returncode not in (0, FAILED):
+        print(result.stdout[-2000:], result.stderr[-2000:])
+        sys.exit(2)
+    lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "/", "E "))]
+    return result.returncode == FAILED, lines[0] if lines else ""
+
+
+def main(names: list[str]) -> int:
+    chosen = [broken for broken in MUTANTS if not names or broken.name in names]
+    if len(chosen) != (len(names) or len(MUTANTS)):
+        print(f"the mutants are: {' '.join(broken.name for broken in MUTANTS)}")
+        return 2
+    for broken in chosen:
+        with tempfile.TemporaryDirectory() as directory:
+            mutated_copy(Path(directory), broken)
+    failed, line = try_mutant(None)
+    if failed:
+        print(f"the store fails unbroken: {line}")
+        return 2
+    survivors = 0
+    for broken in chosen:
+        start_s = time.monotonic()
+        found, line = try_mutant(broken)
+        survivors += not found
+        verdict = "found" if found else "SURVIVES"
+        print(f"{broken.name:32} {verdict:9} {time.monotonic() - start_s:5.0f} s  {broken.harm}", flush=True)
+        if found:
+            print(f"{'':32} {line.rpartition('/')[2][:160]}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} found")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,237 @@
+"""Short sequences of operations, each carried out to its end, for trying all of them.
+
+What breaks stores shows within a few operations, when the crash comes close to something that makes data durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from random import Random
+from typing import Final
+
+from simulation.crashes import Judge
+from simulation.machine import Machine, Shape, Violation
+from simulation.paper_queues import Messages
+from simulation.simulated_file_system import SimulatedFileSystem
+from warren.queues.backlog import SHORT_HEAD_MESSAGES
+
+SHAPE: Final = Shape(segment_bytes=1024, page_entries=4)
+LIMIT: Final = 16
+
+
+class Sequence:
+    """A broker that is led through letters of the alphabet. Crash states are judged during the last one."""
+
+    def __init__(self, judge: Judge, limit: int = LIMIT, fs: SimulatedFileSystem | None = None) -> None:
+        self.judge = judge
+        self.limit = limit
+        self.machine = Machine(fs or SimulatedFileSystem(), judge.messages, judge.shape)
+        self._random = Random(0)
+        self._restart(self.machine.fs, 0)
+
+    def run(self, letters: str, *, judged: int = 1) -> None:
+        """Do what the letters say; judge all crash states from the last `judged` of them on."""
+        self._random.seed(letters)
+        for at, letter in enumerate(letters):
+            if at == len(letters) - judged:
+                self.machine.on_crash_point = self._judge
+            LETTERS[letter](self)
+        if judged:
+            self._judge()
+        self.machine.on_crash_point = None
+        self.machine.check()
+        self.machine.check_replay()
+
+    def _judge(self) -> None:
+        self.judge.power_cuts(self.machine, self._random.getrandbits(32), self.limit)
+
+    def _restart(self, fs: SimulatedFileSystem, promised: int) -> None:
+        recovered = self.judge.judge(self.machine, self.judge.read(fs.kill9()), promised)
+        self.machine.fs = fs
+        self.machine.start(recovered)
+
+    # --- letters ----------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Have what has gathered written, and synced where that was asked for."""
+        self.machine.turn(lingered=True)
+        self.machine.commit()
+        self.machine.turn()
+
+    def publish(self) -> None:
+        self._in_queue("a", confirm=True)
+
+    def publish_unconfirmed(self) -> None:
+        self._in_queue("a", confirm=False)
+
+    def _in_queue(self, name: str, *, confirm: bool) -> None:
+        self.machine.declare(name)
+        self.machine.publish([name], confirm=confirm)
+        self._write()
+
+    def fan_out(self) -> None:
+        self._fan_out(60)
+
+    def big_fan_out(self) -> None:
+        self._fan_out(9000)
+
+    def _fan_out(self, body_bytes: int) -> None:
+        self.machine.declare("a")
+        self.machine.declare("b")
+        self.machine.publish(["a", "b"], body_bytes, confirm=True)
+        self._write()
+
+    def transient(self) -> None:
+        self.machine.declare("a")
+        self.machine.publish(["a"], persistent=False)
+        self._write()
+
+    def get(self) -> None:
+        for name in ("a", "b"):
+            if name in self.machine.queues and not self.machine.get(name):
+                self.machine.rest()
+                self.machine.get(name)
+
+    def ack(self) -> None:
+        for tag in self.machine.ledger.outstanding_tags()[:1]:
+            self.machine.ack(tag)
+        self._write()
+
+    def ack_all_for_sure(self) -> None:
+        for tag in self.machine.ledger.outstanding_tags()[-1:]:
+            self.machine.ack(tag, multiple=True)
+        self.machine.confirm()
+        self._write()
+
+    def requeue(self) -> None:
+        for tag in self.machine.ledger.outstanding_tags()[-1:]:
+            self.machine.requeue(tag)
+
+    def purge(self) -> None:
+        if "a" in self.machine.queues:
+            self.machine.purge("a")
+        self._write()
+
+    def delete(self) -> None:
+        if "a" in self.machine.queues:
+            self.machine.delete("a")
+        self._write()
+
+    def transaction(self) -> None:
+        self.machine.declare("a")
+        self.machine.declare("b")
+        self.machine.publish(["a"])
+        self.machine.publish(["b"], 300)
+        for tag in self.machine.ledger.outstanding_tags()[:1]:
+            self.machine.ack(tag)
+        self.machine.confirm()
+        self._write()
+
+    def checkpoint(self) -> None:
+        self.machine.log.want_checkpoint()
+        self.machine.rest()
+
+    def compact(self) -> None:
+        self.checkpoint()
+        while self.machine.compaction.step(urgent=True) and self.machine.rest():
+            pass
+        self.checkpoint()
+
+    def ack_while_compacting(self) -> None:
+        """Have the copies and an acknowledgement in one batch."""
+        self.checkpoint()
+        while self.machine.compaction.step(urgent=True):
+            self.machine.turn()
+            while self.machine.read() or self.machine.finish():
+                self.machine.turn()
+            if self.machine.failed:
+                return
+        self.ack()
+
+    def page_out(self) -> None:
+        """Publish more than the queue keeps in memory when that is short, transient messages as well."""
+        log = self.machine.log
+        log.memory_bytes = 0
+        log.under_pressure = True
+        self.machine.declare("a")
+        for n in range(SHORT_HEAD_MESSAGES + 4):
+            self.machine.publish(["a"], 0, persistent=n % 8 != 0)
+        self._write()
+        self.machine.queues["a"].page_out()
+        self._write()
+        self._write()
+
+    def stop_and_start(self) -> None:
+        self.machine.stop()
+        # After a failed sync the next process would read what is not on the disk.
+        if not self.machine.failed:
+            self._restart(self.machine.fs.kill9(), self.machine.written)
+
+    def kill_and_start(self) -> None:
+        self._restart(self.machine.fs.kill9(), self.machine.written)
+
+    def power_cut(self) -> None:
+        """Nothing that was not synced is left."""
+        states = list(self.machine.fs.crash_states(0, 2))
+        self._restart(states[-1], self.machine.durable)
+
+    def torn_power_cut(self) -> None:
+        """Something in between is left."""
+        states = list(self.machine.fs.crash_states(self._random.getrandbits(32), self.limit))
+        self._restart(self._random.choice(states), self.machine.durable)
+
+
+LETTERS: Final[dict[str, Callable[[Sequence], None]]] = {
+    "p": Sequence.publish,
+    "f": Sequence.fan_out,
+    "g": Sequence.get,
+    "k": Sequence.ack,
+    "K": Sequence.ack_all_for_sure,
+    "t": Sequence.transaction,
+    "c": Sequence.checkpoint,
+    "m": Sequence.compact,
+    "i": Sequence.kill_and_start,
+    "P": Sequence.power_cut,
+    # Those above are the small alphabet.
+    "A": Sequence.ack_while_compacting,
+    "s": Sequence.stop_and_start,
+    "u": Sequence.publish_unconfirmed,
+    "B": Sequence.big_fan_out,
+    "T": Sequence.transient,
+    "r": Sequence.requeue,
+    "x": Sequence.purge,
+    "d": Sequence.delete,
+    "o": Sequence.page_out,
+    "Q": Sequence.torn_power_cut,
+}
+SMALL: Final = "pfgkKtcmiP"
+# What sequences begin with: nothing; three segments, a checkpoint and a delivery under way; the same after a restart
+# that has written index pages.
+SETUPS: Final = ("", "pfptgpc", "ppppspppppg")
+
+
+def all_sequences(letters: str, longest: int) -> list[str]:
+    """Return every sequence of at most `longest` letters, those with the same beginning next to each other."""
+    found = ["".join(word) for length in range(1, longest + 1) for word in product(letters, repeat=length)]
+    return sorted(found)
+
+
+def try_sequences(sequences: list[str], setup: str, limit: int = LIMIT) -> int:
+    """Run each behind `setup`; return how many different crash states of the disk were recovered."""
+    states = 0
+    judge = Judge(Messages(), SHAPE)
+    beginning = ""
+    for letters in sequences:
+        if letters[:1] != beginning:
+            # What disks were seen helps with sequences that begin alike, and takes memory.
+            states += judge.states
+            judge = Judge(Messages(), SHAPE)
+            beginning = letters[:1]
+        # The messages are numbered alike in each run, and a number and a size make a message.
+        judge.messages = Messages()
+        try:
+            Sequence(judge, limit).run(setup + letters)
+        except AssertionError as error:
+            raise Violation(f"after {setup + letters!r}: {error}") from error
+    return states + judge.states

@@ -1,0 +1,41 @@
+"""Limits of the engine that are too large to be reached here, made small: only where it runs interpreted.
+
+The compiler writes constants into the code that uses them; there a small store does without these cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Final
+from unittest import mock
+
+from warren.msgstore import compaction, message_log
+from warren.queues import backlog
+
+# A gap must have room for a page, as in the broker.
+_LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
+    backlog: {
+        "SHORT_HEAD_MESSAGES": 4,
+        "GIVE_UP_MAX": 3,
+        "LOAD_MESSAGES_MAX": 3,
+        "LOAD_BYTES_MAX": 1000,
+        "SHORT_LOAD_BYTES_MAX": 300,
+        "LOAD_PAGES_MAX": 1,
+        "READ_GAP_BYTES": 64,
+        "HEAD_GAP_MAX": 8,
+    },
+    message_log: {"PLACES_MAX": 2, "DOOMED_PER_JOB": 1},
+    compaction: {"PIECE_BYTES": 512},
+}
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Have queues give up and load a few messages at a time, compaction copy and purges release a little."""
+    with ExitStack() as patches:
+        for module, limits in _LIMITS.items():
+            for name, limit in limits.items():
+                patches.enter_context(mock.patch.object(module, name, limit))
+        yield

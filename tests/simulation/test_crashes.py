@@ -1,0 +1,113 @@
+"""The whole store on a simulated disk: crashes everywhere, errors at every call, rot, and what comes back.
+
+The invariants (I1 to I11) are in `simulation.crashes`. A crash state is a disk that differs from all others of its test
+and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is how many there are at least, all together;
+each test has its share. Everything follows from the seed, which is printed; in long runs it is another one each time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from random import Random
+from typing import Final
+
+import pytest
+
+from simulation.disk_faults import CHANGES, Rot, try_fault
+from simulation.sequences import LETTERS, SETUPS, SMALL, all_sequences, try_sequences
+from simulation.simulated_file_system import Fault
+from simulation.small_limits import small_limits
+from simulation.workloads import Life
+
+STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "150000"))
+SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
+# Of these the sequences are a fixed number, and random lives the rest; those of errors come on top.
+SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
+GROUPS: Final = 8
+STEPS: Final = 40
+FLIPS: Final = max(5000, STATES // 30)
+# At 500 crash states a second, interpreted on a slow host.
+pytestmark = pytest.mark.timeout(120 + STATES // 500)
+
+
+def test_every_sequence_of_three_operations_survives_every_crash() -> None:
+    """All letters on an empty store; I1 to I7, at every change of the disk in the last operation."""
+    longest = 3 if STATES >= 100_000 else 2
+    letters = "".join(LETTERS)
+    states = try_sequences(all_sequences(letters, longest), SETUPS[0])
+    for setup in SETUPS[1:]:
+        states += try_sequences(all_sequences(letters if STATES >= 1_000_000 else SMALL, longest), setup)
+        states += try_sequences(all_sequences(letters, 2), setup)
+    print(f"{states} crash states")
+    assert states >= SEQUENCE_STATES
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_lives_survive_crashes_anywhere(group: int) -> None:
+    """Also during recovery, and during the recovery after that; I1 to I7."""
+    wanted = (STATES - SEQUENCE_STATES + GROUPS - 1) // GROUPS
+    states = crashes = 0
+    seed = SEED * 1_000_000 + group * 100_000
+    first = seed
+    with small_limits():
+        while states < wanted:
+            life = Life(seed)
+            try:
+                life.run(STEPS)
+            except AssertionError:
+                print(f"seed {seed}, after {' '.join(life.trace)}")
+                raise
+            states += life.judge.states
+            crashes += life.crashes
+            seed += 1
+    print(f"seeds {first} to {seed - 1}: {states} crash states, {crashes} crashes lived through")
+
+
+def random_letters(seed: int, length: int) -> str:
+    return "".join(Random(seed).choice("pffgkKtcmipsuABTrxdo") for _ in range(length))
+
+
+FAULTS: Final = [
+    *((Fault.EIO, operation) for operation in CHANGES),
+    *((Fault.ENOSPC, operation) for operation in ("create", "write", "truncate", "rename", "mkdir")),
+    (Fault.SHORT_WRITE, "write"),
+    (Fault.FAILED_SYNC, "sync"),
+]
+
+
+@pytest.mark.parametrize(("fault", "operation"), FAULTS, ids=lambda value: getattr(value, "name", value))
+def test_one_error_at_any_call_loses_nothing_that_was_promised(fault: Fault, operation: str) -> None:
+    """20 sequences, every call of each. No space: the broker goes on. Anything else: it stops; I1 to I7, I11."""
+    states = runs = stops = 0
+    for number in range(20 * max(1, STATES // 1_000_000)):
+        letters = random_letters(SEED * 1000 + number, 7)
+        nth_call = 1
+        while True:
+            outcome = try_fault(letters, fault, operation, nth_call, limit=4)
+            states += outcome.states
+            if not outcome.hit:
+                break
+            runs += 1
+            stops += outcome.stopped
+            nth_call += 1
+    print(f"{runs} errors in {operation}, {stops} stops, {states} crash states")
+    assert runs >= 20
+    if fault in (Fault.ENOSPC, Fault.SHORT_WRITE):
+        assert stops == 0, "the broker stopped although there was only no space"
+    elif operation in ("sync", "sync_directory", "write"):
+        assert stops == runs, "the broker went on after an error of the disk"
+
+
+def test_rot_is_reported_and_never_served() -> None:
+    """I9: bits and sectors of what was synced, and a broker that lives on with it."""
+    random = Random(SEED)
+    flips = reported = 0
+    while flips < FLIPS:
+        rot = Rot(random_letters(random.randrange(1 << 30), random.randint(1, 12)))
+        for _ in range(50):
+            rot.spoil(random)
+            flips += 1
+        reported += rot.reported
+    print(f"seed {SEED}: {flips} places spoiled, {reported} of them reported")
+    assert reported > flips // 3

@@ -1,0 +1,298 @@
+"""Random lives of a small broker under one seed, with crashes anywhere.
+
+Each seed has its own mixture of operations, so that some do little but publish and compact, and others page, purge and
+restart. Crash states are judged at every `explore_every`-th change of the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from simulation.crashes import Judge
+from simulation.machine import Machine, Shape
+from simulation.paper_queues import Messages
+from simulation.simulated_file_system import SimulatedFileSystem
+from warren.queues.backlog import SHORT_HEAD_MESSAGES
+
+_SHAPES = (Shape(1024, 4), Shape(4096, 4), Shape(4096, 8, 1 << 13), Shape(2048, 4, 1 << 12, 1 << 10))
+_NAMES = ("a", "b", "c", "t")
+TRANSIENT = "t"
+
+
+class PowerCut(BaseException):
+    """Passes through everything, as a power cut does."""
+
+
+class Life:
+    """A broker that lives through `seed`."""
+
+    def __init__(self, seed: int, *, limit: int = 4, explore_every: int = 1, shape: Shape | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.shape = shape or self.random.choice(_SHAPES)
+        self.messages = Messages()
+        self.judge = Judge(self.messages, self.shape)
+        self.machine = Machine(SimulatedFileSystem(), self.messages, self.shape)
+        self.limit = limit
+        self.explore_every = explore_every
+        self.changes = 0
+        self.crashes = 0
+        self.sudden = self.random.choice((0.0, 0.0, 0.005, 0.02))  # how likely a change of the disk is the last
+        self.trace: list[str] = []
+        self.machine.on_crash_point = self._change
+        operations: list[tuple[Callable[[], object], float]] = [
+            (self._publish, 6),
+            (self._burst, 0.4),
+            (self._get, 4),
+            (self._ack, 4),
+            (self._requeue, 1),
+            (self._purge, 0.4),
+            (self._delete, 0.3),
+            (self._declare, 0.8),
+            (self._transaction, 1),
+            (self._consume, 0.5),
+            (self._cancel, 0.3),
+            (self._rest, 1),
+            (self._checkpoint, 1),
+            (self._compact, 2),
+            (self._pressure, 0.5),
+            (self._spare, 0.5),
+            (self._fill, 0.5),
+            (self._stop, 0.2),
+            (self._kill, 0.2),
+            (self._cut, 0.2),
+        ]
+        # Some operations are frequent in this life, some rare, some do not come at all.
+        self._operations = [operation for operation, _ in operations]
+        self._weights = [weight * self.random.choice((0, 0.3, 1, 1, 1, 3)) for _, weight in operations]
+        # How far the turns, the committer, the reader and the loop keep up with what clients do.
+        self._paces = [
+            (operation, self.random.choice((0.3, 0.7, 1.0)))
+            for operation in (self._turn, self._commit, self._read, self._finish)
+        ]
+
+    def run(self, steps: int) -> None:
+        """Live for so many operations; the last of them is a full drain."""
+        self._restart(self.machine.fs, 0)
+        for _ in range(steps):
+            (operation,) = self.random.choices(self._operations, self._weights)
+            self.trace.append(operation.__name__)
+            self._surviving(operation)
+            for progress, pace in self._paces:
+                if self.random.random() < pace:
+                    self._surviving(progress)
+            if self.machine.failed:
+                self._cut()
+            self.machine.check()
+            if self.random.random() < 0.1:
+                self.machine.check_replay()
+        self._surviving(self._drain_at_rest)
+
+    def _surviving(self, operation: Callable[[], object]) -> None:
+        try:
+            operation()
+        except PowerCut:
+            self.trace.append("power cut")
+            self._cut()
+
+    # --- crashes ----------------------------------------------------------------------------------------------------
+
+    def _change(self) -> None:
+        self.changes += 1
+        if self.changes % self.explore_every == 0:
+            self.judge.power_cuts(self.machine, self.random.getrandbits(32), self.limit)
+        if self.random.random() < self.sudden:
+            raise PowerCut
+
+    def _restart(self, fs: SimulatedFileSystem, promised: int) -> None:
+        while True:
+            found = self.judge.read(fs.kill9())
+            recovered = self.judge.judge(self.machine, found, promised)
+            self.machine.fs = fs
+            fs.capacity = None
+            try:
+                self.machine.start(recovered)
+                return
+            except PowerCut:
+                fs = self._any_crash_state()
+                promised = self.machine.durable
+
+    def _any_crash_state(self) -> SimulatedFileSystem:
+        self.crashes += 1
+        return self.random.choice(list(self.machine.fs.crash_states(self.random.getrandbits(32), self.limit)))
+
+    def _cut(self) -> None:
+        self._restart(self._any_crash_state(), self.machine.durable)
+
+    def _kill(self) -> None:
+        self._restart(self.machine.fs.kill9(), self.machine.written)
+
+    def _stop(self) -> None:
+        self.machine.stop()
+        if not self.machine.failed:
+            self._kill()
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        names = list(self.machine.queues)
+        return self.random.sample(names, self.random.randint(1, len(names))) if names else []
+
+    def _name(self) -> str | None:
+        names = list(self.machine.queues)
+        return self.random.choice(names) if names else None
+
+    def _tag(self) -> int | None:
+        tags = self.machine.ledger.outstanding_tags()
+        return self.random.choice(tags[:1] + tags) if tags else None
+
+    def _declare(self) -> None:
+        name = self.random.choice(_NAMES)
+        self.machine.declare(name, durable=name != TRANSIENT)
+
+    def _delete(self) -> None:
+        name = self._name()
+        if name is not None:
+            self.machine.delete(name)
+
+    def _publish(self) -> None:
+        names = self._names()
+        if not names:
+            self._declare()
+            names = self._names()
+        body_bytes = self.random.choice((0, 20, 20, 40, 40, 40, 100, 300, 300, 9000))
+        persistent = self.random.random() < 0.85
+        self.machine.publish(names, body_bytes, persistent=persistent, confirm=self.random.random() < 0.4)
+
+    def _burst(self) -> None:
+        """Publish more than a queue keeps in memory when that is short."""
+        name = self._name()
+        persistent = self.random.random() < 0.7
+        self.machine.log.memory_bytes = self.random.choice((0, self.shape.memory_bytes))
+        if name is not None:
+            for _ in range(SHORT_HEAD_MESSAGES + self.random.choice((3, 20))):
+                self.machine.publish([name], 10, persistent=persistent)
+
+    def _get(self) -> None:
+        name = self._name()
+        if name is not None and name not in self.machine.consumers:
+            no_ack = self.random.random() < 0.15
+            for _ in range(self.random.choice((1, 1, 2, 5, 40))):
+                if not self.machine.get(name, no_ack=no_ack):
+                    break
+
+    def _ack(self) -> None:
+        tag = self._tag()
+        if tag is not None:
+            if self.random.random() < 0.1:
+                self.machine.reject(tag)
+            else:
+                self.machine.ack(tag, multiple=self.random.random() < 0.3)
+            if self.random.random() < 0.2:
+                self.machine.confirm()
+
+    def _requeue(self) -> None:
+        tag = self._tag()
+        if tag is not None:
+            self.machine.requeue(tag)
+
+    def _purge(self) -> None:
+        name = self._name()
+        if name is not None:
+            self.machine.purge(name)
+
+    def _transaction(self) -> None:
+        for _ in range(self.random.randint(1, 3)):
+            if self.machine.queues:
+                self.machine.publish(self._names(), 60)
+        for _ in range(self.random.randint(0, 2)):
+            tag = self._tag()
+            if tag is not None:
+                self.machine.ack(tag)
+        self.machine.confirm()
+
+    def _consume(self) -> None:
+        name = self._name()
+        if name is not None:
+            self.machine.consume(name, self.random.choice((0, 1, 3)))
+
+    def _cancel(self) -> None:
+        if self.machine.consumers:
+            self.machine.cancel(self.random.choice(list(self.machine.consumers)))
+
+    def _turn(self) -> None:
+        self.machine.turn(lingered=self.random.random() < 0.5)
+
+    def _commit(self) -> None:
+        self.machine.commit()
+
+    def _read(self) -> None:
+        self.machine.read()
+
+    def _finish(self) -> None:
+        self.machine.finish()
+
+    def _rest(self) -> None:
+        self.machine.rest()
+
+    def _checkpoint(self) -> None:
+        self.machine.log.want_checkpoint()
+
+    def _compact(self) -> None:
+        urgent = self.random.random() < 0.7
+        for _ in range(self.random.choice((1, 1, 4))):
+            if not self.machine.compaction.step(urgent=urgent):
+                self.machine.log.want_checkpoint()
+            self._turn()
+            self._commit()
+            self._read()
+            self._finish()
+
+    def _pressure(self) -> None:
+        log = self.machine.log
+        log.under_pressure = not log.under_pressure
+        log.memory_bytes = 1 << 10 if log.under_pressure else self.shape.memory_bytes
+        name = self._name()
+        if log.under_pressure and name is not None:
+            self.machine.queues[name].page_out()
+
+    def _spare(self) -> None:
+        self.machine.spare()
+
+    def _fill(self) -> None:
+        """Leave the disk little or no room, or give it back."""
+        fs = self.machine.fs
+        used = sum(len(data) for data in fs.contents().values())
+        fs.capacity = used + self.random.choice((0, 100, 2000, 5000)) if fs.capacity is None else None
+
+    def _drain_at_rest(self) -> None:
+        """I6: after everything is acknowledged the disk is as good as empty."""
+        machine = self.machine
+        machine.fs.capacity = None
+        machine.on_crash_point = None
+        for name in list(machine.consumers):
+            machine.cancel(name)
+        if not machine.rest():
+            return
+        for tag in machine.ledger.outstanding_tags():
+            machine.requeue(tag)
+        for name in machine.queues:
+            while machine.paper.queues[name].ready:
+                if not machine.get(name, no_ack=True):
+                    machine.rest()
+        machine.delete_orphans()
+        machine.rest()
+        machine.check()
+        for _ in range(3):
+            machine.log.want_checkpoint()
+            machine.rest()
+            while machine.compaction.step(urgent=True) and machine.rest():
+                pass
+        machine.log.want_checkpoint()
+        machine.rest()
+        machine.check()
+        assert machine.paper.stored() == {}
+        files = [path for path in machine.fs.contents() if path.startswith("log/00")]
+        assert len(files) <= 2, f"everything is acknowledged, and these are left: {files}"
+        assert machine.log.resident_bytes == 0

@@ -1,0 +1,641 @@
+"""The threads of the message store with files that do what the test says; the log is the real one.
+
+The numbers in parentheses are the invariants in the header of ``warren/server/message_store.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from warren.msgstore.checkpoint import CLEAN, snapshot
+from warren.msgstore.checksum import checksum_function, default_algorithm
+from warren.msgstore.errors import StoreFailedError, StoreFullError
+from warren.msgstore.jobs import CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.message import Envelope, Message
+from warren.msgstore.message_log import LINGER_S, Damage, MessageLog
+from warren.msgstore.store import ReadProblem
+from warren.server import message_store
+from warren.server.message_store import IDLE_CHECKPOINT_EVERY_S, MessageStoreService
+from warren.server.settings import StoreSettings
+
+# A content header frame of an empty body: type, channel, size, class, weight, body size, flags, end.
+CONTENT = b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + bytes(8) + b"\x00\x00\xce"
+GIB = 1 << 30
+
+
+class FakeFiles:
+    """Keeps a diary. `refusals`: how often each kind of call finds no space; `broken`: what fails."""
+
+    def __init__(self) -> None:
+        self.diary: list[str] = []
+        self.refusals: dict[str, int] = {}
+        self.broken = ""
+        self.defect = ""
+        self.commit_gate = threading.Event()
+        self.commit_gate.set()
+        self.committing = threading.Event()
+        self.read_gate = threading.Event()
+        self.read_gate.set()
+        self.free = 100 * GIB
+        self.free_error: OSError | None = None
+        self.problems: list[ReadProblem] = []
+        self.checkpoints: list[bytes] = []
+        self.times: list[int] = []
+
+    def _do(self, kind: str, what: str) -> None:
+        if self.refusals.get(kind, 0):
+            self.refusals[kind] -= 1
+            self.diary.append(f"{kind} refused")
+            raise StoreFullError(f"{kind}: No space left on device")
+        if self.broken == kind:
+            raise StoreFailedError(f"{kind}: Input/output error")
+        assert self.defect != kind, "our own fault"
+        self.diary.append(f"{kind} {what}".rstrip())
+
+    def commit(self, job: CommitJob, time_ms: int) -> None:
+        self.committing.set()
+        self.commit_gate.wait()
+        self.times.append(time_ms)
+        self._do("commit", f"{job.batch}{' sync' if job.sync else ''}")
+        job.crc = int(job.batch)
+
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
+        self.read_gate.wait()
+        self._do("read", str(ranges[0][0]))
+        return [bytes(length) for _, length in ranges]
+
+    def take_read_problems(self) -> list[ReadProblem]:
+        taken, self.problems = self.problems, []
+        return taken
+
+    def write_checkpoint(self, content: bytes) -> None:
+        self._do("checkpoint", "clean" if content[13] & CLEAN else "")
+        self.checkpoints.append(content)
+
+    def release(self, numbers: list[int]) -> None:
+        self._do("release", str(numbers))
+
+    def unlink(self, numbers: list[int]) -> None:
+        self._do("unlink", str(numbers))
+
+    def prepare_spare(self, size: int) -> None:
+        self._do("spare", str(size))
+
+    def quarantine(self, number: int) -> None:
+        self._do("quarantine", str(number))
+
+    def free_bytes(self) -> int:
+        if self.free_error is not None:
+            raise self.free_error
+        return self.free
+
+    def close(self) -> None:
+        self.diary.append("close")
+
+
+class FakeEngine:
+    """A broker that is only a message log, and remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.log = MessageLog(checksum_function(default_algorithm()), 64 << 10)
+        self.log.take_checkpoint = lambda: snapshot(self.log)
+        self.told: list[str] = []
+        self.alarms: list[tuple[str, bool]] = []
+
+    def stored(self, job: CommitJob) -> None:
+        self.told.append(f"stored {job.batch}")
+        self.log.committed(job)
+
+    def loaded(self, job: ReadJob) -> None:
+        self.told.append(f"loaded {job.ranges[0][0]}: {sum(map(len, job.data))} bytes")
+
+    def set_alarm(self, resource: str, short: bool) -> None:
+        if not self.alarms or self.alarms[-1] != (resource, short):
+            self.alarms.append((resource, short))
+
+    def turn(self) -> None:
+        self.log.close_if_due()
+
+
+class Fixture:
+    """A service with a reactor that only turns when it is woken."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.files = FakeFiles()
+        self.engine = FakeEngine()
+        self.log = self.engine.log
+        self.failures = 0
+        self.poll_s = 0.002
+        self.abandoned = threading.Event()
+        self.wakes: set[str] = set()
+        self.token: trio.lowlevel.TrioToken | None = None
+        self.service = MessageStoreService(
+            self.files, self.engine, settings, self._wake, self.settle, self._failed, self.abandoned.set, lambda: 42
+        )
+        self._index = self.log.new_index(1, "/", "q", False)
+        self._number = 0
+
+    def _wake(self) -> None:
+        self.wakes.add(threading.current_thread().name)
+        assert self.token is not None
+        self.token.run_sync_soon(self.turn)
+
+    def turn(self) -> None:
+        self.service.completed()
+        self.settle()
+
+    def settle(self) -> None:
+        self.engine.turn()
+        self.service.dispatch()
+
+    def _failed(self) -> None:
+        self.failures += 1
+
+    def publish(self, *, force: bool = True) -> None:
+        """Put a message into the open batch; `force`: to be closed and synced at once."""
+        message = Message(Envelope("", "q"), CONTENT, 1, 0, 0, True)
+        self.log.add(self._index, message, self._number)
+        self._number += 1
+        if force:
+            self.log.force()
+        self.settle()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await trio.sleep(self.poll_s)
+
+    async def until_written(self) -> None:
+        await self.until(self.log.is_idle)
+
+
+def run(
+    test: Callable[[Fixture], Awaitable[None]],
+    settings: StoreSettings | None = None,
+    *,
+    tasks: bool = False,
+) -> Fixture:
+    """Run `test`: with the service's tasks on a clock that jumps over every wait, or without and in real time."""
+    if settings is None:
+        settings = StoreSettings(scrub_bytes_per_s=0)
+    fixture = Fixture(settings)
+    if tasks:
+        fixture.poll_s = 0.05
+
+    async def main() -> None:
+        fixture.token = trio.lowlevel.current_trio_token()
+        fixture.service.start()
+        async with trio.open_nursery() as nursery:
+            if tasks:
+                nursery.start_soon(fixture.service.run)
+            try:
+                await test(fixture)
+            finally:
+                fixture.service.end()
+                fixture.files.commit_gate.set()
+                fixture.files.read_gate.set()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005) if tasks else None)
+    return fixture
+
+
+# Work
+
+
+def test_batches_are_committed_in_order_and_reported_on_the_loop_only() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.commit_gate.clear()
+        f.publish()
+        f.publish()
+        f.publish()
+        assert f.engine.told == []
+        f.files.commit_gate.set()
+        await f.until_written()
+        assert f.files.diary == ["commit 1 sync", "commit 2 sync"], "what gathers during a commit is one batch"
+        assert f.engine.told == ["stored 1", "stored 2"]
+        assert f.wakes == {"committer"}
+        assert f.files.times == [42, 42]
+
+    run(test)
+
+
+def test_a_segment_is_removed_behind_the_reads_that_were_asked_for_before_and_ahead_of_the_next_checkpoint() -> None:
+    """(1)"""
+
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.files.diary.clear()
+        f.files.read_gate.clear()
+        for lsn in (64, 128):
+            f.log.read_jobs.append(ReadJob([(lsn, 8), (lsn + 8, 1)]))
+            f.settle()
+        f.log.unlink_jobs.append(UnlinkJob([1, 2]))
+        f.settle()
+        f.log.want_checkpoint()
+        f.log.read_jobs.append(ReadJob([(256, 8)]))
+        f.settle()
+        f.files.read_gate.set()
+        await f.until(lambda: f.log.checkpoint_lsn > 0 and len(f.engine.told) == 4)
+        reader = [entry for entry in f.files.diary if entry.startswith(("read", "release"))]
+        assert reader == ["read 64", "read 128", "release [1, 2]", "read 256"]
+        housekeeper = [entry for entry in f.files.diary if entry not in reader]
+        assert housekeeper == ["unlink [1, 2]", "checkpoint"]
+        assert f.engine.told[1:] == ["loaded 64: 9 bytes", "loaded 128: 9 bytes", "loaded 256: 8 bytes"]
+        assert f.wakes == {"committer", "reader", "housekeeper"}
+
+    run(test)
+
+
+def test_a_checkpoint_is_written_whole_and_reported() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        f.log.want_checkpoint()
+        f.settle()
+        await f.until(lambda: f.log.checkpoint_lsn > 0)
+        assert f.log.checkpoint_lsn == f.log.next_lsn
+        content = f.files.checkpoints[0]
+        assert int.from_bytes(content[40:44], "big") == f.log.last_crc, "of the frame before"
+        assert f.log.checksum(content[:-4], 0) == int.from_bytes(content[-4:], "big")
+
+    run(test)
+
+
+def test_the_next_segment_is_made_when_half_of_this_one_is_written() -> None:
+    async def test(f: Fixture) -> None:
+        spares = 0
+        while spares == 0:
+            f.publish()
+            await f.until_written()
+            await f.until(lambda: not f.log.in_flight)
+            spares = sum(entry.startswith("spare") for entry in f.files.diary)
+        assert f.log.next_lsn > f.log.segment_bytes // 2
+        assert f.log.next_lsn < f.log.segment_bytes * 3 // 4
+        for _ in range(20):
+            f.publish()
+            await f.until_written()
+        assert f.files.diary.count("spare 65536") == 1
+
+    run(test)
+
+
+def test_damages_are_logged_and_their_segment_is_copied_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        for number in range(2):
+            f.log.damages.append(Damage(100, 1, "/", "q", number))
+            f.log.damages.append(Damage(200, 1, "", "", -1))
+            f.files.problems.append(ReadProblem(1, 100, "Input/output error"))
+            f.log.read_jobs.append(ReadJob([(64, 8)]))
+            f.settle()
+            await f.until(lambda number=number: len(f.engine.told) == 2 + number)  # type: ignore[misc]
+        await f.until(lambda: any(entry.startswith("quarantine") for entry in f.files.diary))
+        assert f.files.diary.count("quarantine 1") == 1
+
+    run(test)
+    said = [record.getMessage() for record in caplog.records]
+    assert sorted(said) == [
+        "the message log cannot be read",
+        "the message log cannot be read",
+        "the message log is damaged on disk",
+        "the message log is damaged on disk",
+        "what a queue had on disk is damaged and not served",
+        "what a queue had on disk is damaged and not served",
+    ]
+
+
+# No space
+
+
+def test_a_commit_without_space_is_repeated_while_everything_else_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(3)"""
+    monkeypatch.setattr(message_store, "RETRY_S", 0.01)
+
+    async def test(f: Fixture) -> None:
+        f.files.refusals["commit"] = 1_000_000
+        f.publish()
+        await f.until(lambda: f.files.diary.count("commit refused") > 2)
+        assert f.engine.alarms == [("disk", True)]
+        assert f.service.trouble() == "the disk of the message store is full"
+        assert f.engine.told == []
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.settle()
+        await f.until(lambda: f.engine.told == ["loaded 64: 8 bytes"])
+        f.files.refusals["commit"] = 0
+        await f.until_written()
+        assert f.engine.told[1:] == ["stored 1"]
+        assert f.engine.alarms == [("disk", True), ("disk", False)]
+        assert f.service.trouble() == ""
+        assert f.failures == 0
+
+    with caplog.at_level(logging.INFO, logger="warren"):
+        run(test)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no space for the message store, publishers wait",
+        "the message store has space again",
+    ]
+
+
+def test_a_checkpoint_without_space_is_repeated_and_holds_up_no_read() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.files.refusals["checkpoint"] = 3
+        f.log.want_checkpoint()
+        f.settle()
+        await f.until(lambda: "checkpoint refused" in f.files.diary)
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.settle()
+        await f.until(lambda: "loaded 64: 8 bytes" in f.engine.told)
+        await f.until(lambda: f.log.checkpoint_lsn > 0)
+        assert f.engine.alarms == [("disk", True), ("disk", False)]
+        assert f.files.diary.index("read 64") < f.files.diary.index("checkpoint")
+
+    run(test, tasks=True)
+
+
+def test_without_space_for_the_next_segment_publishers_wait_and_what_is_dead_goes() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.refusals["spare"] = 2
+        while "spare refused" not in f.files.diary:
+            f.publish()
+            await f.until_written()
+        await f.until(lambda: len(f.engine.alarms) == 2)
+        assert f.engine.alarms == [("disk", True), ("disk", False)]
+        assert "checkpoint" in f.files.diary
+        assert f.files.diary.index("checkpoint") < f.files.diary.index("spare 65536")
+
+    run(test, tasks=True)
+
+
+def test_a_read_that_met_a_shortage_is_not_overtaken() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.refusals["read"] = 2
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.log.unlink_jobs.append(UnlinkJob([1]))
+        f.settle()
+        await f.until(lambda: "unlink [1]" in f.files.diary)
+        assert f.files.diary == ["read refused", "read refused", "read 64", "release [1]", "unlink [1]"]
+        await f.until(lambda: f.engine.alarms[-1:] == [("disk", False)])
+
+    run(test)
+
+
+# Failure
+
+
+@pytest.mark.parametrize("kind", ["commit", "read", "checkpoint"])
+def test_after_a_failure_nothing_is_stored_and_the_process_is_to_stop(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """(4)"""
+
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.files.broken = kind
+        f.log.want_checkpoint()
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.publish()
+        await f.until(lambda: f.failures == 1)
+        told = list(f.engine.told)
+        f.publish()
+        await trio.sleep(0.1)
+        assert f.engine.told == told
+        assert f.failures == 1
+        assert f.service.trouble() == "the message store has failed"
+        assert f.service.failed == f"{kind}: Input/output error"
+        if kind == "commit":
+            assert told[0] == "stored 1" and "stored 2" not in told
+
+    fixture = run(test)
+    assert [record.getMessage() for record in caplog.records] == ["the message store has failed, the broker stops"]
+    assert not fixture.abandoned.is_set()
+
+
+def test_a_process_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(4): something hangs on the disk that failed."""
+    monkeypatch.setattr(message_store, "GRACE_S", 0.01)
+
+    async def test(f: Fixture) -> None:
+        f.files.broken = "commit"
+        f.publish()
+        await trio.to_thread.run_sync(f.abandoned.wait)
+
+    run(test)
+
+
+def test_our_own_fault_in_a_thread_is_a_failure_with_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(f: Fixture) -> None:
+        f.files.defect = "commit"
+        f.publish()
+        await f.until(lambda: f.failures == 1)
+        assert "our own fault" in f.service.failed
+
+    run(test)
+    [record] = caplog.records
+    assert record.exc_info is not None
+
+
+# Time
+
+
+def test_a_batch_that_nobody_waits_for_is_written_soon_and_synced_within_a_second() -> None:
+    """(5)"""
+
+    async def test(f: Fixture) -> None:
+        start = trio.current_time()
+        f.publish(force=False)
+        await trio.sleep(LINGER_S / 2)
+        assert f.files.diary == []
+        await f.until(lambda: f.log.written_lsn > 0)
+        assert f.files.diary == ["commit 1"]
+        assert trio.current_time() - start < LINGER_S + 0.5
+        await f.until(lambda: f.log.durable_lsn == f.log.next_lsn)
+        assert f.files.diary == ["commit 1", "commit 2 sync"]
+        assert trio.current_time() - start < LINGER_S + 1.5
+
+    run(test, tasks=True)
+
+
+def test_a_batch_that_was_opened_during_a_commit_is_written_after_it() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.commit_gate.clear()
+        f.publish()
+        f.publish(force=False)
+        await trio.sleep(10 * LINGER_S)
+        assert f.engine.told == []
+        f.files.commit_gate.set()
+        await f.until_written()
+        assert f.files.diary[:2] == ["commit 1 sync", "commit 2"]
+
+    run(test, tasks=True)
+
+
+def test_a_checkpoint_is_taken_when_it_is_quiet_and_only_when_something_was_written() -> None:
+    async def test(f: Fixture) -> None:
+        await trio.sleep(3 * IDLE_CHECKPOINT_EVERY_S)
+        assert f.files.diary == []
+        for _ in range(20):
+            f.publish()
+            await trio.sleep(0.9)
+        assert f.files.checkpoints == [], "it was not quiet"
+        await trio.sleep(10 * IDLE_CHECKPOINT_EVERY_S)
+        assert len(f.files.checkpoints) == 1
+        assert f.log.checkpoint_lsn == f.log.next_lsn
+        for _ in range(5):
+            f.publish()
+            await trio.sleep(2)
+        assert len(f.files.checkpoints) <= 4, "not after each pause"
+
+    run(test, tasks=True)
+
+
+def test_publishers_wait_below_the_minimum_of_free_disk_and_go_on_well_above_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(f: Fixture) -> None:
+        await trio.sleep(2)
+        assert f.engine.alarms == []
+        f.files.free = GIB - 1
+        await trio.sleep(2)
+        assert f.engine.alarms == [("disk", True)]
+        assert f.service.trouble() == ""
+        f.files.free = GIB + GIB // 2 - 1
+        await trio.sleep(5)
+        f.files.free_error = OSError(5, "Input/output error")
+        await trio.sleep(5)
+        assert f.engine.alarms == [("disk", True)], "no flapping, and what is not known changes nothing"
+        f.files.free_error = None
+        f.files.free = GIB + GIB // 2
+        await trio.sleep(2)
+        assert f.engine.alarms == [("disk", True), ("disk", False)]
+
+    run(test, StoreSettings(scrub_bytes_per_s=0, disk_free_min_bytes=GIB), tasks=True)
+    assert [record.getMessage() for record in caplog.records] == [
+        "free disk below the minimum",
+        "the free space of the disk is not known",
+    ]
+
+
+def test_the_nearer_the_minimum_the_more_often_the_disk_is_looked_at() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.free = GIB + 1
+        await trio.sleep(1.5)
+        f.files.free = GIB - 1
+        await trio.sleep(0.1)
+        assert f.engine.alarms == [("disk", True)]
+
+    run(test, StoreSettings(scrub_bytes_per_s=0, disk_free_min_bytes=GIB), tasks=True)
+
+
+# Waiting and the end
+
+
+def test_deleted_waits_until_everything_is_durable() -> None:
+    async def test(f: Fixture) -> None:
+        await f.service.deleted()
+        assert f.files.diary == []
+        f.publish(force=False)
+        await f.service.deleted()
+        assert f.files.diary == ["commit 1 sync"]
+        assert f.log.durable_lsn == f.log.next_lsn
+        f.files.commit_gate.clear()
+        f.publish(force=False)
+        f.log.close_if_due(lingered=True)
+        f.settle()
+        with trio.move_on_after(0.1):
+            await f.service.deleted()
+            raise AssertionError("it is not written")
+        f.files.commit_gate.set()
+        await f.service.deleted()
+        assert f.files.diary == ["commit 1 sync", "commit 2", "commit 3 sync"]
+
+    run(test)
+
+
+def test_a_clean_stop_ends_with_a_clean_checkpoint_and_closed_files() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        f.log.want_checkpoint()
+        f.publish(force=False)
+        assert await f.service.stop(trio.current_time() + 60)
+        assert f.files.diary[-2:] == ["checkpoint clean", "close"]
+        assert f.files.diary.count("checkpoint clean") == 1
+        assert f.log.durable_lsn == f.log.next_lsn == f.log.checkpoint_lsn
+        names = {thread.name for thread in threading.enumerate()}
+        assert not names & {"committer", "reader"}
+
+    run(test, tasks=True)
+
+
+def test_a_stop_with_nothing_to_write_ends_with_a_clean_checkpoint_too() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        f.log.want_checkpoint()
+        await f.until(lambda: f.log.checkpoint_lsn > 0 and f.log.is_idle())
+        assert await f.service.stop(trio.current_time() + 60)
+        assert f.files.diary[-2:] == ["checkpoint clean", "close"]
+
+    run(test, tasks=True)
+
+
+def test_a_stop_gives_up_at_its_deadline() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.commit_gate.clear()
+        f.publish()
+        assert not await f.service.stop(trio.current_time() + 1)
+        assert "close" not in f.files.diary
+
+    run(test, tasks=True)
+
+
+def test_a_stop_without_space_gives_up_too_and_the_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_store, "RETRY_S", 0.01)
+
+    async def test(f: Fixture) -> None:
+        f.files.refusals["commit"] = 1_000_000
+        f.publish()
+        assert not await f.service.stop(trio.current_time() + 1)
+        f.service.end()
+        await f.until(lambda: "committer" not in {thread.name for thread in threading.enumerate()})
+        assert f.failures == 0
+
+    run(test, tasks=True)
+
+
+def test_a_store_that_has_failed_is_not_stopped_cleanly() -> None:
+    async def test(f: Fixture) -> None:
+        f.files.broken = "commit"
+        f.publish()
+        await f.until(lambda: f.failures == 1)
+        assert not await f.service.stop(trio.current_time() + 1000)
+
+    run(test)
+
+
+def test_threads_that_are_left_behind_wake_nobody() -> None:
+    fixture: list[Fixture] = []
+
+    async def test(f: Fixture) -> None:
+        fixture.append(f)
+        f.files.commit_gate.clear()
+        f.publish()
+        await trio.to_thread.run_sync(f.files.committing.wait)
+        f.service.end()
+        f.files.commit_gate.set()
+        await f.until(lambda: "committer" not in {thread.name for thread in threading.enumerate()})
+        await trio.sleep(0.05)
+        assert f.wakes == set()
+        assert f.engine.told == []
+
+    run(test)

@@ -1,0 +1,114 @@
+"""Who gives up memory, when, and in which order. Numbers in parentheses: the header of ``warren/server/paging.py``."""
+
+from __future__ import annotations
+
+import pytest
+from engine_harness import Client, Harness
+
+from warren.server import paging
+from warren.server.paging import Pager
+
+WATERMARK_BYTES = 1000
+BELOW, BETWEEN, ABOVE = 899, 950, 1001
+
+
+class Fixture:
+    """A broker that keeps little in memory, and its pager."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        self.log = self.harness.broker.log
+        self.log.memory_bytes = 1 << 10
+        self.pager = Pager(self.harness.broker, WATERMARK_BYTES)
+
+    def fill(self, queue: str, count: int, *, durable: bool = False, persistent: bool = False) -> Client:
+        """Put `count` messages into a new queue."""
+        client = self.harness.channel()
+        client.declare(queue, durable=durable)
+        for number in range(count):
+            client.publish("", queue, b"%d" % number * 50, delivery_mode=2 if persistent else 1)
+        self.harness.settle()
+        return client
+
+    def relieve(self, resident_bytes: int) -> bool:
+        needed = self.pager.relieve(resident_bytes)
+        self.log.close_if_due(lingered=True)
+        self.harness.settle()
+        return needed
+
+    def written_bytes(self) -> int:
+        return self.harness.store.written_bytes
+
+
+def test_transient_messages_go_to_disk_above_the_watermark_and_come_back_in_order() -> None:
+    """(1)"""
+    f = Fixture()
+    client = f.fill("q", 400)
+    before = f.log.resident_bytes
+    f.relieve(BETWEEN)
+    assert f.written_bytes() == 0
+    f.relieve(ABOVE)
+    assert f.written_bytes() > 300 * 50
+    assert f.log.resident_bytes < before // 2
+    client.consume("q", no_ack=True)
+    f.harness.settle()
+    assert client.bodies() == [b"%d" % number * 50 for number in range(400)]
+    f.harness.check()
+
+
+def test_paging_ends_well_below_the_watermark() -> None:
+    """(1)"""
+    f = Fixture()
+    needed = []
+    for resident_bytes in (BETWEEN, ABOVE, BETWEEN, BELOW, BETWEEN):
+        needed.append(f.relieve(resident_bytes))
+        assert f.log.under_pressure == needed[-1]
+    assert needed == [False, True, True, False, False]
+
+
+def test_durable_queues_keep_to_their_share_of_memory_without_pressure() -> None:
+    """(2)"""
+    f = Fixture()
+    f.log.memory_bytes = 1 << 30
+    client = f.fill("q", 400, durable=True, persistent=True)
+    f.fill("transient", 400)
+    before = f.log.resident_bytes
+    assert not f.relieve(BELOW)
+    f.log.memory_bytes = 1 << 10
+    assert f.relieve(BELOW)
+    assert not f.log.under_pressure
+    assert f.log.resident_bytes < before * 3 // 4
+    client.consume("q", no_ack=True)
+    f.harness.settle()
+    assert client.bodies() == [b"%d" % number * 50 for number in range(400)]
+    f.harness.check()
+
+
+def test_every_queue_has_its_turn_the_longest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(3)"""
+    monkeypatch.setattr(paging, "SLICE_S", -1.0)  # one queue a slice
+    f = Fixture()
+    for name, count in (("short", 100), ("long", 400), ("middle", 200)):
+        f.fill(name, count)
+    written = []
+    for _ in range(4):
+        before = f.written_bytes()
+        f.relieve(ABOVE)
+        written.append(f.written_bytes() - before)
+    assert written[0] > written[1] > written[2] > 0
+    assert written[3] == 0, "the next round begins with nothing left to write"
+
+
+def test_nothing_is_given_up_while_the_disk_is_behind() -> None:
+    f = Fixture()
+    f.fill("q", 400)
+    f.harness.store.hold = True
+    client = f.fill("persistent", 0, durable=True)
+    while not f.log.is_congested():
+        client.publish("", "persistent", bytes(1 << 20), delivery_mode=2)
+    assert f.pager.relieve(ABOVE)
+    f.harness.store.hold = False
+    f.harness.settle()
+    f.relieve(ABOVE)
+    assert f.harness.queue("q").ready_count == 400
+    f.harness.check()

@@ -1,0 +1,1 @@
+"""The shared append-only message store and the per-queue index."""

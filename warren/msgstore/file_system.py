@@ -1,0 +1,197 @@
+"""What the store asks of a file system, and the real one.
+
+Owns the system calls of the message store: nothing else in this package opens, writes or renames a file. That makes
+the disk replaceable: the simulation runs the store on one that crashes, tears writes, fills up and fails.
+
+1. Paths are relative to the root that an implementation was made with, ``.`` is the root; handles are integers.
+2. An operation does one thing, has happened when it returns, and has not when it raises OSError. Two exceptions:
+   `write` may write less than asked, and what was written before a `sync` that failed is lost or not, whatever later
+   calls say: the one thing left to do then is to stop.
+3. Nothing is durable but by `sync` for what is in a file and its size, and by `sync_directory` for the names in a
+   directory. Neither implies the other.
+4. Files can be read and written by their owner only, and neither a file nor a link that was there before is taken for
+   one that is made.
+
+There is no memory mapping: a disk error in a mapped page is a signal that kills the process, not an exception.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+IOV_MAX: Final = os.sysconf("SC_IOV_MAX")
+
+_CANNOT_PREALLOCATE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class FileSystem(Protocol):
+    """The operations. Each raises OSError with its errno."""
+
+    def create(self, path: str, size: int) -> int:
+        """Create a file of `size` zero bytes, which later writes need no more space for; return a writable handle.
+
+        Raises FileExistsError for any existing name. When there is no space, the name is gone before that is raised.
+        """
+
+    def open(self, path: str, *, writable: bool) -> int:
+        """Return a handle of an existing file."""
+
+    def close(self, handle: int) -> None:
+        """Give the handle back. Makes nothing durable."""
+
+    def size(self, handle: int) -> int:
+        """Return the size of the file in bytes."""
+
+    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+        """Write `chunks` one behind the other at `offset`; return how many bytes were, which may be fewer."""
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        """Return at most `length` bytes from `offset`, fewer at will, none only at or behind the end."""
+
+    def sync(self, handle: int) -> None:
+        """Make the content and the size of the file durable."""
+
+    def truncate(self, handle: int, length: int) -> None:
+        """Set the size; bytes that were not there before are zero."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name in its directory, instead of the file that has it, in one step."""
+
+    def unlink(self, path: str) -> None:
+        """Remove the name of a file. Its space is free once no handle is open."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory; its parent exists."""
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable, as they are now."""
+
+    def free_bytes(self) -> int:
+        """Return the space that this process may still take."""
+
+
+class OsFileSystem:
+    """The operating system's files below the directory `root`, which exists. Holds no state; threads may share it."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def create(self, path: str, size: int) -> int:
+        name = self._name(path)
+        handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            _preallocate(handle, size)
+        except OSError:
+            os.close(handle)
+            os.unlink(name)
+            raise
+        return handle
+
+    def open(self, path: str, *, writable: bool) -> int:
+        access = os.O_RDWR if writable else os.O_RDONLY
+        return os.open(self._name(path), access | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+        return os.pwritev(handle, chunks if len(chunks) <= IOV_MAX else chunks[:IOV_MAX], offset)
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        return os.pread(handle, length, offset)
+
+    def sync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def truncate(self, handle: int, length: int) -> None:
+        os.ftruncate(handle, length)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._name(old), self._name(new))
+
+    def unlink(self, path: str) -> None:
+        os.unlink(self._name(path))
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(self._name(path), 0o700)
+
+    def names(self, path: str) -> list[str]:
+        return sorted(os.listdir(self._name(path)))
+
+    def sync_directory(self, path: str) -> None:
+        handle = os.open(self._name(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def free_bytes(self) -> int:
+        space = os.statvfs(self._root)
+        return space.f_bavail * space.f_frsize
+
+    def _name(self, path: str) -> str:
+        assert_relative(path)
+        return os.path.join(self._root, path)
+
+
+def assert_relative(path: str) -> None:
+    """Assert that `path` is below the root: paths are made of our own words and numbers, never of a client's."""
+    assert path and path[0] != "/" and ".." not in path.split("/"), path
+
+
+def write_all(fs: FileSystem, handle: int, chunks: Sequence[bytes], offset: int) -> None:
+    """Write all of `chunks` one behind the other at `offset`, in as many calls as that takes.
+
+    Raises OSError: as `FileSystem.write`, and EIO when a call writes nothing. Some may be written then.
+    """
+    # Empty chunks go: a call full of them would write nothing and mean no harm.
+    pending: Sequence[bytes] = [chunk for chunk in chunks if chunk]
+    while pending:
+        written = fs.write(handle, pending, offset)
+        if written <= 0:
+            raise OSError(errno.EIO, "a write wrote nothing")
+        offset += written
+        pending = _behind(pending, written)
+
+
+def _behind(chunks: Sequence[bytes], written: int) -> Sequence[bytes]:
+    """Return what is left of `chunks` without their first `written` bytes."""
+    for index, chunk in enumerate(chunks):
+        if written < len(chunk):
+            return [chunk[written:], *chunks[index + 1 :]]
+        written -= len(chunk)
+    return ()
+
+
+def read_exactly(fs: FileSystem, handle: int, length: int, offset: int) -> bytes:
+    """Return the `length` bytes at `offset`, fewer only where the file ends."""
+    data = fs.read(handle, length, offset)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    got = len(data)
+    while got < length and data:
+        data = fs.read(handle, length - got, offset + got)
+        pieces.append(data)
+        got += len(data)
+    return b"".join(pieces)
+
+
+def _preallocate(handle: int, size: int) -> None:
+    if size == 0:
+        return
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except OSError as error:
+        if error.errno not in _CANNOT_PREALLOCATE:
+            raise
+        os.ftruncate(handle, size)

@@ -1,0 +1,134 @@
+"""Scrubbing: sealed segments are read again, slowly and for ever, so that rot is found before somebody needs the data.
+
+1. Every frame of every sealed segment is read once in a pass, a piece at a time; the shell sets the pace.
+2. What does not match its crc is reported once (`MessageLog.damages`) and changes nothing: recovery and the readers of
+   single messages decide for themselves what they believe.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from warren.msgstore.jobs import ReadJob
+from warren.msgstore.message_log import Damage, MessageLog
+from warren.msgstore.records import (
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    STORE_TAG_AT,
+    STORE_TAG_BYTES,
+    unsigned_word,
+)
+from warren.msgstore.segments import Segment
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class ScrubRead(ReadJob):
+    """The next piece."""
+
+    def __init__(self, scrubber: Scrubber, lsn: int, length: int) -> None:
+        super().__init__([(lsn, length)])
+        self.scrubber = scrubber
+
+    def finished(self) -> None:
+        self.scrubber.piece_read(self.data[0])
+
+
+class Scrubber:
+    """Goes round the sealed segments. The shell calls `step` as often as the rate allows it to."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self.log = log
+        self.read_bytes: i64 = 0  # since the start
+        self.passes: i64 = 0
+        self._segment: Segment | None = None
+        self._passed: i64 = 0  # number of the last segment of this pass that was looked at
+        self._at: i64 = 0
+        self._left: i64 = 0  # payload of the frame that is still to be read
+        self._frame_lsn: i64 = 0
+        self._crc: int = 0
+        self._expected_crc: int = 0
+        self._busy: bool = False
+        self._reported: set[int] = set()
+
+    def step(self) -> bool:
+        """Begin to read the next piece; False when there is no sealed segment."""
+        if self._busy:
+            return True
+        segment = self._segment
+        if segment is None or self._at >= segment.end_lsn:
+            segment = self._next_segment()
+            self._segment = segment
+            if segment is None:
+                return False
+            self._passed = segment.number
+            self._at = segment.base_lsn + SEGMENT_HEADER_BYTES
+            self._left = 0
+        length: i64 = segment.end_lsn - self._at
+        if length > PIECE_BYTES:
+            length = PIECE_BYTES
+        self._busy = True
+        self.log.read_jobs.append(ScrubRead(self, int(self._at), int(length)))
+        return True
+
+    def _next_segment(self) -> Segment | None:
+        first: Segment | None = None
+        for segment in self.log.segments.segments:
+            if not segment.sealed or segment.end_lsn > self.log.written_lsn or int(segment.number) in self._reported:
+                continue
+            if segment.end_lsn <= segment.base_lsn + SEGMENT_HEADER_BYTES:
+                continue  # without a frame
+            if segment.number > self._passed:
+                return segment
+            if first is None:
+                first = segment
+        if first is not None:
+            self.passes += 1
+        return first
+
+    def piece_read(self, data: bytes) -> None:
+        """Check the frames in the piece."""
+        self._busy = False
+        segment = self._segment
+        assert segment is not None
+        if self.log.segments.maybe_find(segment.base_lsn) is not segment:
+            self._at = segment.end_lsn  # it is gone
+            return
+        self.read_bytes += len(data)
+        pos: i64 = 0
+        while pos < len(data):
+            if self._left == 0:
+                if pos + FRAME_HEADER_BYTES > len(data):
+                    break
+                lsn: i64 = self._at + pos
+                tag = data[pos + STORE_TAG_AT : pos + STORE_TAG_AT + STORE_TAG_BYTES]
+                if data[pos : pos + 4] != FRAME_MAGIC or read_i64_be(data, pos + 8) != lsn or tag != self.log.store_tag:
+                    self._report(segment, lsn)
+                    return
+                self._frame_lsn = lsn
+                self._left = unsigned_word(data, pos + 4)
+                self._expected_crc = int(unsigned_word(data, pos + 52))
+                self._crc = self.log.checksum(data[pos : pos + 52], 0)
+                pos += FRAME_HEADER_BYTES
+            size: i64 = len(data) - pos
+            if size > self._left:
+                size = self._left
+            self._crc = self.log.checksum(data[pos : pos + size], self._crc)
+            self._left -= size
+            pos += size
+            if self._left == 0 and self._crc != self._expected_crc:
+                self._report(segment, self._frame_lsn)
+                return
+        if pos == 0:
+            self._report(segment, self._at)
+            return
+        self._at += pos
+
+    def _report(self, segment: Segment, lsn: i64) -> None:
+        self._reported.add(int(segment.number))
+        self.log.damages.append(Damage(int(lsn), int(segment.number), "", "", -1))
+        self._at = segment.end_lsn

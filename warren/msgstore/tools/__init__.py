@@ -1,0 +1,1 @@
+"""Looking into the message store of a stopped broker: what is there, what is wrong, and what can be saved."""

@@ -1,0 +1,250 @@
+"""Showing what a store holds: its segments, frames and records, one of them in full, its queues.
+
+Reads everything once for counts and names; shows damage where it is met and judges nothing (``verify`` does).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from warren.msgstore.checksum import CRC32C
+from warren.msgstore.format import FLAG_NAMES, KIND_NAMES, MESSAGE, QUEUE, QUEUE_DELETED, TRANSIENT_QUEUE, Record
+from warren.msgstore.records import MessageReader
+from warren.msgstore.tools.lines import Line, UnreadableStore, crc_text, note, time_text
+from warren.msgstore.tools.log_files import Gap, IntactFrame, RecordAt, SegmentFile, StoreFiles
+from warren.msgstore.tools.message_json import base64_text, message_fields
+from warren.msgstore.tools.stored_state import LogReader, read_checkpoint, recovered
+
+
+def inspect(files: StoreFiles, *, with_records: bool = False) -> Iterator[Line]:
+    """Yield a line for each record if asked for, each segment, the checkpoint, each queue, and the store."""
+    queues: dict[int, Line] = {}
+    store: Line = {"type": "store", "store_id": None, "epoch": None, "segments": len(files.segments)}
+    for number in files.segments:
+        with files.segment(number) as file:
+            if file.header is not None:
+                store["store_id"] = file.header.store_id.hex()
+                store["epoch"] = file.header.epoch
+            yield from _segment(file, queues, with_frames=False, with_records=with_records)
+    facts, fault = read_checkpoint(files)
+    if facts is not None:
+        yield {
+            "type": "checkpoint",
+            "bytes": facts.file_bytes,
+            "store_id": facts.store_id.hex(),
+            "lsn": facts.lsn,
+            "epoch": facts.epoch,
+            "clean": facts.is_clean,
+            "queues": facts.queues,
+            "segments": [{"segment": number, "live_refs": refs} for number, refs in facts.live_refs.items()],
+        }
+    elif fault is not None:
+        yield {"type": "checkpoint", "fault": fault}
+    yield from _queues(files, queues)
+    yield {**store, "quarantine": files.quarantined()}
+
+
+def inspect_segment(files: StoreFiles, number: int, *, with_records: bool = False) -> Iterator[Line]:
+    """Yield a line for each frame of one segment, for each record if asked for, and for the segment."""
+    with files.segment(number) as file:
+        yield from _segment(file, {}, with_frames=True, with_records=with_records)
+
+
+def inspect_lsn(files: StoreFiles, lsn: int) -> Iterator[Line]:
+    """Yield the frame that holds `lsn`, and the record in it that does, in full; nothing when no frame does."""
+    for number in files.segments:
+        with files.segment(number) as file:
+            header = file.header
+            if header is None or not header.base_lsn <= lsn < header.base_lsn + header.capacity:
+                continue
+            for found in file.frames():
+                if not found.lsn <= lsn < found.end_lsn:
+                    continue
+                if isinstance(found, Gap):
+                    yield _gap_line(found)
+                    return
+                yield frame_line(found)
+                for record in file.records(found.payload):
+                    start = found.payload_lsn + record.offset
+                    if start <= lsn < start + record.length:
+                        yield full_record_line(file, found, record)
+
+
+def _segment(file: SegmentFile, queues: dict[int, Line], *, with_frames: bool, with_records: bool) -> Iterator[Line]:
+    if file.header is None:
+        yield {"type": "segment", "segment": file.number, "file_bytes": file.size, "fault": file.fault}
+        return
+    kinds: Counter[str] = Counter()
+    frames: list[IntactFrame] = []  # the first and the last
+    frame_count = payload_bytes = 0
+    gaps: list[Line] = []
+    for found in file.frames():
+        if isinstance(found, Gap):
+            gaps.append(_gap_line(found))
+            if with_frames:
+                yield gaps[-1]
+            continue
+        frames[1:] = [found]
+        frame_count += 1
+        payload_bytes += len(found.payload)
+        if with_frames:
+            yield frame_line(found)
+        for record in file.records(found.payload):
+            kinds[KIND_NAMES.get(record.kind, str(record.kind))] += 1
+            note_queue(queues, file, found, record)
+            if with_records:
+                yield record_line(found, record)
+    yield {
+        **segment_line(file),
+        "frames": frame_count,
+        "records": kinds.total(),
+        "kinds": dict(kinds),
+        "payload_bytes": payload_bytes,
+        "end_lsn": frames[-1].end_lsn if frames else None,
+        "first_time": time_text(frames[0].time_ms) if frames else None,
+        "last_time": time_text(frames[-1].time_ms) if frames else None,
+        "gaps": gaps,
+    }
+
+
+def _queues(files: StoreFiles, named: dict[int, Line]) -> Iterator[Line]:
+    """Yield the queues of the log, with what is live in those that a broker would find."""
+    with LogReader(files) as reader:
+        try:
+            indexes = {int(index.queue_id): index for index in recovered(files, reader).queues()}
+        except UnreadableStore as error:
+            yield note(f"what is live cannot be told: {error}")
+            indexes = {}
+    for queue_id in sorted({*named, *indexes}):
+        index = indexes.get(queue_id)
+        if index is None:
+            yield named[queue_id]
+            continue
+        yield {
+            "type": "queue",
+            "queue_id": queue_id,
+            "vhost": index.vhost,
+            "queue": index.name,
+            "transient": False,
+            "deleted": False,
+            "messages": int(index.live_count),
+            "body_bytes": int(index.live_body_bytes),
+            "next_sequence_number": int(index.next_number),
+            "damaged": int(index.damaged_count),
+        }
+
+
+def segment_line(file: SegmentFile) -> Line:
+    """Return what the header of a segment says."""
+    header = file.header
+    return {
+        "type": "segment",
+        "segment": file.number,
+        "file_bytes": file.size,
+        "format": f"{header.major}.{header.minor}",
+        "checksum": "crc32c" if header.algorithm == CRC32C else "crc32",
+        "store_id": header.store_id.hex(),
+        "base_lsn": header.base_lsn,
+        "capacity": header.capacity,
+        "epoch": header.epoch,
+    }
+
+
+def frame_line(frame: IntactFrame) -> Line:
+    """Return what the head of a frame says."""
+    return {
+        "type": "frame",
+        "segment": frame.segment,
+        "lsn": frame.lsn,
+        "end_lsn": frame.end_lsn,
+        "payload_bytes": len(frame.payload),
+        "records": frame.record_count,
+        "durable_lsn": frame.durable_lsn,
+        "time": time_text(frame.time_ms),
+        "epoch": frame.epoch,
+        "previous_crc": crc_text(frame.previous_crc),
+        "crc": crc_text(frame.crc),
+    }
+
+
+def record_line(frame: IntactFrame, record: RecordAt) -> Line:
+    """Return what the head of a record says."""
+    line: Line = {
+        "type": "record",
+        "segment": frame.segment,
+        "lsn": frame.payload_lsn + record.offset,
+        "length": record.length,
+        "kind": KIND_NAMES.get(record.kind, record.kind),
+        "flags": [name for flag, name in FLAG_NAMES.items() if record.flags & flag],
+        "count": record.count,
+    }
+    return line if record.fault is None else {**line, "fault": record.fault}
+
+
+def full_record_line(file: SegmentFile, frame: IntactFrame, record: RecordAt) -> Line:
+    """Return everything that a record holds."""
+    line = record_line(frame, record)
+    data = frame.payload[record.offset : record.offset + record.length]
+    if record.fault is not None:
+        return {**line, "base64": base64_text(data)}
+    parsed = Record.parse(data, algorithm=file.header.algorithm)
+    line["crc"] = crc_text(parsed.crc)
+    if record.kind == MESSAGE:
+        body = parsed.body
+        return {
+            **line,
+            "places": [_plain(place) for place in body.places],
+            "channel": body.channel,
+            "frame_max_bytes": body.frame_max_bytes,
+            "content_bytes": body.content_bytes,
+            **message_fields(MessageReader().message(data, 0), with_content_header=True),
+        }
+    if isinstance(parsed.body, bytes):
+        return {**line, "base64": base64_text(parsed.body)}
+    return {**line, **{name: _plain(value) for name, value in parsed.body.items() if name not in _UNSHOWN}}
+
+
+def note_queue(queues: dict[int, Line], file: SegmentFile, frame: IntactFrame, record: RecordAt) -> None:
+    """Keep in `queues` what a QUEUE or QUEUE_DELETED record says, by queue id."""
+    if record.fault is not None or record.kind not in (QUEUE, QUEUE_DELETED):
+        return
+    data = frame.payload[record.offset : record.offset + record.length]
+    body = Record.parse(data, algorithm=file.header.algorithm).body
+    if record.kind == QUEUE:
+        queues[body.queue_id] = {
+            "type": "queue",
+            "queue_id": body.queue_id,
+            "vhost": body.vhost,
+            "queue": body.name,
+            "transient": bool(body.queue_flags & TRANSIENT_QUEUE),
+            "deleted": False,
+        }
+    elif body.queue_id in queues:
+        queues[body.queue_id]["deleted"] = True
+
+
+_UNSHOWN = frozenset({"zero", "_io"})
+
+
+def _plain(value: Any) -> object:
+    """Return parsed values as what JSON has."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items() if name not in _UNSHOWN}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _gap_line(gap: Gap) -> Line:
+    line: Line = {
+        "type": "gap",
+        "segment": gap.segment,
+        "lsn": gap.lsn,
+        "end_lsn": gap.end_lsn,
+        "what": gap.reason,
+    }
+    if gap.foreign_lsn is not None:
+        line["foreign_lsn"] = gap.foreign_lsn
+    return line

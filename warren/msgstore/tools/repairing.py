@@ -1,0 +1,314 @@
+"""Repairing a store: a checkpoint that a broker can start with, made of everything that is still readable.
+
+    a segment without a usable header       the header is made again from its frames; a segment without any goes to the
+                                            quarantine. When nothing else tells the store's id, the head at the place of
+                                            the first frame does: what stands further behind may be a publisher's
+    rot in the log                          the segment is copied to the quarantine; records in it that are whole count,
+                                            and the new checkpoint begins behind it
+    the checkpoint is usable                it and the frames behind it say what is live, as at every start
+    a page of the index is lost             its messages are looked for in the whole log
+    no checkpoint, or not a usable one      the whole log says what is live (``rebuilding``)
+    the index leads to what is not there    the entries are dropped, and the queue counts them as damaged
+    a segment counts its references wrong   they are counted
+
+1. Nothing is deleted: what is replaced was copied to the quarantine before.
+2. What had to be looked for in the log comes at least once: some of it may have been acknowledged.
+3. The checkpoint is written last. Dying before that loses nothing, and repairing again goes on.
+4. A dry run does all of it but the changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from warren.msgstore.checkpoint import seal, snapshot
+from warren.msgstore.checksum import CRC32, CRC32C
+from warren.msgstore.file_system import write_all
+from warren.msgstore.format import (
+    ALIGNMENT_BYTES,
+    FRAME_HEAD_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    STORE_TAG_BYTES,
+    SegmentHeader,
+)
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.store import QUARANTINE, Store, segment_path
+from warren.msgstore.tools.lines import Line, UnreadableStore, note
+from warren.msgstore.tools.log_check import LogCheck, foreign_frame
+from warren.msgstore.tools.log_files import IntactFrame, SegmentFile, StoreFiles
+from warren.msgstore.tools.rebuilding import Rebuild, messages_of_pages
+from warren.msgstore.tools.stored_state import (
+    CheckpointFacts,
+    LogReader,
+    LostPage,
+    References,
+    StoredState,
+    read_checkpoint,
+    recovered,
+)
+
+ACTION: Final = "action"
+AT_LEAST_ONCE: Final = (
+    "messages come back at least once: some that were acknowledged may be among them, "
+    "because the acknowledgement is not in the log any more"
+)
+
+
+class Repair:
+    """One repair of `files`; a dry run without `store`."""
+
+    def __init__(self, files: StoreFiles, store: Store | None) -> None:
+        self._files = files
+        self._store = store
+        self._actions = 0
+        self._at_least_once = False
+
+    def lines(self) -> Iterator[Line]:
+        """Yield what is done, or would be, then the queues and one line of type ``summary``."""
+        checkpoint, fault = read_checkpoint(self._files)
+        yield from self._repair_headers(checkpoint)
+        check = LogCheck(self._files, checkpoint)
+        for _ in check.lines():
+            pass
+        for gap in check.foreign():
+            yield foreign_frame(gap)
+        yield from self._copy_rot(check)
+        with LogReader(self._files) as reader:
+            state = None
+            if fault is not None:
+                yield self._action(f"the checkpoint is replaced: {fault}")
+            else:
+                try:
+                    state = recovered(self._files, reader)
+                except UnreadableStore as error:
+                    yield self._action(f"the index is made again from the log: {error}")
+            if state is None:
+                if check.algorithm is None:
+                    raise UnreadableStore("none of the segments can be read")
+                state = StoredState(Rebuild(self._files, check).run(), reader)
+                self._at_least_once = True
+            yield from self._refill_pages(state, check)
+            yield from self._drop_dangling(state)
+            yield from self._settle_segments(state)
+            if self._actions:
+                yield self._action("a new checkpoint is written")
+                if self._store is not None:
+                    self._write_checkpoint(state.log, fault)
+            else:
+                yield note("there is nothing to repair")
+            yield from self._summary(state)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def _repair_headers(self, checkpoint: CheckpointFacts | None) -> Iterator[Line]:
+        for number in list(self._files.segments):
+            with self._files.segment(number) as file:
+                if file.fault is None:
+                    continue
+                fault = file.fault
+                header = self._maybe_header(file, checkpoint)
+            if header is None:
+                what = f"moved to the quarantine: {fault}, and no frame of this store is intact"
+                yield self._action(what, segment=number)
+                if self._store is not None:
+                    self._store.set_aside(number)
+                self._files.segments.remove(number)
+                continue
+            yield self._action(f"the header is made again from the frames: {fault}", segment=number)
+            self._files.headers[number] = header
+            if self._store is not None:
+                self._store.quarantine(number)
+                self._write(segment_path(number), SegmentHeader.build(header))
+
+    def _maybe_header(self, damaged: SegmentFile, checkpoint: CheckpointFacts | None) -> Any:
+        """Return the header that fits an intact frame of the segment."""
+        others = []
+        for number in self._files.segments:
+            with self._files.segment(number) as file:
+                if file.header is not None:
+                    others.append(file.header)
+        later = [header for header in others if header.segment > damaged.number]
+        image = damaged.image()
+        if checkpoint is not None:
+            store_id = checkpoint.store_id
+        elif others:
+            store_id = others[-1].store_id
+        else:
+            # Of the id itself no more is left than the tag.
+            store_id = _first_tag(image).ljust(16, b"\0")
+        tag = store_id[:STORE_TAG_BYTES]
+        if not any(tag):
+            return None
+        for algorithm in [others[-1].algorithm] if others else [CRC32C, CRC32]:
+            at = image.find(FRAME_MAGIC)
+            while at >= 0:
+                base_lsn = int.from_bytes(image[at + 8 : at + 16], "big") - at
+                if at % ALIGNMENT_BYTES == 0 and base_lsn >= 0 and image[at + 44 : at + 52] == tag:
+                    capacity = max([damaged.size, *(header.capacity for header in others)])
+                    if later:
+                        # The space up to the next segment is free: an old one there is gone, or it is this one's.
+                        capacity = min(capacity, max(later[0].base_lsn - base_lsn, damaged.size))
+                    fields = {
+                        "algorithm": algorithm,
+                        "store_id": store_id,
+                        "segment": damaged.number,
+                        "base_lsn": base_lsn,
+                        "capacity": capacity,
+                        "epoch": int.from_bytes(image[at + 32 : at + 36], "big"),
+                    }
+                    header = SegmentHeader.parse(SegmentHeader.build(fields))
+                    with SegmentFile(self._files.fs, damaged.number, header) as file:
+                        if isinstance(file.frame_at(at), IntactFrame):
+                            return header
+                at = image.find(FRAME_MAGIC, at + 1)
+        return None
+
+    def _copy_rot(self, check: LogCheck) -> Iterator[Line]:
+        copied = {name.partition("-")[0] for name in self._files.quarantined()}
+        for number, gaps in sorted(Counter(gap.segment for gap in check.rotten).items()):
+            if f"{number:010d}" not in copied:
+                yield self._action("copied to the quarantine: rot in synced data", segment=number, places=gaps)
+                if self._store is not None:
+                    self._store.quarantine(number)
+
+    def _write(self, path: str, data: bytes) -> None:
+        fs = self._files.fs
+        handle = fs.open(path, writable=True)
+        try:
+            write_all(fs, handle, [data], 0)
+            fs.sync(handle)
+        finally:
+            fs.close(handle)
+
+    def _write_checkpoint(self, log: MessageLog, fault: str | None) -> None:
+        assert self._store is not None
+        fs = self._files.fs
+        old = self._files.maybe_checkpoint()
+        if old is not None:
+            taken = set(self._files.quarantined())
+            name = next(name for at in range(len(taken) + 1) if (name := f"checkpoint-{at}") not in taken)
+            path = f"{QUARANTINE}/{name}"
+            fs.close(fs.create(path, 0))
+            self._write(path, old)
+            fs.sync_directory(QUARANTINE)
+        self._store.write_checkpoint(seal(snapshot(log), log.checksum, int(log.last_crc)))
+
+    # --- the index ----------------------------------------------------------------------------------------------------
+
+    def _refill_pages(self, state: StoredState, check: LogCheck) -> Iterator[Line]:
+        lost: dict[tuple[int, int], LostPage] = {}
+        for index in state.queues():
+            for entry in state.entries(index):
+                if isinstance(entry, LostPage):
+                    lost[int(index.queue_id), entry.page_number] = entry
+                    index.lose_page(entry.page)
+        if not lost:
+            return
+        self._at_least_once = True
+        size = int(state.log.page_entries)
+        refilled: Counter[tuple[int, int]] = Counter()
+        for (queue_id, number), (lsn, length, body_bytes) in messages_of_pages(
+            self._files, check, set(lost), size
+        ).items():
+            state.log.indexes[queue_id].add(number, lsn, 0, length, body_bytes)
+            refilled[queue_id, number // size] += 1
+        for (queue_id, page_number), page in lost.items():
+            index = state.log.indexes[queue_id]
+            found = refilled[queue_id, page_number]
+            index.damaged_count += max(0, page.live - found)
+            yield self._action(
+                "a lost page of the index is made again from the log",
+                **_queue(index),
+                sequence_number=page_number * size,
+                messages=page.live,
+                found=found,
+            )
+
+    def _drop_dangling(self, state: StoredState) -> Iterator[Line]:
+        for index in state.queues():
+            faults: Counter[str] = Counter()
+            dangling: list[int] = []
+            for entry in state.entries(index):
+                assert not isinstance(entry, LostPage), "lost pages are made again before"
+                fault = state.message(index, entry)
+                if isinstance(fault, str):
+                    faults[fault] += 1
+                    dangling.append(entry.number)
+            for number in dangling:
+                self._make_resident(state, index, number // int(index.page_entries))
+                index.forget(number)
+                index.damaged_count += 1
+            for text, count in faults.items():
+                yield self._action(f"dropped from the index: {text}", **_queue(index), messages=count)
+
+    def _settle_segments(self, state: StoredState) -> Iterator[Line]:
+        """Have the segments count what refers to them now, and forget those that are not there."""
+        references = References(state)
+        for index in state.queues():
+            for entry in state.entries(index):
+                assert not isinstance(entry, LostPage)
+                references.refer(entry.lsn, entry.length)
+            references.refer_to_pages(index)
+        counts, sizes = references.counts.copy(), references.bytes.copy()
+        if not self._actions:
+            if not references.refer_to_doomed():
+                yield self._action("references are counted: a page whose messages are gone is lost")
+            else:
+                for number, counted, said in references.differences():
+                    yield self._action(f"{counted} references counted, not {said}", segment=number)
+        # Pages whose messages are gone need not let go of them one by one.
+        state.log.restore_doomed([])
+        present = {header.number for header in state.reader.headers}
+        for segment in list(state.log.segments.segments):
+            number = int(segment.number)
+            if number not in present:
+                yield self._action("no longer expected: the segment is missing", segment=number)
+                state.log.segments.remove(number)
+            segment.live_refs, segment.live_bytes = counts[number], sizes[number]
+
+    def _make_resident(self, state: StoredState, index: QueueIndex, page_number: int) -> None:
+        page = index.page(page_number)
+        assert page is not None
+        if not page.resident:
+            words = state.words(index, page, page_number)
+            assert words is not None
+            index.page_loaded(page, words, 1 << 62)
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _action(self, what: str, **where: object) -> Line:
+        self._actions += 1
+        return {"type": ACTION, "what": what, **where, "applied": self._store is not None}
+
+    def _summary(self, state: StoredState) -> Iterator[Line]:
+        queues = state.queues()
+        for index in queues:
+            line: Line = {"type": "queue", **_queue(index), "messages": int(index.live_count)}
+            if not index.name:
+                line["what"] = "its name is not in the log any more"
+            if index.damaged_count:
+                line["damaged"] = int(index.damaged_count)
+            yield line
+        if self._at_least_once:
+            yield note(AT_LEAST_ONCE)
+        yield {
+            "type": "summary",
+            "queues": len(queues),
+            "messages": sum(int(index.live_count) for index in queues),
+            "actions": self._actions,
+            "applied": self._store is not None,
+        }
+
+
+def _first_tag(image: bytes) -> bytes:
+    """Return the store tag in the head of a segment's first frame; zeros when that head is lost."""
+    head = image[SEGMENT_HEADER_BYTES : SEGMENT_HEADER_BYTES + FRAME_HEAD_BYTES]
+    return head[44 : 44 + STORE_TAG_BYTES] if head[:4] == FRAME_MAGIC else bytes(STORE_TAG_BYTES)
+
+
+def _queue(index: QueueIndex) -> Line:
+    return {"queue_id": int(index.queue_id), "vhost": index.vhost, "queue": index.name}

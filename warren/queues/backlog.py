@@ -1,0 +1,549 @@
+"""The messages of a queue that nobody has had yet, in order: the first in memory, the rest on disk when it is long.
+
+    sequence numbers    first ... | middle_from ... middle_to | ... next_number
+                        head        middle                      tail
+                        messages    on disk only, known to      messages that came since
+                        in memory   the queue's index
+
+1. Everything in the head is older than the middle, and that older than the tail. A message comes into the tail only
+   while there is a middle, so a short queue is all head.
+2. The middle is only what the index has entries for. Whatever is in the head or the tail has not been delivered.
+3. The middle grows when a batch is closed, for only then is it known where a message is stored. While all queues
+   together take more memory than they may, the head gives up its end, a bounded number of messages at a time; the tail
+   always gives up all it can.
+4. The middle is read in order and ahead of the consumers, a piece at a time, one read under way for each queue.
+5. Index pages are resident for everything that was loaded, so that settling finds them (queue_index.py (2)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from warren.msgstore.jobs import ReadJob
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
+from warren.msgstore.records import page_entries
+
+# What the head of a queue keeps while memory is short, and how many messages it gives up at a time.
+SHORT_HEAD_MESSAGES: Final = 64
+GIVE_UP_MAX: Final = 8192
+
+LOAD_MESSAGES_MAX: Final = 2048
+LOAD_BYTES_MAX: Final = 1 << 20
+SHORT_LOAD_BYTES_MAX: Final = 32 << 10
+LOAD_PAGES_MAX: Final = 8
+# Messages lying this close are read in one go.
+READ_GAP_BYTES: Final = 4096
+# Settled messages between two that are not take a place in the head; a larger gap waits until the head is empty.
+HEAD_GAP_MAX: Final = 4096
+
+
+class PageLoad(ReadJob):
+    """Index pages on their way back into memory."""
+
+    def __init__(self, backlog: Backlog, pages: list[IndexPage]) -> None:
+        super().__init__([(int(page.lsn), int(page.length)) for page in pages])
+        self.backlog = backlog
+        self.pages = pages
+        self.generation: i64 = backlog.generation
+
+    def finished(self) -> None:
+        self.backlog.pages_read(self)
+
+
+class MessageLoad(ReadJob):
+    """Messages on their way back into memory. Entry n lies in range ``places[n]``."""
+
+    def __init__(self, backlog: Backlog, ranges: list[tuple[int, int]]) -> None:
+        super().__init__(ranges)
+        self.backlog = backlog
+        self.generation: i64 = backlog.generation
+        self.numbers = vec[i64]()
+        self.lsns = vec[i64]()
+        self.lengths = vec[i64]()
+        self.bodies = vec[i64]()
+        self.places = vec[i64]()
+        self.reserved_bytes: i64 = 0  # taken from the memory of all queues until the messages are here
+
+    def finished(self) -> None:
+        self.backlog.messages_read(self)
+
+
+class Backlog(IndexOwner):
+    """The never-delivered messages of one queue. `on_loaded` is told how many messages turned out to be damaged."""
+
+    def __init__(self, log: MessageLog, on_loaded: Callable[[int, int], None]) -> None:
+        self.log = log
+        self.index: QueueIndex | None = None
+        self.next_number: i64 = 0
+        self.popped_number: i64 = 0  # sequence number of what `pop` returned last
+        self.resident_count: i64 = 0  # messages in the head
+        self.middle_count: i64 = 0
+        self.generation: i64 = 0  # reads of an earlier one are void
+        self.delivered_before: i64 = 0  # older messages may have been delivered before the last restart
+        self._on_loaded = on_loaded
+        self._first: i64 = 0  # sequence number of _items[_head]
+        self._items: list[Message | None] = []
+        self._head: i64 = 0
+        self._head_bytes: i64 = 0
+        self._middle_from: i64 = 0
+        self._middle_to: i64 = 0
+        self._tail: list[Message | None] = []  # none is None: one type with the head
+        self._tail_bytes: i64 = 0
+        self._candidates_to: i64 = 0  # pages below have been offered for unloading
+        self._loading: bool = False
+        self._loading_to: i64 = 0
+        self._waits_for_disk: bool = False
+
+    # --- in and out -----------------------------------------------------------------------------------------------
+
+    def skip_number(self) -> i64:
+        """Return the number of a message that does not wait: the backlog is empty, and it goes to a consumer."""
+        number: i64 = self.next_number
+        self.next_number = number + 1
+        return number
+
+    def append(self, message: Message) -> i64:
+        """Add a message behind all others and return its number."""
+        number: i64 = self.next_number
+        self.next_number = number + 1
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self.log.resident_bytes += cost
+        if self.resident_count == 0 and self.middle_count == 0 and not self._tail:
+            self._first = number
+            self._items.append(message)
+            self.resident_count = 1
+            self._head_bytes += cost
+        elif self.middle_count == 0 and not self._tail and number == self._first + len(self._items) - self._head:
+            self._items.append(message)
+            self.resident_count += 1
+            self._head_bytes += cost
+        else:
+            self._tail.append(message)
+            self._tail_bytes += cost
+        return number
+
+    def pop(self) -> Message:
+        """Remove and return the oldest message; `is_ready` has said that it is in memory."""
+        items = self._items
+        head: i64 = self._head
+        message = items[head]
+        while message is None:
+            head += 1
+            self._first += 1
+            message = items[head]
+        items[head] = None
+        head += 1
+        self.popped_number = self._first
+        self._first += 1
+        self.resident_count -= 1
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._head_bytes -= cost
+        self.log.resident_bytes -= cost
+        if self.resident_count == 0:
+            items.clear()
+            head = 0
+        elif head > 1024 and head * 2 > len(items):
+            del items[:head]
+            head = 0
+        self._head = head
+        if self.middle_count and not self._loading and self._head_bytes < LOAD_BYTES_MAX:
+            log = self.log
+            if log.resident_bytes < log.memory_bytes or self.resident_count * 2 < SHORT_HEAD_MESSAGES:
+                self._load()
+        return message
+
+    def is_ready(self) -> bool:
+        """Tell whether the oldest message is in memory; if it is on disk it is being fetched now."""
+        if self.resident_count:
+            return True
+        if self.middle_count:
+            if not self._loading:
+                self._load()
+            return False
+        if self._tail:
+            self._promote_tail()
+            return True
+        return False
+
+    def _promote_tail(self) -> None:
+        self._items = self._tail
+        self._head = 0
+        self._first = self.next_number - len(self._tail)
+        self.resident_count = len(self._tail)
+        self._head_bytes = self._tail_bytes
+        self._tail = []
+        self._tail_bytes = 0
+
+    def delivered_below(self) -> int:
+        """Return the number below which everything has been delivered, now or before a restart."""
+        waiting = self._oldest_number()
+        return waiting if waiting > self.delivered_before else int(self.delivered_before)
+
+    def _oldest_number(self) -> int:
+        """Return the number of the oldest message that is waiting, or of the next to come."""
+        if self.resident_count:
+            number: i64 = self._first
+            at: i64 = self._head
+            while self._items[at] is None:
+                at += 1
+                number += 1
+            return int(number)
+        if self.middle_count:
+            return int(self._middle_from)
+        return int(self.next_number) - len(self._tail)
+
+    def clear(self) -> None:
+        """Settle everything that waits: purge."""
+        index = self.index
+        log = self.log
+        if index is not None:
+            number: i64 = self._first
+            at: i64 = self._head
+            while at < len(self._items):
+                message = self._items[at]
+                if message is not None:
+                    log.settle(index, message, number)
+                at += 1
+                number += 1
+            if self.middle_count:
+                log.settle_range(index, self._middle_from, self._middle_to)
+            number = self.next_number - len(self._tail)
+            for waiting in self._tail:
+                assert waiting is not None
+                log.settle(index, waiting, number)
+                number += 1
+        self._forget_all()
+
+    def close(self) -> None:
+        """The queue is deleted: let go of everything."""
+        if self.index is not None:
+            self.log.delete_queue(self.index)
+            self.index = None
+        self._forget_all()
+        # The queue has us and we had the queue: nothing must be left for the cyclic collector.
+        self._on_loaded = _nobody_waits
+
+    def _forget_all(self) -> None:
+        self.log.resident_bytes -= self._head_bytes + self._tail_bytes
+        self._items = []
+        self._head = 0
+        self._head_bytes = 0
+        self.resident_count = 0
+        self._tail = []
+        self._tail_bytes = 0
+        self.middle_count = 0
+        self.generation += 1
+        self._loading = False
+
+    def restore(self, index: QueueIndex) -> None:
+        """Take over what recovery found: everything waits, and is on disk."""
+        self.index = index
+        index.owner = self
+        self.next_number = index.next_number
+        self._middle_from = index.first_page * index.page_entries
+        self._middle_to = index.next_number
+        self.middle_count = index.live_count
+        self._candidates_to = index.first_page
+        self._offer_pages()
+
+    def resident_messages(self) -> list[Message]:
+        """Return the messages in memory, in order. For tests and small listings."""
+        return [message for message in self._items + self._tail if message is not None]
+
+    # --- to disk --------------------------------------------------------------------------------------------------
+
+    def batch_closed(self) -> None:
+        """What was published is stored now, so its place in memory can be given up where the queue is long."""
+        self._waits_for_disk = False
+        if self._tail and self.middle_count == 0 and self.resident_count == 0:
+            # Nobody has asked since the last of the head was taken: what cannot shrink as a tail can as a head.
+            self._promote_tail()
+        if self.log.resident_bytes > self.log.memory_bytes and self.resident_count > SHORT_HEAD_MESSAGES:
+            self._shorten_head()
+        if self._tail:
+            self._extend_middle()
+        if self.middle_count:
+            self._offer_pages()
+            if not self._loading and self.resident_count == 0:
+                self._load()
+
+    def _shorten_head(self) -> None:
+        """Give up messages from the end of the head."""
+        if self._loading or (self._tail and self.middle_count == 0):
+            return  # what is being read comes behind the head, and so does the tail
+        items = self._items
+        at: i64 = len(items) - GIVE_UP_MAX
+        if at < self._head + SHORT_HEAD_MESSAGES:
+            at = self._head + SHORT_HEAD_MESSAGES
+        number: i64 = self._first + at - self._head
+        leaving = items[at:]
+        if self._stored_of(leaving, number) < len(leaving):
+            return
+        count: i64 = 0
+        left_bytes: i64 = 0
+        for message in leaving:
+            if message is not None:
+                count += 1
+                left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        index = self.index
+        assert index is not None
+        size: i64 = index.page_entries
+        page_number: i64 = (number + size - 1) // size
+        if self.middle_count == 0:
+            self._middle_to = number + len(leaving)
+            self._candidates_to = page_number
+        else:
+            while page_number * size < self._middle_from:
+                index.unload_candidates.append(int(page_number))
+                page_number += 1
+        self._middle_from = number
+        self.middle_count += count
+        del items[at:]
+        self.resident_count -= count
+        self._head_bytes -= left_bytes
+        self.log.resident_bytes -= left_bytes
+
+    def _extend_middle(self) -> None:
+        index = self.index
+        first: i64 = self.next_number - len(self._tail)
+        stored: i64 = self._stored_of(self._tail, first)
+        if stored == 0 or index is None:
+            return
+        if self.middle_count == 0:
+            self._middle_from = first
+            self._candidates_to = first // index.page_entries
+        left_bytes: i64 = 0
+        for message in self._tail[:stored]:
+            assert message is not None
+            left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        del self._tail[:stored]
+        self._tail_bytes -= left_bytes
+        self.log.resident_bytes -= left_bytes
+        self._middle_to = first + stored
+        self.middle_count += stored
+
+    def _stored_of(self, messages: list[Message | None], number: i64) -> i64:
+        """Return how many places, from the first on, have their message on disk; under pressure store the rest too."""
+        log = self.log
+        index = self.index
+        count: i64 = 0
+        if index is not None:
+            for message in messages:
+                if message is not None and index.lsn_of(number + count) == 0:
+                    break
+                count += 1
+        if count < len(messages) and log.under_pressure:
+            if index is None:
+                return 0
+            at: i64 = count
+            for message in messages[count:]:
+                if message is not None and message.row < 0 and index.lsn_of(number + at) == 0:
+                    log.add(index, message, number + at)
+                at += 1
+        return count
+
+    def _offer_pages(self) -> None:
+        index = self.index
+        assert index is not None
+        size: i64 = index.page_entries
+        end_page: i64 = self._middle_to // size
+        start: i64 = self._middle_from
+        if self._loading and self._loading_to > start:
+            start = self._loading_to
+        first_page: i64 = (start + size - 1) // size
+        page_number: i64 = self._candidates_to if self._candidates_to > first_page else first_page
+        while page_number < end_page:
+            index.unload_candidates.append(int(page_number))
+            page_number += 1
+        self._candidates_to = end_page
+        index.unload(first_page, end_page)
+
+    # --- from disk ------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Ask for the next piece of the middle: its index pages if they are absent, else its messages."""
+        index = self.index
+        assert index is not None and not self._loading
+        size: i64 = index.page_entries
+        number: i64 = self._middle_from
+        while number < self._middle_to:
+            page = index.page(number // size)
+            if page is None:
+                number = (number // size + 1) * size
+                continue
+            if not page.resident:
+                self._middle_from = number
+                self._load_pages(index, number // size)
+                return
+            if self._gather(index, number):
+                return
+            # Nothing live in the rest of this page.
+            number = (number // size + 1) * size
+        raise AssertionError("the middle has messages that the index does not know")
+
+    def _load_pages(self, index: QueueIndex, page_number: i64) -> None:
+        pages: list[IndexPage] = []
+        size: i64 = index.page_entries
+        while len(pages) < LOAD_PAGES_MAX and page_number * size < self._middle_to:
+            page = index.page(page_number)
+            if page is not None:
+                if page.resident:
+                    break
+                pages.append(page)
+            page_number += 1
+        self._loading = True
+        self._loading_to = page_number * size
+        self.log.read_jobs.append(PageLoad(self, pages))
+
+    def pages_read(self, job: PageLoad) -> None:
+        """Index pages are back."""
+        if job.generation != self.generation:
+            return
+        self._loading = False
+        index = self.index
+        assert index is not None
+        log = self.log
+        lost: i64 = 0
+        lost_bytes: i64 = 0
+        at: i64 = 0
+        for page in job.pages:
+            data = job.data[at]
+            at += 1
+            if page.resident:
+                continue  # compaction was here meanwhile
+            if not log.is_page(data, page.length):
+                index.damaged_count += page.live
+                lost += page.live
+                lost_bytes += page.body_bytes
+                log.report_damage(index, -1, page.lsn)
+                index.lose_page(page)
+                continue
+            index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)
+        self.middle_count -= lost
+        if self.middle_count:
+            self._load()
+        if lost:
+            self._on_loaded(int(lost), int(lost_bytes))
+
+    def _gather(self, index: QueueIndex, number: i64) -> bool:
+        """Ask for messages from `number` on; False when its page has none any more."""
+        if self.resident_count and number - (self._first + len(self._items) - self._head) > HEAD_GAP_MAX:
+            return True  # later, when the head is empty
+        log = self.log
+        most_bytes: i64 = LOAD_BYTES_MAX if log.resident_bytes < log.memory_bytes else SHORT_LOAD_BYTES_MAX
+        size: i64 = index.page_entries
+        written_lsn: i64 = log.written_lsn
+        ranges: list[tuple[int, int]] = []
+        job = MessageLoad(self, ranges)
+        start: i64 = 0
+        end: i64 = 0
+        file_end: i64 = 0
+        total: i64 = 0
+        previous: i64 = number
+        while number < self._middle_to and total < most_bytes and len(job.numbers) < LOAD_MESSAGES_MAX:
+            page = index.page(number // size)
+            if page is None or not page.resident:
+                break
+            offset: i64 = 2 * (number % size)
+            if offset >= len(page.entries):
+                number = (number // size + 1) * size
+                continue
+            word0: i64 = page.entries[offset]
+            if word0 == 0:
+                number += 1
+                continue
+            lsn: i64 = word0 & LSN_MASK
+            if lsn >= written_lsn or number - previous > HEAD_GAP_MAX:
+                break
+            word1: i64 = page.entries[offset + 1]
+            length: i64 = word1 >> LENGTH_SHIFT
+            if start <= lsn <= end + READ_GAP_BYTES and lsn < file_end and lsn - start < LOAD_BYTES_MAX:
+                if lsn + length > end:
+                    end = lsn + length
+            else:
+                if end > 0:
+                    ranges.append((int(start), int(end - start)))
+                start = lsn
+                end = lsn + length
+                segment = log.segments.find(lsn)
+                file_end = segment.base_lsn + segment.capacity
+            job.numbers = append(job.numbers, number)
+            job.lsns = append(job.lsns, lsn)
+            job.lengths = append(job.lengths, length)
+            job.bodies = append(job.bodies, word1 & 0xFFFFFFFF)
+            job.places = append(job.places, len(ranges))
+            total += length
+            previous = number
+            number += 1
+        if len(job.numbers) == 0:
+            if number < self._middle_to and index.lsn_of_resident(number) >= written_lsn:
+                if not self._waits_for_disk:
+                    self._waits_for_disk = True
+                    log.call_when_written(self)
+                return True
+            return False
+        ranges.append((int(start), int(end - start)))
+        self._loading = True
+        self._loading_to = previous + 1
+        job.ranges = ranges
+        job.reserved_bytes = total + i64(len(job.numbers)) * MESSAGE_OVERHEAD_BYTES
+        log.resident_bytes += job.reserved_bytes
+        log.read_jobs.append(job)
+        return True
+
+    def messages_read(self, job: MessageLoad) -> None:
+        """Messages are back: they are the end of the head now."""
+        self.log.resident_bytes -= job.reserved_bytes
+        if job.generation != self.generation:
+            return
+        self._loading = False
+        index = self.index
+        assert index is not None
+        log = self.log
+        items = self._items
+        lost: i64 = 0
+        lost_bytes: i64 = 0
+        at: i64 = 0
+        count: i64 = len(job.numbers)
+        while at < count:
+            number: i64 = job.numbers[at]
+            place: i64 = job.places[at]
+            start, _ = job.ranges[place]
+            message = log.maybe_message(index, number, job.data[place], job.lsns[at] - start, job.lengths[at])
+            if message is None:
+                index.damaged_count += 1
+                lost += 1
+                lost_bytes += job.bodies[at]
+                log.report_damage(index, number, job.lsns[at])
+                at += 1
+                continue
+            if self.resident_count == 0:
+                items.clear()
+                self._head = 0
+                self._first = number
+            else:
+                gap: i64 = number - (self._first + len(items) - self._head)
+                while gap > 0:
+                    items.append(None)
+                    gap -= 1
+            items.append(message)
+            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            self.resident_count += 1
+            self._head_bytes += cost
+            log.resident_bytes += cost
+            at += 1
+        self._middle_from = self._loading_to
+        self.middle_count -= count
+        if self.middle_count and self.resident_count == 0:
+            self._load()
+        self._on_loaded(int(lost), int(lost_bytes))
+
+
+def _nobody_waits(lost: int, lost_bytes: int) -> None:
+    """The queue of a read that comes back is gone."""

@@ -1,0 +1,630 @@
+"""The threads of the message store, and its clock: who carries out what the message log asks for, and when.
+
+The log (``msgstore.message_log``) gathers batches and says what is to be written, read and removed; it knows neither
+time nor disk. Three threads do the work: the committer writes and syncs, the reader reads, and the housekeeper does
+what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal.
+
+1. Each thread does its jobs one after the other, in the order in which they were asked for. A segment that is to be
+   removed goes through the reader first, so a read that was asked for before still finds it; and it is gone before the
+   next checkpoint, which does not know it any more.
+2. Outcomes reach the engine on the loop only, in `completed`. A thread leaves them in a queue and wakes the reactor
+   through its eventfd: a confirm does not wait for a scheduler.
+3. When there is no space, the same commit is tried again every `RETRY_S` for ever. Publishers wait meanwhile, nothing
+   is confirmed, and everything that needs no space goes on.
+4. When the disk fails, nothing is confirmed any more and the process stops, within `GRACE_S` even when something
+   hangs on the disk that failed.
+5. What is written is synced at the latest `SYNC_WITHIN_S` later, whether somebody waits for it or not; a batch that
+   nobody waits for is written at the latest about `LINGER_S` after its first message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Final, Protocol
+
+import trio
+
+from warren.msgstore.checkpoint import CLEAN, seal
+from warren.msgstore.compaction import PIECE_BYTES, Compaction
+from warren.msgstore.errors import StoreError, StoreFullError
+from warren.msgstore.jobs import CheckpointJob, CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.message_log import LINGER_S, MessageLog
+from warren.msgstore.recovery import ADVICE
+from warren.msgstore.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
+from warren.msgstore.scrub import Scrubber
+from warren.msgstore.store import ReadProblem, wall_time_ms
+from warren.server.logs import get_logger
+from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
+
+EXIT_CODE: Final = 3
+RETRY_S: Final = 0.5
+GRACE_S: Final = 5.0
+SYNC_WITHIN_S: Final = 1.0
+# How long nothing must have been written before a checkpoint is taken without need, and how often that may be.
+IDLE_S: Final = 1.0
+IDLE_CHECKPOINT_EVERY_S: Final = 5.0
+DISK_CHECK_S: Final = 1.0
+DISK_CHECK_MIN_S: Final = 0.05
+# What can be written at most.
+FILL_BYTES_PER_S: Final = 2 << 30
+COMPACTION_IDLE_S: Final = 1.0
+# Everything is read again at most so often.
+SCRUB_EVERY_S: Final = 3600.0
+
+_WATCH_S: Final = SYNC_WITHIN_S / 2
+_READ_RETRY_S: Final = 0.05
+_POLL_S: Final = 0.02
+_DAMAGES_LOGGED_MAX: Final = 20
+
+log = get_logger("message_store")
+
+
+class StoreFiles(Protocol):
+    """What the threads need of ``msgstore.store.Store``."""
+
+    def commit(self, job: CommitJob, time_ms: int) -> None: ...
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
+    def take_read_problems(self) -> list[ReadProblem]: ...
+    def write_checkpoint(self, content: bytes) -> None: ...
+    def release(self, numbers: list[int]) -> None: ...
+    def unlink(self, numbers: list[int]) -> None: ...
+    def prepare_spare(self, size: int) -> None: ...
+    def quarantine(self, number: int) -> None: ...
+    def free_bytes(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """What the service needs of ``channels.broker.Broker``."""
+
+    log: MessageLog
+
+    def stored(self, job: CommitJob) -> None: ...
+    def loaded(self, job: ReadJob) -> None: ...
+    def set_alarm(self, resource: str, short: bool) -> None: ...
+
+
+class SpareJob:
+    """Preallocate the next segment."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class ReleaseJob:
+    """Have the reader let go of segments that are to be removed."""
+
+    def __init__(self, unlink: UnlinkJob) -> None:
+        self.unlink = unlink
+
+
+class QuarantineJob:
+    """Copy a segment in which rot was found."""
+
+    def __init__(self, segment: int) -> None:
+        self.segment = segment
+
+
+Job = CommitJob | ReadJob | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob
+
+
+class Shortage:
+    """A job did not get the space it needs. The housekeeper goes on without it; the others try again."""
+
+    def __init__(self, job: Job, reason: str) -> None:
+        self.job = job
+        self.reason = reason
+
+
+class Failure:
+    """The disk has failed, or we have: the thread is over. `error` is None for the disk."""
+
+    def __init__(self, reason: str, error: BaseException | None) -> None:
+        self.reason = reason
+        self.error = error
+
+
+Outcome = Job | Shortage | Failure
+
+
+class Worker:
+    """A thread that carries out jobs in order and reports each. A daemon: a disk that hangs must not keep us alive.
+
+    `retries` tells how long to wait before a job that met a shortage is tried again; None reports it only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        carry_out: Callable[[Job], None],
+        report: Callable[[Outcome], None],
+        retries: Callable[[Job], float | None],
+    ) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.put = self._jobs.put
+        self._carry_out = carry_out
+        self._report = report
+        self._retries = retries
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """End when the jobs are done that were asked for until now; a job that waits for space is given up."""
+        self._stopped.set()
+        self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; tell whether it came."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if not self._do(job):
+                    return
+            except StoreError as error:
+                self._report(Failure(str(error), None))
+                return
+            except BaseException as error:
+                self._report(Failure(f"internal error: {error!r}", error))
+                return
+
+    def _do(self, job: Job) -> bool:
+        """Carry `job` out and report that; False when it was given up."""
+        told = ""
+        while True:
+            try:
+                self._carry_out(job)
+            except StoreFullError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._report(Shortage(job, told))
+                pause_s = self._retries(job)
+                if pause_s is None:
+                    return True
+                if self._stopped.wait(pause_s):
+                    return False
+                continue
+            self._report(job)
+            return True
+
+
+class MessageStoreService:
+    """Carries out what the message log of `broker` asks for, with the files of `store`.
+
+    `wake` makes the reactor call `completed` soon, from any thread; `settle` lets the engine finish its turn; both may
+    be set later. `on_failed` is told, once, that the process has to stop. `abandon` ends the process when it does not.
+    """
+
+    def __init__(
+        self,
+        store: StoreFiles,
+        broker: Engine,
+        settings: StoreSettings,
+        wake: Callable[[], None],
+        settle: Callable[[], None],
+        on_failed: Callable[[], None],
+        abandon: Callable[[], None] = lambda: os._exit(EXIT_CODE),
+        clock_ms: Callable[[], int] = wall_time_ms,
+    ) -> None:
+        self.failed = ""  # why the store has failed
+        self._store = store
+        self._broker = broker
+        self._log = broker.log
+        self._settings = settings
+        self._wake = wake
+        self._settle = settle
+        self._on_failed = on_failed
+        self._abandon = abandon
+        self._clock_ms = clock_ms
+        self._compaction = Compaction(broker.log)
+        self._outcomes: deque[Outcome] = deque()
+        self._committer = Worker("committer", self._commit, self._report, _committer_retries)
+        self._reader = Worker("reader", self._read, self._report, _reader_retries)
+        self._housekeeper = Worker("housekeeper", self._keep_house, self._report, _housekeeper_retries)
+        self._ended = Event()
+        self._stopping = False
+
+        self._shortages: dict[str, str] = {}  # what waits for space, and why
+        self._postponed: list[Job] = []  # of the housekeeper, until there may be space again
+        self._releasing = 0  # how many removals are with the reader
+        self._held_back: list[CheckpointJob] = []  # until those are with the housekeeper
+        self._disk_is_low = False
+        self._disk_is_known = True
+        self._spared_segment = 0  # in which the next one was asked for
+        self._quarantined: set[int] = set()
+        self._clean_checkpoint = False
+        self._progress = trio.Event()
+        self._opened = trio.Event()
+        self._log.on_open = self._on_open
+
+    # --- on the loop: to the threads and back -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._committer.start()
+        self._reader.start()
+        self._housekeeper.start()
+
+    def dispatch(self) -> None:
+        """Hand the jobs of the log to the threads. Call when there are any."""
+        message_log = self._log
+        if message_log.commit_jobs:
+            jobs, message_log.commit_jobs = message_log.commit_jobs, []
+            for job in jobs:
+                self._committer.put(job)
+        if message_log.read_jobs:
+            reads, message_log.read_jobs = message_log.read_jobs, []
+            for read in reads:
+                self._reader.put(read)
+        if message_log.checkpoint_jobs:
+            checkpoints, message_log.checkpoint_jobs = message_log.checkpoint_jobs, []
+            for checkpoint in checkpoints:
+                if self._releasing:
+                    self._held_back.append(checkpoint)
+                else:
+                    self._housekeeper.put(checkpoint)
+        if message_log.unlink_jobs:
+            unlinks, message_log.unlink_jobs = message_log.unlink_jobs, []
+            for unlink in unlinks:
+                self._releasing += 1
+                self._reader.put(ReleaseJob(unlink))
+
+    def completed(self) -> None:
+        """Tell the engine what the threads have done. The reactor calls this when woken, and then settles."""
+        outcomes = self._outcomes
+        while outcomes and not self.failed:
+            outcome = outcomes.popleft()
+            if isinstance(outcome, CommitJob):
+                self._broker.stored(outcome)
+                self._maybe_prepare_spare(outcome)
+            elif isinstance(outcome, ReadJob):
+                self._broker.loaded(outcome)
+                if self._log.damages:
+                    self._tell_damages()
+            elif isinstance(outcome, CheckpointJob):
+                self._clean_checkpoint = bool(outcome.content[13] & CLEAN)
+                self._log.checkpointed(outcome)
+            elif isinstance(outcome, ReleaseJob):
+                self._released(outcome)
+            elif isinstance(outcome, Shortage):
+                self._met_shortage(outcome)
+                continue
+            elif isinstance(outcome, Failure):
+                self._fail(outcome)
+                continue
+            if self._shortages:
+                self._has_space(_kind(outcome))
+        if not self._progress.is_set():
+            self._progress.set()
+
+    def _released(self, job: ReleaseJob) -> None:
+        self._releasing -= 1
+        self._housekeeper.put(job.unlink)
+        if not self._releasing:
+            checkpoints, self._held_back = self._held_back, []
+            for checkpoint in checkpoints:
+                self._housekeeper.put(checkpoint)
+
+    def _maybe_prepare_spare(self, job: CommitJob) -> None:
+        """Have the next segment made when half of this one is written: so that no commit waits for it."""
+        segment = int(job.segment)
+        if segment != self._spared_segment and 2 * (job.lsn - job.base_lsn) > job.capacity:
+            self._spared_segment = segment
+            self._housekeeper.put(SpareJob(int(self._log.segment_bytes)))
+
+    def _tell_damages(self) -> None:
+        damages, self._log.damages = self._log.damages, []
+        for damage in damages[:_DAMAGES_LOGGED_MAX]:
+            if damage.queue or damage.sequence_number >= 0:
+                log.error(
+                    "what a queue had on disk is damaged and not served",
+                    vhost=damage.vhost,
+                    queue=damage.queue,
+                    sequence_number=damage.sequence_number,
+                    segment=damage.segment,
+                    lsn=damage.lsn,
+                )
+            else:
+                log.error("the message log is damaged on disk", segment=damage.segment, lsn=damage.lsn, advice=ADVICE)
+        if len(damages) > _DAMAGES_LOGGED_MAX:
+            log.error("more is damaged on disk", places=len(damages) - _DAMAGES_LOGGED_MAX)
+        for segment in {int(damage.segment) for damage in damages} - self._quarantined:
+            self._quarantined.add(segment)
+            self._housekeeper.put(QuarantineJob(segment))
+
+    # --- in the threads ---------------------------------------------------------------------------------------------
+
+    def _commit(self, job: Job) -> None:
+        assert isinstance(job, CommitJob)
+        self._store.commit(job, self._clock_ms())
+
+    def _read(self, job: Job) -> None:
+        store = self._store
+        if isinstance(job, ReleaseJob):
+            store.release(job.unlink.segments)
+            return
+        assert isinstance(job, ReadJob)
+        job.data = store.read(job.ranges)
+        for problem in store.take_read_problems():
+            log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
+
+    def _keep_house(self, job: Job) -> None:
+        store = self._store
+        if isinstance(job, CheckpointJob):
+            store.write_checkpoint(seal(job.content, self._log.checksum, int(job.last_crc)))
+        elif isinstance(job, UnlinkJob):
+            store.unlink(job.segments)
+        elif isinstance(job, SpareJob):
+            store.prepare_spare(job.size)
+        else:
+            assert isinstance(job, QuarantineJob)
+            store.quarantine(job.segment)
+
+    def _report(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        if self._ended.is_set():
+            return
+        self._wake()
+        if isinstance(outcome, Failure) and not self._ended.wait(GRACE_S):
+            self._abandon()
+
+    # --- trouble ----------------------------------------------------------------------------------------------------
+
+    def trouble(self) -> str:
+        """Return why the store cannot do its work, in a few words; empty when it can."""
+        if self.failed:
+            return "the message store has failed"
+        return "the disk of the message store is full" if self._shortages else ""
+
+    def _met_shortage(self, shortage: Shortage) -> None:
+        job = shortage.job
+        if isinstance(job, QuarantineJob):
+            log.warning("no space to copy a damaged segment", segment=job.segment, reason=shortage.reason)
+            return
+        kind = _kind(job)
+        if kind not in self._shortages:
+            log.error("no space for the message store, publishers wait", what=kind, reason=shortage.reason)
+        self._shortages[kind] = shortage.reason
+        if not isinstance(job, CommitJob | ReadJob):
+            self._postponed.append(job)
+        if kind == "spare":
+            # While there is room in this segment, make what is dead go.
+            self._log.want_checkpoint()
+        self._set_alarm()
+
+    def _has_space(self, kind: str) -> None:
+        if self._shortages.pop(kind, None) is not None:
+            log.info("the message store has space again", what=kind)
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        self._broker.set_alarm("disk", self._disk_is_low or len(self._shortages) > 0)
+
+    def _fail(self, failure: Failure) -> None:
+        self.failed = failure.reason
+        log.error("the message store has failed, the broker stops", reason=failure.reason, exception=failure.error)
+        self._on_failed()
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Close batches in time, sync, take checkpoints when it is quiet, watch the disk, compact, scrub. For ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._linger)
+            nursery.start_soon(self._watch_writes)
+            nursery.start_soon(self._watch_disk)
+            nursery.start_soon(self._compact)
+            if self._settings.scrub_bytes_per_s:
+                nursery.start_soon(self._scrub)
+
+    def _on_open(self) -> None:
+        if not self._opened.is_set():
+            self._opened.set()
+
+    async def _linger(self) -> None:
+        message_log = self._log
+        while True:
+            await self._opened.wait()
+            await trio.sleep(LINGER_S)
+            # Another batch may have been opened meanwhile: it is written a little early.
+            if message_log.in_flight is None:
+                self._opened = trio.Event()
+                if not message_log.is_idle():
+                    message_log.close_if_due(lingered=True)
+                    self._settle()
+
+    async def _watch_writes(self) -> None:
+        message_log = self._log
+        unsynced_lsn = -1  # up to where it was not synced the last time
+        last_lsn = -1
+        quiet_since = last_checkpoint = trio.current_time()
+        while True:
+            await trio.sleep(_WATCH_S)
+            if self._stopping:
+                continue
+            now = trio.current_time()
+            if message_log.next_lsn != last_lsn:
+                last_lsn = int(message_log.next_lsn)
+                quiet_since = now
+            if unsynced_lsn > message_log.durable_lsn:
+                message_log.force()
+                self._settle()
+            unsynced_lsn = int(message_log.written_lsn)
+            if (
+                now - quiet_since >= IDLE_S
+                and now - last_checkpoint >= IDLE_CHECKPOINT_EVERY_S
+                and message_log.next_lsn > message_log.checkpoint_lsn
+            ):
+                last_checkpoint = now
+                message_log.want_checkpoint()
+                self._settle()
+
+    async def _watch_disk(self) -> None:
+        minimum = self._settings.disk_free_min_bytes
+        while True:
+            pause_s = DISK_CHECK_S
+            try:
+                free = self._store.free_bytes()
+            except OSError as error:
+                if self._disk_is_known:
+                    log.error("the free space of the disk is not known", reason=str(error))
+                self._disk_is_known = False
+            else:
+                self._disk_is_known = True
+                self._note_free_space(free, minimum)
+                # The nearer the watermark, the sooner it can be crossed.
+                pause_s = min(max((free - minimum) / FILL_BYTES_PER_S, DISK_CHECK_MIN_S), DISK_CHECK_S)
+                if self._disk_is_low:
+                    pause_s = RETRY_S
+            if self._postponed:
+                postponed, self._postponed = self._postponed, []
+                for job in postponed:
+                    self._housekeeper.put(job)
+                pause_s = min(pause_s, RETRY_S)
+            await trio.sleep(pause_s)
+
+    def _note_free_space(self, free: int, minimum: int) -> None:
+        if free < minimum and not self._disk_is_low:
+            log.warning("free disk below the minimum", free_bytes=free, minimum_bytes=minimum)
+            self._disk_is_low = True
+        elif self._disk_is_low and free >= minimum * DISK_FREE_RESUME_SHARE:
+            log.info("free disk above the minimum again", free_bytes=free, minimum_bytes=minimum)
+            self._disk_is_low = False
+        else:
+            return
+        self._set_alarm()
+        self._settle()
+
+    async def _compact(self) -> None:
+        """Move what is live out of sparse segments, a piece at a time."""
+        compaction = self._compaction
+        pause_s = PIECE_BYTES / self._settings.compaction_bytes_per_s
+        while True:
+            if self._stopping or self._log.is_congested() or self._shortages:
+                await trio.sleep(COMPACTION_IDLE_S)
+            elif compaction.is_busy():
+                await trio.sleep(_POLL_S)
+            elif compaction.step(urgent=self._disk_is_low):
+                self._settle()
+                await trio.sleep(pause_s)
+            else:
+                await trio.sleep(COMPACTION_IDLE_S)
+
+    async def _scrub(self) -> None:
+        """Read sealed segments again, a piece at a time, for the rot that nobody has met yet."""
+        scrubber = Scrubber(self._log)
+        pause_s = SCRUB_PIECE_BYTES / self._settings.scrub_bytes_per_s
+        passes = 0
+        pass_began = trio.current_time()
+        while True:
+            await trio.sleep(pause_s)
+            if scrubber.passes > passes:
+                passes = int(scrubber.passes)
+                await trio.sleep_until(pass_began + SCRUB_EVERY_S)
+                pass_began = trio.current_time()
+            if not self._stopping and scrubber.step():
+                self._settle()
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    async def deleted(self) -> None:
+        """Return when everything that the log was asked for until now is durable, deleted queues above all."""
+        message_log = self._log
+        if message_log.is_idle() and message_log.durable_lsn >= message_log.next_lsn:
+            return
+        message_log.force()
+        batch = int(message_log.batch)
+        self._settle()
+        while message_log.done_batch < batch:
+            await self._next_progress()
+
+    async def stop(self, deadline: float) -> bool:
+        """Write what is open, take the checkpoint of a clean stop, end the threads; until `deadline` (trio time).
+
+        Nobody publishes or acknowledges any more. Returns whether all of it was done.
+        """
+        self._stopping = True
+        with trio.move_on_at(deadline):
+            while not self.failed and not self._is_clean():
+                self._log.want_checkpoint(clean=True)
+                self._settle()
+                await self._next_progress()
+            if not self.failed:
+                return await trio.to_thread.run_sync(self._finish, abandon_on_cancel=True)
+        return False
+
+    def _is_clean(self) -> bool:
+        """Tell whether the checkpoint on disk is a clean one, with no frame behind it."""
+        message_log = self._log
+        return self._clean_checkpoint and message_log.is_idle() and message_log.checkpoint_lsn == message_log.next_lsn
+
+    async def _next_progress(self) -> None:
+        # A batch with nothing in it is done without an outcome of a thread: hence the second way out.
+        self._progress = trio.Event()
+        with trio.move_on_after(_POLL_S):
+            await self._progress.wait()
+
+    def _finish(self) -> bool:
+        self._committer.finish()
+        self._reader.finish()
+        if not (self._committer.join(GRACE_S) and self._reader.join(GRACE_S)):
+            return False
+        self._housekeeper.finish()
+        if not self._housekeeper.join(GRACE_S):
+            return False
+        try:
+            self._store.close()
+        except StoreError as error:
+            log.warning("the message log was not closed", reason=str(error))
+            return False
+        return True
+
+    def end(self) -> None:
+        """Have nothing to do with the threads any more: they neither wake anybody nor end the process."""
+        self._ended.set()
+        self._committer.finish()
+        self._reader.finish()
+        self._housekeeper.finish()
+
+
+def _kind(job: Job) -> str:
+    """Return what `job` does, in a word for the log."""
+    match job:
+        case CommitJob():
+            return "commit"
+        case ReadJob():
+            return "read"
+        case CheckpointJob():
+            return "checkpoint"
+        case UnlinkJob():
+            return "unlink"
+        case SpareJob():
+            return "spare"
+        case ReleaseJob():
+            return "release"
+        case QuarantineJob():
+            return "quarantine"
+
+
+def _committer_retries(job: Job) -> float | None:
+    return RETRY_S
+
+
+def _reader_retries(job: Job) -> float | None:
+    """Reads are repeated at once, since nothing may overtake them."""
+    return _READ_RETRY_S
+
+
+def _housekeeper_retries(job: Job) -> float | None:
+    """What has no space must not hold up what makes some: it has another turn later."""
+    return None

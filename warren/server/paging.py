@@ -1,0 +1,71 @@
+"""Moving messages from memory to disk while memory is short: the one who decides when, and whose turn it is.
+
+1. Above the paging watermark transient messages, and transient queues, are stored like persistent ones; below
+   `RELIEF_SHARE` of it no more. They are forgotten at a restart all the same.
+2. When stored messages take more memory than `store.memory_bytes`, durable queues give theirs up, however much memory
+   there is.
+3. A call takes about `SLICE_S` and goes on where the last one stopped, so that every queue has its turn.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from warren.channels.broker import Broker
+from warren.queues.queue import Queue
+
+SLICE_S: Final = 0.002
+RELIEF_SHARE: Final = 0.9
+# Sorting more than these takes longer than a slice.
+_SORTED_MAX: Final = 10_000
+
+
+class Pager:
+    """Has queues of `broker` give up memory when the process takes more than `watermark_bytes`."""
+
+    def __init__(self, broker: Broker, watermark_bytes: int) -> None:
+        self._broker = broker
+        self._watermark_bytes = watermark_bytes
+        self._round: list[Queue] = []  # whose turn is still to come, the next one last
+
+    def relieve(self, resident_bytes: int) -> bool:
+        """Have some queues give up memory if that is needed; tell whether it is. Settle afterwards."""
+        log = self._broker.log
+        if resident_bytes > self._watermark_bytes:
+            log.under_pressure = True
+        elif resident_bytes < self._watermark_bytes * RELIEF_SHARE:
+            log.under_pressure = False
+        if not log.under_pressure and log.resident_bytes <= log.memory_bytes:
+            self._round = []
+            return False
+        # What is given up now would wait in the batch, in memory.
+        if not log.is_congested():
+            self._page_out_some()
+        return True
+
+    def _page_out_some(self) -> None:
+        stop_s = time.monotonic() + SLICE_S
+        if not self._round:
+            self._round = self._new_round()
+        while self._round:
+            self._round.pop().page_out()
+            if time.monotonic() > stop_s:
+                return
+
+    def _new_round(self) -> list[Queue]:
+        """Return the queues with something to give up, the longest ones last."""
+        everything = self._broker.log.under_pressure
+        waiting = [
+            queue
+            for vhost in self._broker.vhosts.values()
+            for queue in vhost.queues.values()
+            if queue.ready_count and (everything or queue.durable)
+        ]
+        if len(waiting) <= _SORTED_MAX:
+            waiting.sort(key=_ready_bytes)
+        return waiting
+
+
+def _ready_bytes(queue: Queue) -> int:
+    return int(queue.ready_bytes)

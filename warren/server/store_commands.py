@@ -1,0 +1,214 @@
+"""The commands of `warren store`: the message store of a stopped broker, looked at from outside.
+
+1. A directory that a running broker uses is refused: what is read there changes underneath. Reading takes a shared
+   lock, so that no broker starts meanwhile; a copy of a directory, or one that cannot be written, is as good.
+2. Nothing is changed but by `repair --apply`, which holds the directory as a broker would.
+3. Standard output is JSON, one object a line; standard error is for people. Exit codes: 0 all is well, 1 problems were
+   found, 2 the store cannot be read or the command was used wrongly.
+
+The tools are imported by the commands that need them: they read with construct, and a mistyped option of `warren serve`
+has no use for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TextIO
+
+import typer
+
+from warren.msgstore.errors import StoreError
+from warren.msgstore.file_system import OsFileSystem
+from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore
+from warren.server.data_dir import LOCK_NAME, DataDir
+from warren.server.errors import StartError
+
+if TYPE_CHECKING:
+    from warren.msgstore.tools.log_files import StoreFiles
+
+PROBLEMS_FOUND: Final = 1
+CANNOT_READ: Final = 2
+MESSAGES: Final = "messages"
+
+store_app = typer.Typer(
+    name="store",
+    help="Inspect, check and repair the message store of a stopped broker. JSON lines out; "
+    "exit code 0: all is well, 1: problems were found, 2: cannot be read.",
+    no_args_is_help=True,
+)
+
+_DataDirArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The data directory of a stopped broker, or a copy of it")
+]
+
+
+@store_app.command("inspect")
+def inspect_command(
+    directory: _DataDirArgument,
+    segment: Annotated[int | None, typer.Option(metavar="N", help="Only this segment, with its frames")] = None,
+    lsn: Annotated[int | None, typer.Option(metavar="LSN", help="Only the frame and record here, in full")] = None,
+    records: Annotated[bool, typer.Option("--records", help="With a line for every record")] = False,
+) -> None:
+    """Show segments, the checkpoint and queues; or the frames of a segment; or one record."""
+    from warren.msgstore.tools.inspection import inspect, inspect_lsn, inspect_segment
+
+    with _reading(directory) as files:
+        if lsn is not None:
+            if not _print(inspect_lsn(files, lsn)):
+                raise UnreadableStore(f"no frame holds LSN {lsn}")
+        elif segment is not None:
+            _print(inspect_segment(files, segment, with_records=records))
+        else:
+            _print(inspect(files, with_records=records))
+
+
+@store_app.command("verify")
+def verify_command(directory: _DataDirArgument) -> None:
+    """Check every checksum and that everything fits together."""
+    from warren.msgstore.tools.verification import verify
+
+    with _reading(directory) as files:
+        _exit_with(_print(verify(files))[PROBLEM])
+
+
+@store_app.command("dump-queue")
+def dump_queue_command(
+    directory: _DataDirArgument,
+    queue: Annotated[str, typer.Option(metavar="NAME", help="Name of the queue")],
+    vhost: Annotated[str, typer.Option(metavar="VHOST", help="Its vhost")] = "/",
+) -> None:
+    """Print the live messages of one queue, in order."""
+    from warren.msgstore.tools.dumping import dump, matching_queues
+    from warren.msgstore.tools.stored_state import LogReader, recovered
+
+    with _reading(directory) as files, LogReader(files) as reader:
+        state = recovered(files, reader)
+        _exit_with(_print(dump(state, matching_queues(state, vhost, queue)))[PROBLEM])
+
+
+@store_app.command("export")
+def export_command(
+    directory: _DataDirArgument,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Where the messages go; must not exist")],
+    vhost: Annotated[str | None, typer.Option(metavar="VHOST", help="Only queues of this vhost")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only queues of this name")] = None,
+) -> None:
+    """Write all live messages to a file, one JSON object a line; what is wrong and a summary are printed."""
+    from warren.msgstore.tools.dumping import dump, matching_queues
+    from warren.msgstore.tools.stored_state import LogReader, recovered
+
+    with _reading(directory) as files, LogReader(files) as reader:
+        state = recovered(files, reader)
+        queues = matching_queues(state, vhost, queue)
+        messages = problems = 0
+        with _new_file(output) as file:
+            for line in dump(state, queues, with_content_header=True):
+                if line["type"] == PROBLEM:
+                    problems += 1
+                    print(json.dumps(line))
+                else:
+                    messages += 1
+                    file.write(json.dumps(line) + "\n")
+        print(json.dumps({"type": "summary", "queues": len(queues), "messages": messages, "problems": problems}))
+        _exit_with(problems)
+
+
+@store_app.command("repair")
+def repair_command(
+    directory: _DataDirArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; otherwise say only what would be done")] = False,
+) -> None:
+    """Make a store readable again from what is left. Nothing is deleted. Exit code 1: there is something to do."""
+    from warren.msgstore.tools.repairing import ACTION, Repair
+
+    if not apply:
+        with _reading(directory) as files:
+            _exit_with(_print(Repair(files, None).lines())[ACTION])
+        return
+    from warren.msgstore.store import Store
+
+    with _changing(directory) as files:
+        store = Store(OsFileSystem(str(directory / MESSAGES)))
+        store.open()
+        _print(Repair(files, store).lines())
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[StoreFiles]:
+    """Keep brokers away while the store below `path` is read; what goes wrong is one line and exit code 2."""
+    from warren.msgstore.tools.log_files import StoreFiles
+
+    with _explained(path), contextlib.ExitStack() as stack:
+        if not path.is_dir():
+            raise UnreadableStore("no such directory")
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            stack.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UnreadableStore("a broker is running on it: stop it, or copy the directory") from None
+        yield StoreFiles(OsFileSystem(str(path / MESSAGES)))
+
+
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[StoreFiles]:
+    """Hold the data directory `path` as a broker does."""
+    from warren.msgstore.tools.log_files import StoreFiles
+
+    with _explained(path):
+        if not path.is_dir():
+            raise UnreadableStore("no such directory")
+        with DataDir.open(path):
+            yield StoreFiles(OsFileSystem(str(path / MESSAGES)))
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except StartError as error:
+        _fail(str(error))
+    except UnreadableStore as error:
+        _fail(f"{path}: {error}")
+    except StoreError as error:
+        _fail(f"{path}: {error}")
+    except PermissionError as error:
+        _fail(f"{error.filename or path}: not permitted to read it")
+
+
+def _fail(reason: str) -> None:
+    print(f"warren store: {reason}", file=sys.stderr)
+    raise typer.Exit(CANNOT_READ)
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[TextIO]:
+    """Make a file that only its owner can read: there are messages in it."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UnreadableStore(f"cannot write {path}: {os.strerror(error.errno or 0)}") from None
+    with open(handle, "w", encoding="utf-8") as file:
+        yield file
+
+
+def _print(lines: Iterable[Line]) -> Counter[str]:
+    """Print `lines`; return how many there were of each type."""
+    types: Counter[str] = Counter()
+    for line in lines:
+        types[str(line["type"])] += 1
+        print(json.dumps(line))
+    return types
+
+
+def _exit_with(problems: int) -> None:
+    if problems:
+        raise typer.Exit(PROBLEMS_FOUND)
