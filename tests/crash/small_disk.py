@@ -78,12 +78,12 @@ class SmallDisk:
         state = os.statvfs(self.view)
         return state.f_bavail * state.f_frsize
 
-    def fill(self) -> None:
-        """Let somebody else take all that is free."""
+    def fill(self, but: int = 0) -> None:
+        """Let somebody else take all that is free, `but` so many bytes."""
         with open(self.view / _FILLER, "ab", buffering=0) as filler:
             for piece in (1 << 16, 1 << 12):
                 try:
-                    while True:
+                    while self.free_bytes() >= but + piece:
                         filler.write(bytes(piece))
                 except OSError as error:
                     if error.errno != errno.ENOSPC:

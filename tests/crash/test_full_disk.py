@@ -173,6 +173,23 @@ def test_a_disk_that_somebody_else_fills_to_the_last_byte_loses_nothing_that_was
             assert set(publisher.confirmed) <= set(_drain(consumer))
 
 
+def test_a_start_with_less_space_than_a_segment_takes_the_acks_that_make_some(tmp_path: Path) -> None:
+    with SmallDisk(tmp_path / "data", 32 * MIB) as disk, _broker(tmp_path, disk, FREE_MIN_BYTES) as process:
+        publisher = Publisher(process)
+        for _ in range(16 * MIB // BODY_BYTES // IN_FLIGHT_MAX):
+            publisher.publish_again()
+        process.kill()
+        publisher.client.close()
+        disk.fill(but=MIB // 2)
+        process.start()
+        with open_wire(process) as consumer:
+            assert _drain(consumer) == publisher.confirmed
+        again = Publisher(process, publisher.last)
+        again.publish()
+        again.await_confirms()
+        again.client.close()
+
+
 def test_a_start_on_a_disk_without_a_free_byte_harms_nothing(tmp_path: Path) -> None:
     with SmallDisk(tmp_path / "data", 32 * MIB) as disk, _broker(tmp_path, disk, 0) as process:
         publisher = Publisher(process)

@@ -598,6 +598,20 @@ def test_a_checkpoint_takes_the_place_of_the_spare_when_the_disk_is_full() -> No
     assert sorted(fs.contents()) == ["checkpoint", "log/0000000001"]
 
 
+def test_a_segment_that_cannot_be_preallocated_takes_frames_while_there_is_space() -> None:
+    fs = SimulatedFileSystem(capacity=SEGMENT_BYTES // 2)
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(bytes(200)), TIME_MS)
+    assert len(fs.contents()["log/0000000001"]) < SEGMENT_BYTES // 2
+    job = placing.job(bytes(SEGMENT_BYTES // 2))
+    with pytest.raises(StoreFullError):
+        store.commit(job, TIME_MS)
+    fs.capacity = SEGMENT_BYTES
+    store.commit(job, TIME_MS)
+    headers, _ = Store(fs).open_segments()
+    assert len(frames_of(store.read_segment(headers[0].number))) == 2
+
+
 def test_a_full_disk_fills_up_to_the_last_frame_that_fits_and_goes_on_where_it_was() -> None:
     fs = SimulatedFileSystem(capacity=2 * SEGMENT_BYTES + 700)
     store, placing = opened(fs), Placing()

@@ -7,7 +7,8 @@
 
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
    place, and the directory is synced before the first frame is written. A segment without a readable header is rot.
-2. A new segment is begun when the one before is sealed: cut behind its last frame and synced.
+2. A new segment is begun when the one before is sealed: cut behind its last frame and synced. It is preallocated, and
+   grows with its frames where the disk has no space for that.
 3. `commit` can be repeated with the same job after StoreFullError, wherever that came from; it goes on at the step that
    failed, and what is written twice is the same bytes at the same place.
 4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
@@ -374,10 +375,19 @@ class Store:
         if spare is not None and spare.size == capacity:
             return spare
         if self._new is None:
-            self._new = _NewFile(NEW, self._fs.create(NEW, capacity), capacity)
+            self._new = _NewFile(NEW, self._create_new(capacity), capacity)
         # A job that did not fit is repeated, and no other comes before it.
         assert self._new.size == capacity
         return self._new
+
+    def _create_new(self, capacity: int) -> int:
+        """Preallocate; where there is no space for a whole segment there may be for the acks that make some."""
+        try:
+            return self._fs.create(NEW, capacity)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        return self._fs.create(NEW, 0)
 
     def _seal(self) -> None:
         """End the segment that is being written, if there is one."""

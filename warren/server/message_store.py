@@ -241,6 +241,8 @@ class MessageStoreService:
         self._disk_is_low = False
         self._disk_is_known = True
         self._spared_segment = 0  # in which the next one was asked for
+        self._written_segment = 0  # that was written last
+        self._space_taken = trio.Event()  # since the free space was looked at
         self._quarantined: set[int] = set()
         self._clean_checkpoint = False
         self._progress = trio.Event()
@@ -287,6 +289,7 @@ class MessageStoreService:
             if isinstance(outcome, CommitJob):
                 self._broker.stored(outcome)
                 self._maybe_prepare_spare(outcome)
+                self._note_segment(outcome)
             elif isinstance(outcome, ReadJob):
                 self._broker.loaded(outcome)
                 if self._log.damages:
@@ -296,6 +299,8 @@ class MessageStoreService:
                 self._log.checkpointed(outcome)
             elif isinstance(outcome, ReleaseJob):
                 self._released(outcome)
+            elif isinstance(outcome, SpareJob):
+                self._space_taken.set()
             elif isinstance(outcome, Shortage):
                 self._met_shortage(outcome)
                 continue
@@ -321,6 +326,12 @@ class MessageStoreService:
         if segment != self._spared_segment and 2 * (job.lsn - job.base_lsn) > job.capacity:
             self._spared_segment = segment
             self._housekeeper.put(SpareJob(int(self._log.segment_bytes)))
+
+    def _note_segment(self, job: CommitJob) -> None:
+        segment = int(job.segment)
+        if segment != self._written_segment:
+            self._written_segment = segment
+            self._space_taken.set()
 
     def _tell_damages(self) -> None:
         damages, self._log.damages = self._log.damages, []
@@ -473,6 +484,8 @@ class MessageStoreService:
         minimum = self._settings.disk_free_min_bytes
         while True:
             pause_s = DISK_CHECK_S
+            # Space is taken a segment at a time: to look each time means to stop publishers at most a segment too late.
+            self._space_taken = trio.Event()
             try:
                 free = self._store.free_bytes()
             except OSError as error:
@@ -482,7 +495,7 @@ class MessageStoreService:
             else:
                 self._disk_is_known = True
                 self._note_free_space(free, minimum)
-                # The nearer the watermark, the sooner it can be crossed.
+                # By others too: the nearer the watermark, the sooner it can be crossed.
                 pause_s = min(max((free - minimum) / FILL_BYTES_PER_S, DISK_CHECK_MIN_S), DISK_CHECK_S)
                 if self._disk_is_low:
                     pause_s = RETRY_S
@@ -491,7 +504,8 @@ class MessageStoreService:
                 for job in postponed:
                     self._housekeeper.put(job)
                 pause_s = min(pause_s, RETRY_S)
-            await trio.sleep(pause_s)
+            with trio.move_on_after(pause_s):
+                await self._space_taken.wait()
 
     def _note_free_space(self, free: int, minimum: int) -> None:
         if free < minimum and not self._disk_is_low:

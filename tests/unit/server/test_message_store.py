@@ -538,6 +538,23 @@ def test_the_nearer_the_minimum_the_more_often_the_disk_is_looked_at() -> None:
     run(test, StoreSettings(scrub_bytes_per_s=0, disk_free_min_bytes=GIB), tasks=True)
 
 
+def test_the_disk_is_looked_at_when_a_segment_has_taken_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_store, "DISK_CHECK_S", 1e9)
+
+    async def test(f: Fixture) -> None:
+        f.files.free = 1 << 70
+        f.publish()
+        await f.until_written()
+        f.files.free = GIB - 1
+        while not f.engine.alarms:
+            f.publish()
+            await f.until_written()
+            assert f.files.diary.count("spare 65536") <= 1, "a segment later"
+        assert trio.current_time() < 1e6, "not by the clock"
+
+    run(test, StoreSettings(scrub_bytes_per_s=0, disk_free_min_bytes=GIB), tasks=True)
+
+
 # Waiting and the end
 
 
