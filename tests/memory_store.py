@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warren.channels.broker import Broker
 from warren.msgstore.checksum import checksum_function, default_algorithm
+from warren.msgstore.jobs import CommitJob, ReadJob
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.records import FRAME_HEADER_BYTES, frame_header
 
@@ -13,11 +14,11 @@ def memory_log(segment_bytes: int = 1 << 20, page_entries: int = 256) -> Message
     return MessageLog(checksum_function(default_algorithm()), segment_bytes, page_entries)
 
 
-class MemoryStore:
-    """What the log of `broker` has written; `hold`: nothing is carried out until it is False again."""
+class MemoryDisk:
+    """What `log` has written; `hold`: nothing is carried out until it is False again."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, log: MessageLog) -> None:
+        self.log = log
         self.hold = False
         self.segments: dict[int, bytearray] = {}  # by base LSN
         self.checkpoint = b""
@@ -26,7 +27,7 @@ class MemoryStore:
 
     def run(self) -> bool:
         """Carry out what is asked for now; True when there was something."""
-        log = self.broker.log
+        log = self.log
         if self.hold:
             return False
         commits, log.commit_jobs = log.commit_jobs, []
@@ -54,10 +55,10 @@ class MemoryStore:
                 assert len(frame) == FRAME_HEADER_BYTES + commit.payload_bytes
                 image[at : at + len(frame)] = frame
                 self.written_bytes += len(frame)
-            self.broker.stored(commit)
+            self.stored(commit)
         for read in reads:
             read.data = [self.read(lsn, length) for lsn, length in read.ranges]
-            self.broker.loaded(read)
+            self.loaded(read)
         for checkpoint in checkpoints:
             self.checkpoint = checkpoint.content
             log.checkpointed(checkpoint)
@@ -65,7 +66,29 @@ class MemoryStore:
             assert unlink.segments
         return bool(commits or reads or checkpoints or unlinks)
 
+    def stored(self, commit: CommitJob) -> None:
+        """A commit is carried out."""
+        self.log.committed(commit)
+
+    def loaded(self, read: ReadJob) -> None:
+        """A read is carried out."""
+        read.finished()
+
     def read(self, lsn: int, length: int) -> bytes:
         """Return ``length`` bytes from `lsn` on."""
         base = max(base for base in self.segments if base <= lsn)
         return bytes(self.segments[base][lsn - base : lsn - base + length])
+
+
+class MemoryStore(MemoryDisk):
+    """The disk of the log of `broker`."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker.log)
+        self.broker = broker
+
+    def stored(self, commit: CommitJob) -> None:
+        self.broker.stored(commit)
+
+    def loaded(self, read: ReadJob) -> None:
+        self.broker.loaded(read)

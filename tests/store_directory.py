@@ -35,11 +35,12 @@ def message(
     flags: int = 0,
     channel: int = 1,
     frame_max: int = 4096,
+    time_ms: int | None = None,
 ) -> Record:
-    """Return a MESSAGE record; `places` are (queue id, sequence number)."""
+    """Return a MESSAGE record; `places` are (queue id, sequence number). With a time it is TIMED."""
     return {
         "kind": grammar.MESSAGE,
-        "flags": flags,
+        "flags": flags if time_ms is None else flags | grammar.TIMED,
         "body": {
             "frame_max_bytes": frame_max,
             "channel": channel,
@@ -47,6 +48,7 @@ def message(
             "exchange": exchange,
             "routing_key": routing_key,
             "content": content(body, properties, channel, frame_max),
+            "time_ms": time_ms,
         },
     }
 
@@ -57,12 +59,13 @@ def ack(queue_id: int, *ranges: tuple[int, int]) -> Record:
     return {"kind": grammar.ACK, "body": {"queue_id": queue_id, "ranges": pairs}}
 
 
-def queue(queue_id: int, name: str, vhost: str = "/", *, transient: bool = False) -> Record:
+def queue(queue_id: int, name: str, vhost: str = "/", *, lane: int = 0, transient: bool = False) -> Record:
     """Return a QUEUE record."""
     return {
         "kind": grammar.QUEUE,
         "flags": grammar.DROPPABLE if transient else 0,
         "body": {
+            "lane": lane,
             "queue_id": queue_id,
             "vhost": vhost,
             "name": name,
@@ -119,8 +122,12 @@ def checkpoint_page(
     length: int = 0,
     live_count: int | None = None,
     body_bytes: int | None = None,
+    expiring: Sequence[int] = (),
 ) -> Record:
-    """Return what a checkpoint says of a page; `entries` are (lsn, record bytes, body bytes), lsn 0: not live."""
+    """Return what a checkpoint says of a page; `entries` are (lsn, record bytes, body bytes), lsn 0: not live.
+
+    Those at the places `expiring` have a time to live of their own.
+    """
     live = [size for place, _, size in entries if place]
     return {
         "page_number": number,
@@ -129,8 +136,12 @@ def checkpoint_page(
         "live_count": len(live) if live_count is None else live_count,
         "body_bytes": sum(live) if body_bytes is None else body_bytes,
         "entries": [
-            {"location": {"lsn": place, "flags": 0}, "record_bytes": record_bytes, "body_bytes": size}
-            for place, record_bytes, size in entries
+            {
+                "location": {"lsn": place, "flags": grammar.EXPIRING if at in expiring else 0},
+                "record_bytes": record_bytes,
+                "body_bytes": size,
+            }
+            for at, (place, record_bytes, size) in enumerate(entries)
         ],
     }
 
@@ -144,9 +155,13 @@ def checkpoint_queue(
     pages: Sequence[Record] = (),
     delivered_below: int = 0,
     damaged_count: int = 0,
+    lane: int = 0,
+    has_expiring: bool = False,
 ) -> Record:
     """Return what a checkpoint says of a queue."""
     return {
+        "lane": lane,
+        "index_flags": grammar.HAS_EXPIRING if has_expiring else 0,
         "queue_id": queue_id,
         "next_number": next_number,
         "delivered_below": delivered_below,

@@ -51,9 +51,10 @@ ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclass
     "itertools",
     "construct",  # the specification written once; only ``amqp/specification.py``
     "crc32c",  # checksums of the store, only ``msgstore/checksum.py``
+    "json",  # definitions of policies and limits, read once when they are set
     "librt",
     "mypy_extensions",
-    "re2",  # permission patterns
+    "re2",  # patterns of permissions and policies
     "typing",
     "urllib",  # quoting, for names in the management API
     "zlib",  # checksums of the store

@@ -90,6 +90,15 @@ class Broker:
         """Tell whether the announced version precedes `major.minor` (reference section 1.17)."""
         return self.version < (major, minor)
 
+    @property
+    def is_warren(self) -> bool:
+        """Tell whether a Warren answers, whatever version of RabbitMQ it announces."""
+        return "warren_version" in self.server_properties
+
+    def behaves_like(self, major: int, minor: int) -> bool:
+        """Tell whether to expect what RabbitMQ `major.minor` brought: of that version on, and of Warren."""
+        return self.is_warren or not self.older_than(major, minor)
+
     def queue(self, name: str) -> str:
         """Return how error texts name a queue of the vhost under test."""
         return f"queue '{name}' in vhost '{self.vhost}'"

@@ -5,6 +5,7 @@ Ids, by where a rule comes from:
     basic.qos.prefetch-count.01    the XML specification: class, method, field and the rule's own name
     4.2.3                          the section of the specification's text
     rabbitmq.basic.get             RabbitMQ's extension or the reading of the specification that its clients rely on
+    warren.queue.arguments         what only we have
     abuse.pre-auth                 what a peer of bad will must not achieve
 
 `SPECIFICATION` lists every rule of the XML that binds the server; each is shown by a test or stands in `NOT_SHOWN`.
@@ -21,7 +22,20 @@ from typing import Any, NamedTuple, TypeVar
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "conformance.md"
 COMMAND = "cd tests && PYTHONPATH=.. ../.venv/bin/python -m conformance"
-AREAS = ("connection", "channel", "exchange", "queue", "basic", "confirm", "tx", "framing", "limits", "access")
+AREAS = (
+    "connection",
+    "channel",
+    "exchange",
+    "queue",
+    "queue_arguments",
+    "basic",
+    "confirm",
+    "tx",
+    "framing",
+    "limits",
+    "access",
+    "policies",
+)
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])
 
@@ -197,8 +211,8 @@ def document() -> str:
         "",
         "Ids such as `basic.ack.multiple.exists` are rules of the AMQP 0-9-1 XML specification (class, method, field,",
         "rule), numbers are sections of its text, `rabbitmq.` is what RabbitMQ documents or its clients rely on,",
-        "`abuse.` what a peer of bad will must not achieve. Where we follow RabbitMQ against the specification, the",
-        "rule says so.",
+        "`warren.` what only Warren has, `abuse.` what a peer of bad will must not achieve. Where we follow RabbitMQ",
+        "against the specification, the rule says so.",
     ]
     rules = load()
     for area in AREAS:
@@ -214,5 +228,5 @@ def document() -> str:
 
 def _order(each: Rule) -> tuple[int, str, str]:
     prefix = each.id.partition(".")[0]
-    source = {"rabbitmq": 2, "abuse": 3}.get(prefix, 1 if prefix.isdigit() else 0)
+    source = {"rabbitmq": 2, "warren": 3, "abuse": 4}.get(prefix, 1 if prefix.isdigit() else 0)
     return source, each.id, each.test

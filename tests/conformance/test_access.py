@@ -17,6 +17,7 @@ from warren.queues.metadata import (
     UserDelete,
     UserPut,
     VhostDelete,
+    VhostPut,
 )
 
 from .rules import rule
@@ -53,6 +54,10 @@ OPERATIONS = {
     "queue.declare with dead letters": Operation(
         queue_declare("new", arguments={"x-dead-letter-exchange": "aside"}),
         (("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "aside")),
+    ),
+    "queue.declare with dead letters to the default": Operation(
+        queue_declare("new", arguments={"x-dead-letter-exchange": ""}),
+        (("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "amq.default")),
     ),
     "queue.delete": Operation(m.QueueDelete(0, "q", False, False, False), (("configure", "queue", "q"),)),
     "queue.bind": Operation(m.QueueBind(0, "q", "source", "k", False, EMPTY_TABLE), BINDS_QUEUE),
@@ -199,6 +204,14 @@ def test_an_exploding_pattern_is_harmless(harness: Harness) -> None:
     assert refusal is not None and refusal.code == 403
 
 
+@rule("rabbitmq.access", "A pattern may begin by excluding names.")
+@pytest.mark.parametrize(("name", "allowed"), [("orders", True), ("sys.orders", False), ("a.sys.", True)])
+def test_patterns_may_exclude(harness: Harness, name: str, allowed: bool) -> None:
+    harness.add_user("bob", r"^(?!sys\.).*", "", "")
+    refusal = attempt(harness.channel("bob"), Operation(queue_declare(name), ()))
+    assert (refusal is None) == allowed
+
+
 @rule("abuse.patterns", "What is no pattern of RE2, or longer than 1 KiB, is refused and changes nothing.")
 @pytest.mark.parametrize("pattern", ["(", "(?!a)", "a" * 1025, "(?P<n>a)(?P=n)"])
 @pytest.mark.usefixtures("topology")
@@ -263,6 +276,60 @@ def test_topic_permissions_limit_bindings(bob: Client) -> None:
         m.ExchangeBind(0, "amq.fanout", "amq.topic", "news.#", False, EMPTY_TABLE),
     ):
         assert bob.refused(1, call) == Refusal("channel", 403, topic_refusal("read", "news.#"), type(call))
+
+
+@rule("rabbitmq.access.topic", "Unbinding needs what binding needs.")
+def test_topic_permissions_limit_unbinding(bob: Client, client: Client) -> None:
+    client.declare("q")
+    client.bind("q", "amq.topic", "news.#")
+    bind_exchange = m.ExchangeBind(0, "amq.fanout", "amq.topic", "news.#", False, EMPTY_TABLE)
+    assert client.call(1, bind_exchange) == m.ExchangeBindOk()
+    for call in (
+        m.QueueUnbind(0, "q", "amq.topic", "news.#", EMPTY_TABLE),
+        m.ExchangeUnbind(0, "amq.fanout", "amq.topic", "news.#", False, EMPTY_TABLE),
+    ):
+        assert bob.refused(1, call) == Refusal("channel", 403, topic_refusal("read", "news.#"), type(call))
+
+
+@rule("rabbitmq.access.topic", "A topic is asked for before it is told whether the destination exists.")
+def test_topic_permissions_come_before_existence(bob: Client) -> None:
+    for call in (
+        m.QueueBind(0, "nowhere", "amq.topic", "news.#", False, EMPTY_TABLE),
+        m.QueueUnbind(0, "nowhere", "amq.topic", "news.#", EMPTY_TABLE),
+        m.ExchangeBind(0, "nowhere", "amq.topic", "news.#", False, EMPTY_TABLE),
+        m.ExchangeUnbind(0, "nowhere", "amq.topic", "news.#", False, EMPTY_TABLE),
+    ):
+        assert bob.refused(1, call) == Refusal("channel", 403, topic_refusal("read", "news.#"), type(call))
+
+
+@rule("rabbitmq.access.topic", "{username} and {vhost} stand for the names of whoever asks.")
+def test_names_stand_in_topic_patterns(harness: Harness) -> None:
+    harness.broker.administer(VhostPut("v.1"))
+    for user in ("ann", "bob"):
+        harness.add_user(user)
+        for vhost in ("/", "v.1"):
+            harness.permit(user, vhost=vhost)
+            harness.broker.administer(TopicPermissionPut(user, vhost, "amq.topic", "^{vhost}:{username}$", "^$"))
+    for user, vhost in (("ann", "/"), ("bob", "v.1")):
+        client = harness.client(user, vhost)
+        client.open(1)
+        client.publish("amq.topic", f"{vhost}:{user}")
+        client.nothing()
+        for key in (f"{vhost}:x{user}", "v-1:bob", f"{{vhost}}:{user}"):
+            client.publish("amq.topic", key)
+            assert client.refusal().code == 403
+            client.open(1)
+
+
+@rule("abuse.revocation", "A topic permission changes which keys an open channel may bind.")
+def test_topic_permissions_for_bindings_change_live(bob: Client, harness: Harness) -> None:
+    bob.declare("q")
+    bind = m.QueueBind(0, "q", "amq.topic", "news.#", False, EMPTY_TABLE)
+    assert bob.refused(1, bind).code == 403
+    harness.broker.administer(TopicPermissionPut("bob", "/", "amq.topic", "", "^news\\."))
+    assert bob.call(1, bind) == m.QueueBindOk()
+    harness.broker.administer(TopicPermissionPut("bob", "/", "amq.topic", "", "^weather$"))
+    assert bob.refused(1, bind).code == 403
 
 
 @rule("rabbitmq.access.topic", "Other exchanges and other users are not touched.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +23,16 @@ from warren.amqp import methods as m
 from warren.amqp.codec import encode_method, frame, method_frame
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.methods import HEARTBEAT_FRAME
+from warren.queues.metadata import (
+    UserDelete,
+    UserLimitsDelete,
+    UserLimitsPut,
+    UserPut,
+    VhostDelete,
+    VhostLimitsDelete,
+    VhostLimitsPut,
+    VhostPut,
+)
 
 from .rules import rule
 
@@ -463,6 +475,231 @@ def test_headers_bindings_are_bounded(client: Client) -> None:
     refusal = client.refused(1, m.QueueBind(0, "q", "amq.headers", "", False, arguments))
     text = "PRECONDITION_FAILED - binding has 257 arguments, at most 256 are allowed"
     assert refusal == Refusal("channel", 406, text, m.QueueBind)
+
+
+# --- limits of vhosts and users ---------------------------------------------------------------------------------------
+
+
+def limit_vhost(harness: Harness, vhost: str = "/", **limits: int) -> None:
+    definition = json.dumps({key.replace("_", "-"): value for key, value in limits.items()})
+    harness.broker.administer(VhostLimitsPut(vhost, definition))
+    harness.settle()
+
+
+def limit_user(harness: Harness, user: str, **limits: int) -> None:
+    definition = json.dumps({key.replace("_", "-"): value for key, value in limits.items()})
+    harness.broker.administer(UserLimitsPut(user, definition))
+    harness.settle()
+
+
+def refused_open(harness: Harness, user: str, vhost: str = "/") -> str:
+    """Try to open a connection; return the text that refuses it, ``""`` when it is open."""
+    client = harness.raw_client()
+    client.start()
+    client.start_ok(user)
+    client.expect(m.ConnectionTune)
+    client.send(
+        0, m.ConnectionTuneOk(client.channel_max, client.frame_max_bytes, 0), m.ConnectionOpen(vhost, "", False)
+    )
+    (answer,) = client.take()
+    if isinstance(answer.method, m.ConnectionOpenOk):
+        return ""
+    assert isinstance(answer.method, m.ConnectionClose)
+    assert (answer.method.reply_code, answer.method.class_id, answer.method.method_id) == (530, 10, 40)
+    client.send(0, m.ConnectionCloseOk())
+    assert client.ended
+    text: str = answer.method.reply_text
+    return text
+
+
+def vhost_full(user: str, limit: int, vhost: str = "/") -> str:
+    return f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+
+
+@rule("rabbitmq.limits.vhost", "max-connections of a vhost counts all that are open in it: 530 at connection.open.")
+def test_a_vhost_limits_its_connections(harness: Harness) -> None:
+    harness.add_user("bob")
+    harness.broker.administer(VhostPut("v"))
+    harness.permit("bob", vhost="v")
+    limit_vhost(harness, max_connections=2)
+    clients = [harness.client("guest"), harness.client("bob")]
+    assert refused_open(harness, "bob") == vhost_full("bob", 2)
+    assert refused_open(harness, "bob", "v") == ""
+    clients[0].hang_up()
+    clients[0] = harness.client("bob")
+    assert refused_open(harness, "guest") == vhost_full("guest", 2)
+    clients[1].send(0, m.ConnectionClose(200, "", 0, 0))
+    harness.client("guest")
+    assert refused_open(harness, "guest") == vhost_full("guest", 2)
+
+
+@rule("rabbitmq.limits.vhost", "0 connections are none, -1 as many as one likes; what is open stays; changes hold.")
+def test_limits_of_connections_change_live(harness: Harness) -> None:
+    client = harness.client()
+    for limit, text in ((0, vhost_full("guest", 0)), (-1, ""), (2, vhost_full("guest", 2)), (3, "")):
+        limit_vhost(harness, max_connections=limit)
+        assert refused_open(harness, "guest") == text
+    assert refused_open(harness, "guest") == vhost_full("guest", 3)
+    harness.broker.administer(VhostLimitsDelete("/"))
+    assert refused_open(harness, "guest") == ""
+    limit_vhost(harness, max_connections=0)
+    client.open(1)
+    client.nothing()
+
+
+@rule("rabbitmq.limits.vhost", "The limit is looked at before the right to enter; connections that fail do not count.")
+def test_refused_connections_do_not_count(harness: Harness) -> None:
+    harness.broker.administer(UserPut("eve", "", ""))
+    harness.passwords["eve"] = b"eve"
+    limit_vhost(harness, max_connections=1)
+    for _ in range(3):
+        assert refused_open(harness, "eve") == "NOT_ALLOWED - access to vhost '/' refused for user 'eve'"
+    assert refused_open(harness, "guest") == ""
+    assert refused_open(harness, "eve") == vhost_full("eve", 1)
+    assert refused_open(harness, "guest", "nowhere") == "NOT_ALLOWED - vhost nowhere not found"
+
+
+@rule("rabbitmq.limits.user", "max-connections of a user counts those in all vhosts: 530 at connection.open.")
+def test_a_user_has_limited_connections(harness: Harness) -> None:
+    harness.add_user("bob")
+    harness.broker.administer(VhostPut("v"))
+    harness.permit("bob", vhost="v")
+    limit_user(harness, "bob", max_connections=2)
+    first = harness.client("bob")
+    harness.client("bob", "v")
+    text = "NOT_ALLOWED - connection refused for user 'bob': user connection limit (2) is reached"
+    assert refused_open(harness, "bob") == text
+    assert refused_open(harness, "bob", "v") == text
+    assert refused_open(harness, "guest") == ""
+    first.hang_up()
+    harness.client("bob", "v")
+    assert refused_open(harness, "bob") == text
+    for limit, refused in ((0, True), (-1, False), (3, True), (4, False)):
+        limit_user(harness, "bob", max_connections=limit)
+        assert (refused_open(harness, "bob") != "") == refused
+    harness.broker.administer(UserLimitsDelete("bob"))
+    assert refused_open(harness, "bob") == ""
+
+
+@rule("rabbitmq.limits.user", "max-channels of a user counts those of all connections: 530.")
+def test_a_user_has_limited_channels(harness: Harness) -> None:
+    harness.add_user("bob")
+    limit_user(harness, "bob", max_channels=2)
+    one, two = harness.client("bob"), harness.client("bob")
+    one.open(1)
+    two.open(1)
+    text = "NOT_ALLOWED - number of channels opened for user 'bob' has reached the maximum allowed user limit of (2)"
+    assert one.refused(2, m.ChannelOpen("")) == Refusal("connection", 530, text, m.ChannelOpen)
+    two.open(2)
+    guest = harness.client()
+    guest.open(1)
+    guest.open(2)
+    guest.open(3)
+
+
+@rule("rabbitmq.limits.user", "A channel no longer counts once it is closed, whoever closed it and however.")
+def test_closed_channels_do_not_count(harness: Harness) -> None:
+    harness.add_user("bob")
+    limit_user(harness, "bob", max_channels=2)
+    bob = harness.client("bob")
+    bob.open(1)
+    bob.open(2)
+    assert bob.call(1, m.ChannelClose(200, "", 0, 0)) == m.ChannelCloseOk()
+    bob.open(1)
+    assert bob.refused(2, m.BasicGet(0, "nowhere", True)).code == 404  # answers the close and opens 2 again
+    bob.hang_up()
+    bob = harness.client("bob")
+    bob.open(1)
+    bob.open(2)
+    bob.send(0, m.ConnectionClose(200, "", 0, 0))
+    bob = harness.client("bob")
+    bob.open(7)
+    bob.open(8)
+    assert bob.refused(9, m.ChannelOpen("")).code == 530
+    bob = harness.client("bob")
+    bob.open(1)
+    bob.open(2)
+    limit_user(harness, "bob", max_channels=0)
+    bob.declare("q")
+    assert bob.refused(3, m.ChannelOpen("")).code == 530
+    limit_user(harness, "bob", max_channels=-1)
+    bob = harness.client("bob")
+    for number in range(1, 10):
+        bob.open(number)
+
+
+@rule("rabbitmq.limits.vhost", "max-queues of a vhost counts all queues, exclusive ones too: 406.")
+def test_a_vhost_limits_its_queues(client: Client, harness: Harness) -> None:
+    client.declare("one", exclusive=True)
+    limit_vhost(harness, max_queues=2)
+    client.declare("two", durable=True)
+    for call in (queue_declare("three"), queue_declare("three", exclusive=True)):
+        text = "PRECONDITION_FAILED - cannot declare queue 'three': queue limit in vhost '/' (2) is reached"
+        assert client.refused(1, call) == Refusal("channel", 406, text, m.QueueDeclare)
+    assert "queue 'amq.gen-" in client.refused(1, queue_declare("")).text
+    client.declare("one", exclusive=True)
+    client.declare("two", passive=True)
+    client.call(1, m.QueueDelete(0, "one", False, False, False))
+    client.declare("three")
+
+
+@rule("rabbitmq.limits.vhost", "0 queues are none, -1 as many as one likes; the broker's own limit holds beside it.")
+def test_limits_of_queues_change_live() -> None:
+    harness = Harness(queues_per_vhost_max=3)
+    client = harness.channel()
+    limit_vhost(harness, max_queues=0)
+    text = "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost '/' (0) is reached"
+    assert client.refused(1, queue_declare("q")).text == text
+    for limit in (-1, 10):
+        limit_vhost(harness, max_queues=limit)
+        client.declare(f"q{limit}")
+    harness.broker.administer(VhostLimitsDelete("/"))
+    client.declare("last")
+    for limit, reached in ((-1, 3), (10, 3), (2, 2)):
+        limit_vhost(harness, max_queues=limit)
+        assert f"({reached}) is reached" in client.refused(1, queue_declare("q")).text
+
+
+@rule("rabbitmq.limits.vhost", "Limits go with their vhost and their user, and hold after a start.")
+def test_limits_come_and_go_with_what_they_are_of(harness: Harness) -> None:
+    harness.add_user("bob")
+    limit_user(harness, "bob", max_connections=0)
+    harness.broker.administer(UserDelete("bob"))
+    harness.add_user("bob")
+    assert refused_open(harness, "bob") == ""
+    harness.broker.administer(VhostPut("v"))
+    limit_vhost(harness, "v", max_connections=0)
+    harness.broker.administer(VhostDelete("v"))
+    harness.broker.administer(VhostPut("v"))
+    harness.permit("bob", vhost="v")
+    assert refused_open(harness, "bob", "v") == ""
+    harness.broker.restore(VhostLimitsPut("/", '{"max-connections":0}'))
+    assert refused_open(harness, "bob") == vhost_full("bob", 0)
+    harness.broker.restore(VhostLimitsPut("/", "{}"))
+    harness.broker.restore(UserLimitsPut("bob", '{"max-connections":0}'))
+    assert "user connection limit (0)" in refused_open(harness, "bob")
+
+
+@rule("rabbitmq.limits.vhost", "Limits that are not valid, or of nobody, are refused and change nothing.")
+def test_invalid_limits_change_nothing(harness: Harness) -> None:
+    limit_vhost(harness, max_connections=0)
+    limit_user(harness, "guest", max_connections=0)
+    tickets = harness.broker.journal.last_ticket
+    for change, text in (
+        (VhostLimitsPut("/", '{"max-channels":5}'), 'Unrecognised terms [{<<"max-channels">>,5}] in limits'),
+        (UserLimitsPut("guest", '{"max-queues":5}'), 'Unrecognised terms [{<<"max-queues">>,5}] in user-limits'),
+        (VhostLimitsPut("/", '{"max-queues":"x"}'), 'max-queues should be a number, actually was <<"x">>'),
+        (VhostLimitsPut("v", "{}"), "vhost 'v' does not exist"),
+        (VhostLimitsDelete("v"), "vhost 'v' does not exist"),
+        (UserLimitsPut("eve", "{}"), "user 'eve' does not exist"),
+        (UserLimitsDelete("eve"), "user 'eve' does not exist"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+            harness.broker.administer(change)
+    assert harness.broker.journal.last_ticket == tickets
+    assert refused_open(harness, "guest") == vhost_full("guest", 0)
+    harness.broker.administer(VhostLimitsDelete("/"))
+    assert "user connection limit (0)" in refused_open(harness, "guest")
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

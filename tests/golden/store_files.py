@@ -27,6 +27,8 @@ from warren.msgstore.checksum import CRC32, CRC32C
 from warren.msgstore.format import (
     CLEAN,
     DROPPABLE,
+    EXPIRES,
+    EXPIRING,
     MOVED,
     STORE_TAG_BYTES,
     Checkpoint,
@@ -50,6 +52,7 @@ RECORDS: Final[dict[str, dict[str, Any]]] = {
     "epoch": epoch(3, 1_700_000_000_123),
     "queue": queue(17, "orders", "/"),
     "queue_transient": queue(18, "größe", "/tests", transient=True),
+    "queue_lane": queue(20, "orders", "/", lane=0xFFFE),
     "message": message(
         (17, 0),
         body=b'{"n": 1}',
@@ -65,10 +68,19 @@ RECORDS: Final[dict[str, dict[str, Any]]] = {
     "message_droppable": message((18, 1), body=b"paged out", flags=DROPPABLE),
     # Large enough to be written from where it is.
     "message_large": message((17, 4), body=b"warren 16 bytes " * 520, frame_max=5000),
+    "message_timed": message((17, 5), (20, 0), body=b"held", time_ms=1_700_000_000_789),
+    "message_expires": message(
+        (17, 6), body=b"short-lived", properties={"expiration": "60000"}, flags=EXPIRES | MOVED, time_ms=2**40
+    ),
+    "message_large_timed": message((17, 7), body=b"a multiple of 8 " * 520, frame_max=5000, time_ms=1),
+    "message_droppable_expires": message(
+        (18, 2), properties={"priority": 9, "expiration": "0"}, flags=DROPPABLE | EXPIRES, time_ms=1_700_000_000_789
+    ),
     "ack": ack(17, (0, 2), (5, 1), (1000, 1_000_000)),
     "queue_deleted": queue_deleted(18),
     "page": page(17, 2, [(0x1_0000_0800, 0, 96, 8), (0, 0, 0, 0), (0x1_0000_0860, DROPPABLE, 70, 0xFFFFFFFF)]),
     "page_transient": page(18, 0, [(0x1_0000_1000, DROPPABLE, 80, 9)], DROPPABLE),
+    "page_expiring": page(17, 3, [(0x1_0000_0900, EXPIRING, 90, 8), (0x1_0000_0980, EXPIRING | DROPPABLE, 80, 0)]),
 }
 FRAME: Final[dict[str, Any]] = {
     "lsn": 0x1_0000_0040,
@@ -86,7 +98,7 @@ CHECKPOINT: Final[dict[str, Any]] = {
     "lsn": 0x1_0010_0000,
     "previous_crc": 0xDEADBEEF,
     "epoch": 3,
-    "next_queue_id": 20,
+    "next_queue_id": 21,
     "next_segment": 13,
     "next_base_lsn": 0x1_0400_0000,
     "page_entries": 4,
@@ -109,6 +121,15 @@ CHECKPOINT: Final[dict[str, Any]] = {
             ],
         ),
         checkpoint_queue(19, "größe", "/tests", next_number=0),
+        checkpoint_queue(
+            20,
+            "orders",
+            "/",
+            next_number=2,
+            lane=0xFFFE,
+            has_expiring=True,
+            pages=[checkpoint_page(0, [(0x1_0000_0900, 90, 8), (0x1_0000_0980, 80, 0)], expiring=[1])],
+        ),
     ],
     "doomed": [{"lsn": 0xF000_0080, "length": 48}],
 }

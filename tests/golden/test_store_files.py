@@ -8,6 +8,7 @@ import pytest
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from warren.msgstore import checkpoint, queue_index
 from warren.msgstore import format as grammar
 from warren.msgstore import records as writing
 from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
@@ -19,6 +20,7 @@ from warren.msgstore.records import MessageReader, RecordWriter, frame_header, s
 
 from .store_files import DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
 
+EXPIRATIONS = {"message_expires": 60000, "message_droppable_expires": 0}
 ALGORITHMS = pytest.mark.parametrize(("algorithm", "suffix"), [(CRC32C, "crc32c"), (CRC32, "crc32")])
 
 
@@ -36,8 +38,8 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
     header, frames = parse_segment(golden(f"segment.{suffix}"))
     assert header.store_id == SEGMENT_HEADER["store_id"]
     assert [Frame.build(frame, algorithm=algorithm) for frame in frames] == [golden(f"frame.{suffix}")]
-    checkpoint = golden(f"checkpoint.{suffix}")
-    assert Checkpoint.build(Checkpoint.parse(checkpoint)) == checkpoint
+    whole = golden(f"checkpoint.{suffix}")
+    assert Checkpoint.build(Checkpoint.parse(whole)) == whole
     for name in RECORDS:
         data = golden(f"{name}.crc32c")
         assert Record.build(Record.parse(data, algorithm=CRC32C), algorithm=CRC32C) == data
@@ -46,7 +48,9 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
 @pytest.mark.parametrize("name", ["MESSAGE", "ACK", "QUEUE", "QUEUE_DELETED", "PAGE", "EPOCH"])
 def test_the_writer_and_the_grammar_number_kinds_and_flags_alike(name: str) -> None:
     assert getattr(writing, name) == getattr(grammar, name)
-    assert list(grammar.FLAG_NAMES) == [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED]
+    flags = [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED, writing.TIMED, writing.EXPIRES]
+    assert list(grammar.FLAG_NAMES) == flags
+    assert (grammar.EXPIRING, grammar.HAS_EXPIRING) == (queue_index.EXPIRING, checkpoint.HAS_EXPIRING)
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -56,6 +60,16 @@ def test_the_fast_writer_writes_the_golden_bytes(name: str) -> None:
     write(writer, RECORDS[name])
     assert b"".join(writer.take_chunks()) == data + bytes(-len(data) % 8)
     assert (writer.payload_bytes, writer.record_count) == (len(data) + -len(data) % 8, 1)
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.startswith("message")])
+def test_the_fast_writer_writes_the_golden_bytes_of_a_message_in_pieces(name: str) -> None:
+    record, content = RECORDS[name], RECORDS[name]["body"]["content"]
+    writer = RecordWriter(checksum_function(CRC32C))
+    write(writer, record, [content[:20], content[20:100], content[100:]])
+    write(writer, record)
+    data = golden(f"{name}.crc32c")
+    assert b"".join(writer.take_chunks()) == 2 * (data + bytes(-len(data) % 8))
 
 
 @ALGORITHMS
@@ -80,19 +94,26 @@ def test_a_copy_of_a_golden_message_for_fewer_places_is_what_the_grammar_builds(
     place = record["body"]["places"][-1]
     writer = RecordWriter(checksum_function(CRC32C))
     ids, numbers = vectors([place])
-    length = writer.copy(golden(f"{name}.crc32c"), grammar.MOVED, ids, numbers)
-    expected = {**record, "flags": grammar.MOVED, "body": {**record["body"], "places": [place]}}
+    flags = record["flags"] | grammar.MOVED
+    length = writer.copy(golden(f"{name}.crc32c"), flags, ids, numbers)
+    expected = {**record, "flags": flags, "body": {**record["body"], "places": [place]}}
     assert b"".join(writer.take_chunks())[:length] == Record.build(expected, algorithm=CRC32C)
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDS if name.startswith("message")])
 def test_the_fast_reader_reads_golden_messages(name: str) -> None:
-    body = RECORDS[name]["body"]
-    message = MessageReader().message(golden(f"{name}.crc32c"), 0)
+    record = RECORDS[name]
+    body = record["body"]
+    data = golden(f"{name}.crc32c")
+    message = MessageReader().message(data, 0)
     assert (message.envelope.exchange, message.envelope.routing_key) == (body["exchange"], body["routing_key"])
     assert message.joined() == body["content"]
     assert (message.channel, message.frame_max_bytes) == (body["channel"], body["frame_max_bytes"])
-    assert message.body_bytes == len(message.body())
+    assert message.body_bytes == len(message.body()) == writing.body_bytes_of(data, 0)
+    assert message.time_ms == writing.time_of(data, 0) == (body["time_ms"] or 0)
+    assert message.expiration_ms == EXPIRATIONS.get(name, -1)
+    assert (message.expiration_ms >= 0) == bool(record["flags"] & grammar.EXPIRES)
+    assert message.persistent == (not record["flags"] & grammar.DROPPABLE)
 
 
 @ALGORITHMS
@@ -116,15 +137,15 @@ def vectors(places: list[dict[str, int]]) -> tuple[vec[i64], vec[i64]]:
     return ids, numbers
 
 
-def write(writer: RecordWriter, record: dict[str, Any]) -> None:
-    """Have the fast writer write what the grammar calls `record`."""
+def write(writer: RecordWriter, record: dict[str, Any], pieces: list[bytes] | None = None) -> None:
+    """Have the fast writer write what the grammar calls `record`; the content of a message may be in `pieces`."""
     body, flags = record["body"], record.get("flags", 0)
     match record["kind"]:
         case grammar.EPOCH:
             writer.epoch(body["epoch"], body["time_ms"])
         case grammar.QUEUE:
             vhost, name = body["vhost"].encode(), body["name"].encode()
-            writer.queue(body["queue_id"], vhost, name, bool(body["queue_flags"]))
+            writer.queue(body["queue_id"], vhost, name, body["lane"], bool(body["queue_flags"]))
         case grammar.QUEUE_DELETED:
             writer.queue_deleted(body["queue_id"])
         case grammar.ACK:
@@ -139,4 +160,9 @@ def write(writer: RecordWriter, record: dict[str, Any]) -> None:
             envelope = Envelope(body["exchange"], body["routing_key"])
             content = body["content"]
             message = Message(envelope, content, body["channel"], 0, body["frame_max_bytes"], True)
-            writer.message(message, flags, *vectors(body["places"]))
+            message.time_ms = body["time_ms"] or 0
+            message.expiration_ms = 0 if flags & grammar.EXPIRES else -1
+            given = flags & ~(grammar.TIMED | grammar.EXPIRES)
+            if pieces is not None:
+                message.content, message.pieces = b"", pieces
+            writer.message(message, given, *vectors(body["places"]))

@@ -16,13 +16,19 @@ from warren.queues.metadata import (
     MetadataChange,
     PermissionDelete,
     PermissionPut,
+    PolicyDelete,
+    PolicyPut,
     QueueDelete,
     QueuePut,
     TopicPermissionDelete,
     TopicPermissionPut,
     UserDelete,
+    UserLimitsDelete,
+    UserLimitsPut,
     UserPut,
     VhostDelete,
+    VhostLimitsDelete,
+    VhostLimitsPut,
     VhostPut,
 )
 from warren.server import catalogue as catalogue_module
@@ -106,6 +112,10 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
         UserPut("u", "hash", "rabbit_password_hashing_sha256", ("monitoring", "policymaker")),
         PermissionPut("u", "v", "^a", "", ".*"),
         TopicPermissionPut("u", "v", "t", "^w", "^r"),
+        VhostLimitsPut("v", '{"max-queues":5,"max-connections":-1}'),
+        UserLimitsPut("u", '{"max-channels":7}'),
+        PolicyPut("v", "p", "^a.*\\d", "classic_queues", 2**63 - 1, '{"dead-letter-exchange":"\u00e9"}'),
+        PolicyPut("v", "p", "", "all", -(2**63), '{"expires":1}', operator=True),
         ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V"),
         QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**63 - 1),
         BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
@@ -120,6 +130,9 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         UserPut("u", "before", "scrypt"),
         PermissionPut("u", "v", "before", "", ""),
         TopicPermissionPut("u", "v", "x", "before", ""),
+        VhostLimitsPut("v", '{"max-queues":1}'),
+        UserLimitsPut("u", '{"max-channels":1}'),
+        PolicyPut("v", "p", "before", "all", 1, '{"expires":1}'),
         ExchangePut("v", "x", "direct", False, False, EMPTY),
         QueuePut("v", "q", False, EMPTY, 1),
     ]
@@ -128,6 +141,9 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         UserPut("u", "after", "rabbit_password_hashing_md5", ("t",)),
         PermissionPut("u", "v", "after", "after", "after"),
         TopicPermissionPut("u", "v", "x", "after", "after"),
+        VhostLimitsPut("v", "{}"),
+        UserLimitsPut("u", '{"max-connections":2}'),
+        PolicyPut("v", "p", "after", "queues", -2, '{"max-length":2}'),
         ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01"),
         QueuePut("v", "q", True, b"\x00\x00\x00\x01", 2),
     ]
@@ -206,6 +222,9 @@ def test_names_of_255_bytes_fit_everywhere(store: Store) -> None:
         UserPut(long, "h", "scrypt"),
         PermissionPut(long, long, "", "", ""),
         TopicPermissionPut(long, long, long, "", ""),
+        VhostLimitsPut(long, "{}"),
+        UserLimitsPut(long, "{}"),
+        PolicyPut(long, long, "", "all", 0, "{}"),
         exchange(long, long),
         queue(long, long),
         BindingPut(long, long, long, "queue", long, EMPTY),
@@ -222,7 +241,8 @@ def test_a_binding_key_may_hold_any_character(store: Store) -> None:
 
 @pytest.mark.parametrize("name", ["a\x00b", "\x00", "\ud800"])
 def test_a_name_that_text_columns_cannot_hold_is_refused_before_anything_is_written(store: Store, name: str) -> None:
-    for bad in (queue(name), VhostPut("v", name), UserPut("u", name, "scrypt")):
+    policy = PolicyPut("v", "p", name, "all", 0, "{}")
+    for bad in (queue(name), VhostPut("v", name), UserPut("u", name, "scrypt"), policy, UserLimitsPut("u", name)):
         with pytest.raises(ValueError, match="no database stores"):
             store.commit(queue("good"), bad)
     assert store.loaded() == []
@@ -234,6 +254,9 @@ def test_deleting_a_vhost_deletes_everything_in_it_and_nothing_else(store: Store
             VhostPut(vhost),
             PermissionPut("guest", vhost, "", "", ""),
             TopicPermissionPut("guest", vhost, "x", "", ""),
+            VhostLimitsPut(vhost, "{}"),
+            PolicyPut(vhost, "p", "", "all", 0, "{}"),
+            PolicyPut(vhost, "p", "", "all", 0, "{}", operator=True),
             exchange("x", vhost),
             queue("q", vhost),
             binding("x", "q", vhost=vhost),
@@ -244,12 +267,13 @@ def test_deleting_a_vhost_deletes_everything_in_it_and_nothing_else(store: Store
     assert store.loaded() == contents("b")
 
 
-def test_deleting_a_user_deletes_its_permissions_and_nobody_elses(store: Store) -> None:
+def test_deleting_a_user_deletes_its_permissions_and_limits_and_nobody_elses(store: Store) -> None:
     def contents(user: str) -> list[MetadataChange]:
         return [
             UserPut(user, "h", "scrypt"),
             PermissionPut(user, "/", "", "", ""),
             TopicPermissionPut(user, "/", "x", "", ""),
+            UserLimitsPut(user, "{}"),
         ]
 
     store.commit(*contents("a"), *contents("b"))
@@ -298,12 +322,32 @@ def test_permissions_are_deleted_one_by_one_and_topic_permissions_also_all_at_on
     assert store.loaded() == [other]
 
 
+def test_limits_are_deleted_each_for_itself(store: Store) -> None:
+    kept: list[MetadataChange] = [VhostLimitsPut("b", "{}"), UserLimitsPut("b", "{}")]
+    store.commit(*kept, VhostLimitsPut("a", "{}"), UserLimitsPut("a", "{}"))
+    store.commit(VhostLimitsDelete("a"), UserLimitsDelete("a"))
+    assert store.loaded() == kept
+
+
+def test_a_policy_and_an_operator_policy_of_one_name_are_two(store: Store) -> None:
+    policies = [PolicyPut("/", name, "", "all", 0, "{}", operator) for operator in (False, True) for name in "pq"]
+    store.commit(*policies, PolicyPut("v", "p", "", "all", 0, "{}"))
+    store.commit(PolicyDelete("/", "p", operator=True), PolicyDelete("v", "p"))
+    assert store.loaded() == [policies[0], policies[1], policies[3]]
+    store.commit(PolicyDelete("/", "p"))
+    assert store.loaded() == [policies[1], policies[3]]
+
+
 def test_deleting_what_is_not_there_does_nothing(store: Store) -> None:
     store.commit(
         VhostDelete("v"),
         UserDelete("u"),
         PermissionDelete("u", "v"),
         TopicPermissionDelete("u", "v", ""),
+        VhostLimitsDelete("v"),
+        UserLimitsDelete("u"),
+        PolicyDelete("v", "p"),
+        PolicyDelete("v", "p", operator=True),
         ExchangeDelete("v", "x"),
         QueueDelete("v", "q"),
         BindingDelete("v", "x", "q", "queue", "k", EMPTY),
@@ -402,7 +446,7 @@ def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_lef
     store.commit(queue("q"))
     _set_version(store, SCHEMA_VERSION + 1)
     store.catalogue.close()
-    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 3, this one knows 2\)") as caught:
+    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 4, this one knows 3\)") as caught:
         Catalogue.open(store.url)
     assert "\n" not in str(caught.value)
 

@@ -14,10 +14,13 @@ from warren.queues.metadata import (
     ExchangePut,
     MetadataChange,
     PermissionPut,
+    PolicyPut,
     QueueDelete,
     QueuePut,
     TopicPermissionPut,
+    UserLimitsPut,
     UserPut,
+    VhostLimitsPut,
     VhostPut,
 )
 from warren.server.catalogue import SCHEMA_VERSION, Catalogue, CatalogueError
@@ -60,6 +63,16 @@ CREATE TABLE warren_bindings (
 CREATE INDEX warren_bindings_to ON warren_bindings (vhost, destination_type, destination);
 INSERT INTO warren_schema VALUES (1);
 """
+
+# What version 2 sent: the same with ids of queues.
+VERSION_2 = VERSION_1.replace(
+    """arguments {bytes} NOT NULL,
+    PRIMARY KEY (vhost, name));
+CREATE TABLE warren_bindings""",
+    """arguments {bytes} NOT NULL, queue_id BIGINT NOT NULL,
+    PRIMARY KEY (vhost, name));
+CREATE TABLE warren_bindings""",
+).replace("INTO warren_schema VALUES (1)", "INTO warren_schema VALUES (2)")
 
 # Declared in this order, which is not the order of their names. PostgreSQL's server locale would sort "a" before "B".
 QUEUES = [("w", "q"), ("/", "\u00e9"), ("/", "z"), ("/", "a"), ("/", "B"), ("/", "\U0001f407"), ("/", "\uffee")]
@@ -106,8 +119,20 @@ class Database:
 
     def make_version_1(self, queues: Sequence[tuple[str, str]]) -> None:
         """Create the tables of version 1 with a row in each, and `queues` (vhost, name)."""
+        self._make(VERSION_1)
+        rows = [(vhost, name, name == "z", ARGUMENTS) for vhost, name in queues]
+        if rows:
+            self.execute("INSERT INTO warren_queues VALUES (?, ?, ?, ?)", rows)
+
+    def make_version_2(self, queues: Sequence[tuple[str, str, int]]) -> None:
+        """Create the tables of version 2 with a row in each, and `queues` (vhost, name, id)."""
+        self._make(VERSION_2)
+        rows = [(vhost, name, name == "z", ARGUMENTS, queue_id) for vhost, name, queue_id in queues]
+        self.execute("INSERT INTO warren_queues VALUES (?, ?, ?, ?, ?)", rows)
+
+    def _make(self, statements: str) -> None:
         words = {"name": "TEXT", "bytes": "BLOB"} if self._is_sqlite else {"name": 'TEXT COLLATE "C"', "bytes": "BYTEA"}
-        for statement in VERSION_1.format(**words).split(";")[:-1]:
+        for statement in statements.format(**words).split(";")[:-1]:
             self.execute(statement)
         self.execute("INSERT INTO warren_vhosts VALUES (?, ?, ?, ?)", [("/", "of old", '["t"]', "classic")])
         self.execute("INSERT INTO warren_users VALUES (?, ?, ?, ?)", [("alice", "hash", "scrypt", "[]")])
@@ -115,9 +140,6 @@ class Database:
         self.execute("INSERT INTO warren_topic_permissions VALUES (?, ?, ?, ?, ?)", [("alice", "/", "x", "w", "r")])
         exchange = ("/", "x", "topic", False, False, EMPTY)
         self.execute("INSERT INTO warren_exchanges VALUES (?, ?, ?, ?, ?, ?)", [exchange])
-        rows = [(vhost, name, name == "z", ARGUMENTS) for vhost, name in queues]
-        if rows:
-            self.execute("INSERT INTO warren_queues VALUES (?, ?, ?, ?)", rows)
         binding = ("/", "x", "queue", "z", b"k\x00", DIGEST, ARGUMENTS, 7)
         self.execute("INSERT INTO warren_bindings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [binding])
 
@@ -176,6 +198,34 @@ def test_a_migrated_store_takes_changes_like_a_new_one(fresh_url: FreshUrl) -> N
     ]
 
 
+def test_a_store_of_version_2_keeps_everything_and_takes_limits_and_policies(fresh_url: FreshUrl) -> None:
+    database = Database(fresh_url())
+    database.make_version_2([("/", "z", 9), ("w", "q", 4)])
+    old: list[MetadataChange] = [
+        VhostPut("/", "of old", ("t",), "classic"),
+        UserPut("alice", "hash", "scrypt"),
+        PermissionPut("alice", "/", "c", "w", "r"),
+        TopicPermissionPut("alice", "/", "x", "w", "r"),
+    ]
+    new: list[MetadataChange] = [
+        VhostLimitsPut("/", '{"max-queues":1}'),
+        UserLimitsPut("alice", '{"max-channels":1}'),
+        PolicyPut("/", "p", "^q", "queues", -3, '{"expires":1}'),
+    ]
+    declared: list[MetadataChange] = [
+        ExchangePut("/", "x", "topic", False, False, EMPTY),
+        QueuePut("/", "z", True, ARGUMENTS, 9),
+        QueuePut("w", "q", False, ARGUMENTS, 4),
+        BindingPut("/", "x", "z", "queue", "k\x00", ARGUMENTS),
+    ]
+    assert loaded(database.url) == old + declared
+    catalogue = Catalogue.open(database.url)
+    catalogue.commit(new)
+    catalogue.close()
+    assert loaded(database.url) == old + new + declared
+    assert database.execute("SELECT version FROM warren_schema") == [(SCHEMA_VERSION,)]
+
+
 def test_a_store_of_version_1_without_queues_is_migrated(fresh_url: FreshUrl) -> None:
     database = Database(fresh_url())
     database.make_version_1([])
@@ -202,9 +252,13 @@ def test_thousands_of_queues_are_numbered_alike_on_both_databases(fresh_url: Fre
     assert {queue.name: queue.queue_id for queue in queues} == {name: n for n, name in enumerate(sorted(names), 1)}
 
 
-def test_a_migrated_store_has_the_tables_columns_and_indexes_of_a_new_one(fresh_url: FreshUrl) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_migrated_store_has_the_tables_columns_and_indexes_of_a_new_one(fresh_url: FreshUrl, version: int) -> None:
     migrated, new = Database(fresh_url()), Database(fresh_url())
-    migrated.make_version_1(QUEUES)
+    if version == 1:
+        migrated.make_version_1(QUEUES)
+    else:
+        migrated.make_version_2([("/", "q", 1)])
     for database in (migrated, new):
         Catalogue.open(database.url).close()
     assert migrated.columns_and_indexes() == new.columns_and_indexes()

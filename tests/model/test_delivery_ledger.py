@@ -13,8 +13,10 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.outbox import Outbox
 from warren.msgstore.message import Envelope, Message, build_message
+from warren.queues.agenda import Agenda
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
+from warren.queues.queue_host import QueueHost
 
 MESSAGE: Message = build_message(Envelope("", "q"), b"\x00\x00", b"m", 4096, False)
 
@@ -25,7 +27,7 @@ class Comparison:
     def __init__(self) -> None:
         self.outbox = Outbox(1, [], 1 << 30)
         self.ledger = DeliveryLedger(1, self.outbox, 0, 1 << 40)
-        self.queue = Queue("/", "q", False, False, None, EMPTY_TABLE, [], memory_log())
+        self.queue = Queue("q", False, False, None, EMPTY_TABLE, [], QueueHost("/", memory_log(), Agenda()))
         self.acking = Consumer(self.ledger, self.queue, "a", False, False, 0, 0, EMPTY_TABLE)
         self.silent = Consumer(self.ledger, self.queue, "s", True, False, 0, 0, EMPTY_TABLE)
         self.outstanding: dict[int, int] = {}  # sequence number by tag, ascending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from hypothesis import given
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 
 from warren.amqp.errors import ConnectionException
 from warren.amqp.field_table import encode_table
-from warren.amqp.properties import decode_properties, scan_properties
+from warren.amqp.properties import (
+    decode_properties,
+    expiration_ms_of,
+    find_property,
+    headers_of,
+    priority_of,
+    scan_properties,
+)
 from warren.amqp.specification import PROPERTIES, PROPERTY_FLAGS, ContentHeader
 
 from .wire import (
@@ -18,6 +26,7 @@ from .wire import (
     every_small_damage,
     exact,
     fast_outcome,
+    lenient_shortstrs,
     longlongs,
     property_sets,
     reference_outcome,
@@ -127,3 +136,40 @@ def test_a_header_is_read_in_place_and_never_beyond_its_end(
         return {name: getattr(found, name) for name in PROPERTIES}
 
     assert fast_outcome(in_place) == fast_outcome(lambda: decoded(payload[:end]))
+
+
+# --- single properties --------------------------------------------------------------------------------------
+
+expirations = st.one_of(
+    st.integers(0, 10**14).map(str),
+    st.text("+-0123456789 x", max_size=14),
+    lenient_shortstrs,
+)
+
+
+def expiration_by_hand(text: str | None) -> int:
+    """What a text says in ms: at most 12 digits, maybe with a plus sign before them; else -1."""
+    return int(text) if text is not None and re.fullmatch(r"\+?[0-9]{1,12}", text) else -1
+
+
+@thorough(300)
+@given(property_sets, st.none() | expirations, shorts, longlongs)
+def test_looking_for_one_property_finds_what_decoding_all_finds(
+    properties: Properties, expiration: str | None, weight: int, size: int
+) -> None:
+    if expiration is not None and len(expiration.encode("utf-8", "surrogateescape")) < 256:
+        properties = properties | {"expiration": expiration}
+    data = header(properties, weight=weight, body_size=size)
+    every = decode_properties(data, 0, len(data))
+    assert priority_of(data) == (every.priority or 0)
+    assert headers_of(data) == (every.headers or b"")
+    assert expiration_ms_of(data) == expiration_by_hand(every.expiration)
+
+
+@thorough(200)
+@given(property_sets)
+def test_a_property_begins_where_those_before_it_end(properties: Properties) -> None:
+    data = header(properties)
+    for name, flag in PROPERTY_FLAGS.items():
+        before = {other: value for other, value in properties.items() if PROPERTY_FLAGS[other] > flag}
+        assert find_property(data, flag) == (len(header(before)) if name in properties else -1)

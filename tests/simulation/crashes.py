@@ -32,8 +32,10 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp.outbox import Outbox
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.store import Store
+from warren.queues.agenda import Agenda
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.queue import Queue
+from warren.queues.queue_host import QueueHost
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ def _read_queue(opened: Opened, queue_id: int, messages: Messages, found: ReadBa
     index = log.indexes[queue_id]
     if index.damaged_count:
         found.damaged = True
-    queue = Queue(VHOST, index.name, True, False, None, b"", [], log, queue_id)
+    queue = Queue(index.name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()), queue_id)
     queue.restore(index, found.clean)
     outbox = Outbox(1, [], 1 << 40)
     ledger = DeliveryLedger(1, outbox, 0)

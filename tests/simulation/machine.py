@@ -34,8 +34,10 @@ from warren.msgstore.recovery import Recovery, recover
 from warren.msgstore.replay import Replay, maybe_frame
 from warren.msgstore.segments import Segment
 from warren.msgstore.store import Store
+from warren.queues.agenda import Agenda
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.queue import Queue
+from warren.queues.queue_host import QueueHost
 
 STORE_ID: Final = bytes(range(16))
 STORE_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
@@ -229,7 +231,7 @@ class Machine:
         log = self.log
         for name, queue_id in self.catalogue.items():
             log.next_queue_id = max(log.next_queue_id, queue_id + 1)
-            queue = self.queues[name] = Queue(VHOST, name, True, False, None, b"", self.runnable, log, queue_id)
+            queue = self.queues[name] = self._new_queue(name, queue_id)
             index = log.indexes.get(queue_id)
             if index is not None:
                 queue.restore(index, found.clean)
@@ -276,6 +278,10 @@ class Machine:
         except StoreError as error:
             self.failed = isinstance(error, StoreFailedError)
 
+    def _new_queue(self, name: str, queue_id: int, *, durable: bool = True) -> Queue:
+        host = QueueHost(VHOST, self.log, Agenda())
+        return Queue(name, durable, False, None, b"", self.runnable, host, queue_id)
+
     # --- what clients do --------------------------------------------------------------------------------------------
 
     def declare(self, name: str, *, durable: bool = True) -> None:
@@ -286,7 +292,7 @@ class Machine:
         if durable:
             self._declared.append((name, queue_id, 0))
             self._tell_catalogue()
-        self.queues[name] = Queue(VHOST, name, durable, False, None, b"", self.runnable, self.log, queue_id)
+        self.queues[name] = self._new_queue(name, queue_id, durable=durable)
         self.paper.queues[name] = PaperQueue(name, queue_id, durable)
 
     def delete(self, name: str) -> None:

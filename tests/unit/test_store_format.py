@@ -36,9 +36,11 @@ FRAME_HEAD = {
 EVERY_KIND = [
     epoch(3, 1_700_000_000_000),
     queue(9, "größe", "/å", transient=True),
+    queue(10, "größe", "/å", lane=65535),
     page(9, 4, [(1 << 40 | 8, 0, 100, 2**32 - 1), (0, 0, 0, 0), (16, grammar.DROPPABLE, 60, 5)]),
     message((9, 1), (2**63, 2**64 - 1), body=b"hello", exchange="amq.täst", routing_key="a.b", channel=65535),
     message((9, 2), body=b"x" * 10_000, properties={"delivery_mode": 2, "type": "t"}, flags=grammar.MOVED),
+    message((9, 3), body=b"timed", flags=grammar.EXPIRES, time_ms=2**64 - 1),
     ack(9, (0, 1), (5, 2**64 - 1)),
     queue_deleted(9),
     {"kind": 200, "flags": grammar.IGNORABLE, "count": 3, "body": b"later"},
@@ -149,11 +151,12 @@ def test_a_frame_of_another_store_is_refused_in_a_segment() -> None:
         ),
         (ack(5, (6, 7), (8, 9)), (">BBHIQQQQQ", (2, 0, 2, 0, 5, 6, 7, 8, 9))),
         (queue(5, "name", "/v", transient=True), (">BBHIQHHI2s4s", (3, 2, 0, 0, 5, 2, 4, 1, b"/v", b"name"))),
+        (queue(5, "name", "/v", lane=258), (">BBHIQHHI2s4s", (3, 0, 258, 0, 5, 2, 4, 0, b"/v", b"name"))),
         (queue_deleted(5), (">BBHIQ", (4, 0, 0, 0, 5))),
         (page(5, 6, [(64, 2, 7, 8)]), (">BBHIQQQII", (5, 0, 1, 0, 5, 6, 66, 7, 8))),
         (epoch(5, 6), (">BBHIQ", (6, 0, 0, 5, 6))),
     ],
-    ids=["message", "ack", "queue", "queue_deleted", "page", "epoch"],
+    ids=["message", "ack", "queue", "lane", "queue_deleted", "page", "epoch"],
 )
 def test_the_bytes_of_a_record_are_those_of_the_table(
     record: dict[str, Any], table: tuple[str, tuple[object, ...]]
@@ -164,6 +167,15 @@ def test_the_bytes_of_a_record_are_those_of_the_table(
     assert struct.unpack(layout, data[8:end]) == fields
     assert data[end:] == (content(b"b", channel=7) if record["kind"] == grammar.MESSAGE else b"")
     assert data[:8] == struct.pack(">II", checksum(CRC32C, data[4:]), len(data))
+
+
+@pytest.mark.parametrize(("flags", "kept"), [(0, 0x08), (grammar.EXPIRES, 0x18), (grammar.MOVED, 0x0C)])
+def test_a_time_stands_behind_the_content(flags: int, kept: int) -> None:
+    data = Record.build(
+        message((1, 2), body=b"b", channel=7, flags=flags, time_ms=0x0102030405060708), algorithm=CRC32C
+    )
+    assert data.endswith(content(b"b", channel=7) + b"\1\2\3\4\5\6\7\10")
+    assert data[9] == kept
 
 
 def test_an_unknown_kind_is_refused_unless_it_may_be_ignored() -> None:
@@ -184,10 +196,24 @@ def test_an_unknown_kind_is_refused_unless_it_may_be_ignored() -> None:
         (message((1, 1), routing_key="é"), lambda data: data[:41] + b"\xff" + data[42:]),  # not UTF-8
         (ack(1, (0, 1)), lambda data: data[:12] + b"\0\0\0\1" + data[16:]),  # not zero
         (ack(1, (0, 1)), lambda data: data[:4] + struct.pack(">I", len(data) + 8) + data[8:] + bytes(8)),  # too long
-        (queue(1, "q"), lambda data: data[:11] + b"\1" + data[12:]),  # counts nothing
+        (message((1, 1), body=b"b"), lambda data: data[:9] + b"\x08" + data[10:]),  # the time is not there
+        (message((1, 1), body=b"b", time_ms=5), lambda data: data[:9] + b"\0" + data[10:]),  # a time that is not told
+        (message((1, 1), body=b"b", time_ms=5), lambda data: data[:9] + b"\x10" + data[10:]),  # expires from when?
+        (queue_deleted(1), lambda data: data[:11] + b"\1" + data[12:]),  # counts nothing
         (epoch(1), lambda data: data[:4] + struct.pack(">I", len(data) - 1) + data[8:-1]),  # too short
     ],
-    ids=["no-place", "place-count", "utf8", "zero-field", "too-long", "count", "too-short"],
+    ids=[
+        "no-place",
+        "place-count",
+        "utf8",
+        "zero-field",
+        "too-long",
+        "no-time",
+        "hidden-time",
+        "expires-without-time",
+        "count",
+        "too-short",
+    ],
 )
 def test_a_record_with_a_right_crc_and_wrong_fields_is_refused(
     record: dict[str, Any], change: Callable[[bytes], bytes]
@@ -230,18 +256,19 @@ U64 = st.integers(0, 2**64 - 1)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 RECORDS = st.one_of(
     st.builds(epoch, st.integers(0, 2**32 - 1), U64),
-    st.builds(queue, U64, NAMES, NAMES, transient=st.booleans()),
+    st.builds(queue, U64, NAMES, NAMES, lane=st.integers(0, 65535), transient=st.booleans()),
     st.builds(queue_deleted, U64),
     st.builds(lambda queue_id, ranges: ack(queue_id, *ranges), U64, st.lists(st.tuples(U64, U64), max_size=5)),
     st.builds(
-        lambda places, body, exchange, key, flags: message(
-            *places, body=body, exchange=exchange, routing_key=key, flags=flags
+        lambda places, body, exchange, key, flags, time_ms: message(
+            *places, body=body, exchange=exchange, routing_key=key, flags=flags, time_ms=time_ms
         ),
         st.lists(st.tuples(U64, U64), min_size=1, max_size=4),
         st.binary(max_size=100),
         NAMES,
         NAMES,
         st.integers(0, 7),
+        st.none() | U64,
     ),
 )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i16_be, read_i64_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
@@ -84,6 +84,62 @@ def scan_properties(data: bytes, start: i64, end: i64) -> i64:
     if pos != end:
         raise _malformed("bytes after the last property")
     return flags | persistent
+
+
+def find_property(payload: bytes, wanted: i64) -> i64:
+    """Return where the property with the flag bit `wanted` begins in a scanned content header payload; -1: nowhere."""
+    flags: i64 = i64(read_i16_be(payload, FLAGS_OFFSET)) & 0xFFFF
+    if flags & wanted == 0:
+        return -1
+    pos: i64 = MIN_HEADER_BYTES
+    bit: i64 = 0x8000
+    while bit > wanted:
+        if flags & bit:
+            if bit == 0x2000:
+                pos += 4 + (i64(read_i32_be(payload, pos)) & 0xFFFFFFFF)
+            elif bit == 0x1000 or bit == 0x0800:
+                pos += 1
+            elif bit == 0x0040:
+                pos += 8
+            else:
+                pos += 1 + i64(payload[pos])
+        bit >>= 1
+    return pos
+
+
+def priority_of(payload: bytes) -> i64:
+    """Return the priority in a scanned content header payload, 0 without."""
+    at: i64 = find_property(payload, PRIORITY)
+    return 0 if at < 0 else i64(payload[at])
+
+
+def headers_of(payload: bytes) -> bytes:
+    """Return the headers table of a scanned content header payload, length prefix included; ``b""`` without."""
+    at: i64 = find_property(payload, HEADERS)
+    if at < 0:
+        return b""
+    return payload[at : at + 4 + (i64(read_i32_be(payload, at)) & 0xFFFFFFFF)]
+
+
+def expiration_ms_of(payload: bytes) -> i64:
+    """Return the expiration in a scanned content header payload in ms; -1 without, or when it is no number."""
+    at: i64 = find_property(payload, EXPIRATION)
+    if at < 0:
+        return -1
+    end: i64 = at + 1 + i64(payload[at])
+    at += 1
+    if at < end and payload[at] == 0x2B:  # "+"
+        at += 1
+    if at == end or end - at > 12:
+        return -1
+    value: i64 = 0
+    while at < end:
+        digit: i64 = i64(payload[at]) - 48
+        if digit < 0 or digit > 9:
+            return -1
+        value = value * 10 + digit
+        at += 1
+    return value
 
 
 class BasicProperties:

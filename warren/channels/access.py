@@ -1,71 +1,44 @@
-"""Who may do what: users, their permissions, and the one place that decides.
+"""Who may do what, and how much of it: users, their permissions and limits, and the one place that decides.
 
 1. Every operation on an exchange or queue asks `Principal.authorize` (or `authorize_topic`) first; the operations and
    what they ask for are the table of RabbitMQ's access control page.
 2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
    and cached publish routes, which embed a granted permission, are forgotten.
-3. Patterns are RE2, unanchored; ``""`` matches nothing. They are compiled once; answers are cached per name, boundedly.
+3. Patterns (`queues.pattern`) are compiled once; answers are cached per name, boundedly.
+4. `Usage` counts the open connections of each user and the channels on them, over all vhosts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.msgstore.message import Envelope
+from warren.queues.limits import USER_LIMITS, parse_limits
 from warren.queues.metadata import (
     PermissionDelete,
     PermissionPut,
     TopicPermissionDelete,
     TopicPermissionPut,
     UserDelete,
+    UserLimitsDelete,
+    UserLimitsPut,
     UserPut,
 )
+from warren.queues.pattern import Pattern
 from warren.queues.queue import Queue
 
 CONFIGURE: Final = 0
 WRITE: Final = 1
 READ: Final = 2
 ACTIONS: Final = ("configure", "write", "read")
-PATTERN_MAX_BYTES: Final = 1024
 ANSWERS_MAX: Final = 4096
 ROUTES_MAX: Final = 4096
 
 AccessChange = UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPermissionPut | TopicPermissionDelete
-
-
-class Pattern:
-    """A compiled permission pattern.
-
-    Raises:
-        ValueError: not a regular expression of RE2, or longer than `PATTERN_MAX_BYTES`.
-    """
-
-    def __init__(self, text: str) -> None:
-        if len(text.encode()) > PATTERN_MAX_BYTES:
-            raise ValueError(f"pattern longer than {PATTERN_MAX_BYTES} bytes")
-        self.text = text
-        self._compiled: Any = None
-        if text not in ("", "^$", ".*"):
-            # Imported when a pattern needs it: 3 MB that most brokers with "everything" and "nothing" save.
-            import re2
-
-            options = re2.Options()
-            options.log_errors = False
-            try:
-                self._compiled = re2.compile(text, options)
-            except re2.error as error:
-                reason = error.args[0] if error.args else ""
-                shown = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-                raise ValueError(f"pattern '{text}': {shown}") from None
-
-    def matches(self, name: str) -> bool:
-        if self._compiled is not None:
-            return self._compiled.search(name) is not None
-        return self.text == ".*" or (self.text == "^$" and name == "")
 
 
 class Route:
@@ -161,6 +134,15 @@ class Principal:
             )
 
 
+class Usage:
+    """What a user has open, and the limits of that."""
+
+    def __init__(self) -> None:
+        self.connections: int = 0
+        self.channels: int = 0
+        self.limits: dict[str, int] = {}
+
+
 class AccessControl:
     """All users and permissions, and the principals that are logged in with them."""
 
@@ -169,6 +151,7 @@ class AccessControl:
         self.permissions: dict[tuple[str, str], PermissionPut] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermissionPut] = {}
         self._principals: dict[tuple[str, str], Principal] = {}
+        self._usages: dict[str, Usage] = {}
         self._on_change = on_change
 
     def get(self, name: str) -> UserPut | None:
@@ -187,6 +170,27 @@ class AccessControl:
             self._principals[key] = principal
         return principal
 
+    def usage(self, user: str) -> Usage:
+        """Return the counts and limits of `user`."""
+        usage = self._usages.get(user)
+        if usage is None:
+            usage = Usage()
+            self._usages[user] = usage
+        return usage
+
+    def limit(self, change: UserLimitsPut | UserLimitsDelete) -> None:
+        """Set the limits of a user, or take them away.
+
+        Raises:
+            ValueError: there is no such user, or the limits are not valid. Nothing is changed.
+        """
+        if change.user not in self.users:
+            raise ValueError(f"user '{change.user}' does not exist")
+        limits: dict[str, int] = {}
+        if isinstance(change, UserLimitsPut):
+            limits = parse_limits(change.definition, USER_LIMITS, "user-limits")
+        self.usage(change.user).limits = limits
+
     def apply(self, change: AccessChange) -> None:
         """Apply a change and make it hold for everybody who is logged in.
 
@@ -197,6 +201,7 @@ class AccessControl:
             self.users[change.name] = change
         elif isinstance(change, UserDelete):
             self.users.pop(change.name, None)
+            self.usage(change.name).limits = {}
             for key in [key for key in self.permissions if key[0] == change.name]:
                 del self.permissions[key]
             for topic_key in [key for key in self.topic_permissions if key[0] == change.name]:

@@ -20,9 +20,14 @@ from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection, LoginRequest
+from warren.channels.events import Events
 from warren.channels.fast_path import PAUSED_ALARM, Shared
+from warren.channels.own_messages import OwnMessages
 from warren.msgstore.jobs import CommitJob, ReadJob
 from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import QueueIndex
+from warren.queues.agenda import Agenda
+from warren.queues.limits import VHOST_LIMITS, parse_limits
 from warren.queues.metadata import (
     BindingPut,
     ExchangePut,
@@ -30,15 +35,23 @@ from warren.queues.metadata import (
     MetadataJournal,
     PermissionDelete,
     PermissionPut,
+    PolicyDelete,
+    PolicyPut,
     QueuePut,
     TopicPermissionDelete,
     TopicPermissionPut,
     UserDelete,
+    UserLimitsDelete,
+    UserLimitsPut,
     UserPut,
     VhostDelete,
+    VhostLimitsDelete,
+    VhostLimitsPut,
     VhostPut,
+    check_storable,
 )
 from warren.queues.queue import Queue
+from warren.queues.topology_watcher import INTERNAL_USER
 from warren.queues.virtual_host import VirtualHost
 
 NODE_NAME: Final = "warren"
@@ -88,11 +101,14 @@ class Broker:
         self.limits = limits
         self.now_s: float = 0.0
         self.log = log
+        self.agenda = Agenda()
         self.journal = MetadataJournal()
         self.shared = Shared(log, self.journal)
         self.shared.message_max_bytes = limits.message_max_bytes
         self.shared.inbound_max_bytes = limits.inbound_max_bytes
         self.access = AccessControl(self._access_changed)
+        self.own_messages = OwnMessages()
+        self.events = Events(self, NODE_NAME)
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Connection] = {}
         self.open_connections: int = 0
@@ -136,6 +152,7 @@ class Broker:
 
     def end_turn(self) -> None:
         """Hand out what became deliverable and write the confirms of this turn."""
+        self.own_messages.publish()
         runnable = self._runnable
         if runnable:
             count = len(runnable)
@@ -143,6 +160,7 @@ class Broker:
             del runnable[:count]
             for queue in turn:
                 queue.drain()
+        self.own_messages.publish()  # traces of what was handed out
         unconfirmed = self.shared.unconfirmed
         if unconfirmed:
             for channel in unconfirmed:
@@ -156,7 +174,7 @@ class Broker:
 
     def has_work(self) -> bool:
         """Tell whether another turn is due without new input."""
-        return len(self._runnable) > 0 or len(self.resumed) > 0
+        return len(self._runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0
 
     def take_dirty(self) -> list[Outbox]:
         """Return the outboxes with something to send."""
@@ -186,6 +204,23 @@ class Broker:
         self.now_s = now_s
         for connection in list(self.connections.values()):
             connection.tick(now_s)
+
+    def restore_lane(self, index: QueueIndex, clean: bool) -> bool:
+        """Give messages that recovery found to the queue or exchange that has the name; False when there is none."""
+        vhost = self.vhosts.get(index.vhost)
+        queue = None if vhost is None else vhost.queues.get(index.name)
+        if queue is None or not queue.durable or not queue.has_lane(index.lane):
+            return False
+        queue.restore(index, clean)
+        return True
+
+    def keep_time(self, now_ms: int) -> None:
+        """Do what is due at `now_ms`, wall time in ms since the epoch. Call when ``agenda.next_ms`` has come."""
+        self.log.now_ms = now_ms
+        self.agenda.keep(now_ms)
+        for vhost in list(self.vhosts.values()):
+            while vhost.expired_queues:
+                self.delete_queue(vhost, vhost.expired_queues.pop())
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -219,6 +254,33 @@ class Broker:
         """Forget a connection that ended."""
         self._gated.discard(connection)
 
+    # --- what the broker tells about itself -------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Return the wall time of this turn in ms since the epoch."""
+        return int(self.log.now_ms)
+
+    def emit(self, key: str, headers: dict[str, object]) -> None:
+        """Tell the event exchange; see `channels.events`. To be called once it has happened."""
+        self.events.emit(key, headers)
+
+    def trace(self, vhost_name: str, on: bool) -> None:
+        """Switch the tracing of a vhost (`channels.tracing`) on or off, until the broker stops.
+
+        Raises:
+            ValueError: no such vhost.
+        """
+        vhost = self._existing_vhost(vhost_name)
+        if vhost.tracing == on:
+            return
+        vhost.tracing = on
+        vhost.topology_version += 1  # routes that are remembered pass by the tracer, or need it no longer
+        for connection in self.connections.values():
+            if connection.fast_vhost is vhost:
+                for channel in connection.channels.values():
+                    if isinstance(channel, Channel):
+                        channel.trace(on)
+
     # --- alarms -----------------------------------------------------------------------------------------------------
 
     def set_alarm(self, resource: str, short: bool) -> None:
@@ -231,6 +293,7 @@ class Broker:
         else:
             self._alarms.discard(resource)
             self.note("info", "alarm.cleared", {"resource": resource})
+        self.events.alarm(resource, short)
         self.alarm_reason = " & ".join([f"low on {name}" for name in sorted(self._alarms, reverse=True)])
         self._check_publishers()
 
@@ -247,9 +310,9 @@ class Broker:
 
     # --- administration ---------------------------------------------------------------------------------------------
 
-    def delete_queue(self, vhost: VirtualHost, queue: Queue) -> int:
-        """Delete `queue`, cancel its consumers, and return the ticket to wait for."""
-        consumers, ticket = vhost.delete_queue(queue)
+    def delete_queue(self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER) -> int:
+        """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for."""
+        consumers, ticket = vhost.delete_queue(queue, by)
         owner = queue.owner
         if isinstance(owner, Connection):
             owner.exclusive_queues.pop(queue.name, None)
@@ -272,15 +335,24 @@ class Broker:
                 self.vhosts[change.vhost].restore(change)
             case UserPut() | PermissionPut() | TopicPermissionPut():
                 self.access.apply(change)
+            case UserLimitsPut():
+                self.access.limit(change)
+            case VhostLimitsPut():
+                self._limit_vhost(change)
+            case PolicyPut():
+                self._existing_vhost(change.vhost).policies.put(change)
             case _:
                 raise ValueError(f"the catalogue may not hold {type(change).__name__}")
 
-    def administer(self, change: MetadataChange) -> int:
-        """Apply an administrative change, live, and journal it. Return the ticket to wait for.
+    def administer(self, change: MetadataChange, by: str = INTERNAL_USER) -> int:
+        """Apply an administrative change that `by` asked for, live, and journal it. Return the ticket to wait for.
 
         Raises:
-            ValueError: a permission pattern is not a regular expression, or the vhost does not exist.
+            ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text
+                is for whoever asked; nothing is changed.
         """
+        check_storable(change)
+        told = self.events.describe(change, by)
         match change:
             case VhostPut():
                 self._add_vhost(change)
@@ -289,12 +361,24 @@ class Broker:
             case UserPut() | UserDelete():
                 self.access.apply(change)
             case PermissionPut() | PermissionDelete() | TopicPermissionPut() | TopicPermissionDelete():
-                if change.vhost not in self.vhosts:
-                    raise ValueError(f"vhost {change.vhost!r} does not exist")
+                self._existing_vhost(change.vhost)
                 self.access.apply(change)
+            case UserLimitsPut() | UserLimitsDelete():
+                self.access.limit(change)
+            case VhostLimitsPut() | VhostLimitsDelete():
+                self._limit_vhost(change)
+            case PolicyPut():
+                vhost = self._existing_vhost(change.vhost)
+                vhost.policies.put(change)
+                vhost.apply_policies()
+            case PolicyDelete():
+                vhost = self._existing_vhost(change.vhost)
+                vhost.policies.delete(change.name, operator=change.operator)
+                vhost.apply_policies()
             case _:
                 raise ValueError("exchanges, queues and bindings are declared, not administered")
         ticket = self.journal.append(change)
+        self.events.emit_all(told)
         if isinstance(change, UserDelete):
             for connection in list(self.connections.values()):
                 if connection.user_name == change.name:
@@ -303,12 +387,26 @@ class Broker:
             self._recheck(change.user, change.vhost)
         return ticket
 
+    def _existing_vhost(self, name: str) -> VirtualHost:
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise ValueError(f"vhost '{name}' does not exist")
+        return vhost
+
+    def _limit_vhost(self, change: VhostLimitsPut | VhostLimitsDelete) -> None:
+        vhost = self._existing_vhost(change.vhost)
+        limits: dict[str, int] = {}
+        if isinstance(change, VhostLimitsPut):
+            limits = parse_limits(change.definition, VHOST_LIMITS, "limits")
+        vhost.limits = limits
+
     def _add_vhost(self, record: VhostPut) -> None:
         if record.name in self.vhosts:
             self.vhosts[record.name].record = record
             return
-        vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log)
+        vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log, self.agenda)
         vhost.sync_confirms = self.syncs_confirms(record.name)
+        vhost.watcher = self.events
         self.vhosts[record.name] = vhost
 
     def _delete_vhost(self, name: str) -> None:

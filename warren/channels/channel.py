@@ -28,12 +28,23 @@ from warren.amqp.errors import (
     ConnectionException,
 )
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag, without_key
-from warren.amqp.properties import EXPIRATION, HEADERS, REPLY_TO, USER_ID, BasicProperties, decode_properties
+from warren.amqp.properties import (
+    EXPIRATION,
+    HEADERS,
+    REPLY_TO,
+    USER_ID,
+    BasicProperties,
+    decode_properties,
+    expiration_ms_of,
+)
 from warren.channels.access import READ, WRITE, Route
 from warren.channels.fast_path import CLOSING, FastChannel
+from warren.channels.tracing import ChannelTracer
 from warren.exchanges.content import Content
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
+from warren.queues.dead_letter import mark_republished
+from warren.queues.delay import due_time_ms, without_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
@@ -53,7 +64,7 @@ class Transaction:
     def __init__(self) -> None:
         self.publishes: list[tuple[Message, list[Queue], bool]] = []
         self.acked: list[Delivery] = []
-        self.rejected: list[tuple[Delivery, bool]] = []  # with: requeue
+        self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
 
 
 class Channel(FastChannel):
@@ -69,7 +80,11 @@ class Channel(FastChannel):
         self.last_queue = ""  # what an empty queue name means
         self.prefetch: int = 0  # for consumers to come
         self.reply_queue: Queue | None = None
+        connection.channels_opened += 1
+        self.serial: int = connection.channels_opened  # unlike the number never used again
         self._transaction: Transaction | None = None
+        self._tracer: ChannelTracer | None = None
+        self.trace(vhost is not None and vhost.tracing)
 
     @property
     def vhost(self) -> VirtualHost:
@@ -93,6 +108,11 @@ class Channel(FastChannel):
     def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
         """Send a reply, not before the metadata change `ticket` and the log's `batch` are on disk."""
         self.connection.send_method(int(self.number), method, ticket, batch)
+
+    def trace(self, on: bool) -> None:
+        """Begin or end to have copies made of what is published and delivered here."""
+        self._tracer = ChannelTracer(self.connection, int(self.number)) if on else None
+        self.ledger.watcher = self._tracer
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
@@ -157,6 +177,15 @@ class Channel(FastChannel):
         message = Message(envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
         if rewritten and properties is not None:
             message = self._with_properties(message, properties)
+        if flags & HEADERS:
+            if b"\x07x-death" in header:
+                message = mark_republished(message)
+            due_ms = due_time_ms(header, int(self.shared.log.now_ms))
+            if due_ms:
+                message = without_delay(message)
+                message.due_ms = due_ms
+        if flags & EXPIRATION:
+            message.expiration_ms = expiration_ms_of(header)
         exchange = vhost.exchange(envelope.exchange)
         if len(keys) > 1 and isinstance(exchange, TopicExchange):
             principal = self.fast_connection.fast_principal
@@ -172,19 +201,26 @@ class Channel(FastChannel):
                 for rememberer in routed.rememberers:
                     rememberer.remember(message)
         self.shared.published += 1
+        if self._tracer is not None:
+            self._tracer.published(keys, message, queues)
         transaction = self._transaction
         if transaction is not None:
             transaction.publishes.append((message, queues, route.mandatory))
             return
         self._enqueue(message, queues, route.mandatory)
         if self.confirming:
-            self.count_publish(message.row >= 0)
+            self.count_publish(message)
 
     def _enqueue(self, message: Message, queues: list[Queue], mandatory: bool) -> None:
         if not queues and mandatory:
             self._return(message)
         for queue in queues:
-            queue.publish(message)
+            if message.due_ms:
+                queue.hold(message, message.due_ms)
+            else:
+                if message.expiration_ms >= 0:
+                    queue.need_keeper()
+                queue.publish(message)
 
     def _check_properties(self, properties: BasicProperties) -> None:
         expiration = properties.expiration
@@ -248,32 +284,41 @@ class Channel(FastChannel):
         else:
             transaction.acked.extend(self.ledger.take(tag, multiple))
 
-    def reject(self, tag: int, multiple: bool, requeue: bool) -> None:
-        """basic.nack and basic.reject.
+    def reject(self, tag: int, multiple: bool, requeue: bool, *, failed: bool) -> None:
+        """basic.nack and basic.reject. `failed`: a requeue counts towards the delivery limit.
 
         Raises:
             ChannelException: 406, unknown delivery tag.
         """
         taken = self.ledger.take(_signed(tag), multiple)
         if self._transaction is not None:
-            self._transaction.rejected.extend([(delivery, requeue) for delivery in taken])
+            self._transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
             return
-        self._put_back(taken, requeue)
+        self._put_back(taken, requeue, failed)
 
-    def _put_back(self, deliveries: list[Delivery], requeue: bool) -> None:
+    def _put_back(self, deliveries: list[Delivery], requeue: bool, failed: bool) -> None:
         """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""
         touched: list[Queue] = []
         for delivery in deliveries:
             queue = delivery.queue
             self.ledger.release(delivery)
             if requeue:
-                queue.requeue(delivery)
+                queue.requeue(delivery, failed=failed)
             else:
-                queue.settle(delivery)
+                queue.reject(delivery)
             if not touched or touched[-1] is not queue:
                 touched.append(queue)
         for queue in touched:
             queue.wake()
+        if self.ledger.prefetch or self.ledger.starved:
+            self.ledger.wake_consumers()
+
+    def _settle(self, deliveries: list[Delivery]) -> None:
+        """Settle what was acknowledged in a transaction."""
+        for delivery in deliveries:
+            self.ledger.release(delivery)
+            delivery.queue.settle(delivery)
+            delivery.queue.wake()
         if self.ledger.prefetch or self.ledger.starved:
             self.ledger.wake_consumers()
 
@@ -289,9 +334,9 @@ class Channel(FastChannel):
             case m.BasicAck():
                 self.acknowledge(_signed(method.delivery_tag), method.multiple)
             case m.BasicNack():
-                self.reject(method.delivery_tag, method.multiple, method.requeue)
+                self.reject(method.delivery_tag, method.multiple, method.requeue, failed=False)
             case m.BasicReject():
-                self.reject(method.delivery_tag, False, method.requeue)
+                self.reject(method.delivery_tag, False, method.requeue, failed=True)
             case m.BasicGet():
                 self._get(method)
             case m.BasicConsume():
@@ -366,6 +411,7 @@ class Channel(FastChannel):
         consumer.owner = self
         queue.add_consumer(consumer)
         self.ledger.consumers[tag] = consumer
+        self.connection.broker.events.consumer_created(self, consumer)
         if not method.no_wait:
             self.reply(m.BasicConsumeOk(tag))
 
@@ -403,8 +449,10 @@ class Channel(FastChannel):
 
     def _remove_consumer(self, consumer: Consumer) -> None:
         del self.ledger.consumers[consumer.tag]
-        consumer.owner = None
         queue = consumer.queue
+        if queue is not self.reply_queue:
+            self.connection.broker.events.consumer_deleted(consumer)
+        consumer.owner = None
         if queue is self.reply_queue:
             self.vhost.close_reply_queue(queue)
             self.reply_queue = None
@@ -429,6 +477,7 @@ class Channel(FastChannel):
             if consumer.queue is self.reply_queue or principal.may(READ, consumer.queue.name):
                 continue
             queue = consumer.queue
+            self.connection.broker.events.consumer_deleted(consumer)
             self.consumer_lost(consumer)
             queue.remove_consumer(consumer)
             if queue.auto_delete and not queue.consumers:
@@ -447,7 +496,7 @@ class Channel(FastChannel):
     def _recover(self, requeue: bool) -> None:
         if not requeue:
             raise ConnectionException(NOT_IMPLEMENTED, "requeue=false")
-        self._put_back(self.ledger.take_all(), True)
+        self._put_back(self.ledger.take_all(), True, False)
 
     # --- confirms and transactions ----------------------------------------------------------------------------------
 
@@ -478,14 +527,14 @@ class Channel(FastChannel):
         for message, queues, mandatory in transaction.publishes:
             # A queue deleted since the publish takes nothing any more.
             self._enqueue(message, [queue for queue in queues if not queue.deleted], mandatory)
-        self._put_back(transaction.acked, False)
-        for delivery, requeue in transaction.rejected:
-            self._put_back([delivery], requeue)
+        self._settle(transaction.acked)
+        for delivery, requeue, failed in transaction.rejected:
+            self._put_back([delivery], requeue, failed)
         self.reply(m.TxCommitOk(), 0, self.shared.log.close_soon(self.sync_confirms))
 
     def _tx_rollback(self) -> None:
         transaction = self._take_transaction()
-        self.ledger.restore(transaction.acked + [delivery for delivery, _ in transaction.rejected])
+        self.ledger.restore(transaction.acked + [delivery for delivery, _, _ in transaction.rejected])
         self.reply(m.TxRollbackOk())
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -498,9 +547,10 @@ class Channel(FastChannel):
             self._remove_consumer(consumer)
         outstanding = self.ledger.take_all()
         if self._transaction is not None:
-            outstanding += self._transaction.acked + [delivery for delivery, _ in self._transaction.rejected]
+            outstanding += self._transaction.acked + [delivery for delivery, _, _ in self._transaction.rejected]
             self._transaction = None
-        self._put_back(outstanding, True)
+        self._put_back(outstanding, True, True)
+        self.connection.broker.events.channel_closed(self)
 
 
 def _signed(tag: int) -> int:

@@ -43,6 +43,7 @@ from warren.amqp.errors import (
 from warren.amqp.field_table import Table
 from warren.amqp.methods import FRAME_MIN_BYTES, FRAME_OVERHEAD_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADER
 from warren.amqp.outbox import Outbox
+from warren.channels.access import Usage
 from warren.channels.channel import Channel
 from warren.channels.fast_path import (
     BASIC_PUBLISH,
@@ -60,6 +61,7 @@ from warren.channels.fast_path import (
 )
 from warren.channels.handshake import check_tuned, read_credentials, start_method, what_came_instead
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
+from warren.queues.limits import MAX_CHANNELS, MAX_CONNECTIONS, is_reached
 from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
@@ -119,13 +121,18 @@ class Connection(FastConnection):
         self.channel_max: int = broker.limits.channel_max
         self.heartbeat_s: int = 0
         self.connected_at_s: float = broker.now_s
+        self.connected_at_ms: int = broker.now_ms()
+        self.is_tls: bool = False  # set by the shell
+        self.channels_opened: int = 0  # ever
         self.consumer_cancel_notify: bool = False
         self.authentication_failure_close: bool = False
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
         self.frame_limit_bytes = EARLY_FRAME_BYTES
         self.exclusive_queues: dict[str, Queue] = {}
-        self._counted: bool = False
+        self._usage: Usage | None = None  # of the user, from open-ok to the end
+        self.is_known: bool = False  # has begun to log in
+        self._asked_user = ""
         self._early_frames: int = 0
         self._early_bytes: int = 0  # what lies behind them in the buffer does not count
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
@@ -219,11 +226,13 @@ class Connection(FastConnection):
         name = method.client_properties.get("connection_name")
         self.name = name if isinstance(name, str) else ""
         self.mechanism = method.mechanism
+        self.is_known = True
         if method.mechanism == "EXTERNAL" and self.certificate_user is not None:
             request = LoginRequest(self, method.mechanism, self.certificate_user, b"", True)
         else:
             user, password = read_credentials(method.mechanism, method.response)
             request = LoginRequest(self, method.mechanism, user, password, False)
+        self._asked_user = request.user
         self.state = CHECKING_LOGIN
         self.pause(PAUSED_LOGIN)
         self.broker.logins.append(request)
@@ -233,6 +242,7 @@ class Connection(FastConnection):
         if self.state != CHECKING_LOGIN:
             return
         self.user_name = user
+        self.broker.events.authenticated(self, user, True)
         self.state = AWAIT_TUNE_OK
         limits = self.broker.limits
         self.send_event(0, m.ConnectionTune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
@@ -242,6 +252,7 @@ class Connection(FastConnection):
         """The shell's answer to a `LoginRequest`: the same for an unknown user and a wrong password."""
         if self.state != CHECKING_LOGIN:
             return
+        self.broker.events.authenticated(self, self._asked_user, False)
         if self.authentication_failure_close:
             explanation = (
                 f"Login was refused using authentication mechanism {self.mechanism}. "
@@ -272,6 +283,19 @@ class Connection(FastConnection):
         vhost = broker.vhosts.get(name)
         if vhost is None:
             raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
+        if is_reached(vhost.limits, MAX_CONNECTIONS, vhost.open_connections):
+            text = (
+                f"access to vhost '{name}' refused for user '{self.user_name}': "
+                f"connection limit ({vhost.limits[MAX_CONNECTIONS]}) is reached"
+            )
+            raise ConnectionException(NOT_ALLOWED, text)
+        usage = broker.access.usage(self.user_name)
+        if is_reached(usage.limits, MAX_CONNECTIONS, usage.connections):
+            text = (
+                f"connection refused for user '{self.user_name}': "
+                f"user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
+            )
+            raise ConnectionException(NOT_ALLOWED, text)
         principal = broker.access.maybe_principal(self.user_name, name)
         if principal is None:
             text = f"access to vhost '{name}' refused for user '{self.user_name}'"
@@ -281,13 +305,16 @@ class Connection(FastConnection):
         self.vhost_name = name
         self.state = RUNNING
         self.running = True
-        self._counted = True
+        self._usage = usage
+        usage.connections += 1
+        vhost.open_connections += 1
         broker.open_connections += 1
         self.send_event(0, m.ConnectionOpenOk(""))
         fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": name}
         if self.name:
             fields["name"] = self.name
         broker.note("info", "connection.opened", fields)
+        broker.events.connection_created(self)
 
     # --- running --------------------------------------------------------------------------------------------------
 
@@ -326,7 +353,7 @@ class Connection(FastConnection):
         if isinstance(method, m.ChannelClose):
             channel.confirm()
             channel.end()
-            del self.channels[int(number)]
+            self._forget_channel(int(number))
             self.send_event(int(number), m.ChannelCloseOk())
         elif isinstance(method, m.ChannelOpen):
             raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
@@ -359,15 +386,31 @@ class Connection(FastConnection):
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                 f"({self.channel_max})",
             )
-        self.channels[number] = Channel(self, number)
+        usage = self._usage
+        assert usage is not None
+        if is_reached(usage.limits, MAX_CHANNELS, usage.channels):
+            raise ConnectionException(
+                NOT_ALLOWED,
+                f"number of channels opened for user '{self.user_name}' has reached the maximum allowed user limit of "
+                f"({usage.limits[MAX_CHANNELS]})",
+            )
+        usage.channels += 1
+        channel = Channel(self, number)
+        self.channels[number] = channel
+        self.broker.events.channel_created(channel)
         self.send_event(number, m.ChannelOpenOk(b""))
         return True
+
+    def _forget_channel(self, number: int) -> None:
+        del self.channels[number]
+        if self._usage is not None:
+            self._usage.channels -= 1
 
     def _closing_channel_method(self, channel: Channel, data: bytes, start: i64, end: i64) -> None:
         """We have sent channel.close: wait for the answer and drop the rest."""
         method_id = int.from_bytes(data[start : start + 4], "big")
         if method_id == 0x00140029:  # channel.close-ok
-            del self.channels[int(channel.number)]
+            self._forget_channel(int(channel.number))
         elif method_id == 0x00140028:  # channel.close
             # Our own close may still wait for a commit.
             self.send_method(int(channel.number), m.ChannelCloseOk(), 0)
@@ -624,6 +667,8 @@ class Connection(FastConnection):
             assert isinstance(channel, Channel)
             if channel.state != CLOSING:
                 channel.end()
+        if self._usage is not None:
+            self._usage.channels -= len(self.channels)
         self.channels.clear()
         vhost = self.fast_vhost
         if vhost is not None:
@@ -643,11 +688,17 @@ class Connection(FastConnection):
         self.running = False
         self.carry = b""
         self._forget_gate()
-        if self._counted:
-            self._counted = False
+        usage = self._usage
+        if usage is not None:
+            self._usage = None
+            usage.connections -= 1
             self.broker.open_connections -= 1
+            if self.fast_vhost is not None:
+                self.fast_vhost.open_connections -= 1
         self.broker.connections.pop(self.key, None)
         self.broker.ended.append(self)
+        if self.is_known:
+            self.broker.events.connection_closed(self)
 
 
 def _settles(method: Any) -> bool:

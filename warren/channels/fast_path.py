@@ -121,6 +121,7 @@ class FastChannel(BatchWaiter):
         self.confirming: bool = False
         self.published_count: i64 = 0  # since confirm.select
         self.confirmed_count: i64 = 0
+        self._accepted_count: i64 = 0  # the latest publish that was not refused
         self.awaits_confirm: bool = False  # on shared.unconfirmed
         self.sync_confirms: bool = True  # a confirm means synced, not just written
         self._marked_batch: i64 = 0
@@ -307,12 +308,16 @@ class FastChannel(BatchWaiter):
         for queue in queues:
             queue.publish(message)
         if self.confirming:
-            self.count_publish(message.row >= 0)
+            self.count_publish(message)
 
-    def count_publish(self, stored: bool) -> None:
+    def count_publish(self, message: Message) -> None:
         """Number a publish in confirm mode; its confirm goes out at the end of the turn, or when it is on disk."""
         self.published_count += 1
-        if stored:
+        if message.refused:
+            self._refuse()
+            return
+        self._accepted_count = self.published_count
+        if message.row >= 0:
             log = self.shared.log
             # A queue may be so new that its own declaration is not committed yet.
             mark = (int(log.batch), int(self.published_count), self.shared.journal.last_ticket)
@@ -327,11 +332,26 @@ class FastChannel(BatchWaiter):
             self.awaits_confirm = True
             self.shared.unconfirmed.append(self)
 
+    def _refuse(self) -> None:
+        """Write basic.nack for the latest publish. A later basic.ack for several does not name it as its last one."""
+        if self.state == CLOSING:
+            return
+        outbox = self.ledger.outbox
+        outbox.touch()
+        out = outbox.writer
+        out.append(1)
+        write_i16_be(out, wire_short(self.number))
+        write_i32_be(out, 13)
+        write_i32_be(out, 60 << 16 | 120)
+        write_i64_be(out, self.published_count)
+        out.append(0)
+        out.append(0xCE)
+
     def confirm(self) -> None:
         """Write one basic.ack for everything published and not yet confirmed, unless some of it is being stored."""
         self.awaits_confirm = False
         if not self._marks:
-            self._confirm_up_to(self.published_count)
+            self._confirm_up_to(self._accepted_count)
 
     def batch_done(self, batch: i64) -> None:
         """What this channel published up to the mark of `batch` is on disk."""
@@ -346,7 +366,7 @@ class FastChannel(BatchWaiter):
                 break
             confirmable = count
             del marks[0]
-        self._confirm_up_to(confirmable if marks else self.published_count)
+        self._confirm_up_to(confirmable if marks else self._accepted_count)
 
     def _confirm_up_to(self, number: i64) -> None:
         count: i64 = number - self.confirmed_count

@@ -16,6 +16,7 @@ from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
+from warren.queues.limits import MAX_QUEUES, is_reached
 from warren.queues.virtual_host import in_use
 
 RESERVED_PREFIX: Final = "amq."
@@ -140,7 +141,13 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
                 f"cannot declare exchange '{name}': exchange limit in vhost '{vhost.name}' ({limit}) is reached",
             )
     ticket = vhost.declare_exchange(
-        name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+        name,
+        method.type,
+        method.durable,
+        method.auto_delete,
+        method.internal,
+        method.arguments,
+        channel.connection.user_name,
     )
     if not method.no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
@@ -160,7 +167,7 @@ def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
     if exchange is not None:
         if method.if_unused and exchange.bindings:
             raise in_use("exchange", name, vhost.name)
-        ticket = vhost.delete_exchange(exchange)
+        ticket = vhost.delete_exchange(exchange, channel.connection.user_name)
     if not method.no_wait:
         channel.reply(m.ExchangeDeleteOk(), ticket)
 
@@ -181,15 +188,16 @@ def _exchange_bind(
     channel.authorize(READ, "exchange", source_name)
     source = vhost.exchanges.get(source_name)
     destination = vhost.exchanges.get(destination_name)
+    if source is not None:
+        _authorize_topic_read(channel, source, method.routing_key)
     if not binding:
         if source is None or destination is None:
             return 0
-        return vhost.unbind(source, destination, method.routing_key, method.arguments)
+        return vhost.unbind(source, destination, method.routing_key, method.arguments, channel.connection.user_name)
     source = vhost.exchange(source_name)
     destination = vhost.exchange(destination_name)
-    _authorize_topic_read(channel, source, method.routing_key)
     _check_room_for_binding(channel, source, destination, method.routing_key, method.arguments)
-    return vhost.bind(source, destination, method.routing_key, method.arguments)
+    return vhost.bind(source, destination, method.routing_key, method.arguments, channel.connection.user_name)
 
 
 def _check_room_for_binding(
@@ -239,7 +247,13 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         if name not in vhost.queues:
             _check_new_queue(channel, name, method.arguments)
         ticket = vhost.declare_queue(
-            name, method.durable, method.exclusive, method.auto_delete, method.arguments, connection
+            name,
+            method.durable,
+            method.exclusive,
+            method.auto_delete,
+            method.arguments,
+            connection,
+            connection.user_name,
         )
         queue = vhost.queues[name]
         if method.exclusive:
@@ -257,8 +271,11 @@ def _check_new_queue(channel: Channel, name: str, arguments: bytes) -> None:
         if isinstance(dead_letter_exchange, str):
             channel.authorize(READ, "queue", name)
             channel.authorize(WRITE, "exchange", dead_letter_exchange)
+    count = len(vhost.queues)
     limit = channel.connection.broker.limits.queues_per_vhost_max
-    if len(vhost.queues) >= limit:
+    if is_reached(vhost.limits, MAX_QUEUES, count):
+        limit = vhost.limits[MAX_QUEUES]
+    if count >= limit:
         raise ChannelException(
             PRECONDITION_FAILED,
             f"cannot declare queue '{name}': queue limit in vhost '{vhost.name}' ({limit}) is reached",
@@ -279,6 +296,9 @@ def _bind_names(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[
     _not_default(exchange_name)
     channel.authorize(WRITE, "queue", queue_name)
     channel.authorize(READ, "exchange", exchange_name)
+    source = channel.vhost.exchanges.get(exchange_name)
+    if source is not None:
+        _authorize_topic_read(channel, source, routing_key)
     return queue_name, exchange_name, routing_key
 
 
@@ -287,9 +307,8 @@ def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
     queue = vhost.queue(queue_name, channel.connection)
     source = vhost.exchange(exchange_name)
-    _authorize_topic_read(channel, source, routing_key)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
-    ticket = vhost.bind(source, queue, routing_key, method.arguments)
+    ticket = vhost.bind(source, queue, routing_key, method.arguments, channel.connection.user_name)
     if not method.no_wait:
         channel.reply(m.QueueBindOk(), ticket)
 
@@ -301,8 +320,7 @@ def _queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
     source = vhost.exchanges.get(exchange_name)
     if source is not None and queue_name in vhost.queues:
         queue = vhost.queue(queue_name, channel.connection)
-        _authorize_topic_read(channel, source, routing_key)
-        ticket = vhost.unbind(source, queue, routing_key, method.arguments)
+        ticket = vhost.unbind(source, queue, routing_key, method.arguments, channel.connection.user_name)
     channel.reply(m.QueueUnbindOk(), ticket)
 
 
@@ -327,6 +345,6 @@ def _queue_delete(channel: Channel, method: m.QueueDelete) -> None:
         if method.if_empty and queue.ready_count:
             raise ChannelException(PRECONDITION_FAILED, f"queue '{name}' in vhost '{vhost.name}' not empty")
         count = int(queue.ready_count)
-        ticket = channel.connection.broker.delete_queue(vhost, queue)
+        ticket = channel.connection.broker.delete_queue(vhost, queue, channel.connection.user_name)
     if not method.no_wait:
         channel.reply(m.QueueDeleteOk(count), ticket)

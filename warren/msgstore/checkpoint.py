@@ -4,7 +4,7 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
 
      0  8  magic b"WARRNCKP"
      8  2  major = 1
-    10  2  minor = 0
+    10  2  minor = 1
     12  1  checksum algorithm of the store
     13  1  flags: 0x01 clean: the process ended with this checkpoint, nothing was delivered after it
     14  2  zero
@@ -28,7 +28,10 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
              32  2  bytes of the vhost's name
              34  2  bytes of the queue's name
              36  4  number of pages
-             40     vhost, name (UTF-8)
+             40  2  lane
+             42  2  flags: 0x01 messages with a time to live of their own were stored
+             44  4  zero
+             48     vhost, name (UTF-8)
                     pages, each:
                        0  8  page number
                        8  8  LSN of its PAGE record, 0: none
@@ -57,10 +60,12 @@ from warren.msgstore.segments import Segment
 
 MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
+MINOR: Final = 1
 HEADER_BYTES: Final = 88
 CLEAN: Final = 0x01
 SEGMENT_BYTES: Final = 48
-QUEUE_BYTES: Final = 40
+QUEUE_BYTES: Final = 48
+HAS_EXPIRING: Final = 0x01
 PAGE_BYTES: Final = 40
 
 
@@ -76,7 +81,7 @@ def snapshot(log: MessageLog) -> bytes:
     out = BytesWriter()
     out.write(MAGIC)
     write_i16_be(out, short_word(MAJOR))
-    write_i16_be(out, short_word(0))
+    write_i16_be(out, short_word(MINOR))
     out.append(log.algorithm)
     out.append(CLEAN if log.clean else 0)
     write_i16_be(out, short_word(0))
@@ -131,6 +136,9 @@ def _write_queue(out: BytesWriter, index: QueueIndex) -> None:
     write_i16_be(out, short_word(len(vhost)))
     write_i16_be(out, short_word(len(name)))
     write_i32_be(out, signed_word(pages))
+    write_i16_be(out, short_word(index.lane))
+    write_i16_be(out, HAS_EXPIRING if index.has_expiring else 0)
+    write_i32_be(out, 0)
     out.write(vhost)
     out.write(name)
     page_number: i64 = index.first_page
@@ -188,8 +196,9 @@ class CheckpointReader:
         if len(content) < HEADER_BYTES + 4 or content[:8] != MAGIC:
             raise CheckpointError("it does not begin like a checkpoint")
         major = int.from_bytes(content[8:10], "big")
-        if major != MAJOR:
-            raise CheckpointError(f"it has format version {major}, this Warren reads {MAJOR}")
+        minor = int.from_bytes(content[10:12], "big")
+        if major != MAJOR or minor != MINOR:
+            raise CheckpointError(f"it has format version {major}.{minor}, this Warren reads {MAJOR}.{MINOR}")
         self.algorithm = content[12]
         self.clean: bool = content[13] & CLEAN != 0
         self.store_id = content[16:32]
@@ -244,8 +253,10 @@ class CheckpointReader:
         name_at: i64 = at + QUEUE_BYTES + vhost_bytes
         vhost = content[at + QUEUE_BYTES : name_at].decode()
         name = content[name_at : name_at + name_bytes].decode()
-        index = log.new_index(int(read_i64_be(content, at)), vhost, name, False)
+        lane: i64 = i64(read_i16_be(content, at + 40)) & 0xFFFF
+        index = log.new_index(int(read_i64_be(content, at)), vhost, name, lane, False)
         index.named = True
+        index.has_expiring = i64(read_i16_be(content, at + 42)) & HAS_EXPIRING != 0
         index.next_number = read_i64_be(content, at + 8)
         index.delivered_below = read_i64_be(content, at + 16)
         index.damaged_count = read_i64_be(content, at + 24)

@@ -22,6 +22,7 @@ from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.msgstore.records import (
     DROPPABLE,
+    EXPIRES,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     MESSAGE,
@@ -30,6 +31,7 @@ from warren.msgstore.records import (
     PAGE_HEAD_BYTES,
     PLACE_BYTES,
     SEGMENT_HEADER_BYTES,
+    TIMED,
     is_intact,
     padded,
     page_entries,
@@ -247,7 +249,7 @@ class Compaction:
             number: i64 = sequence_number_of_place(data, pos, place)
             if index is not None and index.lsn_of_resident(number) == lsn:
                 if is_intact(log.checksum, data, pos, length):
-                    log.copy(data[pos : pos + length], lsn, i64(data[pos + 9]) & DROPPABLE)
+                    log.copy(data[pos : pos + length], lsn, i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES))
                     self.moved_bytes += length
                 return
 

@@ -39,6 +39,8 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
          9   1  flags                 0x01 IGNORABLE  a reader that does not know the kind may skip it, else it refuses
                                       0x02 DROPPABLE  means nothing after a restart (transient message, paged out)
                                       0x04 MOVED      a copy made by compaction
+                                      0x08 TIMED      a message with a time
+                                      0x10 EXPIRES    a timed message with a time to live of its own
         10   2  count
         12      by kind:
 
@@ -50,11 +52,15 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         20   4  content_bytes
         24      places: queue_id u64, sequence_number u64
                 exchange, routing key (UTF-8), content (AMQP header frame and body frames as received)
+       end   8  time_ms               with TIMED only, since the Unix epoch: when it was published; in a lane that holds
+                                      messages back, until when
     2 ACK, count = ranges             acknowledged, rejected, purged, expired: gone
         12   4  zero
         16   8  queue_id
         24      ranges: first sequence number u64, count u64
-    3 QUEUE                           before the first record that names a queue id
+    3 QUEUE, count = lane             before the first record that names a queue id. Lane 0: the messages of the queue
+                                      itself; other lanes: those of a priority, delayed ones and so on. Each lane of a
+                                      queue has its own queue id and sequence numbers
         12   4  zero
         16   8  queue_id
         24   2  vhost_bytes
@@ -70,6 +76,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         24   8  page_number           sequence number // 256
         32      entries: LSN of the MESSAGE u64 with flags in the 3 low bits, all 0 = no live message;
                 record_bytes u32; body_bytes u32, 2^32-1 when it is more
+                flags: 0x01 EXPIRING, the message has the flag EXPIRES; 0x02 DROPPABLE
     6 EPOCH                           the first record of every start
         12   4  epoch
         16   8  time_ms
@@ -78,7 +85,7 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
 
          0   8  magic "WARRNCKP"
          8   2  major = 1
-        10   2  minor = 0
+        10   2  minor = 1             another one is refused
         12   1  checksum algorithm
         13   1  checkpoint_flags      0x01 CLEAN  the process ended with it; nothing was delivered afterwards
         14   2  zero
@@ -108,7 +115,10 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
                     32   2  vhost_bytes
                     34   2  name_bytes
                     36   4  page_count
-                    40      vhost, name (UTF-8)
+                    40   2  lane
+                    42   2  index_flags        0x01 HAS_EXPIRING  messages that are EXPIRING were stored
+                    44   4  zero
+                    48      vhost, name (UTF-8)
                             pages, ascending:
                                  0   8  page_number
                                  8   8  lsn            of the PAGE record, 0: none
@@ -144,6 +154,7 @@ from construct import (  # type: ignore[import-untyped]
     Check,
     CheckError,
     ChecksumError,
+    Computed,
     Const,
     ConstructError,
     Default,
@@ -152,6 +163,7 @@ from construct import (  # type: ignore[import-untyped]
     ExprValidator,
     FixedSized,
     GreedyBytes,
+    If,
     IfThenElse,
     Int16ub,
     Int32ub,
@@ -182,6 +194,7 @@ FRAME_MAGIC: Final = b"WFRM"
 CHECKPOINT_MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
 MINOR: Final = 0
+CHECKPOINT_MINOR: Final = 1
 
 SEGMENT_HEADER_BYTES: Final = 64
 FRAME_HEAD_BYTES: Final = 56
@@ -198,10 +211,20 @@ EPOCH: Final = 6
 IGNORABLE: Final = 0x01
 DROPPABLE: Final = 0x02
 MOVED: Final = 0x04
-FLAG_NAMES: Final[dict[int, str]] = {IGNORABLE: "IGNORABLE", DROPPABLE: "DROPPABLE", MOVED: "MOVED"}
+TIMED: Final = 0x08
+EXPIRES: Final = 0x10
+FLAG_NAMES: Final[dict[int, str]] = {
+    IGNORABLE: "IGNORABLE",
+    DROPPABLE: "DROPPABLE",
+    MOVED: "MOVED",
+    TIMED: "TIMED",
+    EXPIRES: "EXPIRES",
+}
 
+EXPIRING: Final = 0x01
 TRANSIENT_QUEUE: Final = 0x01
 CLEAN: Final = 0x01
+HAS_EXPIRING: Final = 0x01
 
 # --- primitives ---------------------------------------------------------------------------------------------
 
@@ -329,10 +352,12 @@ Message = Struct(
     "routing_key_bytes" / Rebuild(Octet, _text_bytes("routing_key")),
     "content_bytes" / Rebuild(Long, len_(this.content)),
     Check(this._.count >= 1),
+    Check(lambda context: context._.flags & (TIMED | EXPIRES) != EXPIRES),
     "places" / Array(this._.count, Place),
     "exchange" / _text(this.exchange_bytes),
     "routing_key" / _text(this.routing_key_bytes),
     "content" / Bytes(this.content_bytes),
+    "time_ms" / If(this._.flags & TIMED != 0, LongLong),
 )
 
 Ack = Struct(
@@ -342,7 +367,7 @@ Ack = Struct(
 )
 
 Queue = Struct(
-    _UNCOUNTED,
+    "lane" / Computed(this._.count),
     "zero" / _zeros(4),
     "queue_id" / LongLong,
     "vhost_bytes" / Rebuild(Short, _text_bytes("vhost")),
@@ -354,7 +379,6 @@ Queue = Struct(
 
 QueueDeleted = Struct(_UNCOUNTED, "zero" / _zeros(4), "queue_id" / LongLong)
 
-# The flags of a location are those of a record, as far as they fit into 3 bits.
 Location = ExprAdapter(
     LongLong,
     lambda word, _context: {"lsn": word & ~7, "flags": word & 7},
@@ -392,6 +416,8 @@ _COUNTED: Final[dict[int, str]] = {MESSAGE: "places", ACK: "ranges", PAGE: "entr
 
 
 def _count_of(context: Any) -> int:
+    if context.kind == QUEUE:
+        return context.body.get("lane") or 0
     return len(context.body[_COUNTED[context.kind]]) if context.kind in _COUNTED else context.get("count") or 0
 
 
@@ -458,6 +484,9 @@ CheckpointQueue = Struct(
     "vhost_bytes" / Rebuild(Short, _text_bytes("vhost")),
     "name_bytes" / Rebuild(Short, _text_bytes("name")),
     "page_count" / Rebuild(Long, len_(this.pages)),
+    "lane" / Default(Short, 0),
+    "index_flags" / Default(Short, 0),
+    "zero" / _zeros(4),
     "vhost" / _text(this.vhost_bytes),
     "name" / _text(this.name_bytes),
     "pages" / Array(this.page_count, CheckpointPage),
@@ -476,7 +505,7 @@ Checkpoint = Sealed(
     Struct(
         "magic" / Const(CHECKPOINT_MAGIC),
         "major" / Const(MAJOR, Short),
-        "minor" / Default(Short, MINOR),
+        "minor" / Const(CHECKPOINT_MINOR, Short),
         "algorithm" / _Algorithm,
         "checkpoint_flags" / Default(Octet, 0),
         "zero" / _zeros(2),

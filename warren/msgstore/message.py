@@ -43,10 +43,25 @@ class Envelope:
 class Message:
     """One message. ``content``: frames as received, or ``b""`` when they are ``pieces``; ``body_bytes``: the bare body.
 
-    The first of the pieces is the content header frame.
+    The first of the pieces is the content header frame. ``time_ms``: when it was published, in ms since the epoch, or
+    while it is held, until when; 0: nobody needed to know. ``expiration_ms``: its own time to live, -1 without.
     """
 
-    __slots__ = ("body_bytes", "channel", "content", "envelope", "frame_max_bytes", "persistent", "pieces", "row")
+    __slots__ = (
+        "attempts",
+        "body_bytes",
+        "channel",
+        "content",
+        "due_ms",
+        "envelope",
+        "expiration_ms",
+        "frame_max_bytes",
+        "persistent",
+        "pieces",
+        "refused",
+        "row",
+        "time_ms",
+    )
 
     def __init__(
         self,
@@ -64,7 +79,12 @@ class Message:
         self.body_bytes: i64 = body_bytes
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
+        self.refused: bool = False  # a queue would not take it: its publisher gets a basic.nack
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
+        self.time_ms: i64 = 0
+        self.expiration_ms: i64 = -1
+        self.due_ms: i64 = 0  # not to be delivered before, 0: at once
+        self.attempts: i64 = 0  # failed deliveries, in queues that count them
 
     def content_bytes(self) -> i64:
         """Return the size of all frames."""

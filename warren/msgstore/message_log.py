@@ -33,6 +33,7 @@ from warren.msgstore.message import Message
 from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, PAGE_ENTRIES, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.records import (
     DROPPABLE,
+    EXPIRES,
     FRAME_HEADER_BYTES,
     MESSAGE,
     MOVED,
@@ -123,6 +124,8 @@ class MessageLog:
         self.next_queue_id: int = 1
         self.void_below_lsn: i64 = 0  # droppable records below are from an earlier life
 
+        self.now_ms: i64 = 0  # wall time of this turn in ms since the epoch; set by the shell
+
         # Memory of messages that wait in queues, by our reckoning.
         self.resident_bytes: i64 = 0
         self.memory_bytes: i64 = 128 << 20  # above, stored messages leave memory
@@ -184,10 +187,10 @@ class MessageLog:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def new_index(self, queue_id: int, vhost: str, name: str, transient: bool) -> QueueIndex:
+    def new_index(self, queue_id: int, vhost: str, name: str, lane: i64, transient: bool) -> QueueIndex:
         """Begin to store messages of a queue."""
         assert queue_id not in self.indexes
-        index = QueueIndex(self, queue_id, vhost, name, transient)
+        index = QueueIndex(self, queue_id, vhost, name, lane, transient)
         self.indexes[queue_id] = index
         return index
 
@@ -350,7 +353,7 @@ class MessageLog:
         for index in naming:
             if index.deleted:
                 continue
-            writer.queue(index.queue_id, index.vhost.encode(), index.name.encode(), index.transient)
+            writer.queue(index.queue_id, index.vhost.encode(), index.name.encode(), index.lane, index.transient)
         acking = self.acking
         self.acking = []
         for index in acking:
@@ -490,13 +493,15 @@ class MessageLog:
             lsn: i64 = start + positions[at]
             length: i64 = lengths[at]
             flags: i64 = 0
+            if message.expiration_ms >= 0 and message.time_ms != 0:
+                flags = EXPIRES
             if not message.persistent:
-                flags = DROPPABLE
+                flags |= DROPPABLE
             while row < end and self._messages[row] is message:
                 index = self._indexes[row]
                 if index is not None and not index.deleted:
                     number: i64 = self._numbers[row]
-                    index.add(number, lsn, DROPPABLE if index.transient else flags, length, message.body_bytes)
+                    index.add(number, lsn, flags | (DROPPABLE if index.transient else 0), length, message.body_bytes)
                 row += 1
             at += 1
 

@@ -3,6 +3,7 @@
 An entry is two words, for one sequence number:
 
     word0   LSN of the MESSAGE record | flags in the 3 low bits (records lie at multiples of 8); 0: no live message
+            1 the message has a time to live of its own; 2 DROPPABLE
     word1   length of the record << 32 | bytes of the body
 
 A page holds the entries of `page_entries` consecutive sequence numbers. A page is
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from warren.msgstore.records import DROPPABLE
+from warren.msgstore.records import DROPPABLE, EXPIRES
 
 if TYPE_CHECKING:
     from warren.msgstore.message_log import MessageLog
@@ -36,6 +37,7 @@ PAGE_ENTRIES: Final = 256
 LENGTH_SHIFT: Final = 32
 BODY_MASK: Final = 0xFFFFFFFF
 LSN_MASK: Final = ~7
+EXPIRING: Final = 1
 
 
 class IndexPage:
@@ -67,11 +69,12 @@ class IndexOwner:
 class QueueIndex:
     """The stored messages of the queue `queue_id`."""
 
-    def __init__(self, log: MessageLog, queue_id: int, vhost: str, name: str, transient: bool) -> None:
+    def __init__(self, log: MessageLog, queue_id: int, vhost: str, name: str, lane: i64, transient: bool) -> None:
         self.log = log
         self.queue_id: i64 = queue_id
         self.vhost = vhost
         self.name = name
+        self.lane: i64 = lane  # which messages of the queue these are: see queues.lanes
         self.transient: bool = transient  # the queue itself is gone after a restart
         self.owner: IndexOwner | None = None
         self.named: bool = False  # a QUEUE record of this life, or the checkpoint, names it
@@ -82,6 +85,7 @@ class QueueIndex:
         self.live_body_bytes: i64 = 0
         self.delivered_below: i64 = 0  # as the checkpoint or the recovery says
         self.damaged_count: i64 = 0
+        self.has_expiring: bool = False  # messages with a time to live of their own were ever stored
         self.page_entries: i64 = log.page_entries
         self.first_page: i64 = 0  # number of pages[0]
         self.pages: list[IndexPage | None] = []
@@ -97,7 +101,11 @@ class QueueIndex:
         """Enter the message with sequence `number`, whose record of `length` bytes is at `lsn`."""
         page = self._page_to_fill(number // self.page_entries)
         offset: i64 = 2 * (number % self.page_entries)
-        self._put(page, offset, lsn | (flags & DROPPABLE), length << LENGTH_SHIFT | (body_bytes & BODY_MASK))
+        word0: i64 = lsn | (flags & DROPPABLE)
+        if flags & EXPIRES:
+            word0 |= EXPIRING
+            self.has_expiring = True
+        self._put(page, offset, word0, length << LENGTH_SHIFT | (body_bytes & BODY_MASK))
         page.live += 1
         self.live_count += 1
         self.live_body_bytes += body_bytes & BODY_MASK
@@ -427,6 +435,7 @@ class QueueIndex:
             for at in range(0, len(page.entries), 2):
                 if page.entries[at] != 0:
                     count += 1
+                    assert self.has_expiring or page.entries[at] & EXPIRING == 0
             assert count == page.live
             live += count
         assert live == self.live_count

@@ -18,6 +18,7 @@ from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, wr
 from librt.vecs import append, vec
 from mypy_extensions import i16, i32, i64, u8
 
+from warren.amqp.properties import expiration_ms_of
 from warren.msgstore.message import Envelope, Message
 
 SEGMENT_MAGIC: Final = b"WARRNLOG"
@@ -46,6 +47,10 @@ EPOCH: Final = 6
 IGNORABLE: Final = 0x01
 DROPPABLE: Final = 0x02
 MOVED: Final = 0x04
+TIMED: Final = 0x08
+EXPIRES: Final = 0x10
+
+TIME_BYTES: Final = 8
 
 # Contents from this size on are not copied into the frame but written from where they are.
 CHUNK_MIN_BYTES: Final = 8192
@@ -150,6 +155,13 @@ class RecordWriter:
         content_bytes: i64 = message.content_bytes()
         places: i64 = len(queue_ids)
         length: i64 = MESSAGE_HEAD_BYTES + PLACE_BYTES * places + len(names) + content_bytes
+        time = b""
+        if message.time_ms != 0:
+            flags |= TIMED
+            if message.expiration_ms >= 0:
+                flags |= EXPIRES
+            length += TIME_BYTES
+            time = _time_bytes(message.time_ms)
         head = self._scratch
         head.truncate(0)
         write_i32_be(head, signed_word(length))
@@ -169,6 +181,7 @@ class RecordWriter:
         head.write(names)
         if content_bytes < CHUNK_MIN_BYTES:
             head.write(message.joined())
+            head.write(time)
             self._finish(length)
             return length
         start = head.getvalue()
@@ -179,6 +192,8 @@ class RecordWriter:
         else:
             for piece in pieces:
                 crc = self._checksum(piece, crc)
+        if time:
+            crc = self._checksum(time, crc)
         out = self._out
         write_i32_be(out, signed_word(crc))
         out.write(start)
@@ -188,6 +203,7 @@ class RecordWriter:
         else:
             self._chunks.extend(pieces)
         self._out = BytesWriter()
+        self._out.write(time)
         self._count(length)
         return length
 
@@ -230,9 +246,9 @@ class RecordWriter:
                 at += 1
             self._finish(len(head) + 4)
 
-    def queue(self, queue_id: i64, vhost: bytes, name: bytes, transient: bool) -> None:
+    def queue(self, queue_id: i64, vhost: bytes, name: bytes, lane: i64, transient: bool) -> None:
         """Write what a queue id stands for."""
-        head = self._head(QUEUE, DROPPABLE if transient else 0, 0, 0, 16 + len(vhost) + len(name))
+        head = self._head(QUEUE, DROPPABLE if transient else 0, lane, 0, 16 + len(vhost) + len(name))
         write_i64_be(head, queue_id)
         write_i16_be(head, short_word(len(vhost)))
         write_i16_be(head, short_word(len(name)))
@@ -355,14 +371,34 @@ class MessageReader:
             if len(self._envelopes) >= ENVELOPES_MAX:
                 self._envelopes = {}
             self._envelopes[key] = envelope
-        return Message(
+        flags: i64 = data[at + 9]
+        content_end: i64 = content + unsigned_word(data, at + 20)
+        message = Message(
             envelope,
-            data[content : content + unsigned_word(data, at + 20)],
+            data[content:content_end],
             i64(read_i16_be(data, at + 16)) & 0xFFFF,
             read_i64_be(data, content + 11),
             unsigned_word(data, at + 12),
-            data[at + 9] & DROPPABLE == 0,
+            flags & DROPPABLE == 0,
         )
+        if flags & TIMED:
+            message.time_ms = read_i64_be(data, content_end)
+            if flags & EXPIRES:
+                message.expiration_ms = expiration_ms_of(message.header_payload())
+        return message
+
+
+def time_of(data: bytes, at: i64) -> i64:
+    """Return the time in the MESSAGE record at `at`, 0 when it has none."""
+    if data[at + 9] & TIMED == 0:
+        return 0
+    return read_i64_be(data, _content_start(data, at) + unsigned_word(data, at + 20))
+
+
+def _time_bytes(time_ms: i64) -> bytes:
+    out = BytesWriter()
+    write_i64_be(out, time_ms)
+    return out.getvalue()
 
 
 def page_entries(data: bytes, at: i64) -> vec[i64]:

@@ -20,6 +20,7 @@ from warren.msgstore.records import (
     ACK,
     DROPPABLE,
     EPOCH,
+    EXPIRES,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     IGNORABLE,
@@ -30,6 +31,8 @@ from warren.msgstore.records import (
     QUEUE_DELETED,
     STORE_TAG_AT,
     STORE_TAG_BYTES,
+    TIME_BYTES,
+    TIMED,
     Checksum,
     body_bytes_of,
     is_intact,
@@ -120,7 +123,8 @@ def _length_by_head(data: bytes, at: i64) -> i64:
         if at + 24 > len(data):
             return 0
         names: i64 = i64(data[at + 18]) + i64(data[at + 19])
-        return 24 + 16 * place_count(data, at) + names + unsigned_word(data, at + 20)
+        time: i64 = TIME_BYTES if data[at + 9] & TIMED else 0
+        return 24 + 16 * place_count(data, at) + names + unsigned_word(data, at + 20) + time
     if kind == ACK:
         return 24 + 16 * place_count(data, at)
     if kind == PAGE:
@@ -164,7 +168,7 @@ class Replay:
         flags: i64 = data[at + 9]
         if kind == MESSAGE:
             if flags & DROPPABLE == 0:
-                self._message(data, at, length, lsn, flags & MOVED != 0)
+                self._message(data, at, length, lsn, flags)
         elif kind == ACK:
             self._ack(data, at, length)
         elif kind == PAGE:
@@ -180,7 +184,7 @@ class Replay:
         elif kind != EPOCH and flags & IGNORABLE == 0:
             raise ReplayError(f"a record of kind {int(kind)} at LSN {int(lsn)}: a newer Warren has written this store")
 
-    def _message(self, data: bytes, at: i64, length: i64, lsn: i64, moved: bool) -> None:
+    def _message(self, data: bytes, at: i64, length: i64, lsn: i64, flags: i64) -> None:
         place: i64 = 0
         places: i64 = place_count(data, at)
         body_bytes: i64 = body_bytes_of(data, at)
@@ -191,10 +195,13 @@ class Replay:
             if index is None:
                 continue  # of a transient queue: a fan-out has one record for all
             self._ensure_resident(index, number)
-            if moved and index.lsn_of(number) != 0:
+            if flags & MOVED and index.lsn_of(number) != 0:
                 index.relocate(number, lsn, length)
             else:
-                index.add(number, lsn, 0, length, body_bytes)
+                if self.hurt:
+                    # It may replace one whose ACK, right before it, is lost.
+                    index.forget(number)
+                index.add(number, lsn, flags & EXPIRES, length, body_bytes)
 
     def _ack(self, data: bytes, at: i64, length: i64) -> None:
         index = self.log.indexes.get(read_i64_be(data, at + 16))
@@ -233,7 +240,7 @@ class Replay:
         names: i64 = at + 32
         vhost = data[names : names + vhost_bytes].decode()
         name = data[names + vhost_bytes : names + vhost_bytes + name_bytes].decode()
-        index = log.new_index(queue_id, vhost, name, False)
+        index = log.new_index(queue_id, vhost, name, place_count(data, at), False)
         index.named = True
 
     def _ensure_resident(self, index: QueueIndex, number: i64) -> None:
@@ -263,8 +270,8 @@ class Replay:
         return hurt
 
     def _note_hurt(self, data: bytes, at: i64, length: i64, hurt: list[str]) -> None:
-        """A damaged record may still say which queues it was for."""
-        if length < 40:
+        """A damaged message may still say which queues it was for."""
+        if length < 40 or data[at + 8] != MESSAGE:
             return
         for place in range(min(int(place_count(data, at)), int(length - 24) // 16)):
             index = self.log.indexes.get(queue_id_of_place(data, at, place))

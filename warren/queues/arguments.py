@@ -1,58 +1,257 @@
-"""The x-arguments of queue.declare: which ones we know, and when two declarations mean the same queue.
+"""The arguments of queue.declare and basic.consume: those we know, what each may be, and the texts of refusals.
 
-Arguments that a classic queue knows are compared on redeclaration, by value across integer widths; unknown ones are
-kept, shown and not compared (RabbitMQ behaves the same). Quorum queues and streams are refused until they exist here.
+1. `ARGUMENTS` is the one list of queue arguments. Policies name the same things without ``x-`` and are checked by the
+   same rows, see `fault_of`. Faults are told in the list's order, arguments of other queue types after them, then what
+   does not go together, then durable, exclusive and auto_delete.
+2. `QueueArguments.values` holds only values that passed, by policy key. Unknown arguments are kept in the declaration,
+   shown and not compared.
+3. Redeclarations: the arguments that the queue's type knows are compared, integers by value across their widths. No
+   ``x-queue-type``, ``""`` and ``undefined`` stand for ``classic``.
+4. What an earlier version has stored never keeps the broker from starting: restored arguments that are refused today
+   have no effect instead.
+
+Source: RabbitMQ, "Queues: optional arguments"; texts and their order were seen on 3.10.8. Later versions' values and
+arguments are taken where they differ: ``x-queue-version`` 1 is gone, quorum queues have ``x-consumer-timeout`` and
+``x-delayed-retry-*``. Classic queues have those here too, and ``x-delivery-limit``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
-from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
+from warren.amqp.field_table import TYPE_NAMES, Table, Timestamp, decode_table, find_tag
 from warren.amqp.inequivalence import check_argument, check_flag
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
-KNOWN: Final = (
-    "x-expires",
-    "x-message-ttl",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-overflow",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-max-priority",
-    "x-single-active-consumer",
-    "x-queue-mode",
-    "x-queue-version",
+TIME_MAX_MS: Final = 315_360_000_000  # ten years, RabbitMQ's limit
+DEDUP_KEYS_MAX: Final = 10_000_000  # they are in memory
+_I64_MAX: Final = (1 << 63) - 1
+_NAME_MAX_BYTES: Final = 255  # of names and routing keys on the wire
+
+# What a value has to be.
+INTEGER: Final = 0  # from `low` to `high`
+TEXT: Final = 1  # a name or a routing key
+CHOICE: Final = 2  # one of `choices`
+FLAG: Final = 3
+BACKOFF: Final = 4  # see `backoff_delays`
+
+_CLASSIC: Final = "rabbit_classic_queue"
+_QUORUM: Final = "rabbit_quorum_queue"
+_SERVER_NAMED: Final = "amq.gen-"  # clients cannot choose such a name
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BACKOFF_FORM: Final = "\"expected an array of delays (5000, '5s', '1h') or 'exponential:FIRST:CAP'\""
+
+
+class Argument:
+    """A row: the argument ``x-key``, what it may be, and which queue types have it.
+
+    ``wrong`` is the reason given for a value that is out of range or no choice, VALUE in it stands for the value.
+    ``noun`` is how a refused policy calls it; no noun, no policy key.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        kind: int,
+        *,
+        low: int = 0,
+        high: int = _I64_MAX,
+        choices: tuple[str, ...] = (),
+        wrong: str = "{value_too_large,VALUE}",
+        classic: bool = True,
+        quorum: bool = True,
+        noun: str = "",
+    ) -> None:
+        self.key = key
+        self.name = "x-" + key
+        self.kind = kind
+        self.low = low
+        self.high = high
+        self.choices = choices
+        self.wrong = wrong
+        self.classic = classic
+        self.quorum = quorum
+        self.noun = noun
+
+    def fits(self, is_quorum: bool) -> bool:
+        """Tell whether queues of that type have this argument."""
+        return self.quorum if is_quorum else self.classic
+
+
+ARGUMENTS: Final = (
+    Argument("expires", INTEGER, low=1, high=TIME_MAX_MS, noun="queue expiry"),
+    Argument("message-ttl", INTEGER, high=TIME_MAX_MS, noun="message TTL"),
+    Argument("dead-letter-exchange", TEXT, noun="dead letter exchange name"),
+    Argument("dead-letter-routing-key", TEXT, noun="dead letter routing key"),
+    Argument(
+        "dead-letter-strategy",
+        CHOICE,
+        choices=("at-most-once", "at-least-once"),
+        wrong="invalid_dlx_strategy",
+        classic=False,
+        noun="dead letter strategy",
+    ),
+    Argument("max-length", INTEGER, noun="maximum length"),
+    Argument("max-length-bytes", INTEGER, noun="maximum length in bytes"),
+    Argument("max-in-memory-length", INTEGER, classic=False, noun="maximum memory in bytes"),
+    Argument("max-in-memory-bytes", INTEGER, classic=False, noun="maximum memory in bytes"),
+    Argument("max-priority", INTEGER, high=255, wrong="{max_value_exceeded,VALUE}", quorum=False),
+    Argument(
+        "overflow",
+        CHOICE,
+        choices=("drop-head", "reject-publish", "reject-publish-dlx"),
+        wrong="invalid_overflow",
+        noun="overflow value",
+    ),
+    Argument(
+        "queue-mode",
+        CHOICE,
+        choices=("default", "lazy"),
+        wrong="\"unsupported queue mode 'VALUE'\"",
+        quorum=False,
+        noun="queue-mode value",
+    ),
+    Argument(
+        "queue-version",
+        INTEGER,
+        low=2,
+        high=2,
+        wrong="\"unsupported queue version 'VALUE'\"",
+        quorum=False,
+        noun="queue-version value",
+    ),
+    Argument("single-active-consumer", FLAG),
+    Argument("quorum-initial-group-size", INTEGER, low=1, classic=False),
+    Argument(
+        "queue-leader-locator",
+        CHOICE,
+        choices=("client-local", "balanced", "random", "least-leaders"),
+        wrong="invalid_queue_locator_arg",
+        noun="queue leader locator value",
+    ),
+    Argument("delivery-limit", INTEGER, low=-_I64_MAX - 1, noun="delivery limit"),
+    Argument("consumer-timeout", INTEGER, noun="consumer timeout"),  # above ten years is ten years
+    Argument("consumer-disconnected-timeout", INTEGER, classic=False, noun="consumer disconnected timeout"),
+    Argument(
+        "delayed-retry-type",
+        CHOICE,
+        choices=("disabled", "all", "failed", "returned"),
+        wrong="invalid_delayed_retry_type",
+        noun="delayed retry type",
+    ),
+    Argument("delayed-retry-min", INTEGER, high=TIME_MAX_MS, noun="minimum delay of retries"),
+    Argument("delayed-retry-max", INTEGER, high=TIME_MAX_MS, noun="maximum delay of retries"),
+    # Warren's own.
+    Argument("retry-backoff", BACKOFF, noun="retry backoff"),
+    Argument(
+        "delivery-limit-action",
+        CHOICE,
+        choices=("dead-letter", "drop", "park"),
+        wrong="invalid_delivery_limit_action",
+        noun="delivery limit action",
+    ),
+    Argument("visibility-timeout", INTEGER, low=1, high=TIME_MAX_MS, noun="visibility timeout"),
+    Argument("message-deduplication", FLAG),
+    Argument("deduplication-header", TEXT),
+    Argument("cache-size", INTEGER, low=1, high=DEDUP_KEYS_MAX),
+    Argument("cache-ttl", INTEGER, low=1, high=TIME_MAX_MS),
+    Argument("key-shared", FLAG),
+    Argument("key-header", TEXT),
+    Argument("storage", CHOICE, choices=("memory", "disk"), wrong="invalid_storage"),
+    Argument("consumer-prefetch-max", INTEGER, low=1, noun="maximum prefetch of consumers"),
+    Argument("max-unacked", INTEGER, low=1, noun="maximum of unacknowledged messages"),
+    # Streams have these, no queue does.
+    Argument("max-age", TEXT, classic=False, quorum=False),
+    Argument("stream-max-segment-size-bytes", INTEGER, classic=False, quorum=False),
+    Argument("stream-filter-size-bytes", INTEGER, classic=False, quorum=False),
+    Argument("initial-cluster-size", INTEGER, classic=False, quorum=False),
 )
+
+BY_KEY: Final[dict[str, Argument]] = {row.key: row for row in ARGUMENTS}
 
 
 class QueueArguments:
-    """What a declaration's arguments ask for.
+    """What a declaration's arguments ask for. ``values`` has the valid ones, by policy key.
+
+    With ``stored`` they come from the catalogue, see (4).
 
     Raises:
-        ChannelException: 406, an argument that we understand has an impossible type or value.
+        ChannelException: 406, an argument that we understand has an impossible type or value, belongs to another
+            queue type or contradicts another one; or a quorum queue is to be exclusive, transient or auto-deleted.
     """
 
-    def __init__(self, queue: str, vhost: str, encoded: bytes) -> None:
+    def __init__(
+        self,
+        queue_name: str,
+        vhost_name: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        encoded: bytes,
+        *,
+        stored: bool = False,
+    ) -> None:
+        self.is_quorum: bool = False
         self.single_active: bool = False
+        self.values: Table = {}
         if len(encoded) == 4:
             return
         table = decode_table(encoded)
-        active = table.get("x-single-active-consumer", False)
-        if not isinstance(active, bool):
-            tag = find_tag(encoded, "x-single-active-consumer")
-            raise _invalid("x-single-active-consumer", queue, vhost, f"{{unacceptable_type,{TYPE_NAMES[tag]}}}")
-        self.single_active = active
-        queue_type = table.get("x-queue-type", "classic")
-        if not isinstance(queue_type, str):
-            tag = find_tag(encoded, "x-queue-type")
-            raise _invalid("x-queue-type", queue, vhost, f"{{unacceptable_type,{TYPE_NAMES[tag]}}}")
-        if queue_type not in ("classic", "", "undefined"):
-            raise _invalid("x-queue-type", queue, vhost, f"\"unsupported queue type '{queue_type}'\"")
+        if stored:
+            self._take_valid(table)
+        else:
+            where = f"for queue '{queue_name}' in vhost '{vhost_name}'"
+            self.is_quorum = _type_of(table) == "quorum"
+            if self.is_quorum and queue_name.startswith(_SERVER_NAMED):
+                raise _refusal(f"Cannot declare a server-named queue for type {_QUORUM}")
+            self._check(table, encoded, queue_name, vhost_name, where)
+            if self.is_quorum:
+                _check_quorum_properties(durable, exclusive, auto_delete, where)
+        self.single_active = self.values.get("single-active-consumer") is True
+
+    def _check(self, table: Table, encoded: bytes, queue_name: str, vhost_name: str, where: str) -> None:
+        tag = find_tag(encoded, "x-dead-letter-exchange")
+        if tag and tag != "S":  # RabbitMQ's permission check comes first, with a text of its own
+            raise _refusal(
+                f"invalid type '{TYPE_NAMES[tag]}' for arg 'x-dead-letter-exchange' in queue '{queue_name}' "
+                f"in vhost '{vhost_name}'"
+            )
+        fault = _type_fault(table, encoded)
+        if fault:
+            raise _invalid("x-queue-type", where, fault)
+        for row in ARGUMENTS:
+            if row.name in table and row.fits(self.is_quorum):
+                value = table[row.name]
+                fault = fault_of(row, value, TYPE_NAMES[find_tag(encoded, row.name)])
+                if not fault and row.key == "dead-letter-routing-key" and "x-dead-letter-exchange" not in table:
+                    fault = "routing_key_but_no_dlx_defined"
+                if fault:
+                    raise _invalid(row.name, where, fault)
+                self.values[row.key] = value
+        for name in table:
+            foreign = BY_KEY.get(name[2:]) if name.startswith("x-") else None
+            if foreign is not None and not foreign.fits(self.is_quorum):
+                kind = _QUORUM if self.is_quorum else _CLASSIC
+                raise _refusal(f"invalid arg '{name}' {where} of queue type {kind}")
+        key, fault = _conflict(self.values, self.is_quorum)
+        if key:
+            raise _invalid("x-" + key, where, fault)
+
+    def _take_valid(self, table: Table) -> None:
+        self.is_quorum = _type_of(table) == "quorum"
+        for row in ARGUMENTS:
+            if row.name in table and row.fits(self.is_quorum) and not fault_of(row, table[row.name], ""):
+                self.values[row.key] = table[row.name]
+        while True:
+            key, _ = _conflict(self.values, self.is_quorum)
+            if not key:
+                return
+            del self.values[key]
 
     @staticmethod
     def check_equivalent(queue: Queue, durable: bool, auto_delete: bool, arguments: bytes) -> None:
@@ -63,11 +262,200 @@ class QueueArguments:
         """
         check_flag("queue", queue.name, queue.vhost_name, "durable", durable, queue.durable)
         check_flag("queue", queue.name, queue.vhost_name, "auto_delete", auto_delete, queue.auto_delete)
-        if arguments != queue.arguments:
-            for key in KNOWN:
-                check_argument("queue", queue.name, queue.vhost_name, key, arguments, queue.arguments)
+        if arguments == queue.arguments:
+            return
+        received = decode_table(arguments)
+        current = decode_table(queue.arguments)
+        current_type = _type_of(current)
+        if _type_of(received) != current_type:
+            check_argument("queue", queue.name, queue.vhost_name, "x-queue-type", arguments, queue.arguments)
+        for row in ARGUMENTS:
+            if row.fits(current_type == "quorum") and (row.name in received or row.name in current):
+                check_argument("queue", queue.name, queue.vhost_name, row.name, arguments, queue.arguments)
 
 
-def _invalid(key: str, queue: str, vhost: str, reason: str) -> ChannelException:
-    text = f"invalid arg '{key}' for queue '{queue}' in vhost '{vhost}': {reason}"
+class ConsumerArguments:
+    """What the arguments of a basic.consume ask for. Times are in ms, -1 when not given."""
+
+    def __init__(self) -> None:
+        self.priority: int = 0
+        self.visibility_timeout_ms: i64 = -1
+        self.consumer_timeout_ms: i64 = -1
+
+
+def consumer_arguments(queue_name: str, vhost_name: str, encoded: bytes) -> ConsumerArguments:
+    """Return what the encoded table asks for; arguments that we do not know mean nothing.
+
+    Raises:
+        ChannelException: 406, an argument has an impossible type or value.
+    """
+    asked = ConsumerArguments()
+    if len(encoded) == 4:
+        return asked
+    table = decode_table(encoded)
+    where = f"for queue '{queue_name}' in vhost '{vhost_name}'"
+    priority = table.get("x-priority", 0)
+    if not _is_integer(priority):
+        raise _invalid("x-priority", where, f"{{unacceptable_type,{TYPE_NAMES[find_tag(encoded, 'x-priority')]}}}")
+    assert isinstance(priority, int)
+    asked.priority = priority
+    asked.visibility_timeout_ms = _consumer_time("visibility-timeout", table, encoded, where)
+    asked.consumer_timeout_ms = _consumer_time("consumer-timeout", table, encoded, where)
+    return asked
+
+
+def _consumer_time(key: str, table: Table, encoded: bytes, where: str) -> i64:
+    row = BY_KEY[key]
+    if row.name not in table:
+        return -1
+    value = table[row.name]
+    fault = fault_of(row, value, TYPE_NAMES[find_tag(encoded, row.name)])
+    if fault:
+        raise _invalid(row.name, where, fault)
+    assert isinstance(value, int)
+    return i64(min(value, TIME_MAX_MS))
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+def fault_of(row: Argument, value: object, type_name: str) -> str:
+    """Return why `value` cannot be that of `row`, in RabbitMQ's words, or ``""``. `type_name` is its field type."""
+    if row.kind == INTEGER:
+        if not _is_integer(value):
+            return f'"expected integer, got {type_name}"'
+        assert isinstance(value, int)
+        if value < 0 <= row.low:
+            return f"{{value_negative,{value}}}"
+        if value == 0 and row.low == 1:
+            return "{value_zero,0}"
+        return "" if row.low <= value <= row.high else row.wrong.replace("VALUE", str(value))
+    if row.kind == FLAG:
+        return "" if isinstance(value, bool) else f"{{unacceptable_type,{type_name}}}"
+    if row.kind == BACKOFF:
+        if isinstance(value, (list, str)):
+            return "" if backoff_delays(value) else _BACKOFF_FORM
+        return f"{{unacceptable_type,{type_name}}}"
+    if isinstance(value, bytes) and type_name == "longstr":
+        return _wrong_text(row, value.decode("utf-8", "replace")) if row.kind == CHOICE else '"not UTF-8"'
+    if not isinstance(value, str):
+        return f"{{unacceptable_type,{type_name}}}"
+    if row.kind == CHOICE:
+        return "" if value in row.choices else _wrong_text(row, value)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold
+        return '"not UTF-8"'
+    return "" if size <= _NAME_MAX_BYTES else f'"longer than {_NAME_MAX_BYTES} bytes"'
+
+
+def backoff_delays(value: object) -> list[int]:
+    """Return the delays in ms that an ``x-retry-backoff`` means, or none when it means nothing.
+
+    An array holds the delays one by one, as ms or as ``5s``, ``30m`` (units ms, s, m, h, d). ``exponential:1s:5m``
+    doubles the first delay until the second is reached.
+    """
+    if isinstance(value, list):
+        delays: list[int] = []
+        for entry in value:
+            delay = entry if _is_integer(entry) else _duration_ms(entry)
+            assert isinstance(delay, int)
+            if not 0 <= delay <= TIME_MAX_MS:
+                return []
+            delays.append(delay)
+        return delays
+    if not isinstance(value, str):
+        return []
+    parts = value.split(":")
+    if len(parts) != 3 or parts[0] != "exponential":
+        return []
+    delay_ms = _duration_ms(parts[1])
+    cap_ms = _duration_ms(parts[2])
+    if not 1 <= delay_ms <= cap_ms <= TIME_MAX_MS:
+        return []
+    doubling: list[int] = []
+    while delay_ms < cap_ms:
+        doubling.append(delay_ms)
+        delay_ms *= 2
+    doubling.append(cap_ms)
+    return doubling
+
+
+def _duration_ms(text: object) -> int:
+    """Return the ms of a text such as ``5s``, or -1."""
+    if not isinstance(text, str):
+        return -1
+    digits = 0
+    while digits < len(text) and "0" <= text[digits] <= "9":
+        digits += 1
+    unit_ms = _UNITS_MS.get(text[digits:], 0)
+    # Ten years have twelve digits; converting very many would take long.
+    if not 1 <= digits <= 12 or unit_ms == 0:
+        return -1
+    return int(text[:digits]) * unit_ms
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, (bool, Timestamp))
+
+
+def _wrong_text(row: Argument, value: str) -> str:
+    return row.wrong.replace("VALUE", _escaped(value))
+
+
+def _escaped(text: str) -> str:
+    """Return `text` as it stands in a quoted Erlang string."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+
+
+# --- the type, and what goes together -----------------------------------------------------------------------------
+
+
+def _type_of(table: Table) -> object:
+    value = table.get("x-queue-type", "classic")
+    return "classic" if value in ("", "undefined") else value
+
+
+def _type_fault(table: Table, encoded: bytes) -> str:
+    queue_type = _type_of(table)
+    if queue_type == "classic" or queue_type == "quorum":
+        return ""
+    if queue_type == "stream":
+        return '"streams are not available in this version"'
+    tag = find_tag(encoded, "x-queue-type")
+    if tag != "S":
+        return f"{{unacceptable_type,{TYPE_NAMES[tag]}}}"
+    text = queue_type.decode("utf-8", "replace") if isinstance(queue_type, bytes) else str(queue_type)
+    return f"\"unsupported queue type '{_escaped(text)}'\""
+
+
+def _conflict(values: Table, is_quorum: bool) -> tuple[str, str]:
+    """Return the key that cannot work besides the others, and why; or twice ``""``."""
+    if values.get("key-shared") is True:
+        if "max-priority" in values:
+            return "key-shared", '"not with x-max-priority, which lets messages overtake others of their key"'
+        if values.get("single-active-consumer") is True:
+            return "key-shared", '"not with x-single-active-consumer, which leaves one consumer for all keys"'
+    if values.get("storage") == "memory":
+        if is_quorum:
+            return "storage", '"not memory: a quorum queue keeps its messages on disk"'
+        if "max-length" not in values and "max-length-bytes" not in values:
+            return "storage", '"memory needs a limit: x-max-length or x-max-length-bytes"'
+    return "", ""
+
+
+def _check_quorum_properties(durable: bool, exclusive: bool, auto_delete: bool, where: str) -> None:
+    if auto_delete:
+        raise _refusal(f"invalid property 'auto-delete' {where}")
+    if exclusive:
+        raise _refusal(f"invalid property 'exclusive-owner' {where}")
+    if not durable:
+        raise _refusal(f"invalid property 'non-durable' {where}")
+
+
+def _invalid(name: str, where: str, reason: str) -> ChannelException:
+    return _refusal(f"invalid arg '{name}' {where}: {reason}")
+
+
+def _refusal(text: str) -> ChannelException:
     return ChannelException(PRECONDITION_FAILED, text)

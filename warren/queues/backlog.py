@@ -93,7 +93,8 @@ class Backlog(IndexOwner):
         self._head_bytes: i64 = 0
         self._middle_from: i64 = 0
         self._middle_to: i64 = 0
-        self._tail: list[Message | None] = []  # none is None: one type with the head
+        self._tail: list[Message | None] = []
+        self._tail_count: i64 = 0
         self._tail_bytes: i64 = 0
         self._candidates_to: i64 = 0  # pages below have been offered for unloading
         self._loading: bool = False
@@ -125,6 +126,7 @@ class Backlog(IndexOwner):
             self._head_bytes += cost
         else:
             self._tail.append(message)
+            self._tail_count += 1
             self._tail_bytes += cost
         return number
 
@@ -171,14 +173,79 @@ class Backlog(IndexOwner):
             return True
         return False
 
+    def is_empty(self) -> bool:
+        """Tell whether nothing waits."""
+        return self.resident_count == 0 and self.middle_count == 0 and self._tail_count == 0
+
+    def head(self) -> Message:
+        """Return the oldest message; `is_ready` has said that it is in memory."""
+        at: i64 = self._head
+        message = self._items[at]
+        while message is None:
+            at += 1
+            message = self._items[at]
+        return message
+
     def _promote_tail(self) -> None:
         self._items = self._tail
         self._head = 0
         self._first = self.next_number - len(self._tail)
-        self.resident_count = len(self._tail)
+        self.resident_count = self._tail_count
         self._head_bytes = self._tail_bytes
         self._tail = []
+        self._tail_count = 0
         self._tail_bytes = 0
+
+    # --- out of turn ----------------------------------------------------------------------------------------------
+
+    def find(self, number: i64) -> Message | None:
+        """Return the message with `number` if it waits in memory."""
+        at: i64 = number - self._first
+        if self.resident_count and 0 <= at < len(self._items) - self._head:
+            return self._items[self._head + at]
+        at = number - (self.next_number - len(self._tail))
+        return self._tail[at] if at >= 0 and number < self.next_number else None
+
+    def is_on_disk(self, number: i64) -> bool:
+        """Tell whether a message with `number` may wait on disk only: certainly, when its index page is resident."""
+        index = self.index
+        if self.middle_count == 0 or index is None or not self._middle_from <= number < self._middle_to:
+            return False
+        page = index.page(number // index.page_entries)
+        return page is not None and (not page.resident or index.lsn_of(number) != 0)
+
+    def remove(self, number: i64) -> bool:
+        """Take a message out from wherever it waits; False when it does not. To be settled by the caller then.
+
+        The index page of a message on disk must be resident.
+        """
+        message = self.find(number)
+        if message is None:
+            if not self.is_on_disk(number):
+                return False
+            self.middle_count -= 1
+            if self.middle_count == 0 and self._loading:
+                # Of what is being read nothing waits any more; the next read is of another middle.
+                self.generation += 1
+                self._loading = False
+            return True
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self.log.resident_bytes -= cost
+        at: i64 = number - self._first
+        if self.resident_count and 0 <= at < len(self._items) - self._head:
+            self._items[self._head + at] = None
+            self.resident_count -= 1
+            self._head_bytes -= cost
+            if self.resident_count == 0:
+                self._items.clear()
+                self._head = 0
+            return True
+        self._tail[number - (self.next_number - len(self._tail))] = None
+        self._tail_count -= 1
+        self._tail_bytes -= cost
+        if self._tail_count == 0:
+            self._tail.clear()
+        return True
 
     def delivered_below(self) -> int:
         """Return the number below which everything has been delivered, now or before a restart."""
@@ -196,7 +263,12 @@ class Backlog(IndexOwner):
             return int(number)
         if self.middle_count:
             return int(self._middle_from)
-        return int(self.next_number) - len(self._tail)
+        first = int(self.next_number) - len(self._tail)
+        for message in self._tail:
+            if message is not None:
+                break
+            first += 1
+        return first
 
     def clear(self) -> None:
         """Settle everything that waits: purge."""
@@ -215,8 +287,8 @@ class Backlog(IndexOwner):
                 log.settle_range(index, self._middle_from, self._middle_to)
             number = self.next_number - len(self._tail)
             for waiting in self._tail:
-                assert waiting is not None
-                log.settle(index, waiting, number)
+                if waiting is not None:
+                    log.settle(index, waiting, number)
                 number += 1
         self._forget_all()
 
@@ -236,6 +308,7 @@ class Backlog(IndexOwner):
         self._head_bytes = 0
         self.resident_count = 0
         self._tail = []
+        self._tail_count = 0
         self._tail_bytes = 0
         self.middle_count = 0
         self.generation += 1
@@ -319,14 +392,17 @@ class Backlog(IndexOwner):
             self._middle_from = first
             self._candidates_to = first // index.page_entries
         left_bytes: i64 = 0
+        left: i64 = 0
         for message in self._tail[:stored]:
-            assert message is not None
-            left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            if message is not None:
+                left += 1
+                left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
         del self._tail[:stored]
+        self._tail_count -= left
         self._tail_bytes -= left_bytes
         self.log.resident_bytes -= left_bytes
         self._middle_to = first + stored
-        self.middle_count += stored
+        self.middle_count += left
 
     def _stored_of(self, messages: list[Message | None], number: i64) -> i64:
         """Return how many places, from the first on, have their message on disk; under pressure store the rest too."""
@@ -511,8 +587,14 @@ class Backlog(IndexOwner):
         lost_bytes: i64 = 0
         at: i64 = 0
         count: i64 = len(job.numbers)
+        gone: i64 = 0
         while at < count:
             number: i64 = job.numbers[at]
+            if index.lsn_of_resident(number) == 0:
+                # Taken out of turn meanwhile.
+                gone += 1
+                at += 1
+                continue
             place: i64 = job.places[at]
             start, _ = job.ranges[place]
             message = log.maybe_message(index, number, job.data[place], job.lsns[at] - start, job.lengths[at])
@@ -539,7 +621,7 @@ class Backlog(IndexOwner):
             log.resident_bytes += cost
             at += 1
         self._middle_from = self._loading_to
-        self.middle_count -= count
+        self.middle_count -= count - gone
         if self.middle_count and self.resident_count == 0:
             self._load()
         self._on_loaded(int(lost), int(lost_bytes))

@@ -50,7 +50,10 @@ class Consumer:
         self.no_ack: bool = no_ack
         self.exclusive: bool = exclusive
         self.priority = priority
+        self.wanted_prefetch: i64 = prefetch
         self.prefetch: i64 = prefetch  # 0: no limit
+        self.wanted_visibility_ms: i64 = -1
+        self.visibility_ms: i64 = -1  # how long a delivery may go unanswered, not positive: for ever
         self.outstanding: i64 = 0
         self.arguments = arguments
         self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
@@ -75,6 +78,14 @@ class Delivery:
         self.consumer = consumer
 
 
+class DeliveryWatcher:
+    """Told of every delivery of a channel as it is written: tracing."""
+
+    def delivered(self, queue: Queue, message: Message, redelivered: bool) -> None:
+        """`message` of `queue` was written."""
+        raise AssertionError("overridden")
+
+
 class DeliveryLedger:
     """The deliveries of one channel."""
 
@@ -89,11 +100,13 @@ class DeliveryLedger:
         self.unacked_count: i64 = 0
         self.starved: bool = False  # a queue found `unacked_max` reached
         self.consumers: dict[str, Consumer] = {}
+        self.watcher: DeliveryWatcher | None = None
         self._entries: list[Delivery | None] = []
         self._first_tag: i64 = 1  # tag of _entries[0]
         self._head: i64 = 0  # everything before is settled
         self._live: i64 = 0  # unsettled in _entries
         self._stragglers: dict[int, Delivery] = {}
+        self.touched: dict[int, int] = {}  # until when deliveries were given more time: tag to ms
         self._marks: list[tuple[int, float]] = []  # next tag and time, see `waiting_since`
 
     # --- giving out ---------------------------------------------------------------------------------------------
@@ -119,6 +132,8 @@ class DeliveryLedger:
         out.append(1 if redelivered else 0)
         out.write(tail)
         self.write_content(message)
+        if self.watcher is not None:
+            self.watcher.delivered(consumer.queue, message, redelivered)
 
     def get(
         self, queue: Queue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64
@@ -142,6 +157,8 @@ class DeliveryLedger:
         write_i32_be(out, i32(left))
         out.append(0xCE)
         self.write_content(message)
+        if self.watcher is not None:
+            self.watcher.delivered(queue, message, redelivered)
 
     def write_content(self, message: Message) -> None:
         """Write content header and body frames as this channel's peer needs them."""
@@ -249,6 +266,14 @@ class DeliveryLedger:
             if delivery is None:
                 return taken
             taken.append(delivery)
+
+    def maybe_take(self, tag: i64) -> Delivery | None:
+        """Remove and return the delivery with `tag` if it is still unanswered."""
+        if self.touched:
+            self.touched.pop(int(tag), None)
+        if self._find(tag) is None:
+            return None
+        return self._take_one(tag)
 
     def take_all(self) -> list[Delivery]:
         """Remove and return everything, oldest first: basic.recover and the end of the channel."""

@@ -6,7 +6,7 @@ a value; the shell commits the values in batches and tells the engine how far it
 1. Tickets count appended changes from 1; a change is committed when ``committed_ticket`` has reached its ticket.
 2. Changes are committed in the order they were appended. A reply that promises durability waits for its ticket.
 3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
-   permissions, exchanges, queues, bindings.
+   permissions, limits, policies, exchanges, queues, bindings. An exchange or queue finds its policies in place.
 
 Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class VhostPut:
 
 @dataclass(frozen=True, slots=True)
 class VhostDelete:
-    """Delete a virtual host with everything in it: permissions, exchanges, queues, bindings."""
+    """Delete a virtual host with everything in it: permissions, limits, policies, exchanges, queues, bindings."""
 
     name: str
 
@@ -50,7 +51,7 @@ class UserPut:
 
 @dataclass(frozen=True, slots=True)
 class UserDelete:
-    """Delete a user with all its permissions."""
+    """Delete a user with all its permissions and limits."""
 
     name: str
 
@@ -92,6 +93,62 @@ class TopicPermissionDelete:
     user: str
     vhost: str
     exchange: str
+
+
+@dataclass(frozen=True, slots=True)
+class VhostLimitsPut:
+    """Replace the limits of a vhost. ``definition`` is a JSON object; its keys are in `warren.queues.limits`."""
+
+    vhost: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class VhostLimitsDelete:
+    """Take away all limits of a vhost."""
+
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimitsPut:
+    """Replace the limits of a user. ``definition`` is a JSON object; its keys are in `warren.queues.limits`."""
+
+    user: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimitsDelete:
+    """Take away all limits of a user."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPut:
+    """Create or replace a policy, or an operator policy; the two are named apart.
+
+    ``pattern`` is RE2, unanchored; ``priority`` an i64, the highest wins; ``definition`` a JSON object. What may
+    stand in ``apply_to`` and ``definition`` is in `warren.queues.policies`.
+    """
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDelete:
+    """Delete a policy, or an operator policy."""
+
+    vhost: str
+    name: str
+    operator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +227,12 @@ MetadataChange = (
     | PermissionDelete
     | TopicPermissionPut
     | TopicPermissionDelete
+    | VhostLimitsPut
+    | VhostLimitsDelete
+    | UserLimitsPut
+    | UserLimitsDelete
+    | PolicyPut
+    | PolicyDelete
     | ExchangePut
     | ExchangeDelete
     | QueuePut
@@ -177,6 +240,31 @@ MetadataChange = (
     | BindingPut
     | BindingDelete
 )
+
+
+NAME_MAX_BYTES: Final = 255
+_NAMES: Final = ("name", "vhost", "user", "exchange")
+
+
+def check_storable(change: MetadataChange) -> None:
+    """Refuse text of an administrator that no database stores, and names that AMQP cannot say.
+
+    Raises:
+        ValueError: NUL, half of a surrogate pair, or a name of more than `NAME_MAX_BYTES`.
+    """
+    for field in change.__slots__:
+        value = getattr(change, field)
+        for text in value if isinstance(value, tuple) else (value,):
+            if not isinstance(text, str):
+                continue
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                raise ValueError(f"{field} is not valid Unicode") from None
+            if "\x00" in text:
+                raise ValueError(f"{field} contains a NUL character")
+            if size > NAME_MAX_BYTES and field in _NAMES:
+                raise ValueError(f"{field} is longer than {NAME_MAX_BYTES} bytes")
 
 
 class MetadataJournal:

@@ -1,17 +1,18 @@
 """A queue: messages waiting in order, the consumers they go to, and what is out for acknowledgement.
 
-1. A message is ready, unacked or gone. ``ready_count`` and ``unacked_count`` say how many there are.
-2. Each message has a sequence number, ascending in publish order. ``_backlog`` holds the never-delivered messages;
-   ``_returned`` holds requeued ones, all with smaller numbers.
-3. Ready messages leave in the order of their sequence numbers, so a requeued message has its old place again.
+1. A message is ready, unacked, held or gone. ``ready_count`` and ``unacked_count`` say how many there are of the first
+   two; what is held is the keeper's.
+2. Each message has a place, ascending in publish order within a lane (``queues.lanes``). The backlogs of the lanes hold
+   the never-delivered messages; ``_returned`` holds requeued ones, in each lane with smaller numbers than those.
+3. Ready messages leave in the order of their places, so a requeued message has its old place again.
 4. While a message is ready and a consumer may take it, the queue is on the broker's runnable list. ``_hungry`` is True
    only when some consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
 5. Consumers of higher priority are served first, equals in turn. With single-active-consumer only the first in
    registration order is served.
-
 6. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
 7. Whether the oldest message is in memory is the backlog's to say; while it is being read from disk, consumers and
    basic.get wait for `_loaded`.
+8. Whatever arguments and policies ask for is the keeper's (``queues.rule_keeper``); a queue without any has none.
 
 What a queue is made from (declaration, ownership, deletion) belongs to ``queues.virtual_host``.
 """
@@ -19,18 +20,23 @@ What a queue is made from (declaration, ownership, deletion) belongs to ``queues
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
+from warren.amqp.properties import priority_of
 from warren.exchanges.destination import Destination
 from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
+from warren.queues.arguments import QueueArguments
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK, UNDELIVERED
+from warren.queues.queue_host import QueueHost
+from warren.queues.rule_keeper import RuleKeeper
+from warren.queues.rules import QueueRules
 
 # How many messages one drain hands out before the other queues have their turn.
 DRAIN_BUDGET: Final = 2000
@@ -50,20 +56,20 @@ class Queue(Destination):
 
     def __init__(
         self,
-        vhost_name: str,
         name: str,
         durable: bool,
         auto_delete: bool,
         owner: object | None,
         arguments: bytes,
         runnable: list[Queue],
-        log: MessageLog,
+        host: QueueHost,
         store_id: int = 0,
     ) -> None:
         super().__init__(name)
         self.is_queue = True
-        self.vhost_name = vhost_name
+        self.vhost_name = host.name
         self.durable = durable
+        self.stores: bool = durable  # persistent messages go into the log
         self.auto_delete: bool = auto_delete
         self.owner = owner  # the connection of an exclusive queue
         self.arguments = arguments
@@ -85,16 +91,31 @@ class Queue(Destination):
         self._scheduled: bool = False
         self._runnable = runnable
         self.store_id = store_id  # 0 until it is needed
-        self._log = log
+        self.parsed: QueueArguments | None = None  # None: a reply queue
+        self.rules = QueueRules()
+        self.keeper: RuleKeeper | None = None
+        self.paused: bool = False
+        self._restrained: bool = False  # paused, or with a limit of unacked messages
+        self.next_place: i64 = 0  # of what `take_next` or `take_head` returned last
+        self._next_redelivered: bool = False
+        self._host = host
+        self._log = host.log
         self._index: QueueIndex | None = None
-        self._backlog = Backlog(log, self._loaded)
+        self._backlog = Backlog(host.log, self._loaded)
+        # Of a priority queue, the highest level, `_backlog`, first.
+        self._lanes: list[Backlog] | None = None
+        self._lane: i64 = 0  # none before this one has a message
         self._returned: list[tuple[int, Message]] = []  # a heap by sequence number
         self._load_waiters: list[Callable[[], None]] = []
 
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message) -> None:
-        """Take a routed message: hand it to a consumer at once, or keep it."""
+        """Take a routed message: hand it to a consumer at once, keep it, or do with it what the rules say."""
+        keeper = self.keeper
+        if keeper is not None:
+            self._publish_by_rules(keeper, message)
+            return
         self.published += 1
         if self._hungry and self.ready_count == 0:
             consumer = self._pick()
@@ -103,64 +124,211 @@ class Queue(Destination):
                 self.delivered += 1
                 if not consumer.no_ack:
                     self.unacked_count += 1
-                    if message.persistent and self.durable:
+                    if message.persistent and self.stores:
                         self._store(message, sequence_number)
                 consumer.ledger.deliver(consumer, message, sequence_number, False)
                 return
         waiting_number: i64 = self._backlog.append(message)
         self.ready_count += 1
         self.ready_bytes += message.body_bytes
-        if message.persistent and self.durable:
+        if message.persistent and self.stores:
             self._store(message, waiting_number)
 
-    def _store(self, message: Message, sequence_number: i64) -> None:
+    def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> None:
+        if keeper.admit(message):
+            self.published += 1
+            self._add(keeper, message)
+
+    def _add(self, keeper: RuleKeeper, message: Message) -> None:
+        lane: i64 = 0
+        backlog = self._backlog
+        lanes = self._lanes
+        if lanes is not None:
+            lane = i64(len(lanes)) - 1 - priority_of(message.header_payload())
+            if lane < 0:
+                lane = 0
+            backlog = lanes[lane]
+        if self._hungry and self.ready_count == 0:
+            consumer = self._pick()
+            if consumer is not None:
+                place: i64 = lane << LANE_SHIFT | backlog.skip_number()
+                if not consumer.no_ack and message.persistent and self.stores:
+                    self._store(message, place)
+                self._deliver(consumer, message, place, message.attempts > 0)
+                return
+        waiting_place: i64 = lane << LANE_SHIFT | backlog.append(message)
+        if lane < self._lane:
+            self._lane = lane
+        self.ready_count += 1
+        self.ready_bytes += message.body_bytes
+        if message.persistent and self.stores:
+            self._store(message, waiting_place)
+        keeper.waits(message, waiting_place)
+
+    def hold(self, message: Message, until_ms: i64) -> None:
+        """Take a routed message that is not to be delivered before a time."""
+        self.published += 1
+        self.need_keeper().hold(message, until_ms)
+
+    def take_released(self, message: Message) -> None:
+        """Take a message whose time has come."""
+        keeper = self.keeper
+        assert keeper is not None
+        if message.expiration_ms >= 0 or self.rules.message_ttl_ms >= 0:
+            message.time_ms = self._log.now_ms
+        self._add(keeper, message)
+        self.wake_if_hungry()
+
+    def _store(self, message: Message, place: i64) -> None:
+        if place > NUMBER_MASK:
+            self._log.add(self._lane_index(place >> LANE_SHIFT), message, place & NUMBER_MASK)
+            return
         index = self._index
         if index is None:
             index = self._begin_storing()
-        self._log.add(index, message, sequence_number)
+        self._log.add(index, message, place)
 
     def _begin_storing(self) -> QueueIndex:
         if self.store_id == 0:
             self.store_id = self._log.new_queue_id()
-        index = self._log.new_index(self.store_id, self.vhost_name, self.name, not self.durable)
+        index = self._log.new_index(self.store_id, self.vhost_name, self.name, 0, not self.durable)
         index.owner = self._backlog
         self._index = index
         self._backlog.index = index
         return index
 
+    def new_lane_index(self, lane: i64) -> QueueIndex:
+        """Begin to store the messages of another lane."""
+        return self._log.new_index(self._log.new_queue_id(), self.vhost_name, self.name, lane, not self.durable)
+
+    def _lane_index(self, lane: i64) -> QueueIndex:
+        lanes = self._lanes
+        assert lanes is not None
+        backlog = lanes[lane]
+        index = backlog.index
+        if index is None:
+            index = self.new_lane_index(lane)
+            index.owner = backlog
+            backlog.index = index
+        return index
+
+    def index_of(self, lane: i64) -> QueueIndex | None:
+        """Return the index of a lane of ready messages; None while nothing of it is stored."""
+        lanes = self._lanes
+        return self._index if lanes is None else lanes[lane].index
+
+    def has_lane(self, lane: i64) -> bool:
+        """Tell whether messages of this lane are this queue's."""
+        lanes = self._lanes
+        return HELD_FROM <= lane <= UNDELIVERED or lane == 0 or (lanes is not None and lane < len(lanes))
+
     def restore(self, index: QueueIndex, clean: bool) -> None:
         """Take over the messages that recovery found; after an unclean stop any of them may have been delivered."""
-        self._index = index
-        self._backlog.restore(index)
-        self.ready_count = index.live_count
-        self.ready_bytes = index.live_body_bytes
+        lane: i64 = index.lane
+        lanes = self._lanes
+        backlog = self._backlog
+        if lane >= HELD_FROM:
+            self.need_keeper().restore_lane(index)
+            return
+        if lane == 0:
+            self._index = index
+        if lanes is not None:
+            backlog = lanes[lane]
+        backlog.restore(index)
+        self.ready_count += index.live_count
+        self.ready_bytes += index.live_body_bytes
         # What was delivered and not stored has left no number behind: the next messages get those numbers again.
         known = clean and index.delivered_below < index.next_number
-        self._backlog.delivered_before = index.delivered_below if known else index.next_number
+        backlog.delivered_before = index.delivered_below if known else index.next_number
+        if index.has_expiring or self.keeper is not None:
+            self.need_keeper().restored(index)
 
     def page_out(self) -> None:
         """Memory is short: have what waits here stored and forgotten, transient or not."""
-        if self.ready_count and not self.deleted:
+        if self.deleted or self.rules.memory_only:
+            return
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.page_out()
+        if not self.ready_count:
+            return
+        lanes = self._lanes
+        if lanes is None:
             if self._index is None:
                 self._begin_storing()
             self._backlog.batch_closed()
-
-    def requeue(self, delivery: Delivery) -> None:
-        """Put a delivery back to its place. The caller wakes the queue when all are back."""
-        self.unacked_count -= 1
-        if self.deleted:
             return
-        heappush(self._returned, (int(delivery.sequence_number), delivery.message))
+        for lane, backlog in enumerate(lanes):
+            if not backlog.is_empty():
+                if lane == 0 and self._index is None:
+                    self._begin_storing()
+                self._lane_index(lane)
+                backlog.batch_closed()
+
+    # --- back -----------------------------------------------------------------------------------------------------
+
+    def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
+        """Put a delivery back to its place, or do what the rules say. The caller wakes the queue when all are back.
+
+        `failed`: it counts towards a delivery limit. `delay_ms`: what the consumer asks for, negative: nothing.
+        """
+        if self.deleted:
+            self.unacked_count -= 1
+            return
+        keeper = self.keeper
+        if keeper is not None:
+            if not keeper.takes_back(delivery, failed, delay_ms):
+                return
+        elif delay_ms > 0:
+            self.need_keeper().takes_back(delivery, failed, delay_ms)
+            return
+        self.unacked_count -= 1
+        message = delivery.message
+        heappush(self._returned, (int(delivery.sequence_number), message))
         self.ready_count += 1
-        self.ready_bytes += delivery.message.body_bytes
+        self.ready_bytes += message.body_bytes
+        if keeper is not None:
+            keeper.keep_limits()
 
     def settle(self, delivery: Delivery) -> None:
-        """Forget an acknowledged or rejected delivery."""
+        """Forget an acknowledged delivery."""
         self.unacked_count -= 1
         self.acked += 1
+        place: i64 = delivery.sequence_number
+        if place > NUMBER_MASK:
+            self.settle_place(delivery.message, place)
+            return
         index = self._index
         if index is not None:
-            self._log.settle(index, delivery.message, delivery.sequence_number)
+            self._log.settle(index, delivery.message, place)
+
+    def reject(self, delivery: Delivery) -> None:
+        """Forget a delivery that its consumer does not want, or dead-letter it."""
+        keeper = self.keeper
+        if keeper is not None and not self.deleted:
+            keeper.rejected(delivery)
+        self.settle(delivery)
+
+    def forget(self, delivery: Delivery) -> None:
+        """Settle a delivery that leaves in another way."""
+        self.unacked_count -= 1
+        self.settle_place(delivery.message, delivery.sequence_number)
+
+    def settle_place(self, message: Message, place: i64) -> None:
+        """Have the log forget the message at `place`."""
+        lanes = self._lanes
+        index = self._index if lanes is None else lanes[place >> LANE_SHIFT].index
+        if index is not None:
+            self._log.settle(index, message, place & NUMBER_MASK)
+
+    def replace(self, delivery: Delivery, message: Message) -> None:
+        """Have `message` stand for the delivery from now on, on disk as well."""
+        place: i64 = delivery.sequence_number
+        if self.index_of(place >> LANE_SHIFT) is not None:
+            self.settle_place(delivery.message, place)
+        if message.persistent and self.stores:
+            self._store(message, place)
+        delivery.message = message
 
     # --- out ------------------------------------------------------------------------------------------------------
 
@@ -171,87 +339,137 @@ class Queue(Destination):
             self._scheduled = True
             self._runnable.append(self)
 
+    def wake_if_hungry(self) -> None:
+        """A message became ready outside of a publish: see to it that it is handed out."""
+        if self._hungry:
+            self.wake()
+
     def drain(self) -> None:
         """Hand out ready messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
         self._scheduled = False
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.expire()
         budget: i64 = DRAIN_BUDGET
         while self.ready_count > 0:
             if budget == 0:
                 self.wake()
                 return
             budget -= 1
-            if not self._returned and not self._backlog.is_ready():
+            if not self.is_ready():
                 return  # `_loaded` goes on
             consumer = self._pick()
             if consumer is None:
                 return
-            self._hand_out(consumer)
+            message = self.take_next()
+            if keeper is not None and keeper.is_expired(message):
+                keeper.expired_at_hand_out(message, self.next_place)
+                continue
+            self._hand_out(consumer, message)
 
-    def _hand_out(self, consumer: Consumer) -> None:
-        self.delivered += 1
-        redelivered = False
-        if self._returned:
-            number, message = heappop(self._returned)
-            sequence_number: i64 = number
-            redelivered = True
+    def _hand_out(self, consumer: Consumer, message: Message) -> None:
+        place: i64 = self.next_place
+        redelivered = self._next_redelivered
+        if redelivered:
             self.redelivered += 1
-        else:
-            message = self._backlog.pop()
-            sequence_number = self._backlog.popped_number
-            if sequence_number < self._backlog.delivered_before:
-                redelivered = True
-                self.redelivered += 1
-        self._left(message)
+        if consumer.no_ack:
+            self.settle_place(message, place)
+        self._deliver(consumer, message, place, redelivered)
+
+    def _deliver(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
+        self.delivered += 1
+        ledger = consumer.ledger
         if not consumer.no_ack:
             self.unacked_count += 1
-        else:
-            index = self._index
-            if index is not None:
-                self._log.settle(index, message, sequence_number)
-        consumer.ledger.deliver(consumer, message, sequence_number, redelivered)
+        ledger.deliver(consumer, message, place, redelivered)
+        if not consumer.no_ack and consumer.visibility_ms > 0:
+            self.need_keeper().delivered(ledger, consumer.visibility_ms)
 
-    def _left(self, message: Message) -> None:
+    def take_next(self) -> Message:
+        """Take the next message out; `is_ready` has said that it is in memory. `next_place` is where it was."""
+        returned = self._returned
+        lanes = self._lanes
+        if returned and (lanes is None or returned[0][0] >> LANE_SHIFT <= self._first_lane()):
+            place, message = heappop(returned)
+            self.next_place = place
+            self._next_redelivered = True
+        elif lanes is None:
+            message = self._backlog.pop()
+            self.next_place = self._backlog.popped_number
+            self._next_redelivered = self.next_place < self._backlog.delivered_before
+        else:
+            lane: i64 = self._first_lane()
+            backlog = lanes[lane]
+            message = backlog.pop()
+            self.next_place = lane << LANE_SHIFT | backlog.popped_number
+            self._next_redelivered = backlog.popped_number < backlog.delivered_before
+        if message.attempts > 0:
+            self._next_redelivered = True
         self.ready_count -= 1
         self.ready_bytes -= message.body_bytes
+        return message
+
+    def _first_lane(self) -> i64:
+        """Return the first lane with a message; behind the last when there is none."""
+        lanes = self._lanes
+        assert lanes is not None
+        lane: i64 = self._lane
+        count: i64 = len(lanes)
+        while lane < count and lanes[lane].is_empty():
+            lane += 1
+        self._lane = lane
+        return lane
 
     def is_ready(self) -> bool:
-        """Tell whether `get` can answer now: the oldest message is in memory, or there is none."""
-        return self.ready_count == 0 or len(self._returned) > 0 or self._backlog.is_ready()
+        """Tell whether the next message is in memory, or there is none."""
+        if self.ready_count == 0:
+            return True
+        lanes = self._lanes
+        if lanes is None:
+            return len(self._returned) > 0 or self._backlog.is_ready()
+        lane: i64 = self._first_lane()
+        if self._returned and self._returned[0][0] >> LANE_SHIFT <= lane:
+            return True
+        return lanes[lane].is_ready()
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
         """Have `waiter` called when the oldest message has come from disk."""
         self._load_waiters.append(waiter)
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the oldest message; False when there is none. See `is_ready`."""
-        if self.ready_count == 0:
-            return False
-        self.gotten += 1
-        redelivered = False
-        if self._returned:
-            number, message = heappop(self._returned)
-            sequence_number: i64 = number
-            redelivered = True
-        else:
-            message = self._backlog.pop()
-            sequence_number = self._backlog.popped_number
-            redelivered = sequence_number < self._backlog.delivered_before
-        if redelivered:
-            self.redelivered += 1
-        self._left(message)
-        if not no_ack:
-            self.unacked_count += 1
-        else:
-            index = self._index
-            if index is not None:
-                self._log.settle(index, message, sequence_number)
-        ledger.get(self, message, sequence_number, redelivered, no_ack, self.ready_count)
-        return True
+        """Answer basic.get through `ledger` with the next message; False when there is none. See `is_ready`."""
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.used()
+            keeper.expire()
+        while self.ready_count > 0 and not self.paused:
+            if not self.is_ready():
+                return False  # what was ahead of it has expired just now
+            message = self.take_next()
+            if keeper is not None and keeper.is_expired(message):
+                keeper.expired_at_hand_out(message, self.next_place)
+                continue
+            place: i64 = self.next_place
+            self.gotten += 1
+            if self._next_redelivered:
+                self.redelivered += 1
+            if no_ack:
+                self.settle_place(message, place)
+            else:
+                self.unacked_count += 1
+            ledger.get(self, message, place, self._next_redelivered, no_ack, self.ready_count)
+            if not no_ack and self.rules.visibility_timeout_ms > 0:
+                self.need_keeper().delivered(ledger, self.rules.visibility_timeout_ms)
+            return True
+        return False
 
     def _loaded(self, lost: int, lost_bytes: int) -> None:
         """Messages have come from disk; those that were `lost` are damaged there, and not served."""
         self.ready_count -= lost
         self.ready_bytes -= lost_bytes
+        keeper = self.keeper
+        if keeper is not None and not self.deleted:
+            keeper.loaded()
         if self._hungry:
             self.wake()
         waiters = self._load_waiters
@@ -260,16 +478,96 @@ class Queue(Destination):
             for waiter in waiters:
                 waiter()
 
+    # --- out of turn ----------------------------------------------------------------------------------------------
+
+    def waiting_lanes(self) -> list[int]:
+        """Return what `maybe_head` can be asked for: the lanes with messages, -1 for what was returned."""
+        found: list[int] = []
+        if self._returned:
+            found.append(-1)
+        lanes = self._lanes
+        if lanes is None:
+            if not self._backlog.is_empty():
+                found.append(0)
+            return found
+        lane = int(self._first_lane())
+        while lane < len(lanes):
+            if not lanes[lane].is_empty():
+                found.append(lane)
+            lane += 1
+        return found
+
+    def maybe_head(self, lane: i64) -> Message | None:
+        """Return the first message of a lane; None when there is none, or it has to come from disk."""
+        if lane < 0:
+            return self._returned[0][1] if self._returned else None
+        lanes = self._lanes
+        backlog = self._backlog if lanes is None else lanes[lane]
+        return backlog.head() if backlog.is_ready() else None
+
+    def take_head(self, lane: i64) -> Message:
+        """Take out what `maybe_head` has returned. `next_place` is where it was."""
+        if lane < 0:
+            place, message = heappop(self._returned)
+            self.next_place = place
+        else:
+            lanes = self._lanes
+            backlog = self._backlog if lanes is None else lanes[lane]
+            message = backlog.pop()
+            self.next_place = lane << LANE_SHIFT | backlog.popped_number
+        self.ready_count -= 1
+        self.ready_bytes -= message.body_bytes
+        return message
+
+    def is_on_disk(self, place: i64) -> bool:
+        """Tell whether a message at `place` waits on disk only, as far as that is known in memory."""
+        lanes = self._lanes
+        backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
+        return backlog.find(place & NUMBER_MASK) is None and backlog.is_on_disk(place & NUMBER_MASK)
+
+    def maybe_take_out(self, place: i64) -> Message | None:
+        """Take a message out that waits in memory, wherever it stands; None when it does not."""
+        lanes = self._lanes
+        backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
+        message = backlog.find(place & NUMBER_MASK)
+        if message is not None:
+            backlog.remove(place & NUMBER_MASK)
+        else:
+            for at, (returned_place, returned) in enumerate(self._returned):
+                if returned_place == place:
+                    message = returned
+                    self._returned[at] = self._returned[-1]
+                    self._returned.pop()
+                    heapify(self._returned)
+                    break
+        if message is not None:
+            self.ready_count -= 1
+            self.ready_bytes -= message.body_bytes
+        return message
+
+    def take_out(self, place: i64, body_bytes: i64) -> bool:
+        """Take a message out that was fetched; False when it does not wait any more. Its index page is resident."""
+        lanes = self._lanes
+        backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
+        if not backlog.remove(place & NUMBER_MASK):
+            return False
+        self.ready_count -= 1
+        self.ready_bytes -= body_bytes
+        return True
+
     def purge(self) -> int:
         """Drop all ready messages and return how many there were."""
         count = int(self.ready_count)
-        index = self._index
-        if index is not None:
-            for number, message in self._returned:
-                self._log.settle(index, message, number)
-        self._backlog.clear()
+        for place, message in self._returned:
+            self.settle_place(message, place)
+        for backlog in self._backlogs():
+            backlog.clear()
         self._forget_ready()
         return count
+
+    def _backlogs(self) -> list[Backlog]:
+        lanes = self._lanes
+        return [self._backlog] if lanes is None else lanes
 
     def _forget_ready(self) -> None:
         self._returned.clear()
@@ -284,13 +582,78 @@ class Queue(Destination):
         self._groups = []
         self._hungry = False
         self._index = None
-        self._backlog.close()
+        for backlog in self._backlogs():
+            backlog.close()
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.close()
+            # It has us and we had it: nothing must be left for the cyclic collector.
+            self.keeper = None
         self._forget_ready()
 
     def peek_ready(self) -> list[Message]:
         """Return the ready messages that are in memory, in order. For tests and small listings only."""
-        returned = [message for _, message in sorted(self._returned, key=_by_number)]
-        return returned + self._backlog.resident_messages()
+        listed = [message for _, message in sorted(self._returned, key=_by_number)]
+        for backlog in self._backlogs():
+            listed += backlog.resident_messages()
+        return listed
+
+    # --- rules ----------------------------------------------------------------------------------------------------
+
+    def need_keeper(self) -> RuleKeeper:
+        """Return the keeper, from now on there."""
+        keeper = self.keeper
+        if keeper is None:
+            keeper = RuleKeeper(self, self.rules, self._host)
+            self.keeper = keeper
+        return keeper
+
+    def used(self) -> None:
+        """Somebody showed interest: an expiry begins anew."""
+        if self.keeper is not None:
+            self.keeper.used()
+
+    def make_lanes(self, max_priority: int) -> None:
+        """Make this a priority queue; it is new."""
+        lanes = [self._backlog]
+        while len(lanes) <= max_priority:
+            lanes.append(Backlog(self._log, self._loaded))
+        self._lanes = lanes
+        self._lane = len(lanes)
+
+    def apply_rules(self, rules: QueueRules) -> None:
+        """Follow other rules from now on: of the declaration, or because a policy came or went."""
+        self.rules = rules
+        self.stores = self.durable and not rules.memory_only
+        self._restrained = self.paused or rules.max_unacked >= 0
+        if rules.is_plain() and self.keeper is None:
+            return
+        keeper = self.need_keeper()
+        keeper.change(rules)
+        keeper.keep_limits()
+        for consumer in self.consumers:
+            self._fit(consumer)
+        self.wake()
+
+    def _fit(self, consumer: Consumer) -> None:
+        """Give a consumer what the rules allow."""
+        rules = self.rules
+        consumer.prefetch = consumer.wanted_prefetch
+        if rules.prefetch_max > 0 and (consumer.prefetch == 0 or consumer.prefetch > rules.prefetch_max):
+            consumer.prefetch = rules.prefetch_max
+        consumer.visibility_ms = rules.visibility_timeout_ms
+        if consumer.wanted_visibility_ms > 0:
+            consumer.visibility_ms = consumer.wanted_visibility_ms
+
+    def pause(self, *, paused: bool) -> None:
+        """Hand nothing out until resumed; publishing goes on."""
+        self.paused = paused
+        self._restrained = paused or self.rules.max_unacked >= 0
+        if not paused:
+            self.wake()
+
+    def _is_held_back(self) -> bool:
+        return self.paused or 0 <= self.rules.max_unacked <= self.unacked_count
 
     # --- consumers ------------------------------------------------------------------------------------------------
 
@@ -305,12 +668,15 @@ class Queue(Destination):
             text = f"queue '{self.name}' in vhost '{self.vhost_name}' in exclusive use"
             raise ChannelException(ACCESS_REFUSED, text)
         self.consumers.append(consumer)
+        self._fit(consumer)
         self._regroup()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget `consumer`; its unacked messages stay with its channel."""
         self.consumers.remove(consumer)
         self._regroup()
+        if self.keeper is not None:
+            self.keeper.used()
 
     def is_active(self, consumer: Consumer) -> bool:
         """Tell whether `consumer` is being served: always, except behind a single active consumer."""
@@ -331,6 +697,9 @@ class Queue(Destination):
 
     def _pick(self) -> Consumer | None:
         """Choose who gets the next message, or None (and note it) when nobody may take one."""
+        if self._restrained and self._is_held_back():
+            self._hungry = False
+            return None
         for group in self._groups:
             members = group.members
             count: i64 = len(members)
@@ -361,10 +730,13 @@ class Queue(Destination):
     def check_invariants(self) -> None:
         """Assert (1) to (4) of the module header. For tests."""
         resident = self.peek_ready()
-        assert self.ready_count == len(resident) + self._backlog.middle_count
-        if self._backlog.middle_count == 0:
+        backlogs = self._backlogs()
+        middle = sum(int(backlog.middle_count) for backlog in backlogs)
+        assert self.ready_count == len(resident) + middle
+        if middle == 0:
             assert self.ready_bytes == sum(int(message.body_bytes) for message in resident)
-        assert all(number < self._backlog.delivered_below() for number, _ in self._returned)
+        for place, _ in self._returned:
+            assert place & NUMBER_MASK < backlogs[place >> LANE_SHIFT].delivered_below()
         assert self.unacked_count >= 0
         if self.ready_count > 0 and not self._scheduled and self.is_ready():
             assert self._pick() is None, "a message waits although a consumer could take it"

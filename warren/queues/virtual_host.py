@@ -17,17 +17,20 @@ from collections.abc import Iterator
 from mypy_extensions import i64
 
 from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.field_table import EMPTY_TABLE, decode_table
+from warren.amqp.properties import headers_of
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import Exchange
+from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
+from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
+from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle
 from warren.queues.delivery import Consumer
 from warren.queues.metadata import (
     BindingDelete,
@@ -39,9 +42,15 @@ from warren.queues.metadata import (
     QueuePut,
     VhostPut,
 )
+from warren.queues.policies import PolicyBook
 from warren.queues.queue import Queue
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import QueueRules, rules_of
+from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
 
 DEFAULT_EXCHANGE = ""
+# How many queues a dead letter goes through in one call.
+LETTER_DEPTH_MAX = 16
 PREDECLARED = (
     ("amq.direct", "direct", False),
     ("amq.fanout", "fanout", False),
@@ -50,16 +59,24 @@ PREDECLARED = (
     ("amq.match", "headers", False),
     ("amq.rabbitmq.trace", "topic", True),
 )
+EVENT_EXCHANGE = "amq.rabbitmq.event"
+EVENT_VHOST = "/"
 
 
-class VirtualHost:
+class VirtualHost(QueueHost):
     """One namespace. `runnable` is the broker's list of queues with something to hand out."""
 
     def __init__(
-        self, record: VhostPut, journal: MetadataJournal, runnable: list[Queue], seed: int, log: MessageLog
+        self,
+        record: VhostPut,
+        journal: MetadataJournal,
+        runnable: list[Queue],
+        seed: int,
+        log: MessageLog,
+        agenda: Agenda,
     ) -> None:
+        super().__init__(record.name, log, agenda)
         self.record = record
-        self.name = record.name
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -68,12 +85,18 @@ class VirtualHost:
         self._journal = journal
         self._runnable = runnable
         self._seed = seed
-        self._log = log
+        self.expired_queues: list[Queue] = []  # to be deleted by the broker, which knows who has to be told
+        self._letter_depth: int = 0
+        self._waiting_letters: list[DeadLetter] = []
         self._restored_id: int = 0
+        self.policies = PolicyBook()
+        self.limits: dict[str, int] = {}  # as `queues.limits` reads them
+        self.open_connections: int = 0
         self.sync_confirms: bool = True  # a confirm means synced, not just written
-        self.exchanges[DEFAULT_EXCHANGE] = create_exchange("direct", "", True, False, False, EMPTY_TABLE, seed)
-        for name, type_name, internal in PREDECLARED:
-            self.exchanges[name] = create_exchange(type_name, name, True, False, internal, EMPTY_TABLE, seed)
+        self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
+        self.watcher = TopologyWatcher()
+        for exchange in standard_exchanges(record.name, seed):
+            self.exchanges[exchange.name] = exchange
 
     # --- look-up --------------------------------------------------------------------------------------------------
 
@@ -137,13 +160,22 @@ class VirtualHost:
         return queues
 
     def is_cacheable(self, exchange: Exchange) -> bool:
-        """Tell whether routing from `exchange` depends on the routing key alone."""
+        """Tell whether routing from `exchange` depends on the routing key alone, and nobody looks at each message."""
+        if self.tracing:
+            return False
         return exchange.name == DEFAULT_EXCHANGE or is_cacheable_route(exchange, self.exchanges)
 
     # --- exchanges ------------------------------------------------------------------------------------------------
 
     def declare_exchange(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
+        self,
+        name: str,
+        type_name: str,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: bytes,
+        by: str = INTERNAL_USER,
     ) -> int:
         """Create the exchange, or check that the one there is equivalent. Return the ticket to wait for.
 
@@ -154,15 +186,16 @@ class VirtualHost:
         if exchange is not None:
             exchange.check_equivalent(type_name, durable, auto_delete, internal, arguments, self.name)
             return self._journal.last_ticket if durable else 0
-        self.exchanges[name] = create_exchange(
-            type_name, name, durable, auto_delete, internal, arguments, self._seed, self.name
-        )
+        exchange = create_exchange(type_name, name, durable, auto_delete, internal, arguments, self._seed, self.name)
+        self.exchanges[name] = exchange
+        self._apply_policy_to_exchange(exchange)
         self.topology_version += 1
+        self.watcher.exchange_created(self.name, exchange, by)
         if not durable:
             return 0
         return self._journal.append(ExchangePut(self.name, name, type_name, auto_delete, internal, arguments))
 
-    def delete_exchange(self, exchange: Exchange) -> int:
+    def delete_exchange(self, exchange: Exchange, by: str = INTERNAL_USER) -> int:
         """Delete `exchange` with all bindings from and to it. Return the ticket to wait for."""
         if self.exchanges.pop(exchange.name, None) is None:
             return 0
@@ -170,10 +203,12 @@ class VirtualHost:
         ticket = 0
         if exchange.durable:
             ticket = self._journal.append(ExchangeDelete(self.name, exchange.name))
+        self.watcher.exchange_deleted(self.name, exchange, by)
         for binding in list(exchange.bindings.values()):
             exchange.unbind(binding.destination, binding.routing_key, binding.arguments)
             self._forget_incoming(binding)
-        self._unbind_destination(exchange)
+            self.watcher.binding_deleted(self.name, binding, by)
+        self._unbind_destination(exchange, by)
         return ticket
 
     # --- queues ---------------------------------------------------------------------------------------------------
@@ -186,6 +221,7 @@ class VirtualHost:
         auto_delete: bool,
         arguments: bytes,
         connection: object,
+        by: str = INTERNAL_USER,
     ) -> int:
         """Create the queue, or check that the one there is equivalent. Return the ticket to wait for.
 
@@ -198,21 +234,29 @@ class VirtualHost:
             if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
                 raise self.locked(name)
             QueueArguments.check_equivalent(queue, durable, auto_delete, arguments)
+            queue.used()
             return self._journal.last_ticket if queue.durable else 0
-        parsed = QueueArguments(name, self.name, arguments)
+        stored = self._restored_id > 0
+        parsed = QueueArguments(name, self.name, durable, exclusive, auto_delete, arguments, stored=stored)
         owner = connection if exclusive else None
         store_id = 0
         if durable:
-            store_id = self._restored_id or self._log.new_queue_id()
-        queue = Queue(self.name, name, durable, auto_delete, owner, arguments, self._runnable, self._log, store_id)
-        queue.single_active = parsed.single_active
+            store_id = self._restored_id or self.log.new_queue_id()
+        queue = Queue(name, durable, auto_delete, owner, arguments, self._runnable, self, store_id)
+        queue.parsed = parsed
+        rules = self._rules_of(queue)
+        queue.single_active = rules.single_active
+        if rules.max_priority >= 0:
+            queue.make_lanes(max(int(rules.max_priority), 1))
+        queue.apply_rules(rules)
         self.queues[name] = queue
         self.topology_version += 1
+        self.watcher.queue_created(self.name, queue, by)
         if not queue.durable:
             return 0
         return self._journal.append(QueuePut(self.name, name, auto_delete, arguments, queue.store_id))
 
-    def delete_queue(self, queue: Queue) -> tuple[list[Consumer], int]:
+    def delete_queue(self, queue: Queue, by: str = INTERNAL_USER) -> tuple[list[Consumer], int]:
         """Delete `queue` and its bindings; return its consumers, which know nothing yet, and the ticket."""
         if self.queues.get(queue.name) is not queue:
             return [], 0
@@ -221,14 +265,17 @@ class VirtualHost:
         ticket = 0
         if queue.durable:
             ticket = self._journal.append(QueueDelete(self.name, queue.name))
-        self._unbind_destination(queue)
         consumers = queue.consumers
+        for consumer in consumers:
+            self.watcher.consumer_deleted(consumer)
+        self._unbind_destination(queue, INTERNAL_USER)
+        self.watcher.queue_deleted(self.name, queue, by)
         queue.close()
         return consumers, ticket
 
     def open_reply_queue(self, name: str, connection: object) -> Queue:
         """Create the queue of a direct reply-to consumer."""
-        queue = Queue(self.name, name, False, False, connection, EMPTY_TABLE, self._runnable, self._log)
+        queue = Queue(name, False, False, connection, EMPTY_TABLE, self._runnable, self)
         self.reply_queues[name] = queue
         return queue
 
@@ -239,7 +286,14 @@ class VirtualHost:
 
     # --- bindings -------------------------------------------------------------------------------------------------
 
-    def bind(self, source: Exchange, destination: Destination, routing_key: str, arguments: bytes) -> int:
+    def bind(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: str,
+        arguments: bytes,
+        by: str = INTERNAL_USER,
+    ) -> int:
         """Bind, once. Return the ticket to wait for.
 
         Raises:
@@ -256,6 +310,7 @@ class VirtualHost:
             self._incoming[destination] = sources
         sources.add(source)
         self.topology_version += 1
+        self.watcher.binding_created(self.name, binding, by)
         if isinstance(source, RecentHistoryExchange) and isinstance(destination, Queue):
             for remembered in source.history():
                 if isinstance(remembered, Message):
@@ -273,7 +328,14 @@ class VirtualHost:
             )
         )
 
-    def unbind(self, source: Exchange, destination: Destination, routing_key: str, arguments: bytes) -> int:
+    def unbind(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: str,
+        arguments: bytes,
+        by: str = INTERNAL_USER,
+    ) -> int:
         """Remove a binding if it is there. Return the ticket to wait for."""
         binding = source.unbind(destination, routing_key, arguments)
         if binding is None:
@@ -281,16 +343,20 @@ class VirtualHost:
         self.topology_version += 1
         ticket = self._journal_unbind(binding)
         self._forget_incoming(binding)
-        return max(ticket, self._maybe_auto_delete(source))
+        auto_deleted = self._maybe_auto_delete(source, by)
+        self.watcher.binding_deleted(self.name, binding, by)
+        return max(ticket, auto_deleted)
 
-    def _unbind_destination(self, destination: Destination) -> None:
+    def _unbind_destination(self, destination: Destination, by: str) -> None:
         # No BindingDelete here: the catalogue drops bindings together with either end.
         sources = self._incoming.pop(destination, None)
         if sources is None:
             return
         for source in sorted(sources, key=_name):
-            source.unbind_destination(destination)
-            self._maybe_auto_delete(source)
+            gone = source.unbind_destination(destination)
+            self._maybe_auto_delete(source, by)
+            for binding in gone:
+                self.watcher.binding_deleted(self.name, binding, by)
 
     def _forget_incoming(self, binding: Binding) -> None:
         sources = self._incoming.get(binding.destination)
@@ -313,10 +379,109 @@ class VirtualHost:
             )
         )
 
-    def _maybe_auto_delete(self, exchange: Exchange) -> int:
+    def _maybe_auto_delete(self, exchange: Exchange, by: str) -> int:
         if exchange.auto_delete and not exchange.bindings and exchange.name in self.exchanges:
-            return self.delete_exchange(exchange)
+            return self.delete_exchange(exchange, by)
         return 0
+
+    # --- policies ---------------------------------------------------------------------------------------------------
+
+    def apply_policies(self) -> None:
+        """Let what `policies` says now hold for everything there is."""
+        for exchange in self.exchanges.values():
+            self._apply_policy_to_exchange(exchange)
+        for queue in list(self.queues.values()):
+            queue.apply_rules(self._rules_of(queue))
+        self.topology_version += 1
+
+    def _rules_of(self, queue: Queue) -> QueueRules:
+        parsed = queue.parsed
+        assert parsed is not None
+        queue_type = "quorum" if parsed.is_quorum else "classic"
+        policy = self.policies.maybe_policy("queue", queue.name, queue_type)
+        operator_policy = self.policies.maybe_operator_policy(queue.name, queue_type)
+        return rules_of(
+            parsed,
+            None if policy is None else policy.definition,
+            None if operator_policy is None else operator_policy.definition,
+        )
+
+    def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
+        if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.table:
+            return  # the default exchange has no alternate, and an argument wins
+        exchange.alternate = self.policies.maybe_alternate_exchange(exchange.name) or ""
+
+    # --- dead letters and time ------------------------------------------------------------------------------------
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
+        exchange = queue.rules.dead_letter_exchange
+        assert exchange is not None
+        letter = dead_letter(
+            message, queue.name, reason, int(self.log.now_ms) // 1000, exchange, queue.rules.dead_letter_routing_key
+        )
+        if self._letter_depth < LETTER_DEPTH_MAX:
+            self._letter_depth += 1
+            taken = self._send(letter)
+            self._letter_depth -= 1
+            if self._letter_depth == 0:
+                self._send_waiting()
+            return None if taken else letter.message
+        if queue.rules.dead_letters_at_least_once:
+            return letter.message
+        self._waiting_letters.append(letter)
+        return None
+
+    def _send_waiting(self) -> None:
+        # A chain of many full queues: not by recursion.
+        while self._waiting_letters:
+            letters = self._waiting_letters
+            self._waiting_letters = []
+            self._letter_depth += 1
+            for letter in letters:
+                self._send(letter)
+            self._letter_depth -= 1
+
+    def _send(self, letter: DeadLetter) -> bool:
+        message = letter.message
+        exchange = self.exchanges.get(message.envelope.exchange)
+        if exchange is None:
+            return False
+        queues = self._route_message(exchange, letter.keys, message)
+        taken = len(queues) > 0
+        for queue in queues:
+            if not is_cycle(letter, queue.name):
+                queue.publish(message)
+                if message.refused:
+                    message.refused = False
+                    taken = False
+        return taken
+
+    def send_letter(self, queue: Queue, letter: Message) -> bool:
+        exchange = self.exchanges.get(letter.envelope.exchange)
+        if exchange is None:
+            return False
+        keys = [letter.envelope.routing_key]
+        if queue.rules.dead_letter_routing_key is None:
+            keys += _carbon_copies(letter)
+        queues = self._route_message(exchange, keys, letter)
+        taken = len(queues) > 0
+        for target in queues:
+            target.publish(letter)
+            if letter.refused:
+                letter.refused = False
+                taken = False
+        return taken
+
+    def _route_message(self, exchange: Exchange, keys: list[str], message: Message) -> list[Queue]:
+        content = Content(message.header_payload())
+        queues = self.route(exchange, keys, content)
+        if content.rememberers is not None:
+            for rememberer in content.rememberers:
+                rememberer.remember(message)
+        return queues
+
+    def queue_expired(self, queue: Queue) -> None:
+        self.expired_queues.append(queue)
 
     # --- start ----------------------------------------------------------------------------------------------------
 
@@ -327,7 +492,9 @@ class VirtualHost:
             ChannelException: the catalogue holds something that this version refuses.
         """
         journal = self._journal
+        watcher = self.watcher
         self._journal = MetadataJournal()
+        self.watcher = TopologyWatcher()
         try:
             if isinstance(change, ExchangePut):
                 if change.name not in self.exchanges:
@@ -336,8 +503,8 @@ class VirtualHost:
                     )
             elif isinstance(change, QueuePut):
                 self._restored_id = change.queue_id
-                if change.queue_id >= self._log.next_queue_id:
-                    self._log.next_queue_id = change.queue_id + 1
+                if change.queue_id >= self.log.next_queue_id:
+                    self.log.next_queue_id = change.queue_id + 1
                 self.declare_queue(change.name, True, False, change.auto_delete, change.arguments, None)
             else:
                 source = self.exchange(change.source)
@@ -349,7 +516,18 @@ class VirtualHost:
                 self.bind(source, destination, change.routing_key, change.arguments)
         finally:
             self._journal = journal
+            self.watcher = watcher
             self._restored_id = 0
+
+
+def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
+    """Return the exchanges that a new vhost of this name has, the default exchange first."""
+    made = [create_exchange("direct", DEFAULT_EXCHANGE, True, False, False, EMPTY_TABLE, seed)]
+    for name, type_name, internal in PREDECLARED:
+        made.append(create_exchange(type_name, name, True, False, internal, EMPTY_TABLE, seed))
+    if vhost_name == EVENT_VHOST:
+        made.append(create_exchange("topic", EVENT_EXCHANGE, True, False, True, EMPTY_TABLE, seed))
+    return made
 
 
 def _name(exchange: Exchange) -> str:
@@ -359,3 +537,9 @@ def _name(exchange: Exchange) -> str:
 def in_use(kind: str, name: str, vhost: str) -> ChannelException:
     """Return the refusal of if-unused."""
     return ChannelException(PRECONDITION_FAILED, f"{kind} '{name}' in vhost '{vhost}' in use")
+
+
+def _carbon_copies(letter: Message) -> list[str]:
+    headers = headers_of(letter.header_payload())
+    copies = decode_table(headers).get("CC") if headers else None
+    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []

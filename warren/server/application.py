@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import resource
 import secrets
@@ -39,6 +40,7 @@ from warren.msgstore.file_system import OsFileSystem
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.recovery import Recovery, recover
 from warren.msgstore.store import Store, wall_time_ms
+from warren.queues.agenda import NEVER
 from warren.queues.metadata import UserPut
 from warren.server.admission import Admission
 from warren.server.authenticator import Authenticator
@@ -59,6 +61,7 @@ from warren.server.tls import ServerTls, maybe_user_of_certificate
 STOP_DEADLINE_S: Final = 10.0
 BEGIN_WITHIN_S: Final = 2.0
 TICK_S: Final = 0.5
+CLOCK_CHECK_S: Final = 1.0
 MEMORY_CHECK_S: Final = 0.2
 MEMORY_CHECK_MIN_S: Final = 0.01
 # What publishers can send at most.
@@ -95,6 +98,7 @@ class Application:
         self._tls = ServerTls(settings.tls) if settings.amqps is not None else None
         self._catalogue = Catalogue.open(settings.catalogue_url())
         store, message_log, self._recovery, self._recovery_s = _recover_messages(settings)
+        message_log.now_ms = wall_time_ms()
         self._broker = Broker(_engine_limits(settings), _entropy, secrets.randbits(63), message_log)
         self._broker.syncs_confirms = self._syncs_confirms
         self._messages = MessageStoreService(
@@ -118,6 +122,8 @@ class Application:
         )
         self._writer = CatalogueWriter(self._catalogue, self._broker.journal, self._committed, self._messages.deleted)
         self._authenticator = Authenticator(self._broker.access, self._upgrade_user)
+        self._sooner = trio.Event()
+        self._broker.agenda.on_earlier = lambda: self._sooner.set()
         self._nursery: trio.Nursery | None = None
         self._stopping = False
         self._stopped_clean = False
@@ -141,6 +147,7 @@ class Application:
                     nursery.start_soon(self._writer.run)
                     nursery.start_soon(self._reactor.run)
                     nursery.start_soon(self._tick)
+                    nursery.start_soon(self._keep_time)
                     nursery.start_soon(self._watch_memory)
                     # That this process has begun is on disk before it delivers anything, unless there is no space.
                     with trio.move_on_after(BEGIN_WITHIN_S):
@@ -184,6 +191,9 @@ class Application:
                 index = orphans.pop(queue.store_id, None)
                 if index is not None:
                     queue.restore(index, self._recovery.clean)
+        for queue_id, index in list(orphans.items()):
+            if index.lane and self._broker.restore_lane(index, self._recovery.clean):
+                del orphans[queue_id]
         for index in orphans.values():
             log.error(
                 "messages of a queue that the metadata store does not know are kept, and not served",
@@ -252,6 +262,22 @@ class Application:
             if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
                 last_collect_s = now_s
                 gc.collect(1)
+
+    async def _keep_time(self) -> None:
+        """Have the engine do what is due: expire, release, delete."""
+        agenda = self._broker.agenda
+        while True:
+            self._sooner = trio.Event()
+            now_ms = wall_time_ms()
+            next_ms = agenda.next_ms()
+            if next_ms <= now_ms:
+                self._broker.keep_time(now_ms)
+                self._settle()
+                await trio.lowlevel.checkpoint()
+                continue
+            # Not longer, for the clock on the wall may be set.
+            with trio.move_on_after(min((next_ms - now_ms) / 1000, CLOCK_CHECK_S) if next_ms < NEVER else math.inf):
+                await self._sooner.wait()
 
     async def _watch_memory(self) -> None:
         total = total_memory_bytes()

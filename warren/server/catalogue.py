@@ -1,17 +1,20 @@
-"""The durable metadata in SQL: vhosts, users, permissions, exchanges, queues and bindings, one row each.
+"""The durable metadata in SQL: vhosts, users, permissions, limits, policies, exchanges, queues, bindings, a row each.
 
     warren_schema             version
     warren_vhosts             name | description, tags, default_queue_type
     warren_users              name | password_hash, hashing_algorithm, tags
     warren_permissions        user_name, vhost | configure, write, read
     warren_topic_permissions  user_name, vhost, exchange | write, read
+    warren_vhost_limits       vhost | definition
+    warren_user_limits        user_name | definition
+    warren_policies           vhost, operator, name | pattern, apply_to, priority, definition
     warren_exchanges          vhost, name | type, auto_delete, internal, arguments
     warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
                               | arguments, ordinal
 
-Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store.
-
+Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store;
+3, limits of vhosts and users, and policies.
 
 1. When `commit` returns, all changes of the call are on disk; when it raises or the process dies, none or all
    are.
@@ -79,19 +82,25 @@ from warren.queues.metadata import (
     MetadataChange,
     PermissionDelete,
     PermissionPut,
+    PolicyDelete,
+    PolicyPut,
     QueueDelete,
     QueuePut,
     TopicPermissionDelete,
     TopicPermissionPut,
     UserDelete,
+    UserLimitsDelete,
+    UserLimitsPut,
     UserPut,
     VhostDelete,
+    VhostLimitsDelete,
+    VhostLimitsPut,
     VhostPut,
 )
 from warren.server.errors import StartError
 from warren.server.passwords import hash_password
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_WAIT_MS: Final = 5000
@@ -153,6 +162,19 @@ _topic_permissions = Table(
     _value("write"),
     _value("read"),
     Index("warren_topic_permissions_of_vhost", "vhost"),
+)
+_vhost_limits = Table("warren_vhost_limits", _metadata, _key("vhost"), _value("definition"))
+_user_limits = Table("warren_user_limits", _metadata, _key("user_name"), _value("definition"))
+_policies = Table(
+    "warren_policies",
+    _metadata,
+    _key("vhost"),
+    _key("operator", Boolean),
+    _key("name"),
+    _value("pattern"),
+    _value("apply_to"),
+    _value("priority", BigInteger),
+    _value("definition"),
 )
 _exchanges = Table(
     "warren_exchanges",
@@ -436,8 +458,22 @@ def _number_queues(connection: Connection) -> None:
         )
 
 
+def _add_limits_and_policies(connection: Connection) -> None:
+    """Lead from version 2 to 3: three tables more, empty."""
+    name = 'TEXT COLLATE "C"' if connection.dialect.name == "postgresql" else "TEXT"
+    for table, key in (("warren_vhost_limits", "vhost"), ("warren_user_limits", "user_name")):
+        connection.exec_driver_sql(
+            f"CREATE TABLE {table} ({key} {name} NOT NULL, definition TEXT NOT NULL, PRIMARY KEY ({key}))"
+        )
+    connection.exec_driver_sql(
+        f"CREATE TABLE warren_policies (vhost {name} NOT NULL, operator BOOLEAN NOT NULL, name {name} NOT NULL, "
+        "pattern TEXT NOT NULL, apply_to TEXT NOT NULL, priority BIGINT NOT NULL, definition TEXT NOT NULL, "
+        "PRIMARY KEY (vhost, operator, name))"
+    )
+
+
 # Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
-MIGRATIONS: Final[list[Callable[[Connection], None]]] = [_number_queues]
+MIGRATIONS: Final[list[Callable[[Connection], None]]] = [_number_queues, _add_limits_and_policies]
 
 
 def _put_first_contents(connection: Connection) -> None:
@@ -475,6 +511,9 @@ def _put_statements(dialect: Dialect) -> dict[type, Executable]:
         UserPut: put(_users),
         PermissionPut: put(_permissions),
         TopicPermissionPut: put(_topic_permissions),
+        VhostLimitsPut: put(_vhost_limits),
+        UserLimitsPut: put(_user_limits),
+        PolicyPut: put(_policies),
         ExchangePut: put(_exchanges),
         QueuePut: put(_queues),
         BindingPut: put(_bindings),
@@ -494,11 +533,14 @@ _DELETES: Final[dict[type, tuple[Executable, ...]]] = {
         _delete_where(_bindings, vhost="name"),
         _delete_where(_queues, vhost="name"),
         _delete_where(_exchanges, vhost="name"),
+        _delete_where(_policies, vhost="name"),
+        _delete_where(_vhost_limits, vhost="name"),
         _delete_where(_topic_permissions, vhost="name"),
         _delete_where(_permissions, vhost="name"),
         _delete_where(_vhosts, name="name"),
     ),
     UserDelete: (
+        _delete_where(_user_limits, user_name="name"),
         _delete_where(_topic_permissions, user_name="name"),
         _delete_where(_permissions, user_name="name"),
         _delete_where(_users, name="name"),
@@ -511,6 +553,9 @@ _DELETES: Final[dict[type, tuple[Executable, ...]]] = {
             or_(_topic_permissions.c.exchange == bindparam("exchange"), bindparam("exchange") == ""),
         ),
     ),
+    VhostLimitsDelete: (_delete_where(_vhost_limits, vhost="vhost"),),
+    UserLimitsDelete: (_delete_where(_user_limits, user_name="user_name"),),
+    PolicyDelete: (_delete_where(_policies, vhost="vhost", operator="operator", name="name"),),
     ExchangeDelete: (
         _delete_where(_bindings, vhost="vhost", source="name"),
         _delete_where(_bindings, vhost="vhost", destination_type="as_destination", destination="name"),
@@ -558,6 +603,20 @@ def _row(change: MetadataChange) -> _Row:
                 "write": change.write,
                 "read": change.read,
             }
+        case VhostLimitsPut():
+            row = {"vhost": change.vhost, "definition": change.definition}
+        case UserLimitsPut():
+            row = {"user_name": change.user, "definition": change.definition}
+        case PolicyPut():
+            row = {
+                "vhost": change.vhost,
+                "operator": change.operator,
+                "name": change.name,
+                "pattern": change.pattern,
+                "apply_to": change.apply_to,
+                "priority": change.priority,
+                "definition": change.definition,
+            }
         case ExchangePut():
             row = {
                 "vhost": change.vhost,
@@ -585,6 +644,12 @@ def _row(change: MetadataChange) -> _Row:
             row = {"user_name": change.user, "vhost": change.vhost}
         case TopicPermissionDelete():
             row = {"user_name": change.user, "vhost": change.vhost, "exchange": change.exchange}
+        case VhostLimitsDelete():
+            row = {"vhost": change.vhost}
+        case UserLimitsDelete():
+            row = {"user_name": change.user}
+        case PolicyDelete():
+            row = {"vhost": change.vhost, "operator": change.operator, "name": change.name}
         case ExchangeDelete():
             row = {"vhost": change.vhost, "name": change.name, "as_destination": "exchange"}
         case QueueDelete():
@@ -622,11 +687,18 @@ def _binding_put(row: Row[Any]) -> BindingPut:
     return BindingPut(row.vhost, row.source, row.destination, row.destination_type, routing_key, row.arguments)
 
 
+def _policy_put(row: Row[Any]) -> PolicyPut:
+    return PolicyPut(row.vhost, row.name, row.pattern, row.apply_to, row.priority, row.definition, row.operator)
+
+
 _LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], ...]] = (
     (_vhosts, lambda r: VhostPut(r.name, r.description, tuple(json.loads(r.tags)), r.default_queue_type)),
     (_users, lambda r: UserPut(r.name, r.password_hash, r.hashing_algorithm, tuple(json.loads(r.tags)))),
     (_permissions, lambda r: PermissionPut(r.user_name, r.vhost, r.configure, r.write, r.read)),
     (_topic_permissions, lambda r: TopicPermissionPut(r.user_name, r.vhost, r.exchange, r.write, r.read)),
+    (_vhost_limits, lambda r: VhostLimitsPut(r.vhost, r.definition)),
+    (_user_limits, lambda r: UserLimitsPut(r.user_name, r.definition)),
+    (_policies, _policy_put),
     (_exchanges, lambda r: ExchangePut(r.vhost, r.name, r.type, r.auto_delete, r.internal, r.arguments)),
     (_queues, lambda r: QueuePut(r.vhost, r.name, r.auto_delete, r.arguments, r.queue_id)),
     (_bindings, _binding_put),

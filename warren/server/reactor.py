@@ -168,6 +168,7 @@ class Reactor:
         """Handle ready sockets, then settle."""
         start_s = time.monotonic()
         self.broker.now_s = start_s
+        self.broker.log.now_ms = time.time_ns() // 1000000
         transports = self._transports
         countdown: i64 = BUDGET_CHECK_EVENTS
         for fd, mask in events:
@@ -343,6 +344,7 @@ class Reactor:
         peer = _endpoint(transport.sock.getpeername)
         local = _endpoint(transport.sock.getsockname)
         connection = self.broker.connect(peer, local, transport.address, user)
+        connection.is_tls = isinstance(transport, TlsTransport)
         transport.connection = connection
         self._by_key[connection.key] = transport
 

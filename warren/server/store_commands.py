@@ -84,7 +84,7 @@ def dump_queue_command(
     queue: Annotated[str, typer.Option(metavar="NAME", help="Name of the queue")],
     vhost: Annotated[str, typer.Option(metavar="VHOST", help="Its vhost")] = "/",
 ) -> None:
-    """Print the live messages of one queue, in order."""
+    """Print the live messages of one queue, in order; lane by lane when it has lanes."""
     from warren.msgstore.tools.dumping import dump, matching_queues
     from warren.msgstore.tools.stored_state import LogReader, recovered
 
@@ -102,7 +102,7 @@ def export_command(
 ) -> None:
     """Write all live messages to a file, one JSON object a line; what is wrong and a summary are printed."""
     from warren.msgstore.tools.dumping import dump, matching_queues
-    from warren.msgstore.tools.stored_state import LogReader, recovered
+    from warren.msgstore.tools.stored_state import LogReader, queue_count, recovered
 
     with _reading(directory) as files, LogReader(files) as reader:
         state = recovered(files, reader)
@@ -116,7 +116,8 @@ def export_command(
                 else:
                     messages += 1
                     file.write(json.dumps(line) + "\n")
-        print(json.dumps({"type": "summary", "queues": len(queues), "messages": messages, "problems": problems}))
+        count = queue_count(queues)
+        print(json.dumps({"type": "summary", "queues": count, "messages": messages, "problems": problems}))
         _exit_with(problems)
 
 

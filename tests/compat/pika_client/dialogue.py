@@ -15,14 +15,14 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
-from pika.spec import Basic, BasicProperties
+from pika.spec import Basic, BasicProperties, Confirm
 
 from ..broker import DEADLINE_S
 
 Connect = Callable[..., pika.BlockingConnection]
 
 
-def tag_of(method: Basic.Deliver | Basic.GetOk) -> int:
+def tag_of(method: Basic.Deliver | Basic.GetOk | Basic.Ack | Basic.Nack) -> int:
     """Return the delivery tag, which every message that came from a broker has."""
     assert method.delivery_tag is not None
     return method.delivery_tag
@@ -140,6 +140,28 @@ def hold(channel: BlockingChannel, queue: str) -> int:
     return tag_of(get(channel, queue)[0])
 
 
+def collect(channel: BlockingChannel, queue: str, count: int) -> list[tuple[Basic.GetOk, BasicProperties, bytes]]:
+    """Get `count` messages that are in `queue` or on their way there; they are acknowledged, what follows stays."""
+    got: list[tuple[Basic.GetOk, BasicProperties, bytes]] = []
+
+    def complete() -> bool:
+        while len(got) < count:
+            method, properties, body = channel.basic_get(queue, auto_ack=True)
+            if method is None or properties is None or body is None:
+                return False
+            got.append((method, properties, body))
+        return True
+
+    pump(channel.connection, complete, f"{count} messages in {queue}")
+    return got
+
+
+def outlast(channel: BlockingChannel, milliseconds: int) -> None:
+    """Let `milliseconds` go by, and the clock's grain: what was enqueued with that time to live has expired then."""
+    over_at = time.monotonic() + milliseconds / 1000 + 0.005
+    pump(channel.connection, lambda: time.monotonic() >= over_at, f"{milliseconds} ms to pass")
+
+
 def round_trip(channel: BlockingChannel) -> None:
     """Wait until the broker has handled everything sent on this channel: flow(true) changes nothing."""
     channel.flow(True)
@@ -175,6 +197,32 @@ def until_closed(connection: pika.BlockingConnection) -> None:
 def send_method(channel: BlockingChannel, method: Any, content: tuple[BasicProperties, bytes] | None = None) -> None:
     """Send a method pika has no call for on an open channel."""
     getattr(channel, "_impl")._send_method(method, content)  # noqa: B009
+
+
+def publish_in_flight(channel: BlockingChannel, queues: list[str], body: bytes) -> tuple[set[int], set[int]]:
+    """Publish to each of `queues` without waiting in between; return the numbers (from 1) acked and nacked.
+
+    Each is answered once. `channel` is switched to confirms here, below pika's blocking mode.
+    """
+    acked: set[int] = set()
+    nacked: set[int] = set()
+    outstanding = set(range(1, len(queues) + 1))
+
+    def answered(frame: Any) -> None:
+        method: Basic.Ack | Basic.Nack = frame.method
+        last = tag_of(method)
+        numbers = {number for number in outstanding if number <= last} if method.multiple else {last}
+        assert numbers and numbers <= outstanding, f"answered twice: {last}"
+        outstanding.difference_update(numbers)
+        (nacked if isinstance(method, Basic.Nack) else acked).update(numbers)
+
+    send_method(channel, Confirm.Select())
+    round_trip(channel)
+    getattr(channel, "_impl").add_callback(answered, [Basic.Ack, Basic.Nack], one_shot=False)  # noqa: B009
+    for queue in queues:
+        channel.basic_publish("", queue, body)
+    pump(channel.connection, lambda: not outstanding, "all confirms")
+    return acked, nacked
 
 
 def impl(connection: pika.BlockingConnection) -> Any:

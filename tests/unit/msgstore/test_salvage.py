@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from librt.vecs import append, vec
+from memory_store import memory_log
 from mypy_extensions import i64
 
 from warren.msgstore.checksum import CRC32C, checksum_function
 from warren.msgstore.message import Envelope, build_message
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import BODY_MASK, EXPIRING, LSN_MASK
 from warren.msgstore.records import RecordWriter
-from warren.msgstore.replay import trusted_end
+from warren.msgstore.replay import Replay, trusted_end
+from warren.msgstore.segments import Segment
 
 CHECKSUM = checksum_function(CRC32C)
 
@@ -17,9 +22,24 @@ def one(number: int) -> vec[i64]:
     return append(vec[i64](), number)
 
 
-def message(body: bytes) -> bytes:
+def message(body: bytes, number: int = 1, time_ms: int = 0, expiration_ms: int = -1) -> bytes:
     writer = RecordWriter(CHECKSUM)
-    writer.message(build_message(Envelope("", "q"), b"\0\0", body, 131072, True), 0, one(1), one(1))
+    built = build_message(Envelope("", "q"), b"\0\0", body, 131072, True)
+    built.time_ms = time_ms
+    built.expiration_ms = expiration_ms
+    writer.message(built, 0, one(1), one(number))
+    return b"".join(writer.take_chunks())
+
+
+def queue(lane: int = 0) -> bytes:
+    writer = RecordWriter(CHECKSUM)
+    writer.queue(1, b"/", b"q", lane, False)
+    return b"".join(writer.take_chunks())
+
+
+def ack(number: int) -> bytes:
+    writer = RecordWriter(CHECKSUM)
+    writer.acks(1, [(number, 1)])
     return b"".join(writer.take_chunks())
 
 
@@ -33,10 +53,46 @@ def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def test_a_record_with_a_damaged_body_is_stepped_over() -> None:
-    first = message(b"x" * 100)
-    payload = flip(first, 90) + deleted(7)
-    assert trusted_end(CHECKSUM, payload, 0, len(payload)) == len(payload)
+def salvaged(payload: bytes) -> tuple[MessageLog, list[str]]:
+    """Return what is left of a frame's payload, and the queues that have lost something."""
+    log = memory_log()
+    log.segments.add(Segment(1, 0, 1 << 40))
+    return log, Replay(log, lambda lsn, length: payload[lsn : lsn + length]).salvage(payload, 0, len(payload), 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 100, 10_000])
+@pytest.mark.parametrize(("time_ms", "expiration_ms"), [(0, -1), (5, -1), (5, 60_000)])
+def test_a_record_with_a_damaged_body_or_time_is_stepped_over(size: int, time_ms: int, expiration_ms: int) -> None:
+    first = message(b"x" * size, 1, time_ms, expiration_ms)
+    length = int.from_bytes(first[4:8], "big")
+    for place in {50, length - 9, length - 8, length - 1}:
+        payload = flip(first, place) + deleted(7)
+        assert trusted_end(CHECKSUM, payload, 0, len(payload)) == len(payload), place
+
+
+@pytest.mark.parametrize("time_ms", [0, 5])
+def test_a_flag_that_says_otherwise_about_a_time_makes_the_length_a_lie(time_ms: int) -> None:
+    first = message(b"x" * 100, 1, time_ms)
+    damaged = first[:9] + bytes([first[9] ^ 0x08]) + first[10:]
+    assert trusted_end(CHECKSUM, damaged + deleted(7), 0, len(damaged)) == 0
+
+
+def test_a_message_that_replaces_another_is_the_only_one_though_the_ack_before_it_is_lost() -> None:
+    for lost in (flip(ack(1), 20), b""):
+        log, hurt = salvaged(queue(3) + message(b"old") + lost + message(b"the new one", 1, 5, 60_000) + deleted(7))
+        assert hurt == [], "an ACK is no message"
+        index = log.indexes[1]
+        page = index.page(0)
+        assert page is not None
+        assert (page.entries[2] & ~LSN_MASK, page.entries[3] & BODY_MASK) == (EXPIRING, 11)
+        assert (int(index.lane), int(index.live_count), int(index.live_body_bytes)) == (3, 1, 11)
+        log.check_invariants()
+
+
+def test_a_damaged_message_tells_whose_it_was() -> None:
+    log, hurt = salvaged(queue() + message(b"kept", 0) + flip(message(b"x" * 50, 1, 5), 100) + message(b"kept", 2))
+    assert hurt == ["'q' in vhost '/'"]
+    assert (int(log.indexes[1].live_count), int(log.indexes[1].damaged_count)) == (2, 1)
 
 
 def test_a_damaged_length_leads_nowhere() -> None:

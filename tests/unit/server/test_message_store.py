@@ -138,7 +138,7 @@ class Fixture:
         self.service = MessageStoreService(
             self.files, self.engine, settings, self._wake, self.settle, self._failed, self.abandoned.set, lambda: 42
         )
-        self._index = self.log.new_index(1, "/", "q", False)
+        self._index = self.log.new_index(1, "/", "q", 0, False)
         self._number = 0
 
     def _wake(self) -> None:

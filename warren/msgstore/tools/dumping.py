@@ -1,4 +1,4 @@
-"""The live messages of a stopped broker's queues, in their order.
+"""The live messages of a stopped broker's queues, in their order. A queue with lanes has an order in each, 0 first.
 
 What a broker would serve, no more: a message that lies in the store and has no intact record is a ``problem``, and the
 next one follows. Whether a message was delivered before is not in the store: ``redelivered`` is null.
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from warren.msgstore.queue_index import QueueIndex
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem
 from warren.msgstore.tools.message_json import message_fields
-from warren.msgstore.tools.stored_state import LostPage, StoredState
+from warren.msgstore.tools.stored_state import LostPage, StoredState, name_fields
 
 
 def matching_queues(state: StoredState, vhost: str | None, name: str | None) -> list[QueueIndex]:
-    """Return the queues of that vhost and name, None meaning any.
+    """Return the queues of that vhost and name, None meaning any, each with all its lanes.
 
     Raises UnreadableStore: there is none.
     """
@@ -33,7 +33,7 @@ def matching_queues(state: StoredState, vhost: str | None, name: str | None) -> 
 def dump(state: StoredState, queues: list[QueueIndex], *, with_content_header: bool = False) -> Iterator[Line]:
     """Yield a line for each live message of `queues`."""
     for index in queues:
-        where: Line = {"vhost": index.vhost, "queue": index.name}
+        where = name_fields(index)
         for entry in state.entries(index):
             if isinstance(entry, LostPage):
                 first = entry.page_number * int(index.page_entries)

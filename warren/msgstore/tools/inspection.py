@@ -15,7 +15,7 @@ from warren.msgstore.records import MessageReader
 from warren.msgstore.tools.lines import Line, UnreadableStore, crc_text, note, time_text
 from warren.msgstore.tools.log_files import Gap, IntactFrame, RecordAt, SegmentFile, StoreFiles
 from warren.msgstore.tools.message_json import base64_text, message_fields
-from warren.msgstore.tools.stored_state import LogReader, read_checkpoint, recovered
+from warren.msgstore.tools.stored_state import LogReader, name_fields, read_checkpoint, recovered
 
 
 def inspect(files: StoreFiles, *, with_records: bool = False) -> Iterator[Line]:
@@ -125,8 +125,7 @@ def _queues(files: StoreFiles, named: dict[int, Line]) -> Iterator[Line]:
         yield {
             "type": "queue",
             "queue_id": queue_id,
-            "vhost": index.vhost,
-            "queue": index.name,
+            **name_fields(index),
             "transient": False,
             "deleted": False,
             "messages": int(index.live_count),
@@ -218,6 +217,7 @@ def note_queue(queues: dict[int, Line], file: SegmentFile, frame: IntactFrame, r
             "queue_id": body.queue_id,
             "vhost": body.vhost,
             "queue": body.name,
+            **({"lane": body.lane} if body.lane else {}),
             "transient": bool(body.queue_flags & TRANSIENT_QUEUE),
             "deleted": False,
         }

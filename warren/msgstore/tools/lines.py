@@ -2,8 +2,8 @@
 
 1. A line of type ``problem`` is something that a store must not have; it makes the exit code 1. A ``note`` is worth
    knowing and nothing to worry about.
-2. Numbers that count or place something are JSON integers; times are ISO 8601 in UTC; ids and checksums are
-   hexadecimal.
+2. Numbers that count or place something are JSON integers; times are ISO 8601 in UTC, but integers where the name says
+   ``_ms``, since the Unix epoch; ids and checksums are hexadecimal.
 """
 
 from __future__ import annotations

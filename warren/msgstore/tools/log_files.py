@@ -29,6 +29,7 @@ from warren.msgstore.file_system import FileSystem, read_exactly
 from warren.msgstore.format import (
     ACK,
     ALIGNMENT_BYTES,
+    EXPIRES,
     FRAME_HEAD_BYTES,
     FRAME_MAGIC,
     IGNORABLE,
@@ -37,6 +38,7 @@ from warren.msgstore.format import (
     PAGE,
     SEGMENT_HEADER_BYTES,
     STORE_TAG_BYTES,
+    TIMED,
     FormatError,
     Record,
     SegmentHeader,
@@ -368,8 +370,11 @@ def _message_fault(data: bytes, count: int) -> str | None:
     frame_max_bytes, channel, exchange_bytes, routing_key_bytes, content_bytes = _MESSAGE_HEAD.unpack_from(data)[1:]
     names = _MESSAGE_HEAD.size + 16 * count
     content = names + exchange_bytes + routing_key_bytes
-    if len(data) != content + content_bytes:
+    time_bytes = 8 if data[9] & TIMED else 0
+    if len(data) != content + content_bytes + time_bytes:
         return "the lengths in a message do not add up"
+    if data[9] & EXPIRES and not time_bytes:
+        return "a message expires and has no time"
     try:
         data[names : names + exchange_bytes].decode()
         data[names + exchange_bytes : content].decode()
@@ -377,10 +382,11 @@ def _message_fault(data: bytes, count: int) -> str | None:
         return "exchange or routing key is not UTF-8"
     at, body_bytes, expected, largest = content, -1, FRAME_HEADER, 0
     announced = 0
-    while at + FRAME_OVERHEAD_BYTES <= len(data):
+    content_end = content + content_bytes
+    while at + FRAME_OVERHEAD_BYTES <= content_end:
         kind, number, size = _AMQP_FRAME_HEAD.unpack_from(data, at)
         end = at + FRAME_OVERHEAD_BYTES + size
-        if kind != expected or number != channel or end > len(data) or data[end - 1] != FRAME_END:
+        if kind != expected or number != channel or end > content_end or data[end - 1] != FRAME_END:
             return "the content is not whole AMQP frames"
         if expected == FRAME_HEADER:
             if size < MIN_HEADER_BYTES:
@@ -391,7 +397,7 @@ def _message_fault(data: bytes, count: int) -> str | None:
             body_bytes += size
         largest = max(largest, end - at)
         at = end
-    if at != len(data) or body_bytes != announced:
+    if at != content_end or body_bytes != announced:
         return "the content is not as long as its header says"
     return "a frame in the content is larger than the message says" if largest > frame_max_bytes else None
 

@@ -4,6 +4,7 @@
     properties        those present, by name; headers as an object
     header values     as in JSON; what JSON lacks is an object with one key: bytes {"base64": …}, timestamp
                       {"timestamp": seconds}, decimal {"decimal": digits}, a number that is none {"float": "nan"}
+    time_ms           only when it is stored: when the message was published, or until when its lane holds it
     content_header    base64, only in exports: the payload of the AMQP header frame as it came, with every type tag
 
 Property strings that are not UTF-8 keep their bytes as lone surrogates (Python's ``surrogateescape``).
@@ -31,6 +32,8 @@ def message_fields(message: Message, *, with_content_header: bool = False) -> Li
         "routing_key": message.envelope.routing_key,
         "properties": property_fields(header),
     }
+    if message.time_ms:
+        fields["time_ms"] = int(message.time_ms)
     if with_content_header:
         fields["content_header"] = base64_text(header)
     body = message.body()

@@ -3,7 +3,9 @@
 1. Frames count as in `LogCheck`; of rotten ones the records that are whole.
 2. Every message comes at least once. It comes back although it was acknowledged when the acknowledgement was in a
    segment that is gone by now, unless an index page in the log says that it was gone already.
-3. A queue whose name is in no record any more has an empty one: the metadata knows it by its id.
+3. A queue whose name is in no record any more has an empty one and lane 0: the metadata knows it by its id.
+4. The last message of a sequence number is the one: a broker may put a message in the place of another, and what
+   compaction copies stands behind what it was copied from.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from warren.msgstore.checksum import checksum_function
 from warren.msgstore.format import (
     ACK,
     DROPPABLE,
+    EXPIRES,
     FRAME_HEAD_BYTES,
     KINDS,
     MESSAGE,
@@ -138,7 +141,7 @@ class Rebuild:
             return None
         index = self.log.indexes.get(queue_id)
         if index is None:
-            index = self.log.new_index(queue_id, "", "", False)
+            index = self.log.new_index(queue_id, "", "", 0, False)
             self._used(queue_id)
         return index
 
@@ -152,10 +155,8 @@ class Rebuild:
             index = self._index(queue_id)
             if index is None:
                 continue
-            if index.lsn_of(number):
-                index.relocate(number, lsn, record.length)
-            else:
-                index.add(number, lsn, 0, record.length, body_bytes_of(payload, record.offset))
+            index.forget(number)
+            index.add(number, lsn, record.flags & EXPIRES, record.length, body_bytes_of(payload, record.offset))
 
     def _ack(self, payload: bytes, record: RecordAt, lsn: int) -> None:
         queue_id, ranges = ranges_of(payload, record)
@@ -189,20 +190,23 @@ class Rebuild:
             return
         index = self._index(body.queue_id)
         if index is not None:
-            index.vhost, index.name = body.vhost, body.name
+            index.vhost, index.name, index.lane = body.vhost, body.name, body.lane
 
 
 def messages_of_pages(
     files: StoreFiles, check: LogCheck, pages: set[tuple[int, int]], page_entries_max: int
-) -> dict[Place, tuple[int, int, int]]:
-    """Return LSN, record length and body bytes of the messages whose place is in one of `pages`, at least once."""
-    found: dict[Place, tuple[int, int, int]] = {}
+) -> dict[Place, tuple[int, int, int, int]]:
+    """Return the messages whose place is in one of `pages`, at least once, as `QueueIndex.add` takes them.
+
+    By place: LSN, flags, record length and body bytes.
+    """
+    found: dict[Place, tuple[int, int, int, int]] = {}
     for _, record, payload, lsn in counted_records(files, check):
         if record.kind == MESSAGE and not record.flags & DROPPABLE:
             for queue_id, number in places_of(payload, record):
                 if (queue_id, number // page_entries_max) in pages:
                     body_bytes = int(body_bytes_of(payload, record.offset))
-                    found[queue_id, number] = (lsn, record.length, body_bytes)
+                    found[queue_id, number] = (lsn, record.flags & EXPIRES, record.length, body_bytes)
         elif record.kind == ACK:
             queue_id, ranges = ranges_of(payload, record)
             gone = [

@@ -47,6 +47,8 @@ from warren.msgstore.tools.stored_state import (
     LostPage,
     References,
     StoredState,
+    name_fields,
+    queue_count,
     read_checkpoint,
     recovered,
 )
@@ -211,10 +213,8 @@ class Repair:
         self._at_least_once = True
         size = int(state.log.page_entries)
         refilled: Counter[tuple[int, int]] = Counter()
-        for (queue_id, number), (lsn, length, body_bytes) in messages_of_pages(
-            self._files, check, set(lost), size
-        ).items():
-            state.log.indexes[queue_id].add(number, lsn, 0, length, body_bytes)
+        for (queue_id, number), message in messages_of_pages(self._files, check, set(lost), size).items():
+            state.log.indexes[queue_id].add(number, *message)
             refilled[queue_id, number // size] += 1
         for (queue_id, page_number), page in lost.items():
             index = state.log.indexes[queue_id]
@@ -297,7 +297,7 @@ class Repair:
             yield note(AT_LEAST_ONCE)
         yield {
             "type": "summary",
-            "queues": len(queues),
+            "queues": queue_count(queues),
             "messages": sum(int(index.live_count) for index in queues),
             "actions": self._actions,
             "applied": self._store is not None,
@@ -311,4 +311,4 @@ def _first_tag(image: bytes) -> bytes:
 
 
 def _queue(index: QueueIndex) -> Line:
-    return {"queue_id": int(index.queue_id), "vhost": index.vhost, "queue": index.name}
+    return {"queue_id": int(index.queue_id), **name_fields(index)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,7 @@ from warren.msgstore.records import (
 )
 from warren.msgstore.recovery import Recovery, recover
 from warren.msgstore.store import SegmentHeader
-from warren.msgstore.tools.lines import UnreadableStore
+from warren.msgstore.tools.lines import Line, UnreadableStore
 from warren.msgstore.tools.log_files import SegmentFile, StoreFiles
 
 _OPEN_FILES_MAX: Final = 64
@@ -169,8 +169,8 @@ class StoredState:
         self.recovery = recovery
 
     def queues(self) -> list[QueueIndex]:
-        """Return the indexes, by vhost and name."""
-        return sorted(self.log.indexes.values(), key=lambda index: (index.vhost, index.name, int(index.queue_id)))
+        """Return the indexes, by vhost, name and lane."""
+        return sorted(self.log.indexes.values(), key=lambda i: (i.vhost, i.name, int(i.lane), int(i.queue_id)))
 
     def entries(self, index: QueueIndex) -> Iterator[Entry | LostPage]:
         """Yield the live messages of a queue in order, but for those of pages that cannot be read."""
@@ -267,6 +267,17 @@ class References:
         return [row for row in rows if row[1] != row[2]]
 
 
+def name_fields(index: QueueIndex) -> Line:
+    """Return whose messages an index has: vhost, queue and, unless that is 0, the lane."""
+    fields: Line = {"vhost": index.vhost, "queue": index.name}
+    return {**fields, "lane": int(index.lane)} if index.lane else fields
+
+
+def queue_count(indexes: Iterable[QueueIndex]) -> int:
+    """Return how many queues these are: all lanes of a queue are one, and what has lost its name is one by itself."""
+    return len({(index.vhost, index.name) if index.name else int(index.queue_id) for index in indexes})
+
+
 def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | None]:
     """Return what the checkpoint says about the log, or what is wrong with it; neither when there is none."""
     content = files.maybe_checkpoint()
@@ -290,7 +301,7 @@ def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | No
         is_clean=reader.clean,
         end_lsns={int(s.number): int(s.end_lsn) for s in segments if s.base_lsn + s.capacity <= reader.lsn},
         live_refs={int(s.number): int(s.live_refs) for s in segments},
-        queues=len(log.indexes),
+        queues=queue_count(log.indexes.values()),
     ), None
 
 

@@ -14,7 +14,16 @@ from warren.msgstore.queue_index import QueueIndex
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem
 from warren.msgstore.tools.log_check import LogCheck
 from warren.msgstore.tools.log_files import StoreFiles
-from warren.msgstore.tools.stored_state import LogReader, LostPage, References, StoredState, read_checkpoint, recovered
+from warren.msgstore.tools.stored_state import (
+    LogReader,
+    LostPage,
+    References,
+    StoredState,
+    name_fields,
+    queue_count,
+    read_checkpoint,
+    recovered,
+)
 
 TOLD_MAX: Final = 20
 
@@ -42,7 +51,7 @@ def verify(files: StoreFiles) -> Iterator[Line]:
             for line in check.lines():
                 problems += line["type"] == PROBLEM
                 yield line
-            summary = {"queues": len(state.log.indexes), "messages": check.messages}
+            summary = {"queues": queue_count(state.queues()), "messages": check.messages}
     yield {
         "type": "summary",
         "store_id": None if log.store_id is None else log.store_id.hex(),
@@ -100,4 +109,4 @@ class StateCheck:
 
 
 def _queue(index: QueueIndex) -> Line:
-    return {"queue_id": int(index.queue_id), "vhost": index.vhost, "queue": index.name}
+    return {"queue_id": int(index.queue_id), **name_fields(index)}

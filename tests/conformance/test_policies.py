@@ -1,0 +1,252 @@
+"""Policies: what they set holds at once for what is there and for what comes, and no longer than they do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine_harness import Client, Harness, Refusal, exchange_declare
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.queues.metadata import ExchangePut, PolicyDelete, PolicyPut, VhostDelete, VhostPut
+
+from .rules import rule
+
+
+def put(
+    harness: Harness,
+    name: str = "p",
+    pattern: str = "^x",
+    apply_to: str = "all",
+    priority: int = 0,
+    *,
+    vhost: str = "/",
+    operator: bool = False,
+    **definition: object,
+) -> None:
+    """Set a policy; underscores in keys stand for hyphens."""
+    settings = json.dumps({key.replace("_", "-"): value for key, value in definition.items()})
+    harness.broker.administer(PolicyPut(vhost, name, pattern, apply_to, priority, settings, operator))
+    harness.settle()
+
+
+def delete(harness: Harness, name: str = "p") -> None:
+    harness.broker.administer(PolicyDelete("/", name))
+    harness.settle()
+
+
+def ready(harness: Harness, queue: str) -> int:
+    return int(harness.queue(queue).ready_count)
+
+
+@pytest.fixture
+def aside(client: Client) -> None:
+    """Exchanges x and aside and other; queue q is bound to x by k, queues a and o get all of the other two."""
+    for name, kind in (("x", "direct"), ("aside", "fanout"), ("other", "fanout")):
+        client.declare_exchange(name, kind)
+    for queue, exchange, key in (("q", "x", "k"), ("a", "aside", ""), ("o", "other", "")):
+        client.declare(queue)
+        client.bind(queue, exchange, key)
+
+
+# --- alternate exchanges ----------------------------------------------------------------------------------------------
+
+
+@rule("rabbitmq.policy.alternate", "A policy gives an exchange its alternate at once, and takes it away again.")
+@pytest.mark.usefixtures("aside")
+def test_an_alternate_exchange_comes_and_goes(client: Client, harness: Harness) -> None:
+    def publish_all() -> tuple[int, int, int]:
+        # Twice each: the second time the route is in the cache.
+        for key in ("k", "nobody", "k", "nobody"):
+            client.publish("x", key)
+        return ready(harness, "q"), ready(harness, "a"), ready(harness, "o")
+
+    assert publish_all() == (2, 0, 0)
+    put(harness, alternate_exchange="aside")
+    assert publish_all() == (4, 2, 0)
+    put(harness, alternate_exchange="other")
+    assert publish_all() == (6, 2, 2)
+    put(harness, pattern="^y", alternate_exchange="aside")
+    assert publish_all() == (8, 2, 2)
+    put(harness, alternate_exchange="aside")
+    delete(harness)
+    assert publish_all() == (10, 2, 2)
+
+
+@rule("rabbitmq.policy.alternate", "The argument of an exchange goes before its policy, and is what is compared.")
+@pytest.mark.usefixtures("aside")
+def test_the_argument_wins(client: Client, harness: Harness) -> None:
+    put(harness, alternate_exchange="other")
+    client.declare_exchange("x1", arguments={"alternate-exchange": "aside"})
+    client.declare_exchange("x2")
+    client.publish("x1", "")
+    client.publish("x2", "")
+    assert (ready(harness, "a"), ready(harness, "o")) == (1, 1)
+    client.declare_exchange("x2")
+    delete(harness)
+    client.publish("x1", "")
+    client.publish("x2", "")
+    assert (ready(harness, "a"), ready(harness, "o")) == (2, 1)
+
+
+@rule("rabbitmq.policy.alternate", "A policy holds for exchanges declared later, and those that were always there.")
+@pytest.mark.usefixtures("aside")
+def test_policies_hold_for_all_exchanges(client: Client, harness: Harness) -> None:
+    put(harness, pattern="", apply_to="exchanges", alternate_exchange="aside")
+    client.declare_exchange("late")
+    client.publish("late", "")
+    client.publish("amq.topic", "")
+    client.publish("amq.headers", "")
+    assert ready(harness, "a") == 3
+
+
+@rule("rabbitmq.policy.alternate", "The default exchange has no alternate, whatever a policy says.")
+@pytest.mark.usefixtures("aside")
+def test_the_default_exchange_has_no_alternate(client: Client, harness: Harness) -> None:
+    put(harness, pattern="", alternate_exchange="aside")
+    client.publish("", "no such queue", mandatory=True)
+    (returned,) = client.take()
+    assert isinstance(returned.method, m.BasicReturn)
+    assert ready(harness, "a") == 0
+
+
+@rule("rabbitmq.policy.alternate", "An alternate need not exist; it is asked from when it does.")
+@pytest.mark.usefixtures("aside")
+def test_an_alternate_may_come_later(client: Client, harness: Harness) -> None:
+    put(harness, alternate_exchange="later")
+    client.publish("x", "nobody", mandatory=True)
+    (returned,) = client.take()
+    assert isinstance(returned.method, m.BasicReturn)
+    client.declare_exchange("later", "fanout")
+    client.bind("a", "later")
+    client.publish("x", "nobody", mandatory=True)
+    client.nothing()
+    assert ready(harness, "a") == 1
+
+
+@rule("rabbitmq.policy.alternate", "An alternate that looks at headers looks at those of each message.")
+@pytest.mark.usefixtures("aside")
+def test_an_alternate_may_route_by_headers(client: Client, harness: Harness) -> None:
+    client.bind("a", "amq.headers", arguments={"kind": "a"})
+    client.publish("x", "nobody")
+    put(harness, alternate_exchange="amq.headers")
+    for kind in (b"\x04kindS\x00\x00\x00\x01a", b"\x04kindS\x00\x00\x00\x01b") * 2:
+        client.publish("x", "nobody", headers=len(kind).to_bytes(4, "big") + kind)
+    assert ready(harness, "a") == 2
+
+
+@rule("rabbitmq.policy.alternate", "Setting one by policy needs no permission of those who publish.")
+@pytest.mark.usefixtures("aside")
+def test_publishers_need_no_permission_for_the_alternate(harness: Harness) -> None:
+    harness.add_user("bob", "", "^x$", "")
+    put(harness, alternate_exchange="aside")
+    bob = harness.channel("bob")
+    bob.publish("x", "nobody")
+    bob.nothing()
+    assert ready(harness, "a") == 1
+
+
+# --- which policy -----------------------------------------------------------------------------------------------------
+
+
+@rule("rabbitmq.policy", "One policy applies, that of the highest priority, even if it says nothing of the matter.")
+@pytest.mark.usefixtures("aside")
+def test_one_policy_applies(client: Client, harness: Harness) -> None:
+    put(harness, "low", alternate_exchange="aside")
+    client.publish("x", "nobody")
+    assert ready(harness, "a") == 1
+    put(harness, "high", priority=1, max_length=10)
+    client.publish("x", "nobody")
+    assert ready(harness, "a") == 1
+    put(harness, "high", apply_to="queues", priority=1, max_length=10)
+    client.publish("x", "nobody")
+    assert ready(harness, "a") == 2
+
+
+@rule("rabbitmq.policy", "Of equal priorities the first by name applies.")
+@pytest.mark.usefixtures("aside")
+def test_ties_go_by_name(client: Client, harness: Harness) -> None:
+    put(harness, "b", alternate_exchange="aside")
+    put(harness, "a", alternate_exchange="other")
+    client.publish("x", "nobody")
+    assert (ready(harness, "a"), ready(harness, "o")) == (0, 1)
+
+
+@rule("rabbitmq.policy", "Policies are those of one vhost, and go with it.")
+def test_policies_belong_to_a_vhost(harness: Harness) -> None:
+    for name in ("v", "w"):
+        harness.broker.administer(VhostPut(name))
+        harness.permit("guest", vhost=name)
+    put(harness, pattern="", vhost="v", alternate_exchange="amq.fanout")
+    alternates = {name: vhost.exchanges["amq.topic"].alternate for name, vhost in harness.broker.vhosts.items()}
+    assert alternates == {"/": "", "v": "amq.fanout", "w": ""}
+    harness.broker.administer(VhostDelete("v"))
+    harness.broker.administer(VhostPut("v"))
+    vhost = harness.broker.vhosts["v"]
+    assert (vhost.exchanges["amq.topic"].alternate, vhost.policies.policies) == ("", {})
+
+
+@rule("rabbitmq.policy.operator", "Operator policies do not touch exchanges.")
+@pytest.mark.usefixtures("aside")
+def test_operator_policies_are_for_queues(client: Client, harness: Harness) -> None:
+    put(harness, alternate_exchange="aside")
+    put(harness, pattern="", priority=9, operator=True, max_length=1000)
+    client.publish("x", "nobody")
+    assert ready(harness, "a") == 1
+
+
+# --- administration ---------------------------------------------------------------------------------------------------
+
+
+@rule("rabbitmq.policy", "A policy that is not valid is refused and changes nothing.")
+@pytest.mark.usefixtures("aside")
+def test_an_invalid_policy_changes_nothing(client: Client, harness: Harness) -> None:
+    put(harness, alternate_exchange="aside")
+    tickets = harness.broker.journal.last_ticket
+    for change, text in (
+        (PolicyPut("/", "p", "(", "all", 0, '{"expires":1}'), "pattern should be regular expression but is invalid"),
+        (PolicyPut("/", "p", "", "all", 0, '{"expires":0}'), "0 is not a valid queue expiry"),
+        (PolicyPut("nowhere", "p", "", "all", 0, '{"expires":1}'), "vhost 'nowhere' does not exist"),
+        (PolicyDelete("nowhere", "p"), "vhost 'nowhere' does not exist"),
+        (PolicyPut("/", "p\x00", "", "all", 0, '{"expires":1}'), "name contains a NUL character"),
+    ):
+        with pytest.raises(ValueError, match=text.replace("(", r"\(")):
+            harness.broker.administer(change)
+    assert harness.broker.journal.last_ticket == tickets
+    client.publish("x", "nobody")
+    assert ready(harness, "a") == 1
+
+
+@rule("rabbitmq.policy", "Policies are stored like everything durable: whoever sets one gets a ticket to wait for.")
+def test_policies_are_journalled(harness: Harness) -> None:
+    harness.hold_commits = True
+    change = PolicyPut("/", "p", "", "all", 0, '{"alternate-exchange":"amq.fanout"}')
+    ticket = harness.broker.administer(change)
+    harness.settle()
+    assert harness.broker.journal.committed_ticket < ticket
+    changes, taken = harness.broker.journal.take()
+    assert (changes, taken) == ([change], ticket)
+
+
+@rule("rabbitmq.policy", "After a start policies hold for what is restored.")
+def test_policies_hold_after_a_start(harness: Harness) -> None:
+    harness.broker.restore(PolicyPut("/", "p", "^x", "all", 0, '{"alternate-exchange":"amq.fanout"}'))
+    harness.broker.restore(ExchangePut("/", "x", "direct", False, False, EMPTY_TABLE))
+    client = harness.channel()
+    client.declare("q")
+    client.bind("q", "amq.fanout")
+    client.publish("x", "nobody")
+    assert ready(harness, "q") == 1
+
+
+@rule("rabbitmq.policy", "A policy is no part of a declaration: redeclaring with its value as an argument differs.")
+@pytest.mark.usefixtures("aside")
+def test_a_policy_is_no_part_of_a_declaration(client: Client, harness: Harness) -> None:
+    put(harness, alternate_exchange="aside")
+    refusal = client.refused(1, exchange_declare("x", arguments={"alternate-exchange": "aside"}))
+    text = (
+        "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received the value "
+        "'aside' of type 'longstr' but current is none"
+    )
+    assert refusal == Refusal("channel", 406, text, m.ExchangeDeclare)

@@ -1,0 +1,605 @@
+"""The event exchange: what comes and goes is told to ``amq.rabbitmq.event``, a topic exchange in vhost ``/``.
+
+An event is a persistent message without a body. Its routing key is its name, its headers say what happened, its
+timestamp is that of the header ``timestamp_in_ms``.
+
+    connection.created .closed             channel.created .closed             consumer.created .deleted
+    queue.created .deleted                 exchange.created .deleted           binding.created .deleted
+    user.authentication.success .failure   user.created .deleted               user.tags.set
+    user.password.changed .cleared         permission.created .deleted         topic.permission.created .deleted
+    vhost.created .deleted                 vhost.limits.set .cleared           user.limits.set .cleared
+    policy.set .cleared                    operator.policy.cleared             parameter.set .cleared
+    alarm.set .cleared
+
+Texts are longstr, all integers long, lists arrays, objects tables. What RabbitMQ knows as an Erlang term and has no
+field type for, it sends as the text of that term, and so do we: addresses (``{127,0,0,1}``), the arguments of queues,
+exchanges, bindings and consumers, and client-properties (an array of texts like ``{<<"x-max-length">>,signedint,5}``).
+``pid`` is the name of a connection or a channel that no other one ever had; ``closed`` has little else.
+
+1. While nothing is bound to the exchange nothing is built: an event costs two look-ups.
+2. Events are published at the end of the turn, in the order in which things happened (`channels.own_messages`).
+3. What was refused is not told. What goes along with something else is told on its own, as the doing of `INTERNAL_USER`
+   if it is not part of what a user asked for.
+4. Headers that would be too large or nested too deep for their readers are sent without what makes them so.
+
+Source: RabbitMQ, "Event Exchange"; names, types and order as 3.10.8 sends them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter, write_f64_be, write_i64_be
+from mypy_extensions import i64, u8
+
+from warren.amqp.field_table import EMPTY_TABLE, TYPE_NAMES, Table, TableWalker, with_length
+from warren.amqp.properties import PERSISTENT, BasicProperties
+from warren.amqp.term_text import term_text
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.channels.own_messages import cut_short, fits
+from warren.exchanges.binding import Binding
+from warren.exchanges.exchange import Exchange
+from warren.msgstore.message import Envelope, build_message
+from warren.queues.definitions import parse_definition
+from warren.queues.delivery import Consumer
+from warren.queues.metadata import (
+    MetadataChange,
+    PermissionDelete,
+    PermissionPut,
+    PolicyDelete,
+    PolicyPut,
+    TopicPermissionDelete,
+    TopicPermissionPut,
+    UserDelete,
+    UserLimitsDelete,
+    UserLimitsPut,
+    UserPut,
+    VhostDelete,
+    VhostLimitsDelete,
+    VhostLimitsPut,
+    VhostPut,
+)
+from warren.queues.queue import Queue
+from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.queues.virtual_host import EVENT_EXCHANGE, EVENT_VHOST, standard_exchanges
+
+if TYPE_CHECKING:
+    from warren.channels.broker import Broker
+
+BY: Final = "user_who_performed_action"
+PROTOCOL: Final = "{0,9,1}"
+TERMS_MAX_BYTES: Final = 32768  # of the arguments shown in one event
+SCALAR_MAX_BYTES: Final = 1024  # of a text, where an event had to be made smaller
+
+Event = tuple[str, Table]
+
+
+class Events(TopologyWatcher):
+    """Tells the event exchange. `node` is this broker's name."""
+
+    def __init__(self, broker: Broker, node: str) -> None:
+        self._broker = broker
+        self.node = node
+        self._life_s: int = 0  # what tells the pids of this life of the broker from those of others
+
+    def is_watched(self) -> bool:
+        """Tell whether anybody could get an event."""
+        vhost = self._broker.vhosts.get(EVENT_VHOST)
+        if vhost is None:
+            return False
+        exchange = vhost.exchanges.get(EVENT_EXCHANGE)
+        return exchange is not None and (len(exchange.bindings) > 0 or exchange.alternate != "")
+
+    def emit(self, key: str, headers: Table) -> None:
+        """Publish the event `key` if anybody listens. `headers`: text, numbers, lists and dicts of them."""
+        if not self.is_watched():
+            return
+        broker = self._broker
+        now_ms = broker.now_ms()
+        encoded = _event_table(headers, now_ms)
+        if not fits(encoded):
+            small = {name: value for name, value in headers.items() if _is_small(value)}
+            encoded = _event_table(small, now_ms)
+        properties = BasicProperties()
+        properties.headers = encoded
+        properties.delivery_mode = PERSISTENT
+        properties.timestamp = now_ms // 1000
+        message = build_message(Envelope(EVENT_EXCHANGE, cut_short(key)), properties.encode(), b"", 0, True)
+        broker.own_messages.add(broker.vhosts[EVENT_VHOST], message)
+
+    def emit_all(self, events: list[Event]) -> None:
+        """Publish what `describe` returned."""
+        for key, headers in events:
+            self.emit(key, headers)
+
+    def pid(self, connection: Connection, serial: int) -> str:
+        """Name a connection (`serial` 0), or one of its channels, as RabbitMQ names processes."""
+        if self._life_s == 0:
+            self._life_s = self._broker.now_ms() // 1000
+        return f"<{self.node}.{self._life_s}.{connection.key}.{serial}>"
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def authenticated(self, connection: Connection, user: str, accepted: bool) -> None:
+        """Tell about a login."""
+        if not self.is_watched():
+            return
+        headers: Table = {}
+        if not accepted:
+            # RabbitMQ's text is a list of characters here, and so it is an array.
+            headers["error"] = [ord(character) for character in f"user '{user}' - invalid credentials"]
+        headers["ssl"] = connection.is_tls
+        headers["auth_mechanism"] = connection.mechanism
+        headers["protocol"] = PROTOCOL
+        headers["peer_port"] = _port(connection.peer)
+        headers["peer_host"] = _address_term(connection.peer)
+        headers["connection_name"] = f"{connection.peer} -> {connection.local}"
+        headers["host"] = _address_term(connection.local)
+        headers["name"] = user
+        headers["connection_type"] = "network"
+        self.emit("user.authentication.success" if accepted else "user.authentication.failure", headers)
+
+    def connection_created(self, connection: Connection) -> None:
+        """Tell that a connection is open."""
+        if not self.is_watched():
+            return
+        headers: Table = {
+            BY: connection.user_name,
+            "node": self.node,
+            "connected_at": connection.connected_at_ms,
+            "client_properties": _client_terms(connection.client_properties),
+            "channel_max": connection.channel_max,
+            "frame_max": connection.frame_max_bytes,
+            "timeout": connection.heartbeat_s,
+            "vhost": connection.vhost_name,
+            "user": connection.user_name,
+            "protocol": PROTOCOL,
+            "ssl_hash": "",
+            "ssl_cipher": "",
+            "ssl_key_exchange": "",
+            "ssl_protocol": "",
+            "auth_mechanism": connection.mechanism,
+            "peer_cert_validity": "",
+            "peer_cert_issuer": "",
+            "peer_cert_subject": "",
+            "ssl": connection.is_tls,
+            "peer_host": _address_term(connection.peer),
+            "host": _address_term(connection.local),
+            "peer_port": _port(connection.peer),
+            "port": _port(connection.local),
+            "name": f"{connection.peer} -> {connection.local}",
+            "pid": self.pid(connection, 0),
+            "type": "network",
+        }
+        if connection.name:
+            headers["user_provided_name"] = connection.name
+        self.emit("connection.created", headers)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Tell that a connection has ended that had begun to log in."""
+        if not self.is_watched():
+            return
+        headers: Table = {
+            "client_properties": _client_terms(connection.client_properties),
+            "node": self.node,
+            "pid": self.pid(connection, 0),
+            "name": f"{connection.peer} -> {connection.local}",
+        }
+        if connection.name:
+            headers["user_provided_name"] = connection.name
+        self.emit("connection.closed", headers)
+
+    def channel_created(self, channel: Channel) -> None:
+        """Tell that a channel is open."""
+        if not self.is_watched():
+            return
+        connection = channel.connection
+        headers: Table = {
+            BY: connection.user_name,
+            "vhost": connection.vhost_name,
+            "user": connection.user_name,
+            "number": int(channel.number),
+            "connection": self.pid(connection, 0),
+            "name": f"{connection.peer} -> {connection.local} ({int(channel.number)})",
+            "pid": self.pid(connection, channel.serial),
+        }
+        self.emit("channel.created", headers)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Tell that a channel has ended."""
+        if not self.is_watched():
+            return
+        connection = channel.connection
+        self.emit("channel.closed", {BY: connection.user_name, "pid": self.pid(connection, channel.serial)})
+
+    # --- consumers --------------------------------------------------------------------------------------------------
+
+    def consumer_created(self, channel: Channel, consumer: Consumer) -> None:
+        """Tell that somebody consumes."""
+        if not self.is_watched():
+            return
+        headers: Table = {
+            BY: channel.connection.user_name,
+            "arguments": argument_terms(consumer.arguments),
+            "prefetch_count": int(consumer.prefetch),
+            "queue": consumer.queue.name,
+            "vhost": channel.connection.vhost_name,
+            "channel": self.pid(channel.connection, channel.serial),
+            "ack_required": not consumer.no_ack,
+            "exclusive": consumer.exclusive,
+            "consumer_tag": consumer.tag,
+        }
+        self.emit("consumer.created", headers)
+
+    def consumer_deleted(self, consumer: Consumer) -> None:
+        channel = consumer.owner
+        if not isinstance(channel, Channel) or not self.is_watched():
+            return
+        headers: Table = {
+            BY: channel.connection.user_name,
+            "queue": consumer.queue.name,
+            "vhost": channel.connection.vhost_name,
+            "channel": self.pid(channel.connection, channel.serial),
+            "consumer_tag": consumer.tag,
+        }
+        self.emit("consumer.deleted", headers)
+
+    # --- topology ---------------------------------------------------------------------------------------------------
+
+    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+        if self.is_watched():
+            self.emit("exchange.created", _exchange(vhost, exchange, by))
+
+    def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
+        self.emit("exchange.deleted", {BY: by, "name": exchange.name, "vhost": vhost})
+
+    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+        if not self.is_watched():
+            return
+        owner = queue.owner
+        headers: Table = {
+            BY: by,
+            "exclusive": owner is not None,
+            "owner_pid": self.pid(owner, 0) if isinstance(owner, Connection) else "",
+            "arguments": argument_terms(queue.arguments),
+            "auto_delete": queue.auto_delete,
+            "durable": queue.durable,
+            "name": queue.name,
+            "vhost": vhost,
+        }
+        self.emit("queue.created", headers)
+
+    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+        self.emit("queue.deleted", {BY: by, "name": queue.name, "vhost": vhost})
+
+    def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
+        if self.is_watched():
+            self.emit("binding.created", _binding(vhost, binding, by))
+
+    def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
+        if self.is_watched():
+            self.emit("binding.deleted", _binding(vhost, binding, by))
+
+    # --- alarms and administration ------------------------------------------------------------------------------------
+
+    def alarm(self, resource: str, short: bool) -> None:
+        """Tell that `resource` is short, or no longer."""
+        self.emit("alarm.set" if short else "alarm.cleared", {"node": self.node, "source": resource})
+
+    def describe(self, change: MetadataChange, by: str) -> list[Event]:
+        """Return the events of a change that `by` is about to make; they are to be told once it is made."""
+        if not self.is_watched():
+            return []
+        match change:
+            case VhostPut():
+                return self._vhost_put(change, by)
+            case VhostDelete():
+                return self._vhost_delete(change.name, by)
+            case UserPut():
+                return self._user_put(change, by)
+            case UserDelete():
+                return [("user.deleted", {BY: by, "name": change.name})]
+            case PermissionPut():
+                return [("permission.created", _permission(change, by))]
+            case PermissionDelete():
+                return [("permission.deleted", {BY: by, "vhost": change.vhost, "user": change.user})]
+            case TopicPermissionPut():
+                return [("topic.permission.created", _topic_permission(change, by))]
+            case TopicPermissionDelete():
+                return [("topic.permission.deleted", _lost_topic_permission(change, by))]
+            case VhostLimitsPut() | VhostLimitsDelete():
+                return _vhost_limits(change, by)
+            case UserLimitsPut():
+                headers = parse_definition(change.definition)
+                headers["username"] = change.user
+                headers[BY] = by
+                headers["name"] = "limits"
+                return [("user.limits.set", headers)]
+            case UserLimitsDelete():
+                return [("user.limits.cleared", {"username": change.user, BY: by, "name": "limits"})]
+            case PolicyPut():
+                return _policy_put(change, by)
+            case PolicyDelete():
+                return _policy_delete(change, by)
+        return []
+
+    def _vhost_put(self, change: VhostPut, by: str) -> list[Event]:
+        if change.name in self._broker.vhosts:
+            return []
+        events: list[Event] = [
+            ("exchange.created", _exchange(change.name, exchange, by)) for exchange in standard_exchanges(change.name)
+        ]
+        tags = ",".join(change.tags)
+        headers: Table = {
+            "tags": tags,
+            "description": change.description,
+            BY: by,
+            "cluster_state": {self.node: "running"},
+            "tracing": False,
+            "metadata": f"#{{description => {term_text(change.description)},tags => {term_text(tags)}}}",
+            "default_queue_type": change.default_queue_type or "undefined",
+            "name": change.name,
+        }
+        events.append(("vhost.created", headers))
+        return events
+
+    def _vhost_delete(self, name: str, by: str) -> list[Event]:
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            return []
+        events: list[Event] = []
+        for queue in vhost.queues.values():
+            events.append(("queue.deleted", {BY: by, "name": queue.name, "vhost": name}))
+        for exchange in vhost.exchanges.values():
+            events.append(("exchange.deleted", {BY: by, "name": exchange.name, "vhost": name}))
+        events.append(("vhost.deleted", {BY: by, "name": name}))
+        return events
+
+    def _user_put(self, change: UserPut, by: str) -> list[Event]:
+        events: list[Event] = []
+        old = self._broker.access.get(change.name)
+        if old is None:
+            events.append(("user.created", {BY: by, "name": change.name}))
+        elif old.password_hash != change.password_hash and not _is_upgrade(old, change, by):
+            key = "user.password.changed" if change.password_hash else "user.password.cleared"
+            events.append((key, {BY: by, "name": change.name}))
+        if change.tags != (() if old is None else old.tags):
+            events.append(("user.tags.set", {BY: by, "tags": list(change.tags), "name": change.name}))
+        return events
+
+
+def _is_upgrade(old: UserPut, new: UserPut, by: str) -> bool:
+    """Tell whether a login has replaced the hash of the same password by a better one."""
+    return by == INTERNAL_USER and old.password_hash != "" and old.hashing_algorithm != new.hashing_algorithm
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------
+
+
+def _exchange(vhost: str, exchange: Exchange, by: str) -> Table:
+    return {
+        BY: by,
+        "policy": "",
+        "arguments": argument_terms(exchange.arguments),
+        "internal": exchange.internal,
+        "auto_delete": exchange.auto_delete,
+        "durable": exchange.durable,
+        "type": exchange.type_name,
+        "name": exchange.name,
+        "vhost": vhost,
+    }
+
+
+def _binding(vhost: str, binding: Binding, by: str) -> Table:
+    return {
+        BY: by,
+        "vhost": vhost,
+        "arguments": argument_terms(binding.arguments),
+        "routing_key": binding.routing_key,
+        "destination_kind": "queue" if binding.destination.is_queue else "exchange",
+        "destination_name": binding.destination.name,
+        "source_kind": "exchange",
+        "source_name": binding.source.name,
+    }
+
+
+def _permission(change: PermissionPut, by: str) -> Table:
+    return {
+        BY: by,
+        "read": change.read,
+        "write": change.write,
+        "configure": change.configure,
+        "vhost": change.vhost,
+        "user": change.user,
+    }
+
+
+def _topic_permission(change: TopicPermissionPut, by: str) -> Table:
+    return {
+        BY: by,
+        "read": change.read,
+        "write": change.write,
+        "exchange": change.exchange,
+        "vhost": change.vhost,
+        "user": change.user,
+    }
+
+
+def _lost_topic_permission(change: TopicPermissionDelete, by: str) -> Table:
+    headers: Table = {BY: by, "vhost": change.vhost, "user": change.user}
+    if change.exchange:
+        # RabbitMQ 3.10 says permission.deleted then, as if the user had lost the whole vhost.
+        headers["exchange"] = change.exchange
+    return headers
+
+
+def parameter_set(vhost: str, component: str, name: str, value: object, by: str) -> Event:
+    """Return the event of a parameter; `vhost` is ``""`` and `component` ``global`` for a global one."""
+    headers: Table = {BY: by, "value": value, "name": name, "component": component}
+    if vhost:
+        headers["vhost"] = vhost
+    return "parameter.set", headers
+
+
+def parameter_cleared(vhost: str, component: str, name: str, by: str) -> Event:
+    """Return the event of a parameter that is gone; see `parameter_set`."""
+    headers: Table = {BY: by, "name": name, "component": component}
+    if vhost:
+        headers["vhost"] = vhost
+    return "parameter.cleared", headers
+
+
+def _vhost_limits(change: VhostLimitsPut | VhostLimitsDelete, by: str) -> list[Event]:
+    if isinstance(change, VhostLimitsDelete):
+        return [
+            parameter_cleared(change.vhost, "vhost-limits", "limits", by),
+            ("vhost.limits.cleared", {BY: by, "name": "limits"}),
+        ]
+    value = parse_definition(change.definition)
+    headers: Table = dict(value)
+    headers[BY] = by
+    headers["name"] = "limits"
+    return [parameter_set(change.vhost, "vhost-limits", "limits", value, by), ("vhost.limits.set", headers)]
+
+
+def _policy_put(change: PolicyPut, by: str) -> list[Event]:
+    definition = parse_definition(change.definition)
+    policy: Table = {
+        "apply-to": change.apply_to,
+        "priority": change.priority,
+        "definition": definition,
+        "pattern": change.pattern,
+    }
+    headers: Table = dict(policy)
+    headers[BY] = by
+    headers["vhost"] = change.vhost
+    headers["name"] = change.name
+    events: list[Event] = []
+    if change.operator:
+        events.append(parameter_set(change.vhost, "operator_policy", change.name, policy, by))
+    events.append(("policy.set", headers))
+    return events
+
+
+def _policy_delete(change: PolicyDelete, by: str) -> list[Event]:
+    headers: Table = {BY: by, "vhost": change.vhost, "name": change.name}
+    if not change.operator:
+        return [("policy.cleared", headers)]
+    return [
+        parameter_cleared(change.vhost, "operator_policy", change.name, by),
+        ("operator.policy.cleared", headers),
+    ]
+
+
+# --- terms ------------------------------------------------------------------------------------------------------------
+
+
+def argument_terms(arguments: bytes) -> list[object]:
+    """Return the text of each entry of an encoded table, as many as `TERMS_MAX_BYTES` hold."""
+    terms: list[object] = []
+    if arguments == EMPTY_TABLE:
+        return terms
+    walker = TableWalker(arguments, 4, len(arguments))
+    size = 0
+    while walker.pos < walker.end:
+        key = walker.key()
+        type_name = TYPE_NAMES[chr(arguments[walker.pos])]
+        text = f"{{{term_text(key)},{type_name},{term_text(walker.value(1))}}}"
+        size += len(text.encode())
+        if size > TERMS_MAX_BYTES:
+            break
+        terms.append(text)
+    return terms
+
+
+def _client_terms(properties: Table) -> list[object]:
+    # Decoded ones: the handshake has taken no more than 8 KiB.
+    return [term_text({name: value})[1:-1] for name, value in properties.items()]
+
+
+def _port(endpoint: str) -> int:
+    port = endpoint.rpartition(":")[2]
+    return int(port) if port.isdigit() else 0
+
+
+def _address_term(endpoint: str) -> str:
+    """Return the address of ``host:port`` as Erlang writes it: ``{127,0,0,1}``, or eight numbers."""
+    host = endpoint.rpartition(":")[0].strip("[]").partition("%")[0]
+    if ":" in host:
+        return "{" + ",".join([str(group) for group in _groups(host)]) + "}"
+    if host.replace(".", "").isdigit():
+        return "{" + host.replace(".", ",") + "}"
+    return host or "unknown"
+
+
+def _groups(host: str) -> list[int]:
+    """Return the eight numbers of an IPv6 address."""
+    head, _, tail = host.partition("::")
+    before = _numbers(head)
+    behind = _numbers(tail)
+    return before + [0] * (8 - len(before) - len(behind)) + behind
+
+
+def _numbers(text: str) -> list[int]:
+    groups: list[int] = []
+    for group in text.split(":") if text else []:
+        if "." in group:  # the last four bytes, written as an IPv4 address
+            parts = [int(part) for part in group.split(".")]
+            groups += [parts[0] << 8 | parts[1], parts[2] << 8 | parts[3]]
+        else:
+            groups.append(int(group, 16))
+    return groups
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def _is_small(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= SCALAR_MAX_BYTES
+    return isinstance(value, int | float)
+
+
+def _event_table(headers: Table, now_ms: int) -> bytes:
+    out = BytesWriter()
+    _write_entries(out, headers)
+    _write_entries(out, {"timestamp_in_ms": now_ms})
+    return with_length(out.getvalue())
+
+
+def _write_entries(out: BytesWriter, table: Table) -> None:
+    for key, value in table.items():
+        raw = cut_short(key).encode("utf-8", "surrogateescape")
+        out.append(u8(len(raw)))
+        out.write(raw)
+        _write_value(out, value)
+
+
+def _write_value(out: BytesWriter, value: object) -> None:
+    """Write a value with its tag. Unlike `encode_table` it makes every integer a long."""
+    if isinstance(value, bool):
+        out.append(116)
+        out.append(1 if value else 0)
+    elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        out.append(108)
+        write_i64_be(out, i64(value))
+    elif isinstance(value, float):
+        out.append(100)
+        write_f64_be(out, value)
+    elif isinstance(value, dict):
+        entries = BytesWriter()
+        _write_entries(entries, value)
+        out.append(70)
+        out.write(with_length(entries.getvalue()))
+    elif isinstance(value, list):
+        items = BytesWriter()
+        for item in value:
+            _write_value(items, item)
+        out.append(65)
+        out.write(with_length(items.getvalue()))
+    elif value is None:
+        out.append(86)
+    else:
+        out.append(83)
+        out.write(with_length(str(value).encode("utf-8", "surrogatepass")))

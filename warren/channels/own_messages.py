@@ -1,0 +1,92 @@
+"""Messages that the broker itself publishes: events (`channels.events`) and traces (`channels.tracing`).
+
+1. They wait for the end of the turn. What they tell about is in the middle of a delivery, or of taking a vhost apart,
+   and publishing from there would come back to the same queue.
+2. They go to the queues that are bound when they are published, in the order in which they were added. Nobody confirms
+   them, and what nobody takes is gone.
+3. Their headers have room in a frame of the usual size, and can be decoded by whoever gets them (`fits`). What they
+   tell comes from clients in part, and a client must not be able to break the connection of whoever listens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import AmqpError
+from warren.amqp.field_table import TableWalker
+from warren.exchanges.content import Content
+from warren.msgstore.message import Message
+from warren.queues.virtual_host import VirtualHost
+
+HEADERS_MAX_BYTES: Final = 65536  # half of the usual frame_max
+SHORTSTR_MAX_BYTES: Final = 255
+
+
+class OwnMessage:
+    """A message to be published in `vhost`, to the exchange that its envelope names."""
+
+    def __init__(self, vhost: VirtualHost, message: Message) -> None:
+        self.vhost = vhost
+        self.message = message
+
+
+class OwnMessages:
+    """What the broker is going to publish at the end of the turn."""
+
+    def __init__(self) -> None:
+        self._waiting: list[OwnMessage] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, vhost: VirtualHost, message: Message) -> None:
+        """Have `message` published."""
+        self._waiting.append(OwnMessage(vhost, message))
+
+    def publish(self) -> None:
+        """Publish what waits. What that adds, traces of deliveries, waits for the next call."""
+        if not self._waiting:
+            return
+        waiting = self._waiting
+        self._waiting = []
+        for own in waiting:
+            _publish(own.vhost, own.message)
+
+
+def _publish(vhost: VirtualHost, message: Message) -> None:
+    envelope = message.envelope
+    exchange = vhost.exchanges.get(envelope.exchange)
+    if exchange is None:
+        return
+    content = Content(message.header_payload())
+    queues = vhost.route(exchange, [envelope.routing_key], content)
+    if content.rememberers is not None:
+        for rememberer in content.rememberers:
+            rememberer.remember(message)
+    for queue in queues:
+        if not queue.deleted:
+            queue.publish(message)
+
+
+def fits(headers: bytes) -> bool:
+    """Tell whether an encoded headers table is one that any client can be sent, and any exchange can decode."""
+    if len(headers) > HEADERS_MAX_BYTES:
+        return False
+    try:
+        TableWalker(headers, 0, len(headers)).skip_table(1)
+    except AmqpError:
+        return False
+    return True
+
+
+def cut_short(text: str) -> str:
+    """Return as much of `text` as a short string holds."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) <= SHORTSTR_MAX_BYTES:
+        return text
+    end: i64 = SHORTSTR_MAX_BYTES
+    while end > 0 and raw[end] & 0xC0 == 0x80:
+        end -= 1  # not within a character
+    return raw[:end].decode("utf-8", "surrogateescape")

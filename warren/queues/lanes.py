@@ -1,0 +1,24 @@
+"""The lanes of a queue: parts of its messages with a sequence and an index of their own.
+
+    0          the backlog; in a priority queue the messages of the highest level
+    1 .. 255   the lower levels of a priority queue, one after the other
+    256 ..     held messages
+
+A message is named by its place, ``lane << LANE_SHIFT | sequence number``: among ready messages the smallest place is
+the next to leave. For a plain queue that is the sequence number itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LANE_SHIFT: Final = 48
+NUMBER_MASK: Final = (1 << LANE_SHIFT) - 1
+
+HELD_FROM: Final = 256
+DELAYED: Final = 256
+PARKED: Final = 257
+UNDELIVERED: Final = 258  # dead letters that no target has taken yet
+EXCHANGE: Final = 259  # held by an exchange of that name
+SEEN_KEYS: Final = 260  # of a queue that drops duplicates
+EXCHANGE_SEEN_KEYS: Final = 261

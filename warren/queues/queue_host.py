@@ -1,0 +1,33 @@
+"""What a queue asks of the vhost that it lives in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MessageLog
+from warren.queues.agenda import Agenda
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+
+class QueueHost:
+    """The surroundings of queues: the log they store in, the time, and where their dead letters go."""
+
+    def __init__(self, name: str, log: MessageLog, agenda: Agenda) -> None:
+        self.name = name
+        self.log = log
+        self.agenda = agenda
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
+        """Route `message` through the dead letter exchange of `queue`; return the letter when it was not taken."""
+        raise AssertionError("overridden")
+
+    def send_letter(self, queue: Queue, letter: Message) -> bool:
+        """Route a letter again that was not taken; tell whether it is now: by somebody, and refused by nobody."""
+        raise AssertionError("overridden")
+
+    def queue_expired(self, queue: Queue) -> None:
+        """Nobody has used `queue` for as long as it allows: delete it."""
+        raise AssertionError("overridden")

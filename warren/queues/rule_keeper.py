@@ -1,0 +1,540 @@
+"""Carries out the rules of a queue: who gets in, how long and how much waits, what becomes of what leaves otherwise.
+
+A queue without rules has no keeper, and pays nothing. One gets a keeper with its first rule, or with the first message
+that has a rule of its own (an expiration, a delay).
+
+    publish    refused (overflow) | held (delay) | taken, with its time
+    waiting    expired | dropped from the head (length)
+    returned   counted: back to its place | held (retry) | limit reached
+    leaving    dead-lettered when the queue has a dead letter exchange, else gone
+
+1. A message is never delivered behind its deadline, and leaves within a second of it wherever it waits. With the
+   queue's TTL alone deadlines have the order of the messages: only heads are looked at. A message with a shorter TTL of
+   its own has an entry in `_early`.
+2. What a dead letter needs at its targets and the end of the message here are in the same batch of the log: after a
+   crash it is in one place. With the at-least-once strategy a dead letter that a target refuses stays in a lane of its
+   own and is tried again every `UNDELIVERED_RETRY_MS`.
+3. Counts of failed deliveries are in the message's header (``x-delivery-count``): a counted message is stored again in
+   its place, so the count survives whatever the message survives.
+4. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
+   it has come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import decode_table
+from warren.amqp.properties import headers_of
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import EXPIRING, QueueIndex
+from warren.queues.agenda import NEVER, Appointment
+from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, HeaderValue, with_headers
+from warren.queues.deadlines import Deadlines
+from warren.queues.delivery import Delivery, DeliveryLedger
+from warren.queues.fetch import Fetch, TimeScan
+from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
+from warren.queues.lanes import DELAYED, LANE_SHIFT, NUMBER_MASK, PARKED, UNDELIVERED
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import (
+    DROP_HEAD,
+    LIMIT_DEAD_LETTERS,
+    LIMIT_PARKS,
+    REJECT_PUBLISH_DLX,
+    RETRY_ALL,
+    RETRY_DISABLED,
+    RETRY_FAILED,
+    RETRY_RETURNED,
+    QueueRules,
+)
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+UNDELIVERED_RETRY_MS: Final = 5000
+# How many expired messages are fetched from the middle of a backlog in one go.
+EXPIRE_MAX: Final = 512
+
+DELIVERY_COUNT: Final = "x-delivery-count"
+RETURN_COUNT: Final = "x-acquired-count"
+
+
+class VisibleAgain:
+    """A delivery that comes back when it is not answered in time."""
+
+    def __init__(self, at_ms: i64, ledger: DeliveryLedger, tag: i64) -> None:
+        self.at_ms: i64 = at_ms
+        self.ledger = ledger
+        self.tag: i64 = tag
+
+
+class RuleKeeper(Appointment):
+    """Keeps the rules of `queue`."""
+
+    def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost) -> None:
+        super().__init__()
+        self.queue = queue
+        self.rules = rules
+        self.log = host.log
+        self.held: HeldLane | None = None
+        self.parked: HeldLane | None = None
+        self.undelivered: HeldLane | None = None
+        self._host = host
+        self._early = Deadlines()  # of places
+        self._fetching: bool = False
+        self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
+        self._used_ms: i64 = host.log.now_ms
+        self._visible: deque[VisibleAgain] = deque()
+        self.counts: bool = False
+        self.change(rules)
+
+    def change(self, rules: QueueRules) -> None:
+        """Keep other rules from now on. The queue sees to what follows for its consumers."""
+        self.rules = rules
+        self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
+        self._used_ms = self.log.now_ms
+        self.plan()
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def admit(self, message: Message) -> bool:
+        """Decide on a publish; False when the queue has nothing more to do with it."""
+        rules = self.rules
+        if rules.overflow != DROP_HEAD and self._would_overflow(message):
+            message.refused = True
+            if rules.overflow == REJECT_PUBLISH_DLX and rules.dead_letter_exchange is not None:
+                self._host.dead_letter(self.queue, message, MAXLEN)
+            return False
+        if message.time_ms == 0 and (rules.message_ttl_ms >= 0 or message.expiration_ms >= 0):
+            message.time_ms = self.log.now_ms
+        return True
+
+    def _would_overflow(self, message: Message) -> bool:
+        rules = self.rules
+        queue = self.queue
+        if rules.max_length >= 0 and queue.ready_count + 1 > rules.max_length:
+            return True
+        return rules.max_length_bytes >= 0 and queue.ready_bytes + message.body_bytes > rules.max_length_bytes
+
+    def waits(self, message: Message, place: i64) -> None:
+        """`message` waits now: note its deadline, keep the limits."""
+        rules = self.rules
+        if message.time_ms != 0:
+            own: i64 = message.expiration_ms
+            ttl: i64 = rules.message_ttl_ms
+            if own >= 0 and (ttl < 0 or own < ttl):
+                self._wait_until(message.time_ms + own, place)
+            elif ttl == 0:
+                self._wait_until(message.time_ms, place)
+            elif ttl > 0 and message.time_ms + ttl < self.at_ms:
+                self._host.agenda.at(message.time_ms + ttl, self)
+        self.keep_limits()
+
+    def _wait_until(self, at_ms: i64, place: i64) -> None:
+        if at_ms <= self.log.now_ms:
+            message = self.queue.maybe_take_out(place)
+            if message is not None:
+                self._leave(message, place, EXPIRED)
+            return
+        self._early.add(at_ms, place)
+        self._host.agenda.at(at_ms, self)
+
+    def keep_limits(self) -> None:
+        """Drop from the head while more waits than may."""
+        rules = self.rules
+        queue = self.queue
+        if rules.overflow != DROP_HEAD:
+            return
+        while (rules.max_length >= 0 and queue.ready_count > rules.max_length) or (
+            rules.max_length_bytes >= 0 and queue.ready_bytes > rules.max_length_bytes
+        ):
+            if not queue.is_ready():
+                return
+            message = queue.take_next()
+            self._leave(message, queue.next_place, MAXLEN)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def deadline_ms(self, message: Message) -> i64:
+        """Return when `message` expires here."""
+        life: i64 = self.rules.message_ttl_ms
+        own: i64 = message.expiration_ms
+        if own >= 0 and (life < 0 or own < life):
+            life = own
+        if life < 0:
+            return NEVER
+        since: i64 = message.time_ms
+        if since == 0:
+            since = self._since_ms
+        return since + life
+
+    def expire(self) -> None:
+        """Let go of whatever has expired, as far as it is in memory; the rest is fetched."""
+        now_ms: i64 = self.log.now_ms
+        queue = self.queue
+        early = self._early
+        if len(early) > 0 and early.first_ms() <= now_ms and not self._fetching:
+            self._expire_early(now_ms)
+        if self.rules.message_ttl_ms < 0:
+            return
+        for lane in queue.waiting_lanes():
+            while True:
+                message = queue.maybe_head(lane)
+                if message is None or self.deadline_ms(message) > now_ms:
+                    break
+                self._leave(queue.take_head(lane), queue.next_place, EXPIRED)
+
+    def is_expired(self, message: Message) -> bool:
+        """Tell whether a message that is about to be delivered is too old for it."""
+        return message.expiration_ms >= 0 and self.deadline_ms(message) <= self.log.now_ms
+
+    def _expire_early(self, now_ms: i64) -> None:
+        queue = self.queue
+        early = self._early
+        lane: i64 = -1
+        missing: list[int] = []
+        while len(early) > 0 and early.first_ms() <= now_ms and len(missing) < EXPIRE_MAX:
+            place: i64 = early.first_number()
+            if queue.is_on_disk(place):
+                if lane >= 0 and place >> LANE_SHIFT != lane:
+                    break
+                lane = place >> LANE_SHIFT
+                missing.append(int(place & NUMBER_MASK))
+            else:
+                message = queue.maybe_take_out(place)
+                if message is not None:
+                    self._leave(message, place, EXPIRED)
+            early.remove_first()
+        if missing:
+            index = queue.index_of(lane)
+            if index is not None:
+                self._fetching = True
+                _ExpiredFetch(self.log, index, missing, self, lane << LANE_SHIFT).begin()
+
+    def expired_fetched(self, numbers: list[int], lane_bits: i64, messages: list[Message | None]) -> None:
+        """Expired messages have come from the middle of the backlog."""
+        self._fetching = False
+        queue = self.queue
+        if queue.deleted:
+            return
+        for number, message in zip(numbers, messages, strict=True):
+            # It may have been delivered meanwhile, or have come into memory.
+            if message is not None and queue.take_out(lane_bits | number, message.body_bytes):
+                self._leave(message, lane_bits | number, EXPIRED)
+        self.plan()
+
+    def restored(self, index: QueueIndex) -> None:
+        """The backlog of a lane was taken over from an earlier process: find the deadlines in it."""
+        if index.has_expiring:
+            _EarlyScan(self.log, index, self).go_on()
+
+    def early_found(self, at_ms: i64, place: i64) -> None:
+        """A message with a time to live of its own waits on disk."""
+        self._early.add(at_ms, place)
+        self._host.agenda.at(at_ms, self)
+
+    def loaded(self) -> None:
+        """A head has come from disk: whatever waited for it goes on."""
+        self.expire()
+        self.keep_limits()
+        self.plan()
+
+    def due(self, now_ms: i64) -> None:
+        queue = self.queue
+        if queue.deleted:
+            return
+        self.expire()
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                lane.release_due(now_ms)
+        self._take_back(now_ms)
+        if self._unused_until() <= now_ms:
+            self._host.queue_expired(queue)
+            return
+        self.plan()
+
+    def plan(self) -> None:
+        """Make the appointment for whatever comes first."""
+        at_ms: i64 = NEVER
+        if len(self._early) > 0 and not self._fetching:
+            at_ms = self._early.first_ms()
+        if self.rules.message_ttl_ms >= 0:
+            for code in self.queue.waiting_lanes():
+                message = self.queue.maybe_head(code)
+                if message is not None:
+                    at_ms = _earlier(at_ms, self.deadline_ms(message))
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                at_ms = _earlier(at_ms, lane.first_ms())
+        if self._visible:
+            at_ms = _earlier(at_ms, self._visible[0].at_ms)
+        at_ms = _earlier(at_ms, self._unused_until())
+        if at_ms < NEVER:
+            self._host.agenda.at(at_ms, self)
+
+    def used(self) -> None:
+        """Somebody declared the queue again, got from it, or stopped consuming."""
+        self._used_ms = self.log.now_ms
+        if self.rules.expires_ms >= 0:
+            self.plan()
+
+    def _unused_until(self) -> i64:
+        if self.rules.expires_ms < 0 or self.queue.consumers:
+            return NEVER
+        return self._used_ms + self.rules.expires_ms
+
+    # --- held -----------------------------------------------------------------------------------------------------
+
+    def hold(self, message: Message, until_ms: i64) -> None:
+        """Hold a message until its time."""
+        lane = self.held
+        if lane is None:
+            lane = HeldLane(self, DELAYED)
+            self.held = lane
+        self._keep_in(lane, message, until_ms)
+
+    def park(self, message: Message) -> None:
+        """Keep a message until somebody releases it."""
+        lane = self.parked
+        if lane is None:
+            lane = HeldLane(self, PARKED)
+            self.parked = lane
+        self._keep_in(lane, message, PARKED_UNTIL)
+
+    def _keep_undelivered(self, message: Message) -> None:
+        lane = self.undelivered
+        if lane is None:
+            lane = HeldLane(self, UNDELIVERED)
+            self.undelivered = lane
+        self._keep_in(lane, message, self.log.now_ms + UNDELIVERED_RETRY_MS)
+
+    def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> None:
+        stored: bool = message.persistent and self.queue.stores
+        if stored and lane.index is None:
+            lane.begin_storing(self.queue.new_lane_index(lane.code))
+        lane.hold(message, until_ms, stored)
+        if until_ms < PARKED_UNTIL:
+            self._host.agenda.at(until_ms, self)
+
+    def restore_lane(self, index: QueueIndex) -> None:
+        """Take over a lane of held messages that recovery found."""
+        lane = HeldLane(self, index.lane)
+        if index.lane == DELAYED:
+            self.held = lane
+        elif index.lane == PARKED:
+            self.parked = lane
+        else:
+            self.undelivered = lane
+        lane.restore(index)
+        self.plan()
+
+    def released(self, lane: i64, message: Message) -> None:
+        """The time of a held message has come."""
+        message.time_ms = 0
+        if lane != UNDELIVERED:
+            if self.counts:
+                message.attempts = count_of(message, DELIVERY_COUNT)
+            self.queue.take_released(message)
+        elif not self._host.send_letter(self.queue, message):
+            self._keep_undelivered(message)
+
+    # --- returned and leaving ---------------------------------------------------------------------------------------
+
+    def delivered(self, ledger: DeliveryLedger, visible_ms: i64) -> None:
+        """A message was delivered and waits for its answer, which has a time limit."""
+        self._visible_at(self.log.now_ms + visible_ms, ledger, ledger.next_tag - 1)
+
+    def _visible_at(self, at_ms: i64, ledger: DeliveryLedger, tag: i64) -> None:
+        visible = self._visible
+        entry = VisibleAgain(at_ms, ledger, tag)
+        if not visible or visible[-1].at_ms <= at_ms:
+            visible.append(entry)
+        else:
+            # Consumers with other limits than the queue's are few.
+            later: list[VisibleAgain] = []
+            while visible and visible[-1].at_ms > at_ms:
+                later.append(visible.pop())
+            visible.append(entry)
+            while later:
+                visible.append(later.pop())
+        self._host.agenda.at(at_ms, self)
+
+    def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
+        """Give a delivery its time again."""
+        at_ms: i64 = self.log.now_ms + visible_ms
+        ledger.touched[int(tag)] = int(at_ms)
+        self._visible_at(at_ms, ledger, tag)
+
+    def _take_back(self, now_ms: i64) -> None:
+        visible = self._visible
+        while visible and visible[0].at_ms <= now_ms:
+            entry = visible.popleft()
+            ledger = entry.ledger
+            if ledger.touched and ledger.touched.get(int(entry.tag), 0) > now_ms:
+                continue
+            delivery = ledger.maybe_take(entry.tag)
+            if delivery is not None:
+                ledger.release(delivery)
+                self.queue.requeue(delivery, failed=True)
+                self.queue.wake()
+                if ledger.prefetch or ledger.starved:
+                    ledger.wake_consumers()
+
+    def takes_back(self, delivery: Delivery, failed: bool, delay_ms: i64) -> bool:
+        """Decide what becomes of a returned delivery; False when it does not go to its old place.
+
+        `delay_ms`: what its consumer asks for; negative: what the rules say.
+        """
+        if self.counts:
+            if not self._count_return(delivery, failed, delay_ms):
+                return False
+        elif delay_ms > 0:
+            self.queue.forget(delivery)
+            self.hold(delivery.message, self.log.now_ms + delay_ms)
+            return False
+        message = delivery.message
+        own: i64 = message.expiration_ms
+        if own >= 0 or self.rules.message_ttl_ms >= 0:
+            deadline: i64 = self.deadline_ms(message)
+            if deadline <= self.log.now_ms:
+                self.queue.forget(delivery)
+                self._dead_letter(message, EXPIRED)
+                return False
+            if own >= 0:
+                self._early.add(deadline, delivery.sequence_number)
+            self._host.agenda.at(deadline, self)
+        return True
+
+    def _count_return(self, delivery: Delivery, failed: bool, delay_ms: i64) -> bool:
+        rules = self.rules
+        queue = self.queue
+        old = delivery.message
+        failures: i64 = count_of(old, DELIVERY_COUNT)
+        if failed:
+            failures += 1
+        returns: i64 = count_of(old, RETURN_COUNT) + 1
+        if failed and rules.delivery_limit >= 0 and failures > rules.delivery_limit:
+            queue.forget(delivery)
+            if rules.limit_action == LIMIT_PARKS:
+                self.park(old)
+            elif rules.limit_action == LIMIT_DEAD_LETTERS:
+                self._dead_letter(old, DELIVERY_LIMIT)
+            return False
+        counts: dict[str, HeaderValue] = {RETURN_COUNT: int(returns)}
+        if failures:
+            counts[DELIVERY_COUNT] = int(failures)
+        message = with_headers(old, counts)
+        message.time_ms = old.time_ms
+        message.expiration_ms = old.expiration_ms
+        message.attempts = failures
+        if delay_ms < 0:
+            delay_ms = self._retry_delay_ms(failed, failures if failed else returns)
+        if delay_ms > 0:
+            queue.forget(delivery)
+            self.hold(message, self.log.now_ms + delay_ms)
+            return False
+        queue.replace(delivery, message)
+        return True
+
+    def _retry_delay_ms(self, failed: bool, times: i64) -> i64:
+        rules = self.rules
+        kind: i64 = rules.retry_type
+        if kind == RETRY_ALL or (kind == RETRY_FAILED and failed) or (kind == RETRY_RETURNED and not failed):
+            return rules.retry_delay_ms(times)
+        return 0
+
+    def rejected(self, delivery: Delivery) -> None:
+        """A consumer does not want a message back. It is settled by the queue."""
+        self._dead_letter(delivery.message, REJECTED)
+
+    def expired_at_hand_out(self, message: Message, place: i64) -> None:
+        """A message that was about to be delivered is too old."""
+        self._leave(message, place, EXPIRED)
+
+    def _leave(self, message: Message, place: i64, reason: str) -> None:
+        """A message that waited is gone: settle it, and dead-letter it."""
+        self.queue.settle_place(message, place)
+        self._dead_letter(message, reason)
+
+    def _dead_letter(self, message: Message, reason: str) -> None:
+        if self.rules.dead_letter_exchange is None:
+            return
+        letter = self._host.dead_letter(self.queue, message, reason)
+        if letter is not None and self.rules.dead_letters_at_least_once:
+            self._keep_undelivered(letter)
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                lane.close()
+        self._early.clear()
+        self._visible.clear()
+        self._host.agenda.cancel(self)
+
+    def page_out(self) -> None:
+        """Memory is short."""
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None and lane.count:
+                if lane.index is None:
+                    lane.begin_storing(self.queue.new_lane_index(lane.code))
+                lane.page_out()
+
+
+class HeldLane(HeldMessages):
+    """One of the held lanes of a queue."""
+
+    def __init__(self, keeper: RuleKeeper, code: i64) -> None:
+        super().__init__(keeper.log)
+        self.code: i64 = code
+        self._keeper = keeper
+
+    def released(self, message: Message) -> None:
+        self._keeper.released(self.code, message)
+
+    def changed(self) -> None:
+        self._keeper.plan()
+
+
+class _ExpiredFetch(Fetch):
+    def __init__(
+        self, log: MessageLog, index: QueueIndex, numbers: list[int], keeper: RuleKeeper, lane_bits: i64
+    ) -> None:
+        super().__init__(log, index, numbers)
+        self._keeper = keeper
+        self._lane_bits: i64 = lane_bits
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._keeper.expired_fetched(self.numbers, self._lane_bits, messages)
+
+
+class _EarlyScan(TimeScan):
+    def __init__(self, log: MessageLog, index: QueueIndex, keeper: RuleKeeper) -> None:
+        super().__init__(log, index, EXPIRING)
+        self._keeper = keeper
+
+    def found(self, number: i64, time_ms: i64, data: bytes) -> None:
+        message = self.log.reader.message(data, 0)
+        if message.expiration_ms >= 0:
+            place: i64 = self.index.lane << LANE_SHIFT | number
+            self._keeper.early_found(time_ms + message.expiration_ms, place)
+
+    def ended(self) -> None:
+        pass
+
+
+def _earlier(one: i64, other: i64) -> i64:
+    return one if one < other else other
+
+
+def count_of(message: Message, header: str) -> i64:
+    """Return the number in a header of `message`, 0 without."""
+    headers = headers_of(message.header_payload())
+    if not headers or header.encode() not in headers:
+        return 0
+    value = decode_table(headers).get(header, 0)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,259 @@
+"""What a queue does beyond first in, first out: its arguments and policies, merged.
+
+`QueueRules` are the effective values; a queue asks nobody else. Where an argument, a policy and an operator policy name
+the same thing, numbers take the smallest and everything else takes the argument, then the operator policy's value, then
+the policy's (`rules_of`; RabbitMQ: "Policies"). A negative delivery limit is none, and loses against any limit. Numbers
+that nobody set are -1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import Table
+from warren.amqp.term_text import term_text
+from warren.queues.arguments import (
+    BY_KEY,
+    INTEGER,
+    TIME_MAX_MS,
+    QueueArguments,
+    backoff_delays,
+    fault_of,
+)
+
+# x-overflow
+DROP_HEAD: Final = 0
+REJECT_PUBLISH: Final = 1
+REJECT_PUBLISH_DLX: Final = 2
+
+# x-delayed-retry-type: which returns are delayed. A failed delivery counts towards the delivery limit, a returned one
+# (basic.nack with requeue) does not.
+RETRY_DISABLED: Final = 0
+RETRY_ALL: Final = 1
+RETRY_FAILED: Final = 2
+RETRY_RETURNED: Final = 3
+
+# What becomes of a message whose delivery limit is reached.
+LIMIT_DEAD_LETTERS: Final = 0
+LIMIT_DROPS: Final = 1
+LIMIT_PARKS: Final = 2
+
+QUORUM_DELIVERY_LIMIT: Final = 20  # where nobody set one; RabbitMQ since 4.0
+DEDUP_KEYS: Final = 128  # remembered without x-cache-size; LavinMQ's number
+
+
+class QueueRules:
+    """The effective rules of one queue. A new one has none: a plain queue."""
+
+    def __init__(self) -> None:
+        self.is_quorum: bool = False
+        self.single_active: bool = False
+        self.message_ttl_ms: i64 = -1
+        self.expires_ms: i64 = -1
+        self.max_length: i64 = -1
+        self.max_length_bytes: i64 = -1
+        self.overflow: i64 = DROP_HEAD
+        self.dead_letter_exchange: str | None = None
+        self.dead_letter_routing_key: str | None = None
+        self.dead_letters_at_least_once: bool = False
+        self.max_priority: i64 = -1  # 0 means one level, as 1 does
+        self.delivery_limit: i64 = -1
+        self.limit_action: i64 = LIMIT_DEAD_LETTERS
+        self.consumer_timeout_ms: i64 = -1
+        self.visibility_timeout_ms: i64 = -1
+        self.retry_type: i64 = RETRY_DISABLED
+        self.retry_delays_ms: list[int] = []  # of the first, second ... return; not empty when retries are delayed
+        # After these each return adds a step, up to the maximum. A list of them all could have millions of entries.
+        self.retry_step_ms: i64 = 0
+        self.retry_max_ms: i64 = -1
+        self.dedup: bool = False
+        self.dedup_header: str = "x-deduplication-header"
+        self.dedup_size: i64 = -1  # how many keys are remembered
+        self.dedup_ttl_ms: i64 = -1  # and for how long
+        self.key_shared: bool = False
+        self.key_header: str = ""  # "": the routing key is the key
+        self.memory_only: bool = False
+        self.prefetch_max: i64 = -1
+        self.max_unacked: i64 = -1
+
+    def is_plain(self) -> bool:
+        """Tell whether publishing, delivering and settling need to look at nothing here."""
+        return (
+            not self.is_quorum
+            and self.message_ttl_ms < 0
+            and self.expires_ms < 0
+            and self.max_length < 0
+            and self.max_length_bytes < 0
+            and self.dead_letter_exchange is None
+            and self.max_priority < 0
+            and self.delivery_limit < 0
+            and self.visibility_timeout_ms < 0
+            and self.retry_type == RETRY_DISABLED
+            and not self.dedup
+            and not self.key_shared
+            and not self.memory_only
+            and self.prefetch_max < 0
+            and self.max_unacked < 0
+        )
+
+    def retry_delay_ms(self, returns: i64) -> i64:
+        """Return how long a message waits that came back for the `returns`-th time, counted from 1."""
+        delays = self.retry_delays_ms
+        listed: i64 = len(delays)
+        if returns <= listed:
+            first: i64 = 1
+            return delays[max(returns, first) - 1]
+        delay_ms: i64 = delays[listed - 1]
+        step_ms = self.retry_step_ms
+        if step_ms == 0:
+            return delay_ms
+        steps: i64 = returns - listed
+        if steps > (self.retry_max_ms - delay_ms) // step_ms:
+            return self.retry_max_ms
+        return delay_ms + steps * step_ms
+
+
+def rules_of(
+    arguments: QueueArguments, policy: dict[str, object] | None, operator_policy: dict[str, object] | None
+) -> QueueRules:
+    """Merge a queue's arguments with the definitions of the policy and the operator policy that apply to it.
+
+    Keys and values that `policy_key_error` would refuse are passed over.
+    """
+    values = arguments.values
+    if policy or operator_policy:
+        values = dict(values)
+        _merge(values, operator_policy)
+        _merge(values, policy)
+    rules = QueueRules()
+    rules.is_quorum = arguments.is_quorum
+    rules.single_active = values.get("single-active-consumer") is True
+    rules.message_ttl_ms = _number(values, "message-ttl")
+    rules.expires_ms = _number(values, "expires")
+    rules.max_length = _number(values, "max-length")
+    rules.max_length_bytes = _number(values, "max-length-bytes")
+    rules.max_priority = _number(values, "max-priority")
+    rules.consumer_timeout_ms = min(_number(values, "consumer-timeout"), TIME_MAX_MS)
+    rules.visibility_timeout_ms = _number(values, "visibility-timeout")
+    rules.prefetch_max = _number(values, "consumer-prefetch-max")
+    rules.max_unacked = _number(values, "max-unacked")
+    rules.memory_only = values.get("storage") == "memory"
+    _set_overflow(rules, values)
+    _set_dead_lettering(rules, values)
+    _set_delivery_limit(rules, values)
+    _set_retries(rules, values)
+    if values.get("message-deduplication") is True:
+        rules.dedup = True
+        rules.dedup_header = _text(values, "deduplication-header") or rules.dedup_header
+        rules.dedup_size = _number(values, "cache-size") if "cache-size" in values else DEDUP_KEYS
+        rules.dedup_ttl_ms = _number(values, "cache-ttl")
+    if values.get("key-shared") is True:
+        rules.key_shared = True
+        rules.key_header = _text(values, "key-header") or ""
+    return rules
+
+
+def policy_key_error(key: str, value: object) -> str:
+    """Return why a policy for queues cannot have `key` with `value`, in RabbitMQ's words, or ``""``."""
+    row = BY_KEY.get(key)
+    if row is None or not row.noun:
+        return f'[{{<<"{key}">>,{_policy_text(value)}}}] are not recognised policy settings'
+    return f"{_policy_text(value)} is not a valid {row.noun}" if fault_of(row, value, "") else ""
+
+
+def _policy_text(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return "[" + ",".join([_policy_text(entry) for entry in value]) + "]"
+    return term_text(value)
+
+
+def _merge(values: Table, policy: dict[str, object] | None) -> None:
+    """Add what `policy` says to `values`, which goes before it."""
+    if policy is None:
+        return
+    for key, value in policy.items():
+        row = BY_KEY.get(key)
+        if row is None or not row.noun or fault_of(row, value, ""):
+            continue
+        if key not in values:
+            values[key] = value
+        elif row.kind == INTEGER:
+            present = values[key]
+            assert isinstance(present, int) and isinstance(value, int)
+            # Only a delivery limit can be negative: that is no limit.
+            if present < 0 or value < 0:
+                values[key] = max(present, value)
+            else:
+                values[key] = min(present, value)
+
+
+def _number(values: Table, key: str) -> i64:
+    value = values.get(key, -1)
+    assert isinstance(value, int)
+    return i64(value)
+
+
+def _text(values: Table, key: str) -> str | None:
+    value = values.get(key)
+    assert value is None or isinstance(value, str)
+    return value
+
+
+def _set_overflow(rules: QueueRules, values: Table) -> None:
+    overflow = values.get("overflow")
+    if overflow == "reject-publish":
+        rules.overflow = REJECT_PUBLISH
+    elif overflow == "reject-publish-dlx" and not rules.is_quorum:  # quorum queues take it and drop the head
+        rules.overflow = REJECT_PUBLISH_DLX
+
+
+def _set_dead_lettering(rules: QueueRules, values: Table) -> None:
+    rules.dead_letter_exchange = _text(values, "dead-letter-exchange")
+    rules.dead_letter_routing_key = _text(values, "dead-letter-routing-key")
+    # Anything but reject-publish would drop what has to stay until it is confirmed; RabbitMQ then falls back as well.
+    rules.dead_letters_at_least_once = (
+        rules.is_quorum
+        and values.get("dead-letter-strategy") == "at-least-once"
+        and rules.dead_letter_exchange is not None
+        and rules.overflow == REJECT_PUBLISH
+    )
+
+
+def _set_delivery_limit(rules: QueueRules, values: Table) -> None:
+    if "delivery-limit" in values:
+        rules.delivery_limit = max(_number(values, "delivery-limit"), -1)
+    elif rules.is_quorum:
+        rules.delivery_limit = QUORUM_DELIVERY_LIMIT
+    action = values.get("delivery-limit-action")
+    if action == "drop":
+        rules.limit_action = LIMIT_DROPS
+    elif action == "park":
+        rules.limit_action = LIMIT_PARKS
+
+
+def _set_retries(rules: QueueRules, values: Table) -> None:
+    delays = backoff_delays(values.get("retry-backoff"))
+    retry_type = values.get("delayed-retry-type", "all" if delays else "disabled")
+    if retry_type == "disabled":
+        return
+    if delays:
+        rules.retry_delays_ms = delays
+    elif "delayed-retry-min" in values:
+        step_ms = _number(values, "delayed-retry-min")
+        max_ms = _number(values, "delayed-retry-max") if "delayed-retry-max" in values else step_ms
+        rules.retry_delays_ms = [min(step_ms, max_ms)]
+        if step_ms < max_ms:
+            rules.retry_step_ms = step_ms
+            rules.retry_max_ms = max_ms
+    else:
+        return  # as in RabbitMQ nothing is delayed before somebody says how long
+    if retry_type == "all":
+        rules.retry_type = RETRY_ALL
+    elif retry_type == "failed":
+        rules.retry_type = RETRY_FAILED
+    else:
+        rules.retry_type = RETRY_RETURNED
