@@ -46,6 +46,10 @@ OPERATIONS = {
         exchange_declare("new", arguments={"alternate-exchange": "aside"}),
         (("configure", "exchange", "new"), ("read", "exchange", "new"), ("write", "exchange", "aside")),
     ),
+    "exchange.declare with the default as alternate": Operation(
+        exchange_declare("new", arguments={"alternate-exchange": ""}),
+        (("configure", "exchange", "new"), ("read", "exchange", "new"), ("write", "exchange", "amq.default")),
+    ),
     "exchange.delete": Operation(m.ExchangeDelete(0, "source", False, False), (("configure", "exchange", "source"),)),
     "exchange.bind": Operation(exchange_binding(m.ExchangeBind), BINDS_EXCHANGE),
     "exchange.unbind": Operation(exchange_binding(m.ExchangeUnbind), BINDS_EXCHANGE),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from engine_harness import Client, Harness, Refusal, exchange_declare
+from engine_harness import Client, Harness, Refusal, exchange_declare, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
-from warren.queues.metadata import ExchangePut, PolicyDelete, PolicyPut, VhostDelete, VhostPut
+from warren.queues.metadata import ExchangePut, PolicyDelete, PolicyPut, QueuePut, VhostDelete, VhostPut
 
 from .rules import rule
 
@@ -111,6 +111,19 @@ def test_the_default_exchange_has_no_alternate(client: Client, harness: Harness)
     assert ready(harness, "a") == 0
 
 
+@rule(
+    "rabbitmq.policy.alternate",
+    "What the broker publishes itself and nobody is bound to does not go to an alternate.",
+    deviation="In RabbitMQ it does; a policy for all exchanges would fill a queue with traces and events.",
+)
+@pytest.mark.usefixtures("aside")
+def test_the_brokers_own_messages_have_no_alternate(client: Client, harness: Harness) -> None:
+    put(harness, pattern="", alternate_exchange="aside")
+    client.declare_exchange("told of")
+    client.declare("told of")
+    assert ready(harness, "a") == 0
+
+
 @rule("rabbitmq.policy.alternate", "An alternate need not exist; it is asked from when it does.")
 @pytest.mark.usefixtures("aside")
 def test_an_alternate_may_come_later(client: Client, harness: Harness) -> None:
@@ -145,6 +158,106 @@ def test_publishers_need_no_permission_for_the_alternate(harness: Harness) -> No
     bob.publish("x", "nobody")
     bob.nothing()
     assert ready(harness, "a") == 1
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def fill(client: Client, harness: Harness, queue: str, count: int = 9) -> int:
+    """Publish `count` messages, some to queues that are there and cached; return how many the queue has kept."""
+    for _ in range(count):
+        client.publish("", queue)
+    return ready(harness, queue)
+
+
+@rule("rabbitmq.policy.queues", "A policy holds at once for the queues that are there, and no longer than it does.")
+def test_a_policy_holds_for_a_queue_at_once(client: Client, harness: Harness) -> None:
+    client.declare("x")
+    assert fill(client, harness, "x") == 9
+    put(harness, max_length=4)
+    assert ready(harness, "x") == 4
+    assert fill(client, harness, "x") == 4
+    put(harness, max_length=6)
+    assert fill(client, harness, "x") == 6
+    put(harness, pattern="^y", max_length=6)
+    assert fill(client, harness, "x") == 15
+    put(harness, max_length=3)
+    delete(harness)
+    assert fill(client, harness, "x") == 12
+
+
+@rule("rabbitmq.policy.queues", "A policy holds for queues declared later: durable, exclusive and server-named ones.")
+def test_a_policy_holds_for_queues_to_come(client: Client, harness: Harness) -> None:
+    put(harness, pattern="", max_length=2)
+    names = [
+        client.declare("x", durable=True).queue,
+        client.declare("y", exclusive=True, auto_delete=True).queue,
+        client.declare("").queue,
+    ]
+    assert [fill(client, harness, name) for name in names] == [2, 2, 2]
+
+
+@rule("rabbitmq.policy.queues", "Of a number in argument, policy and operator policy the smallest holds.")
+@pytest.mark.parametrize(
+    ("argument", "user", "operator", "kept"),
+    [(5, 3, 4, 3), (3, 4, 5, 3), (4, 5, 3, 3), (None, 3, 2, 2), (None, None, 2, 2), (4, None, None, 4)],
+)
+def test_the_smallest_number_holds(
+    client: Client, harness: Harness, argument: int | None, user: int | None, operator: int | None, kept: int
+) -> None:
+    client.declare("x", arguments={} if argument is None else {"x-max-length": argument})
+    if user is not None:
+        put(harness, max_length=user)
+    if operator is not None:
+        put(harness, operator=True, max_length=operator)
+    assert fill(client, harness, "x") == kept
+
+
+@rule("rabbitmq.policy.queues", "Of a text the argument holds, then the operator policy's, then the policy's.")
+def test_the_argument_holds_before_the_policy(client: Client, harness: Harness) -> None:
+    client.declare("x1", arguments={"x-overflow": "drop-head"})
+    client.declare("x2")
+    put(harness, max_length=2, overflow="reject-publish")
+    for name in ("x1", "x2"):
+        for body in (b"1", b"2", b"3"):
+            client.publish("", name, body)
+    kept = {}
+    for name in ("x1", "x2"):
+        client.consume(name, no_ack=True)
+        kept[name] = client.bodies()
+    assert kept == {"x1": [b"2", b"3"], "x2": [b"1", b"2"]}
+    put(harness, operator=True, overflow="drop-head")
+    client.declare("x3")
+    for body in (b"1", b"2", b"3"):
+        client.publish("", "x3", body)
+    client.consume("x3", no_ack=True)
+    assert client.bodies() == [b"2", b"3"]
+
+
+@rule("rabbitmq.policy.queues", "A policy for exchanges, or for quorum queues, does not touch a classic queue.")
+@pytest.mark.parametrize("apply_to", ["exchanges", "quorum_queues", "streams"])
+def test_policies_for_others_do_not_touch_a_queue(client: Client, harness: Harness, apply_to: str) -> None:
+    client.declare("x")
+    put(harness, apply_to=apply_to, max_length=2)
+    assert fill(client, harness, "x") == 9
+
+
+@rule(
+    "rabbitmq.policy.queues", "A policy with a key that a queue's type lacks does not hold for it, the next one does."
+)
+def test_a_key_that_a_queue_lacks_lets_the_policy_pass_over_it(client: Client, harness: Harness) -> None:
+    client.declare("x")
+    put(harness, "high", priority=1, max_length=2, dead_letter_strategy="at-most-once")
+    put(harness, "low", max_length=5)
+    assert fill(client, harness, "x") == 5
+
+
+@rule("rabbitmq.policy.queues", "A policy is no part of a queue's declaration: redeclaring as before is equivalent.")
+def test_a_policy_is_not_compared(client: Client, harness: Harness) -> None:
+    client.declare("x", arguments={"x-max-length": 9})
+    put(harness, max_length=2)
+    client.declare("x", arguments={"x-max-length": 9})
+    assert client.refused(1, queue_declare("x", arguments={"x-max-length": 2})).code == 406
 
 
 # --- which policy -----------------------------------------------------------------------------------------------------
@@ -232,12 +345,15 @@ def test_policies_are_journalled(harness: Harness) -> None:
 @rule("rabbitmq.policy", "After a start policies hold for what is restored.")
 def test_policies_hold_after_a_start(harness: Harness) -> None:
     harness.broker.restore(PolicyPut("/", "p", "^x", "all", 0, '{"alternate-exchange":"amq.fanout"}'))
+    harness.broker.restore(PolicyPut("/", "p", "^x", "all", 0, '{"max-length":2}', operator=True))
     harness.broker.restore(ExchangePut("/", "x", "direct", False, False, EMPTY_TABLE))
+    harness.broker.restore(QueuePut("/", "x", False, EMPTY_TABLE, 1))
     client = harness.channel()
     client.declare("q")
     client.bind("q", "amq.fanout")
     client.publish("x", "nobody")
     assert ready(harness, "q") == 1
+    assert fill(client, harness, "x") == 2
 
 
 @rule("rabbitmq.policy", "A policy is no part of a declaration: redeclaring with its value as an argument differs.")

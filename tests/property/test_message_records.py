@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -94,7 +95,7 @@ def test_the_fast_writer_makes_the_bytes_of_the_grammar(
         record = built(message, flags_of(message), pairs)
         if cuts:
             ends = [0, *sorted(cuts), len(message.content)]
-            message.pieces = [message.content[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+            message.pieces = [message.content[start:end] for start, end in pairwise(ends)]
             message.content = b""
         flags = 0 if message.persistent else DROPPABLE
         assert writer.message(message, flags, *vectors(pairs)) == len(record)

@@ -4,6 +4,7 @@
    change it.
 2. What a restart may bring back is what was stored when some batch was closed (`Paper.stored`): persistent, in a
    durable queue, and not settled by then.
+3. Of four messages one has a time, and one a time and a time to live of its own, which is never up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import NamedTuple
 from warren.msgstore.message import Envelope, Message, build_message
 
 _PROPERTIES = b"\x10\x00\x02"  # delivery-mode 2 and nothing else; the store looks at the message, not at these
+_EXPIRATION_MS = 10**11
+_EXPIRING = b"\x11\x00\x02\x0c%d" % _EXPIRATION_MS  # and an expiration
 _EXCHANGES = ("", "orders", "ü")
 
 
@@ -53,7 +56,8 @@ class Messages:
         number = len(self._made)
         exchange = _EXCHANGES[number % len(_EXCHANGES)]
         body = (b"<%d>" % number) + bytes([number % 250 + 1]) * body_bytes
-        message = build_message(Envelope(exchange, f"k{number % 5}"), _PROPERTIES, body, 4096, True)
+        properties = _EXPIRING if number % 4 == 3 else _PROPERTIES
+        message = build_message(Envelope(exchange, f"k{number % 5}"), properties, body, 4096, True)
         made = (exchange, f"k{number % 5}", message.joined(), len(body), int(message.frame_max_bytes))
         self._made.append(made)
         self._numbers[made[:3]] = number
@@ -62,12 +66,18 @@ class Messages:
     def publish(self, number: int, *, persistent: bool) -> Message:
         """Return the message as a publisher's channel would hand it on."""
         exchange, routing_key, content, body_bytes, frame_max_bytes = self._made[number]
-        return Message(Envelope(exchange, routing_key), content, 1, body_bytes, frame_max_bytes, persistent)
+        message = Message(Envelope(exchange, routing_key), content, 1, body_bytes, frame_max_bytes, persistent)
+        message.time_ms, message.expiration_ms = self._time_of(number)
+        return message
+
+    def _time_of(self, number: int) -> tuple[int, int]:
+        return (number if number % 2 else 0), (_EXPIRATION_MS if number % 4 == 3 else -1)
 
     def number_of(self, message: Message) -> int:
         """Return which one it is, to the last byte; -1: nobody ever published that."""
         envelope = message.envelope
-        return self._numbers.get((envelope.exchange, envelope.routing_key, message.joined()), -1)
+        number = self._numbers.get((envelope.exchange, envelope.routing_key, message.joined()), -1)
+        return number if (message.time_ms, message.expiration_ms) == self._time_of(number) else -1
 
     def number_of_content(self, exchange: str, routing_key: str, content: bytes) -> int:
         """Return which one has these bytes; -1: none."""

@@ -357,7 +357,7 @@ class Broker:
             case VhostPut():
                 self._add_vhost(change)
             case VhostDelete():
-                self._delete_vhost(change.name)
+                self._delete_vhost(change.name, by)
             case UserPut() | UserDelete():
                 self.access.apply(change)
             case PermissionPut() | PermissionDelete() | TopicPermissionPut() | TopicPermissionDelete():
@@ -409,13 +409,14 @@ class Broker:
         vhost.watcher = self.events
         self.vhosts[record.name] = vhost
 
-    def _delete_vhost(self, name: str) -> None:
+    def _delete_vhost(self, name: str, by: str) -> None:
         vhost = self.vhosts.pop(name, None)
         if vhost is None:
             return
         for connection in list(self.connections.values()):
             if connection.fast_vhost is vhost:
                 connection.force_close(f"vhost '{name}' was deleted")
+        self.events.vhost_emptied(vhost, by)
         for queue in list(vhost.queues.values()):
             queue.close()
         self.access.forget_vhost(name)

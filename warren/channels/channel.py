@@ -43,6 +43,7 @@ from warren.channels.tracing import ChannelTracer
 from warren.exchanges.content import Content
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
+from warren.queues.arguments import consumer_arguments
 from warren.queues.dead_letter import mark_republished
 from warren.queues.delay import due_time_ms, without_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
@@ -167,6 +168,8 @@ class Channel(FastChannel):
                 copies, blind_copies = _carbon_copies(properties.headers)
                 keys = keys + copies + blind_copies
                 if blind_copies:
+                    envelope = Envelope(envelope.exchange, envelope.routing_key)
+                    envelope.blind_copies = blind_copies
                     properties.headers = without_key(properties.headers, b"BCC")
                     rewritten = True
             if properties.reply_to == REPLY_TO_NAME:
@@ -397,14 +400,14 @@ class Channel(FastChannel):
         tag = method.consumer_tag or "amq.ctag-" + self.connection.broker.unique_name()
         self._check_new_consumer(tag)
         queue = self.vhost.queue(name, self.connection)
-        priority = _consumer_priority(queue, method.arguments)
+        wanted = consumer_arguments(queue.name, self.vhost.name, method.arguments)
         consumer = Consumer(
             self.ledger,
             queue,
             tag,
             method.no_ack,
             method.exclusive,
-            priority,
+            wanted.priority,
             self.prefetch,
             method.arguments,
         )
@@ -524,12 +527,16 @@ class Channel(FastChannel):
 
     def _tx_commit(self) -> None:
         transaction = self._take_transaction()
+        partial = False
         for message, queues, mandatory in transaction.publishes:
             # A queue deleted since the publish takes nothing any more.
             self._enqueue(message, [queue for queue in queues if not queue.deleted], mandatory)
+            partial = partial or message.refused
         self._settle(transaction.acked)
         for delivery, requeue, failed in transaction.rejected:
             self._put_back([delivery], requeue, failed)
+        if partial:
+            raise ChannelException(PRECONDITION_FAILED, "partial tx completion")
         self.reply(m.TxCommitOk(), 0, self.shared.log.close_soon(self.sync_confirms))
 
     def _tx_rollback(self) -> None:
@@ -556,20 +563,6 @@ class Channel(FastChannel):
 def _signed(tag: int) -> int:
     """Bring an unsigned 64-bit delivery tag into the range of i64; what overflows is unknown anyway."""
     return tag if tag < 1 << 63 else -1
-
-
-def _consumer_priority(queue: Queue, arguments: bytes) -> int:
-    if len(arguments) == 4:
-        return 0
-    value = decode_table(arguments).get("x-priority", 0)
-    if isinstance(value, bool) or not isinstance(value, int):
-        tag = TYPE_NAMES[find_tag(arguments, "x-priority")]
-        raise ChannelException(
-            PRECONDITION_FAILED,
-            f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{queue.vhost_name}': "
-            f"{{unacceptable_type,{tag}}}",
-        )
-    return value
 
 
 def _expiration_error(text: str) -> str:

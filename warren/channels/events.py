@@ -8,8 +8,8 @@ timestamp is that of the header ``timestamp_in_ms``.
     user.authentication.success .failure   user.created .deleted               user.tags.set
     user.password.changed .cleared         permission.created .deleted         topic.permission.created .deleted
     vhost.created .deleted                 vhost.limits.set .cleared           user.limits.set .cleared
-    policy.set .cleared                    operator.policy.cleared             parameter.set .cleared
-    alarm.set .cleared
+    policy.set .cleared                    operator.policy.cleared             queue.policy.updated .cleared
+    parameter.set .cleared                 alarm.set .cleared
 
 Texts are longstr, all integers long, lists arrays, objects tables. What RabbitMQ knows as an Erlang term and has no
 field type for, it sends as the text of that term, and so do we: addresses (``{127,0,0,1}``), the arguments of queues,
@@ -18,8 +18,8 @@ exchanges, bindings and consumers, and client-properties (an array of texts like
 
 1. While nothing is bound to the exchange nothing is built: an event costs two look-ups.
 2. Events are published at the end of the turn, in the order in which things happened (`channels.own_messages`).
-3. What was refused is not told. What goes along with something else is told on its own, as the doing of `INTERNAL_USER`
-   if it is not part of what a user asked for.
+3. What was refused is not told, nor that a policy or limit was set to what it is. What goes along with something else
+   is told on its own, as the doing of `INTERNAL_USER` if it is not part of what a user asked for.
 4. Headers that would be too large or nested too deep for their readers are sent without what makes them so.
 
 Source: RabbitMQ, "Event Exchange"; names, types and order as 3.10.8 sends them.
@@ -29,14 +29,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from librt.strings import BytesWriter, write_f64_be, write_i64_be
-from mypy_extensions import i64, u8
-
-from warren.amqp.field_table import EMPTY_TABLE, TYPE_NAMES, Table, TableWalker, with_length
+from warren.amqp.field_table import Table
 from warren.amqp.properties import PERSISTENT, BasicProperties
 from warren.amqp.term_text import term_text
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
+from warren.channels.event_values import (
+    address_term,
+    argument_terms,
+    event_table,
+    port_of,
+    property_terms,
+    without_large,
+)
 from warren.channels.own_messages import cut_short, fits
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
@@ -60,17 +65,18 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
+from warren.queues.policies import PolicyBook
 from warren.queues.queue import Queue
 from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
-from warren.queues.virtual_host import EVENT_EXCHANGE, EVENT_VHOST, standard_exchanges
+from warren.queues.virtual_host import EVENT_EXCHANGE, EVENT_VHOST, VirtualHost, standard_exchanges
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
 BY: Final = "user_who_performed_action"
 PROTOCOL: Final = "{0,9,1}"
-TERMS_MAX_BYTES: Final = 32768  # of the arguments shown in one event
-SCALAR_MAX_BYTES: Final = 1024  # of a text, where an event had to be made smaller
+CLASSIC_TYPE: Final = "rabbit_classic_queue"
+QUORUM_TYPE: Final = "rabbit_quorum_queue"
 
 Event = tuple[str, Table]
 
@@ -97,10 +103,9 @@ class Events(TopologyWatcher):
             return
         broker = self._broker
         now_ms = broker.now_ms()
-        encoded = _event_table(headers, now_ms)
+        encoded = event_table(headers, now_ms)
         if not fits(encoded):
-            small = {name: value for name, value in headers.items() if _is_small(value)}
-            encoded = _event_table(small, now_ms)
+            encoded = event_table(without_large(headers), now_ms)
         properties = BasicProperties()
         properties.headers = encoded
         properties.delivery_mode = PERSISTENT
@@ -132,10 +137,10 @@ class Events(TopologyWatcher):
         headers["ssl"] = connection.is_tls
         headers["auth_mechanism"] = connection.mechanism
         headers["protocol"] = PROTOCOL
-        headers["peer_port"] = _port(connection.peer)
-        headers["peer_host"] = _address_term(connection.peer)
+        headers["peer_port"] = port_of(connection.peer)
+        headers["peer_host"] = address_term(connection.peer)
         headers["connection_name"] = f"{connection.peer} -> {connection.local}"
-        headers["host"] = _address_term(connection.local)
+        headers["host"] = address_term(connection.local)
         headers["name"] = user
         headers["connection_type"] = "network"
         self.emit("user.authentication.success" if accepted else "user.authentication.failure", headers)
@@ -148,7 +153,7 @@ class Events(TopologyWatcher):
             BY: connection.user_name,
             "node": self.node,
             "connected_at": connection.connected_at_ms,
-            "client_properties": _client_terms(connection.client_properties),
+            "client_properties": property_terms(connection.client_properties),
             "channel_max": connection.channel_max,
             "frame_max": connection.frame_max_bytes,
             "timeout": connection.heartbeat_s,
@@ -164,10 +169,10 @@ class Events(TopologyWatcher):
             "peer_cert_issuer": "",
             "peer_cert_subject": "",
             "ssl": connection.is_tls,
-            "peer_host": _address_term(connection.peer),
-            "host": _address_term(connection.local),
-            "peer_port": _port(connection.peer),
-            "port": _port(connection.local),
+            "peer_host": address_term(connection.peer),
+            "host": address_term(connection.local),
+            "peer_port": port_of(connection.peer),
+            "port": port_of(connection.local),
             "name": f"{connection.peer} -> {connection.local}",
             "pid": self.pid(connection, 0),
             "type": "network",
@@ -181,7 +186,7 @@ class Events(TopologyWatcher):
         if not self.is_watched():
             return
         headers: Table = {
-            "client_properties": _client_terms(connection.client_properties),
+            "client_properties": property_terms(connection.client_properties),
             "node": self.node,
             "pid": self.pid(connection, 0),
             "name": f"{connection.peer} -> {connection.local}",
@@ -248,8 +253,10 @@ class Events(TopologyWatcher):
     # --- topology ---------------------------------------------------------------------------------------------------
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
-        if self.is_watched():
-            self.emit("exchange.created", _exchange(vhost, exchange, by))
+        if not self.is_watched():
+            return
+        policy = self._broker.vhosts[vhost].policies.maybe_policy("exchange", exchange.name)
+        self.emit("exchange.created", _exchange(vhost, exchange, "" if policy is None else policy.name, by))
 
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         self.emit("exchange.deleted", {BY: by, "name": exchange.name, "vhost": vhost})
@@ -257,17 +264,22 @@ class Events(TopologyWatcher):
     def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
         if not self.is_watched():
             return
-        owner = queue.owner
-        headers: Table = {
-            BY: by,
-            "exclusive": owner is not None,
-            "owner_pid": self.pid(owner, 0) if isinstance(owner, Connection) else "",
+        headers: Table = {BY: by}
+        if _is_quorum(queue):
+            headers["type"] = QUORUM_TYPE
+            headers["exclusive"] = False
+        else:
+            owner = queue.owner
+            headers["exclusive"] = owner is not None
+            headers["owner_pid"] = self.pid(owner, 0) if isinstance(owner, Connection) else ""
+        more: Table = {
             "arguments": argument_terms(queue.arguments),
             "auto_delete": queue.auto_delete,
             "durable": queue.durable,
             "name": queue.name,
             "vhost": vhost,
         }
+        headers.update(more)
         self.emit("queue.created", headers)
 
     def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
@@ -280,6 +292,14 @@ class Events(TopologyWatcher):
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
         if self.is_watched():
             self.emit("binding.deleted", _binding(vhost, binding, by))
+
+    def vhost_emptied(self, vhost: VirtualHost, by: str) -> None:
+        """Tell that what is left in `vhost` goes with it."""
+        if self.is_watched():
+            for queue in vhost.queues.values():
+                self.queue_deleted(vhost.name, queue, by)
+            for exchange in vhost.exchanges.values():
+                self.exchange_deleted(vhost.name, exchange, by)
 
     # --- alarms and administration ------------------------------------------------------------------------------------
 
@@ -295,7 +315,7 @@ class Events(TopologyWatcher):
             case VhostPut():
                 return self._vhost_put(change, by)
             case VhostDelete():
-                return self._vhost_delete(change.name, by)
+                return [("vhost.deleted", {BY: by, "name": change.name})] if change.name in self._broker.vhosts else []
             case UserPut():
                 return self._user_put(change, by)
             case UserDelete():
@@ -309,26 +329,19 @@ class Events(TopologyWatcher):
             case TopicPermissionDelete():
                 return [("topic.permission.deleted", _lost_topic_permission(change, by))]
             case VhostLimitsPut() | VhostLimitsDelete():
-                return _vhost_limits(change, by)
-            case UserLimitsPut():
-                headers = parse_definition(change.definition)
-                headers["username"] = change.user
-                headers[BY] = by
-                headers["name"] = "limits"
-                return [("user.limits.set", headers)]
-            case UserLimitsDelete():
-                return [("user.limits.cleared", {"username": change.user, BY: by, "name": "limits"})]
-            case PolicyPut():
-                return _policy_put(change, by)
-            case PolicyDelete():
-                return _policy_delete(change, by)
+                return self._vhost_limits(change, by)
+            case UserLimitsPut() | UserLimitsDelete():
+                return self._user_limits(change, by)
+            case PolicyPut() | PolicyDelete():
+                return self._policy(change, by)
         return []
 
     def _vhost_put(self, change: VhostPut, by: str) -> list[Event]:
         if change.name in self._broker.vhosts:
             return []
         events: list[Event] = [
-            ("exchange.created", _exchange(change.name, exchange, by)) for exchange in standard_exchanges(change.name)
+            ("exchange.created", _exchange(change.name, exchange, "", by))
+            for exchange in standard_exchanges(change.name)
         ]
         tags = ",".join(change.tags)
         headers: Table = {
@@ -344,18 +357,6 @@ class Events(TopologyWatcher):
         events.append(("vhost.created", headers))
         return events
 
-    def _vhost_delete(self, name: str, by: str) -> list[Event]:
-        vhost = self._broker.vhosts.get(name)
-        if vhost is None:
-            return []
-        events: list[Event] = []
-        for queue in vhost.queues.values():
-            events.append(("queue.deleted", {BY: by, "name": queue.name, "vhost": name}))
-        for exchange in vhost.exchanges.values():
-            events.append(("exchange.deleted", {BY: by, "name": exchange.name, "vhost": name}))
-        events.append(("vhost.deleted", {BY: by, "name": name}))
-        return events
-
     def _user_put(self, change: UserPut, by: str) -> list[Event]:
         events: list[Event] = []
         old = self._broker.access.get(change.name)
@@ -368,6 +369,108 @@ class Events(TopologyWatcher):
             events.append(("user.tags.set", {BY: by, "tags": list(change.tags), "name": change.name}))
         return events
 
+    def _vhost_limits(self, change: VhostLimitsPut | VhostLimitsDelete, by: str) -> list[Event]:
+        vhost = self._broker.vhosts.get(change.vhost)
+        limits = _definition(change.definition) if isinstance(change, VhostLimitsPut) else {}
+        if vhost is None or vhost.limits == limits:
+            return []
+        headers: Table = dict(limits)
+        headers[BY] = by
+        headers["name"] = "limits"
+        if isinstance(change, VhostLimitsDelete):
+            return [
+                parameter_cleared(change.vhost, "vhost-limits", "limits", by),
+                ("vhost.limits.cleared", headers),
+            ]
+        return [parameter_set(change.vhost, "vhost-limits", "limits", limits, by), ("vhost.limits.set", headers)]
+
+    def _user_limits(self, change: UserLimitsPut | UserLimitsDelete, by: str) -> list[Event]:
+        access = self._broker.access
+        limits = _definition(change.definition) if isinstance(change, UserLimitsPut) else {}
+        if access.get(change.user) is None or access.usage(change.user).limits == limits:
+            return []
+        headers: Table = dict(limits)
+        headers["username"] = change.user
+        headers[BY] = by
+        headers["name"] = "limits"
+        return [("user.limits.set" if isinstance(change, UserLimitsPut) else "user.limits.cleared", headers)]
+
+    def _policy(self, change: PolicyPut | PolicyDelete, by: str) -> list[Event]:
+        vhost = self._broker.vhosts.get(change.vhost)
+        if vhost is None:
+            return []
+        book = vhost.policies
+        old = (book.operator_policies if change.operator else book.policies).get(change.name)
+        if (None if old is None else old.put) == (change if isinstance(change, PolicyPut) else None):
+            return []
+        headers: Table = {}
+        if isinstance(change, PolicyPut):
+            headers["apply-to"] = change.apply_to
+            headers["priority"] = change.priority
+            headers["definition"] = _definition(change.definition)
+            headers["pattern"] = change.pattern
+        events: list[Event] = []
+        if change.operator:
+            if isinstance(change, PolicyPut):
+                events.append(parameter_set(change.vhost, "operator_policy", change.name, headers, by))
+            else:
+                events.append(parameter_cleared(change.vhost, "operator_policy", change.name, by))
+        for queue in _touched(vhost, change):
+            touched: Table = dict(headers)
+            touched[BY] = by
+            touched["type"] = QUORUM_TYPE if _is_quorum(queue) else CLASSIC_TYPE
+            touched["vhost"] = change.vhost
+            touched["name"] = queue.name
+            events.append(
+                ("queue.policy.updated" if isinstance(change, PolicyPut) else "queue.policy.cleared", touched)
+            )
+        headers = dict(headers)
+        headers[BY] = by
+        headers["vhost"] = change.vhost
+        headers["name"] = change.name
+        if isinstance(change, PolicyPut):
+            events.append(("policy.set", headers))
+        else:
+            events.append(("operator.policy.cleared" if change.operator else "policy.cleared", headers))
+        return events
+
+
+def _touched(vhost: VirtualHost, change: PolicyPut | PolicyDelete) -> list[Queue]:
+    """Return the queues that have another policy once `change` is made."""
+    book = PolicyBook()
+    try:
+        for policy in (vhost.policies.operator_policies if change.operator else vhost.policies.policies).values():
+            book.put(policy.put)
+        if isinstance(change, PolicyPut):
+            book.put(change)
+        else:
+            book.delete(change.name, operator=change.operator)
+    except ValueError:
+        return []  # it will be refused
+    queues: list[Queue] = []
+    for queue in vhost.queues.values():
+        kind = "quorum" if _is_quorum(queue) else "classic"
+        if change.operator:
+            before = vhost.policies.maybe_operator_policy(queue.name, kind)
+            after = book.maybe_operator_policy(queue.name, kind)
+        else:
+            before = vhost.policies.maybe_policy("queue", queue.name, kind)
+            after = book.maybe_policy("queue", queue.name, kind)
+        if (None if before is None else before.put) != (None if after is None else after.put):
+            queues.append(queue)
+    return queues
+
+
+def _is_quorum(queue: Queue) -> bool:
+    return queue.parsed is not None and queue.parsed.is_quorum
+
+
+def _definition(text: str) -> Table:
+    try:
+        return parse_definition(text)
+    except ValueError:
+        return {}  # it will be refused
+
 
 def _is_upgrade(old: UserPut, new: UserPut, by: str) -> bool:
     """Tell whether a login has replaced the hash of the same password by a better one."""
@@ -377,10 +480,10 @@ def _is_upgrade(old: UserPut, new: UserPut, by: str) -> bool:
 # --- headers ----------------------------------------------------------------------------------------------------------
 
 
-def _exchange(vhost: str, exchange: Exchange, by: str) -> Table:
+def _exchange(vhost: str, exchange: Exchange, policy: str, by: str) -> Table:
     return {
         BY: by,
-        "policy": "",
+        "policy": policy,
         "arguments": argument_terms(exchange.arguments),
         "internal": exchange.internal,
         "auto_delete": exchange.auto_delete,
@@ -448,158 +551,3 @@ def parameter_cleared(vhost: str, component: str, name: str, by: str) -> Event:
     if vhost:
         headers["vhost"] = vhost
     return "parameter.cleared", headers
-
-
-def _vhost_limits(change: VhostLimitsPut | VhostLimitsDelete, by: str) -> list[Event]:
-    if isinstance(change, VhostLimitsDelete):
-        return [
-            parameter_cleared(change.vhost, "vhost-limits", "limits", by),
-            ("vhost.limits.cleared", {BY: by, "name": "limits"}),
-        ]
-    value = parse_definition(change.definition)
-    headers: Table = dict(value)
-    headers[BY] = by
-    headers["name"] = "limits"
-    return [parameter_set(change.vhost, "vhost-limits", "limits", value, by), ("vhost.limits.set", headers)]
-
-
-def _policy_put(change: PolicyPut, by: str) -> list[Event]:
-    definition = parse_definition(change.definition)
-    policy: Table = {
-        "apply-to": change.apply_to,
-        "priority": change.priority,
-        "definition": definition,
-        "pattern": change.pattern,
-    }
-    headers: Table = dict(policy)
-    headers[BY] = by
-    headers["vhost"] = change.vhost
-    headers["name"] = change.name
-    events: list[Event] = []
-    if change.operator:
-        events.append(parameter_set(change.vhost, "operator_policy", change.name, policy, by))
-    events.append(("policy.set", headers))
-    return events
-
-
-def _policy_delete(change: PolicyDelete, by: str) -> list[Event]:
-    headers: Table = {BY: by, "vhost": change.vhost, "name": change.name}
-    if not change.operator:
-        return [("policy.cleared", headers)]
-    return [
-        parameter_cleared(change.vhost, "operator_policy", change.name, by),
-        ("operator.policy.cleared", headers),
-    ]
-
-
-# --- terms ------------------------------------------------------------------------------------------------------------
-
-
-def argument_terms(arguments: bytes) -> list[object]:
-    """Return the text of each entry of an encoded table, as many as `TERMS_MAX_BYTES` hold."""
-    terms: list[object] = []
-    if arguments == EMPTY_TABLE:
-        return terms
-    walker = TableWalker(arguments, 4, len(arguments))
-    size = 0
-    while walker.pos < walker.end:
-        key = walker.key()
-        type_name = TYPE_NAMES[chr(arguments[walker.pos])]
-        text = f"{{{term_text(key)},{type_name},{term_text(walker.value(1))}}}"
-        size += len(text.encode())
-        if size > TERMS_MAX_BYTES:
-            break
-        terms.append(text)
-    return terms
-
-
-def _client_terms(properties: Table) -> list[object]:
-    # Decoded ones: the handshake has taken no more than 8 KiB.
-    return [term_text({name: value})[1:-1] for name, value in properties.items()]
-
-
-def _port(endpoint: str) -> int:
-    port = endpoint.rpartition(":")[2]
-    return int(port) if port.isdigit() else 0
-
-
-def _address_term(endpoint: str) -> str:
-    """Return the address of ``host:port`` as Erlang writes it: ``{127,0,0,1}``, or eight numbers."""
-    host = endpoint.rpartition(":")[0].strip("[]").partition("%")[0]
-    if ":" in host:
-        return "{" + ",".join([str(group) for group in _groups(host)]) + "}"
-    if host.replace(".", "").isdigit():
-        return "{" + host.replace(".", ",") + "}"
-    return host or "unknown"
-
-
-def _groups(host: str) -> list[int]:
-    """Return the eight numbers of an IPv6 address."""
-    head, _, tail = host.partition("::")
-    before = _numbers(head)
-    behind = _numbers(tail)
-    return before + [0] * (8 - len(before) - len(behind)) + behind
-
-
-def _numbers(text: str) -> list[int]:
-    groups: list[int] = []
-    for group in text.split(":") if text else []:
-        if "." in group:  # the last four bytes, written as an IPv4 address
-            parts = [int(part) for part in group.split(".")]
-            groups += [parts[0] << 8 | parts[1], parts[2] << 8 | parts[3]]
-        else:
-            groups.append(int(group, 16))
-    return groups
-
-
-# --- encoding ---------------------------------------------------------------------------------------------------------
-
-
-def _is_small(value: object) -> bool:
-    if isinstance(value, str):
-        return len(value) <= SCALAR_MAX_BYTES
-    return isinstance(value, int | float)
-
-
-def _event_table(headers: Table, now_ms: int) -> bytes:
-    out = BytesWriter()
-    _write_entries(out, headers)
-    _write_entries(out, {"timestamp_in_ms": now_ms})
-    return with_length(out.getvalue())
-
-
-def _write_entries(out: BytesWriter, table: Table) -> None:
-    for key, value in table.items():
-        raw = cut_short(key).encode("utf-8", "surrogateescape")
-        out.append(u8(len(raw)))
-        out.write(raw)
-        _write_value(out, value)
-
-
-def _write_value(out: BytesWriter, value: object) -> None:
-    """Write a value with its tag. Unlike `encode_table` it makes every integer a long."""
-    if isinstance(value, bool):
-        out.append(116)
-        out.append(1 if value else 0)
-    elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        out.append(108)
-        write_i64_be(out, i64(value))
-    elif isinstance(value, float):
-        out.append(100)
-        write_f64_be(out, value)
-    elif isinstance(value, dict):
-        entries = BytesWriter()
-        _write_entries(entries, value)
-        out.append(70)
-        out.write(with_length(entries.getvalue()))
-    elif isinstance(value, list):
-        items = BytesWriter()
-        for item in value:
-            _write_value(items, item)
-        out.append(65)
-        out.write(with_length(items.getvalue()))
-    elif value is None:
-        out.append(86)
-    else:
-        out.append(83)
-        out.write(with_length(str(value).encode("utf-8", "surrogatepass")))

@@ -80,12 +80,12 @@ def _not_default(name: str) -> None:
         raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
-def _alternate(arguments: bytes, exchange: str, vhost: str) -> str:
+def _maybe_alternate(arguments: bytes, exchange: str, vhost: str) -> str | None:
     if len(arguments) == 4:
-        return ""
+        return None
     table = decode_table(arguments)
     if "alternate-exchange" not in table:
-        return ""
+        return None
     value = table["alternate-exchange"]
     if not isinstance(value, str):
         tag = TYPE_NAMES[find_tag(arguments, "alternate-exchange")]
@@ -130,8 +130,8 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
         if name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
         _check_name("exchange", name)
-        alternate = _alternate(method.arguments, name, vhost.name)
-        if alternate:
+        alternate = _maybe_alternate(method.arguments, name, vhost.name)
+        if alternate is not None:
             channel.authorize(READ, "exchange", name)
             channel.authorize(WRITE, "exchange", alternate)
         limit = channel.connection.broker.limits.exchanges_per_vhost_max
@@ -237,6 +237,7 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         _any_access(channel, "queue", name)
         ticket = 0
         queue = vhost.queue(name, connection)
+        queue.used()
     else:
         if name == "":
             name = "amq.gen-" + connection.broker.unique_name()

@@ -25,9 +25,10 @@ class Envelope:
     """Exchange and routing key of a message, as they stand at the end of every basic.deliver of it.
 
     ``tail`` is both as short strings plus the frame-end octet, ``names`` the bare names one behind the other.
+    ``blind_copies`` are the keys of a BCC header, which a dead letter goes by too; they are not stored.
     """
 
-    __slots__ = ("exchange", "names", "routing_key", "routing_key_bytes", "tail")
+    __slots__ = ("blind_copies", "exchange", "names", "routing_key", "routing_key_bytes", "tail")
 
     def __init__(self, exchange: str, routing_key: str) -> None:
         self.exchange = exchange
@@ -36,6 +37,7 @@ class Envelope:
         raw_key = routing_key.encode()
         self.names = raw_exchange + raw_key
         self.routing_key_bytes: i64 = len(raw_key)
+        self.blind_copies: list[str] | None = None
         self.tail = bytes([len(raw_exchange)]) + raw_exchange + bytes([len(raw_key)]) + raw_key + b"\xce"
 
 

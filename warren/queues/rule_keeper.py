@@ -33,7 +33,7 @@ from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import EXPIRING, QueueIndex
 from warren.queues.agenda import NEVER, Appointment
-from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, HeaderValue, with_headers
+from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, with_headers
 from warren.queues.deadlines import Deadlines
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.fetch import Fetch, TimeScan
@@ -424,7 +424,7 @@ class RuleKeeper(Appointment):
             elif rules.limit_action == LIMIT_DEAD_LETTERS:
                 self._dead_letter(old, DELIVERY_LIMIT)
             return False
-        counts: dict[str, HeaderValue] = {RETURN_COUNT: int(returns)}
+        counts: dict[str, object] = {RETURN_COUNT: int(returns)}
         if failures:
             counts[DELIVERY_COUNT] = int(failures)
         message = with_headers(old, counts)

@@ -60,6 +60,7 @@ PREDECLARED = (
     ("amq.rabbitmq.trace", "topic", True),
 )
 EVENT_EXCHANGE = "amq.rabbitmq.event"
+BROKERS_OWN = "amq.rabbitmq."
 EVENT_VHOST = "/"
 
 
@@ -246,8 +247,8 @@ class VirtualHost(QueueHost):
         queue.parsed = parsed
         rules = self._rules_of(queue)
         queue.single_active = rules.single_active
-        if rules.max_priority >= 0:
-            queue.make_lanes(max(int(rules.max_priority), 1))
+        if rules.max_priority > 0:
+            queue.make_lanes(int(rules.max_priority))
         queue.apply_rules(rules)
         self.queues[name] = queue
         self.topology_version += 1
@@ -409,6 +410,8 @@ class VirtualHost(QueueHost):
     def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
         if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.table:
             return  # the default exchange has no alternate, and an argument wins
+        if exchange.name.startswith(BROKERS_OWN):
+            return  # a policy for all exchanges is not meant for traces and events that nobody asked for
         exchange.alternate = self.policies.maybe_alternate_exchange(exchange.name) or ""
 
     # --- dead letters and time ------------------------------------------------------------------------------------
@@ -419,6 +422,10 @@ class VirtualHost(QueueHost):
         letter = dead_letter(
             message, queue.name, reason, int(self.log.now_ms) // 1000, exchange, queue.rules.dead_letter_routing_key
         )
+        blind_copies = message.envelope.blind_copies
+        if blind_copies is not None and queue.rules.dead_letter_routing_key is None:
+            letter.keys += blind_copies
+            letter.message.envelope.blind_copies = blind_copies
         if self._letter_depth < LETTER_DEPTH_MAX:
             self._letter_depth += 1
             taken = self._send(letter)

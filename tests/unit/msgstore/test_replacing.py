@@ -161,11 +161,9 @@ def test_whatever_happens_every_restart_finds_the_same(steps: list[tuple[str, in
     indexes = [log.index(1), log.index(2, 5), log.index(3)]
     live: list[dict[int, Message]] = [{}, {}, {}]
     checkpoint: bytes | None = None
-    published = 0
-    for step, which, choice in steps:
+    for published, (step, which, choice) in enumerate(steps, 1):
         index, messages = indexes[which], live[which]
         number = sorted(messages)[choice % len(messages)] if messages else None
-        published += 1
         new = timed_message(b"%d" % published + bytes(100), published if published % 3 else 0, published % 2 - 1)
         if step == "add":
             number = max([int(index.next_number), *(taken + 1 for taken in messages)])

@@ -3,7 +3,8 @@
 1. Frames count as in `LogCheck`; of rotten ones the records that are whole.
 2. Every message comes at least once. It comes back although it was acknowledged when the acknowledgement was in a
    segment that is gone by now, unless an index page in the log says that it was gone already.
-3. A queue whose name is in no record any more has an empty one and lane 0: the metadata knows it by its id.
+3. A queue whose name is in no record any more has an empty one and lane 0. The metadata knows lane 0 by its id; what
+   was in other lanes is kept and not served.
 4. The last message of a sequence number is the one: a broker may put a message in the place of another, and what
    compaction copies stands behind what it was copied from.
 """
