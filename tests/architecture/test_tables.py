@@ -15,7 +15,7 @@ from warren.amqp.methods import METHODS, PROTOCOL_HEADER
 from warren.channels import connection
 from warren.channels.topology import TOPOLOGY_METHODS
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
-from warren.queues.arguments import KNOWN
+from warren.queues.arguments import ARGUMENTS
 from warren.queues.virtual_host import PREDECLARED
 
 STATES = ("AWAIT_HEADER", "AWAIT_START_OK", "CHECKING_LOGIN", "AWAIT_TUNE_OK", "AWAIT_OPEN", "RUNNING")
@@ -125,5 +125,5 @@ def test_every_registered_exchange_type_makes_an_exchange_of_that_type(name: str
 
 def test_predeclared_exchanges_and_known_arguments_are_listed_once() -> None:
     assert len({name for name, _, _ in PREDECLARED}) == len(PREDECLARED)
-    assert len(set(KNOWN)) == len(KNOWN)
+    assert len({row.key for row in ARGUMENTS}) == len(ARGUMENTS)
     assert all(kind in EXCHANGE_TYPES for _, kind, _ in PREDECLARED)

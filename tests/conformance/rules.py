@@ -35,6 +35,8 @@ AREAS = (
     "limits",
     "access",
     "policies",
+    "tracing",
+    "events",
 )
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

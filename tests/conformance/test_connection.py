@@ -84,7 +84,7 @@ def test_start_announces_capabilities(harness: Harness) -> None:
     capabilities = harness.raw_client().start().server_properties["capabilities"]
     names = (
         "publisher_confirms exchange_exchange_bindings basic.nack consumer_cancel_notify connection.blocked "
-        "consumer_priorities authentication_failure_close per_consumer_qos direct_reply_to"
+        "consumer_priorities authentication_failure_close per_consumer_qos direct_reply_to amq.control"
     )
     assert capabilities == dict.fromkeys(names.split(), True)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from engine_harness import Client, Harness, Refusal, queue_declare
 
@@ -55,7 +53,7 @@ def is_refused(client: Client, harness: Harness, arguments: Table, text: str, **
     assert "q" not in harness.vhost.queues
 
 
-def cases(*rows: tuple[Table, str, str]) -> Any:
+def cases(*rows: tuple[Table, str, str]) -> pytest.MarkDecorator:
     """Parametrize over (arguments, name of the argument that is refused, reason)."""
     return pytest.mark.parametrize(
         ("arguments", "text"), [(table, f"invalid arg '{name}' {IN_Q}: {reason}") for table, name, reason in rows]

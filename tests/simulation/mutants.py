@@ -53,6 +53,7 @@ STORE: Final = "msgstore/store.py"
 LOG: Final = "msgstore/message_log.py"
 RECOVERY: Final = "msgstore/recovery.py"
 REPLAY: Final = "msgstore/replay.py"
+COMPACTION: Final = "msgstore/compaction.py"
 INDEX: Final = "msgstore/queue_index.py"
 
 
@@ -206,8 +207,8 @@ MUTANTS: Final = (
         "what was given back and then acknowledged comes back",
         (
             "queues/queue.py",
-            "heappush(self._returned, (int(delivery.sequence_number), delivery.message))\n",
-            "heappush(self._returned, (int(self._backlog.skip_number()), delivery.message))\n",
+            "heappush(self._returned, (int(delivery.sequence_number), message))\n",
+            "heappush(self._returned, (int(self._backlog.skip_number()), message))\n",
         ),
     ),
     mutant(
@@ -229,6 +230,20 @@ MUTANTS: Final = (
         "segment-named-before-its-header",
         "a segment without a header: the log ends before it",
         (STORE, lines("self._sync(file.handle, file.path)", indent=12), ""),
+    ),
+    mutant(
+        "copy-without-its-time",
+        "what compaction has moved never expires",
+        (COMPACTION, "i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES)", "i64(data[pos + 9]) & DROPPABLE"),
+    ),
+    mutant(
+        "replay-forgets-what-expires",
+        "what expires stays after a crash, until somebody takes it",
+        (
+            REPLAY,
+            "index.add(number, lsn, flags & EXPIRES, length, body_bytes)",
+            "index.add(number, lsn, 0, length, body_bytes)",
+        ),
     ),
 )
 

@@ -16,6 +16,8 @@ import base64
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import i64
+
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.channel import Channel
@@ -27,6 +29,7 @@ from warren.msgstore.jobs import CommitJob, ReadJob
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.agenda import Agenda
+from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.limits import VHOST_LIMITS, parse_limits
 from warren.queues.metadata import (
     BindingPut,
@@ -51,6 +54,7 @@ from warren.queues.metadata import (
     check_storable,
 )
 from warren.queues.queue import Queue
+from warren.queues.seen_keys import SeenKeys
 from warren.queues.topology_watcher import INTERNAL_USER
 from warren.queues.virtual_host import VirtualHost
 
@@ -122,6 +126,7 @@ class Broker:
         self._behind: bool = False  # the disk is slower than the publishers
         self._gated: set[Connection] = set()
         self._runnable: list[Queue] = []
+        self._restoring: list[SeenKeys] = []
         self._entropy = entropy
         self._seed = seed
         self._next_key: int = 1
@@ -167,7 +172,10 @@ class Broker:
                 channel.confirm()
             unconfirmed.clear()
         log = self.log
+        done: i64 = log.done_batch
         log.close_if_due()
+        if log.done_batch != done:
+            self._open_gates()  # nothing was left to write
         if log.is_congested() != self._behind:
             self._behind = not self._behind
             self._check_publishers()
@@ -208,11 +216,25 @@ class Broker:
     def restore_lane(self, index: QueueIndex, clean: bool) -> bool:
         """Give messages that recovery found to the queue or exchange that has the name; False when there is none."""
         vhost = self.vhosts.get(index.vhost)
+        if index.lane == EXCHANGE_SEEN_KEYS or index.lane == EXCHANGE_PRODUCERS:
+            of_exchange = None if vhost is None else vhost.seen_keys.get(index.name)
+            if of_exchange is None or not of_exchange.lacks(index.lane):
+                return False
+            of_exchange.restore(index)
+            self._restoring.append(of_exchange)
+            return True
         queue = None if vhost is None else vhost.queues.get(index.name)
         if queue is None or not queue.durable or not queue.has_lane(index.lane):
             return False
         queue.restore(index, clean)
+        if queue.keeper is not None and queue.keeper.seen is not None:
+            self._restoring.append(queue.keeper.seen)
         return True
+
+    def is_restoring(self) -> bool:
+        """Tell whether something has still to be read from disk that decides on publishes: none may come before."""
+        self._restoring = [seen for seen in self._restoring if seen.is_restoring()]
+        return len(self._restoring) > 0
 
     def keep_time(self, now_ms: int) -> None:
         """Do what is due at `now_ms`, wall time in ms since the epoch. Call when ``agenda.next_ms`` has come."""
@@ -221,6 +243,11 @@ class Broker:
         for vhost in list(self.vhosts.values()):
             while vhost.expired_queues:
                 self.delete_queue(vhost, vhost.expired_queues.pop())
+            while vhost.overdue:
+                ledger, timeout_ms = vhost.overdue.pop()
+                channel = ledger.owner
+                assert isinstance(channel, Channel)
+                channel.connection.close_overdue(channel, timeout_ms)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -419,6 +446,8 @@ class Broker:
         self.events.vhost_emptied(vhost, by)
         for queue in list(vhost.queues.values()):
             queue.close()
+        for seen in vhost.seen_keys.values():
+            seen.close()
         self.access.forget_vhost(name)
 
     def _recheck(self, user: str, vhost: str) -> None:

@@ -38,6 +38,7 @@ from warren.amqp.properties import (
     expiration_ms_of,
 )
 from warren.channels.access import READ, WRITE, Route
+from warren.channels.control import control
 from warren.channels.fast_path import CLOSING, FastChannel
 from warren.channels.tracing import ChannelTracer
 from warren.exchanges.content import Content
@@ -48,7 +49,7 @@ from warren.queues.dead_letter import mark_republished
 from warren.queues.delay import due_time_ms, without_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
-from warren.queues.virtual_host import VirtualHost
+from warren.queues.virtual_host import CONTROL_EXCHANGE, VirtualHost
 
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
@@ -74,6 +75,7 @@ class Channel(FastChannel):
     def __init__(self, connection: Connection, number: int) -> None:
         unacked_max = connection.broker.limits.unacked_per_channel_max
         ledger = DeliveryLedger(number, connection.outbox, connection.frame_max_bytes, unacked_max)
+        ledger.owner = self
         super().__init__(connection, number, ledger)
         self.connection = connection
         vhost = connection.fast_vhost
@@ -130,6 +132,8 @@ class Channel(FastChannel):
         assert principal is not None
         if publish.immediate:
             raise ConnectionException(NOT_IMPLEMENTED, "immediate=true")
+        if publish.exchange == CONTROL_EXCHANGE:
+            return Route(Envelope(CONTROL_EXCHANGE, publish.routing_key), [], False, False, False)
         self.authorize(WRITE, "exchange", publish.exchange)
         exchange = vhost.exchange(publish.exchange)
         if exchange.internal:
@@ -158,6 +162,9 @@ class Channel(FastChannel):
         """
         vhost = self.vhost
         envelope = route.envelope
+        if envelope.exchange == CONTROL_EXCHANGE:
+            self._control(envelope, header)
+            return
         keys = [envelope.routing_key]
         properties: BasicProperties | None = None
         rewritten = False
@@ -195,7 +202,10 @@ class Channel(FastChannel):
             assert principal is not None
             for key in keys:
                 principal.authorize_topic(WRITE, exchange.name, key)
-        if route.cacheable and len(keys) == 1:
+        repeated = bool(vhost.seen_keys) and self._transaction is None and self._is_repeated(message)
+        if repeated:
+            queues = []
+        elif route.cacheable and len(keys) == 1:
             queues = route.queues
         else:
             routed = Content(header)
@@ -210,9 +220,31 @@ class Channel(FastChannel):
         if transaction is not None:
             transaction.publishes.append((message, queues, route.mandatory))
             return
-        self._enqueue(message, queues, route.mandatory)
+        if not repeated:
+            self._enqueue(message, queues, route.mandatory)
         if self.confirming:
             self.count_publish(message)
+
+    def _control(self, envelope: Envelope, header: bytes) -> None:
+        control(self, envelope.routing_key, header)
+        if self.confirming:
+            self.count_publish(Message(envelope, b"", 0, 0, 0, False))
+
+    def _is_repeated(self, message: Message) -> bool:
+        """Tell whether its exchange has accepted `message` before, and so drops it."""
+        seen = self.vhost.seen_keys.get(message.envelope.exchange)
+        keys = None if seen is None else seen.keys_of(message)
+        return seen is not None and keys is not None and seen.drops(keys, message)
+
+    def _remember(self, message: Message, queues: list[Queue]) -> None:
+        """Have its exchange remember `message`, which these queues have got."""
+        seen = self.vhost.seen_keys.get(message.envelope.exchange)
+        keys = None if seen is None else seen.keys_of(message)
+        if seen is not None and keys is not None:
+            stored = False
+            for queue in queues:
+                stored = stored or queue.stores
+            seen.add(keys, message, stored)
 
     def _enqueue(self, message: Message, queues: list[Queue], mandatory: bool) -> None:
         if not queues and mandatory:
@@ -224,6 +256,8 @@ class Channel(FastChannel):
                 if message.expiration_ms >= 0:
                     queue.need_keeper()
                 queue.publish(message)
+        if self.vhost.seen_keys and queues and not message.refused:
+            self._remember(message, queues)
 
     def _check_properties(self, properties: BasicProperties) -> None:
         expiration = properties.expiration
@@ -287,7 +321,7 @@ class Channel(FastChannel):
         else:
             transaction.acked.extend(self.ledger.take(tag, multiple))
 
-    def reject(self, tag: int, multiple: bool, requeue: bool, *, failed: bool) -> None:
+    def reject(self, tag: int, multiple: bool, requeue: bool, *, failed: bool, delay_ms: int = -1) -> None:
         """basic.nack and basic.reject. `failed`: a requeue counts towards the delivery limit.
 
         Raises:
@@ -297,16 +331,25 @@ class Channel(FastChannel):
         if self._transaction is not None:
             self._transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
             return
-        self._put_back(taken, requeue, failed)
+        self._put_back(taken, requeue, failed, delay_ms)
 
-    def _put_back(self, deliveries: list[Delivery], requeue: bool, failed: bool) -> None:
+    def touch(self, tag: int) -> None:
+        """Give a delivery its visibility timeout again.
+
+        Raises:
+            ChannelException: 406, unknown delivery tag.
+        """
+        delivery = self.ledger.outstanding(_signed(tag))
+        delivery.queue.touch(self.ledger, delivery)
+
+    def _put_back(self, deliveries: list[Delivery], requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""
         touched: list[Queue] = []
         for delivery in deliveries:
             queue = delivery.queue
             self.ledger.release(delivery)
             if requeue:
-                queue.requeue(delivery, failed=failed)
+                queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
             else:
                 queue.reject(delivery)
             if not touched or touched[-1] is not queue:
@@ -411,6 +454,8 @@ class Channel(FastChannel):
             self.prefetch,
             method.arguments,
         )
+        consumer.wanted_visibility_ms = wanted.visibility_timeout_ms
+        consumer.wanted_timeout_ms = wanted.consumer_timeout_ms
         consumer.owner = self
         queue.add_consumer(consumer)
         self.ledger.consumers[tag] = consumer
@@ -528,16 +573,24 @@ class Channel(FastChannel):
     def _tx_commit(self) -> None:
         transaction = self._take_transaction()
         partial = False
+        repeats = False
         for message, queues, mandatory in transaction.publishes:
             # A queue deleted since the publish takes nothing any more.
-            self._enqueue(message, [queue for queue in queues if not queue.deleted], mandatory)
+            if not self.vhost.seen_keys or not self._is_repeated(message):
+                self._enqueue(message, [queue for queue in queues if not queue.deleted], mandatory)
             partial = partial or message.refused
+            repeats = repeats or message.awaits_batch
         self._settle(transaction.acked)
         for delivery, requeue, failed in transaction.rejected:
             self._put_back([delivery], requeue, failed)
         if partial:
             raise ChannelException(PRECONDITION_FAILED, "partial tx completion")
-        self.reply(m.TxCommitOk(), 0, self.shared.log.close_soon(self.sync_confirms))
+        log = self.shared.log
+        batch = log.close_soon(self.sync_confirms)
+        if repeats and not batch:
+            log.force()  # what is repeated may be on its way to the disk
+            batch = int(log.batch)
+        self.reply(m.TxCommitOk(), 0, batch)
 
     def _tx_rollback(self) -> None:
         transaction = self._take_transaction()

@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
@@ -557,14 +558,24 @@ class Connection(FastConnection):
             return
         for channel in list(self.channels.values()):
             assert isinstance(channel, Channel)
-            if channel.state == CLOSING or now_s - channel.ledger.waiting_since(now_s) <= timeout_s:
-                continue
-            text = (
-                f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
-                f"{int(timeout_s * 1000)} ms. This timeout value can be configured, "
-                "see consumers doc guide to learn more"
-            )
-            self._close_channel(channel, ChannelException(PRECONDITION_FAILED, text), 0)
+            # Consumers with a limit of their own are seen to by their queues; a longer one holds for the channel.
+            longest_s = timeout_s
+            for consumer in channel.ledger.consumers.values():
+                if consumer.timeout_ms >= 0:
+                    longest_s = max(longest_s, consumer.timeout_ms / 1000) if consumer.timeout_ms else math.inf
+            if now_s - channel.ledger.waiting_since(now_s) > longest_s:
+                self.close_overdue(channel, int(timeout_s * 1000))
+
+    def close_overdue(self, channel: Channel, timeout_ms: int) -> None:
+        """Close a channel with a delivery that was not answered within `timeout_ms`."""
+        if channel.state == CLOSING:
+            return
+        text = (
+            f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
+            f"{timeout_ms} ms. This timeout value can be configured, "
+            "see consumers doc guide to learn more"
+        )
+        self._close_channel(channel, ChannelException(PRECONDITION_FAILED, text), 0)
 
     # --- errors and the end -----------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Events(TopologyWatcher):
         if vhost is None:
             return False
         exchange = vhost.exchanges.get(EVENT_EXCHANGE)
-        return exchange is not None and (len(exchange.bindings) > 0 or exchange.alternate != "")
+        return exchange is not None and len(exchange.bindings) > 0
 
     def emit(self, key: str, headers: Table) -> None:
         """Publish the event `key` if anybody listens. `headers`: text, numbers, lists and dicts of them."""

@@ -317,7 +317,7 @@ class FastChannel(BatchWaiter):
             self._refuse()
             return
         self._accepted_count = self.published_count
-        if message.row >= 0:
+        if message.row >= 0 or message.awaits_batch:
             log = self.shared.log
             # A queue may be so new that its own declaration is not committed yet.
             mark = (int(log.batch), int(self.published_count), self.shared.journal.last_ticket)

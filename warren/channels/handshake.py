@@ -26,6 +26,7 @@ CAPABILITIES: Final = (
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    "amq.control",
 )
 
 

@@ -17,7 +17,7 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.limits import MAX_QUEUES, is_reached
-from warren.queues.virtual_host import in_use
+from warren.queues.virtual_host import CONTROL_EXCHANGE, in_use
 
 RESERVED_PREFIX: Final = "amq."
 TOPOLOGY_METHODS: Final = (
@@ -78,6 +78,12 @@ def _check_name(kind: str, name: str) -> None:
 def _not_default(name: str) -> None:
     if name == "":
         raise ChannelException(ACCESS_REFUSED, "operation not permitted on the default exchange")
+
+
+def _bindable(name: str) -> None:
+    _not_default(name)
+    if name == CONTROL_EXCHANGE:
+        raise ChannelException(ACCESS_REFUSED, f"operation not permitted on '{CONTROL_EXCHANGE}'")
 
 
 def _maybe_alternate(arguments: bytes, exchange: str, vhost: str) -> str | None:
@@ -182,8 +188,8 @@ def _exchange_bind(
     vhost = channel.vhost
     destination_name = _stripped(destination_name)
     source_name = _stripped(source_name)
-    _not_default(destination_name)
-    _not_default(source_name)
+    _bindable(destination_name)
+    _bindable(source_name)
     channel.authorize(WRITE, "exchange", destination_name)
     channel.authorize(READ, "exchange", source_name)
     source = vhost.exchanges.get(source_name)
@@ -294,7 +300,7 @@ def _bind_names(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[
     exchange_name = _stripped(method.exchange)
     if queue_name.startswith(REPLY_TO_NAME):
         raise ChannelException(ACCESS_REFUSED, "cannot bind or unbind to a volatile (direct reply-to) queue")
-    _not_default(exchange_name)
+    _bindable(exchange_name)
     channel.authorize(WRITE, "queue", queue_name)
     channel.authorize(READ, "exchange", exchange_name)
     source = channel.vhost.exchanges.get(exchange_name)

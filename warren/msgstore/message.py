@@ -51,6 +51,7 @@ class Message:
 
     __slots__ = (
         "attempts",
+        "awaits_batch",
         "body_bytes",
         "channel",
         "content",
@@ -82,6 +83,7 @@ class Message:
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
         self.refused: bool = False  # a queue would not take it: its publisher gets a basic.nack
+        self.awaits_batch: bool = False  # its confirm waits for the open batch, whether it has a row there or not
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
         self.time_ms: i64 = 0
         self.expiration_ms: i64 = -1

@@ -246,12 +246,13 @@ def with_properties(message: Message, properties: bytes) -> Message:
 
 
 def _entry(name: str, value: object) -> bytes:
-    if isinstance(value, int) and not isinstance(value, bool | Timestamp):
-        raw = name.encode()
-        if len(raw) > 255 or not -COUNT_MAX - 1 <= value <= COUNT_MAX:
-            raise ValueError("a name has at most 255 bytes and a long 64 bits")
-        return bytes([len(raw)]) + raw + b"l" + value.to_bytes(8, "big", signed=True)
-    return encode_table({name: value})[4:]
+    # In this order: once narrowed to an int, compiled code has lost what kind of int it was.
+    if isinstance(value, bool | Timestamp) or not isinstance(value, int):
+        return encode_table({name: value})[4:]
+    raw = name.encode()
+    if len(raw) > 255 or not -COUNT_MAX - 1 <= value <= COUNT_MAX:
+        raise ValueError("a name has at most 255 bytes and a long 64 bits")
+    return bytes([len(raw)]) + raw + b"l" + value.to_bytes(8, "big", signed=True)
 
 
 def _with_entries(message: Message, names: list[bytes], entries: bytes, count: i64) -> Message:
@@ -444,9 +445,8 @@ class _SplitHeaders:
         start: i64 = self.copies + 5
         walker = TableWalker(payload, start, start + _length(payload, start - 4))
         while walker.pos < walker.end:
-            tag: i64 = payload[walker.pos]
             value = walker.value(2)
-            if tag == _LONGSTR and isinstance(value, str):
+            if isinstance(value, str):
                 copies.append(value)
         return copies
 
@@ -456,7 +456,7 @@ def _kind_of(payload: bytes, at: i64) -> i64:
     length: i64 = payload[at]
     if length == 2 and payload[at + 1] == 67 and payload[at + 2] == 67:
         return _COPIES
-    if length < 7 or payload[at + 1] != 120 or payload[at + 2] != 45:  # "x-"
+    if length < 7 or payload[at + 1] != 120:  # x
         return _OTHER
     return _KINDS.get(payload[at + 1 : at + 1 + length], _OTHER)
 

@@ -52,14 +52,36 @@ class Consumer:
         self.priority = priority
         self.wanted_prefetch: i64 = prefetch
         self.prefetch: i64 = prefetch  # 0: no limit
+        # How long a delivery may go unanswered before it comes back, and before the channel is closed. Of the latter -1
+        # means the broker's own limit, 0 none.
+        self.visibility_ms: i64 = -1
+        self.timeout_ms: i64 = -1
+        self.has_time_limit: bool = False
         self.wanted_visibility_ms: i64 = -1
-        self.visibility_ms: i64 = -1  # how long a delivery may go unanswered, not positive: for ever
+        self.wanted_timeout_ms: i64 = -1
         self.outstanding: i64 = 0
+        self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
         self.arguments = arguments
         self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
         raw = tag.encode()
         # basic.deliver up to the delivery tag
         self.deliver_head = b"\x00\x3c\x00\x3c" + bytes([len(raw)]) + raw
+
+    def has_room(self) -> bool:
+        """Tell whether it may be sent a message now; who had none because of its channel is woken by that."""
+        ledger = self.ledger
+        if ledger.outbox.writable and (
+            self.no_ack
+            or (
+                (self.prefetch == 0 or self.outstanding < self.prefetch)
+                and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
+                and ledger.unacked_count < ledger.unacked_max
+            )
+        ):
+            return True
+        if ledger.unacked_count >= ledger.unacked_max:
+            ledger.starved = True
+        return False
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -106,6 +128,7 @@ class DeliveryLedger:
         self._head: i64 = 0  # everything before is settled
         self._live: i64 = 0  # unsettled in _entries
         self._stragglers: dict[int, Delivery] = {}
+        self.owner: object = None  # the channel, for whoever has to close it
         self.touched: dict[int, int] = {}  # until when deliveries were given more time: tag to ms
         self._marks: list[tuple[int, float]] = []  # next tag and time, see `waiting_since`
 
@@ -267,6 +290,21 @@ class DeliveryLedger:
                 return taken
             taken.append(delivery)
 
+    def is_outstanding(self, tag: i64) -> bool:
+        """Tell whether the delivery with `tag` waits for its answer."""
+        return self._find(tag) is not None
+
+    def outstanding(self, tag: i64) -> Delivery:
+        """Return the delivery with `tag`.
+
+        Raises:
+            ChannelException: 406, the tag is not outstanding.
+        """
+        delivery = self._find(tag)
+        if delivery is None:
+            raise ChannelException(PRECONDITION_FAILED, f"unknown delivery tag {int(tag) & 0xFFFFFFFFFFFFFFFF}")
+        return delivery
+
     def maybe_take(self, tag: i64) -> Delivery | None:
         """Remove and return the delivery with `tag` if it is still unanswered."""
         if self.touched:
@@ -338,8 +376,8 @@ class DeliveryLedger:
         return None
 
     def _check_outstanding(self, tag: i64) -> None:
-        if tag != 0 and self._find(tag) is None:
-            raise ChannelException(PRECONDITION_FAILED, f"unknown delivery tag {int(tag) & 0xFFFFFFFFFFFFFFFF}")
+        if tag != 0:
+            self.outstanding(tag)
 
     def _take_one(self, tag: i64) -> Delivery:
         index: i64 = tag - self._first_tag

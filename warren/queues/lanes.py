@@ -22,3 +22,5 @@ UNDELIVERED: Final = 258  # dead letters that no target has taken yet
 EXCHANGE: Final = 259  # held by an exchange of that name
 SEEN_KEYS: Final = 260  # of a queue that drops duplicates
 EXCHANGE_SEEN_KEYS: Final = 261
+PRODUCERS: Final = 262  # whose numbers such a queue knows
+EXCHANGE_PRODUCERS: Final = 263

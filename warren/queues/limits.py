@@ -44,7 +44,8 @@ def parse_limits(definition: str, keys: tuple[str, ...], what: str) -> dict[str,
         if key not in parsed:
             continue
         value = parsed[key]
-        if isinstance(value, int) and is_integer(value):
+        if is_integer(value):
+            assert isinstance(value, int)
             limits[key] = value
         else:
             errors.append(f"{key} should be a number, actually was {erlang_term(value)}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.queues.arguments import BY_KEY
-from warren.queues.definitions import erlang_pairs, erlang_term, is_integer, parse_definition
+from warren.queues.definitions import erlang_pairs, erlang_term, parse_definition
 from warren.queues.metadata import PolicyPut
 from warren.queues.pattern import Pattern
 from warren.queues.rules import policy_key_error
@@ -108,7 +108,7 @@ class Policy:
             self._pattern = Pattern(put.pattern or ".*")
         except ValueError as invalid:
             errors.append(f"pattern should be regular expression but is invalid: {invalid}")
-        if not is_integer(put.priority) or abs(put.priority) > PRIORITY_MAX:
+        if abs(put.priority) > PRIORITY_MAX:
             errors.append(f"priority should be a number, actually was {erlang_term(put.priority)}")
         if errors:
             raise ValueError("\n".join(errors))

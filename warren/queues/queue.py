@@ -13,6 +13,8 @@
 7. Whether the oldest message is in memory is the backlog's to say; while it is being read from disk, consumers and
    basic.get wait for `_loaded`.
 8. Whatever arguments and policies ask for is the keeper's (``queues.rule_keeper``); a queue without any has none.
+9. In a key-shared queue (3), (4) and (5) hold among the messages of each key, as ``queues.key_sharing`` says; requeued
+   messages are in its hands, not in ``_returned``.
 
 What a queue is made from (declaration, ownership, deletion) belongs to ``queues.virtual_host``.
 """
@@ -33,10 +35,12 @@ from warren.msgstore.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK, UNDELIVERED
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import QueueRules
+from warren.queues.seen_keys import SeenKeys
 
 # How many messages one drain hands out before the other queues have their turn.
 DRAIN_BUDGET: Final = 2000
@@ -94,10 +98,11 @@ class Queue(Destination):
         self.parsed: QueueArguments | None = None  # None: a reply queue
         self.rules = QueueRules()
         self.keeper: RuleKeeper | None = None
+        self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
         self.paused: bool = False
         self._restrained: bool = False  # paused, or with a limit of unacked messages
         self.next_place: i64 = 0  # of what `take_next` or `take_head` returned last
-        self._next_redelivered: bool = False
+        self.next_redelivered: bool = False  # whether that may have been delivered before
         self._host = host
         self._log = host.log
         self._index: QueueIndex | None = None
@@ -114,11 +119,14 @@ class Queue(Destination):
         """Take a routed message: hand it to a consumer at once, keep it, or do with it what the rules say."""
         keeper = self.keeper
         if keeper is not None:
-            self._publish_by_rules(keeper, message)
+            if keeper.seen is None:
+                self._publish_by_rules(keeper, message)
+            else:
+                self._publish_once(keeper, keeper.seen, message)
             return
         self.published += 1
         if self._hungry and self.ready_count == 0:
-            consumer = self._pick()
+            consumer = self.pick()
             if consumer is not None:
                 sequence_number: i64 = self._backlog.skip_number()
                 self.delivered += 1
@@ -127,6 +135,8 @@ class Queue(Destination):
                     if message.persistent and self.stores:
                         self._store(message, sequence_number)
                 consumer.ledger.deliver(consumer, message, sequence_number, False)
+                if consumer.has_time_limit:
+                    self._limit_time(consumer)
                 return
         waiting_number: i64 = self._backlog.append(message)
         self.ready_count += 1
@@ -134,10 +144,28 @@ class Queue(Destination):
         if message.persistent and self.stores:
             self._store(message, waiting_number)
 
-    def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> None:
-        if keeper.admit(message):
-            self.published += 1
-            self._add(keeper, message)
+    def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> bool:
+        """Do what the rules say; False when the message is refused."""
+        if not keeper.admit(message):
+            return False
+        self.published += 1
+        self._add(keeper, message)
+        return True
+
+    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> None:
+        keys = seen.keys_of(message)
+        if keys is None:
+            self._publish_by_rules(keeper, message)
+        elif not seen.drops(keys, message) and self._publish_by_rules(keeper, message):
+            seen.add(keys, message, self.stores)
+
+    def take_letter(self, message: Message) -> None:
+        """Take a dead letter: as `publish`, but nothing that the queue has seen before keeps it out."""
+        keeper = self.keeper
+        if keeper is None:
+            self.publish(message)
+        else:
+            self._publish_by_rules(keeper, message)
 
     def _add(self, keeper: RuleKeeper, message: Message) -> None:
         lane: i64 = 0
@@ -148,13 +176,15 @@ class Queue(Destination):
             if lane < 0:
                 lane = 0
             backlog = lanes[lane]
-        if self._hungry and self.ready_count == 0:
-            consumer = self._pick()
+        sharing = self.sharing
+        if sharing is not None:
+            # On the runnable list older messages of other keys go first.
+            if self._hungry and not self._scheduled and sharing.maybe_hand_over(message):
+                return
+        elif self._hungry and self.ready_count == 0:
+            consumer = self.pick()
             if consumer is not None:
-                place: i64 = lane << LANE_SHIFT | backlog.skip_number()
-                if not consumer.no_ack and message.persistent and self.stores:
-                    self._store(message, place)
-                self._deliver(consumer, message, place, message.attempts > 0)
+                self.hand_over(consumer, message, lane)
                 return
         waiting_place: i64 = lane << LANE_SHIFT | backlog.append(message)
         if lane < self._lane:
@@ -164,11 +194,29 @@ class Queue(Destination):
         if message.persistent and self.stores:
             self._store(message, waiting_place)
         keeper.waits(message, waiting_place)
+        if sharing is not None:
+            self.wake_if_hungry()
+
+    def hand_over(self, consumer: Consumer, message: Message, lane: i64) -> i64:
+        """Deliver a message that has just come and need not wait; return its place."""
+        backlog = self._backlog if self._lanes is None else self._lanes[lane]
+        place: i64 = lane << LANE_SHIFT | backlog.skip_number()
+        if not consumer.no_ack and message.persistent and self.stores:
+            self._store(message, place)
+        self._deliver(consumer, message, place, message.attempts > 0)
+        return place
 
     def hold(self, message: Message, until_ms: i64) -> None:
         """Take a routed message that is not to be delivered before a time."""
+        keeper = self.need_keeper()
+        seen = keeper.seen
+        keys = None if seen is None else seen.keys_of(message)
+        if seen is not None and keys is not None:
+            if seen.drops(keys, message):
+                return
+            seen.add(keys, message, self.stores)
         self.published += 1
-        self.need_keeper().hold(message, until_ms)
+        keeper.hold(message, until_ms)
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come."""
@@ -220,6 +268,9 @@ class Queue(Destination):
     def has_lane(self, lane: i64) -> bool:
         """Tell whether messages of this lane are this queue's."""
         lanes = self._lanes
+        keeper = self.keeper
+        if keeper is not None and keeper.seen is not None and keeper.seen.lacks(lane):
+            return True
         return HELD_FROM <= lane <= UNDELIVERED or lane == 0 or (lanes is not None and lane < len(lanes))
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
@@ -284,7 +335,11 @@ class Queue(Destination):
             return
         self.unacked_count -= 1
         message = delivery.message
-        heappush(self._returned, (int(delivery.sequence_number), message))
+        sharing = self.sharing
+        if sharing is None:
+            heappush(self._returned, (int(delivery.sequence_number), message))
+        else:
+            sharing.returned(delivery.sequence_number, message)
         self.ready_count += 1
         self.ready_bytes += message.body_bytes
         if keeper is not None:
@@ -295,12 +350,22 @@ class Queue(Destination):
         self.unacked_count -= 1
         self.acked += 1
         place: i64 = delivery.sequence_number
+        sharing = self.sharing
+        if sharing is not None:
+            sharing.answered(place)
         if place > NUMBER_MASK:
             self.settle_place(delivery.message, place)
             return
         index = self._index
         if index is not None:
             self._log.settle(index, delivery.message, place)
+
+    def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
+        """Give a delivery its visibility timeout again, if it has one."""
+        consumer = delivery.consumer
+        visible_ms: i64 = self.rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
+        if visible_ms > 0:
+            self.need_keeper().touch(ledger, delivery.tag, visible_ms)
 
     def reject(self, delivery: Delivery) -> None:
         """Forget a delivery that its consumer does not want, or dead-letter it."""
@@ -312,6 +377,9 @@ class Queue(Destination):
     def forget(self, delivery: Delivery) -> None:
         """Settle a delivery that leaves in another way."""
         self.unacked_count -= 1
+        sharing = self.sharing
+        if sharing is not None:
+            sharing.answered(delivery.sequence_number)
         self.settle_place(delivery.message, delivery.sequence_number)
 
     def settle_place(self, message: Message, place: i64) -> None:
@@ -350,6 +418,10 @@ class Queue(Destination):
         keeper = self.keeper
         if keeper is not None:
             keeper.expire()
+            sharing = self.sharing
+            if sharing is not None:
+                sharing.drain(DRAIN_BUDGET)
+                return
         budget: i64 = DRAIN_BUDGET
         while self.ready_count > 0:
             if budget == 0:
@@ -358,18 +430,17 @@ class Queue(Destination):
             budget -= 1
             if not self.is_ready():
                 return  # `_loaded` goes on
-            consumer = self._pick()
+            consumer = self.pick()
             if consumer is None:
                 return
             message = self.take_next()
             if keeper is not None and keeper.is_expired(message):
                 keeper.expired_at_hand_out(message, self.next_place)
                 continue
-            self._hand_out(consumer, message)
+            self.hand_out(consumer, message, self.next_place, self.next_redelivered)
 
-    def _hand_out(self, consumer: Consumer, message: Message) -> None:
-        place: i64 = self.next_place
-        redelivered = self._next_redelivered
+    def hand_out(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
+        """Deliver a message that has waited, and was taken out."""
         if redelivered:
             self.redelivered += 1
         if consumer.no_ack:
@@ -382,8 +453,11 @@ class Queue(Destination):
         if not consumer.no_ack:
             self.unacked_count += 1
         ledger.deliver(consumer, message, place, redelivered)
-        if not consumer.no_ack and consumer.visibility_ms > 0:
-            self.need_keeper().delivered(ledger, consumer.visibility_ms)
+        if consumer.has_time_limit:
+            self._limit_time(consumer)
+
+    def _limit_time(self, consumer: Consumer) -> None:
+        self.need_keeper().delivered(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
 
     def take_next(self) -> Message:
         """Take the next message out; `is_ready` has said that it is in memory. `next_place` is where it was."""
@@ -392,19 +466,19 @@ class Queue(Destination):
         if returned and (lanes is None or returned[0][0] >> LANE_SHIFT <= self._first_lane()):
             place, message = heappop(returned)
             self.next_place = place
-            self._next_redelivered = True
+            self.next_redelivered = True
         elif lanes is None:
             message = self._backlog.pop()
             self.next_place = self._backlog.popped_number
-            self._next_redelivered = self.next_place < self._backlog.delivered_before
+            self.next_redelivered = self.next_place < self._backlog.delivered_before
         else:
             lane: i64 = self._first_lane()
             backlog = lanes[lane]
             message = backlog.pop()
             self.next_place = lane << LANE_SHIFT | backlog.popped_number
-            self._next_redelivered = backlog.popped_number < backlog.delivered_before
+            self.next_redelivered = backlog.popped_number < backlog.delivered_before
         if message.attempts > 0:
-            self._next_redelivered = True
+            self.next_redelivered = True
         self.ready_count -= 1
         self.ready_bytes -= message.body_bytes
         return message
@@ -421,16 +495,28 @@ class Queue(Destination):
         return lane
 
     def is_ready(self) -> bool:
-        """Tell whether the next message is in memory, or there is none."""
+        """Tell whether the next message is in memory, or there is none. See `KeySharing.is_ready` for those queues."""
         if self.ready_count == 0:
             return True
         lanes = self._lanes
         if lanes is None:
+            sharing = self.sharing
+            if sharing is not None:
+                return sharing.is_ready()
             return len(self._returned) > 0 or self._backlog.is_ready()
         lane: i64 = self._first_lane()
         if self._returned and self._returned[0][0] >> LANE_SHIFT <= lane:
             return True
         return lanes[lane].is_ready()
+
+    def maybe_take_oldest(self) -> Message | None:
+        """Take the oldest message out, whoever may have it; None when it is on disk. `next_place` is where it was."""
+        sharing = self.sharing
+        if sharing is None:
+            return self.take_next() if self.is_ready() else None
+        if sharing.maybe_oldest() is not None:
+            return sharing.take_oldest()
+        return self.take_next() if self._backlog.is_ready() else None
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
         """Have `waiter` called when the oldest message has come from disk."""
@@ -445,21 +531,26 @@ class Queue(Destination):
         while self.ready_count > 0 and not self.paused:
             if not self.is_ready():
                 return False  # what was ahead of it has expired just now
-            message = self.take_next()
+            sharing = self.sharing
+            message = self.take_next() if sharing is None else sharing.maybe_take_for(ledger)
+            if message is None:
+                return False
             if keeper is not None and keeper.is_expired(message):
                 keeper.expired_at_hand_out(message, self.next_place)
                 continue
             place: i64 = self.next_place
             self.gotten += 1
-            if self._next_redelivered:
+            if self.next_redelivered:
                 self.redelivered += 1
             if no_ack:
                 self.settle_place(message, place)
             else:
                 self.unacked_count += 1
-            ledger.get(self, message, place, self._next_redelivered, no_ack, self.ready_count)
+                if sharing is not None:
+                    sharing.got(message, place, ledger)
+            ledger.get(self, message, place, self.next_redelivered, no_ack, self.ready_count)
             if not no_ack and self.rules.visibility_timeout_ms > 0:
-                self.need_keeper().delivered(ledger, self.rules.visibility_timeout_ms)
+                self.need_keeper().delivered(ledger, self.rules.visibility_timeout_ms, -1)
             return True
         return False
 
@@ -481,9 +572,9 @@ class Queue(Destination):
     # --- out of turn ----------------------------------------------------------------------------------------------
 
     def waiting_lanes(self) -> list[int]:
-        """Return what `maybe_head` can be asked for: the lanes with messages, -1 for what was returned."""
+        """Return what `maybe_head` can be asked for: the lanes with messages, -1 for what was returned or set aside."""
         found: list[int] = []
-        if self._returned:
+        if self.maybe_head(-1) is not None:
             found.append(-1)
         lanes = self._lanes
         if lanes is None:
@@ -500,6 +591,8 @@ class Queue(Destination):
     def maybe_head(self, lane: i64) -> Message | None:
         """Return the first message of a lane; None when there is none, or it has to come from disk."""
         if lane < 0:
+            if self.sharing is not None:
+                return self.sharing.maybe_oldest()
             return self._returned[0][1] if self._returned else None
         lanes = self._lanes
         backlog = self._backlog if lanes is None else lanes[lane]
@@ -508,6 +601,8 @@ class Queue(Destination):
     def take_head(self, lane: i64) -> Message:
         """Take out what `maybe_head` has returned. `next_place` is where it was."""
         if lane < 0:
+            if self.sharing is not None:
+                return self.sharing.take_oldest()
             place, message = heappop(self._returned)
             self.next_place = place
         else:
@@ -527,6 +622,10 @@ class Queue(Destination):
 
     def maybe_take_out(self, place: i64) -> Message | None:
         """Take a message out that waits in memory, wherever it stands; None when it does not."""
+        if self.sharing is not None:
+            aside = self.sharing.maybe_take_out(place)
+            if aside is not None:
+                return aside
         lanes = self._lanes
         backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
         message = backlog.find(place & NUMBER_MASK)
@@ -547,6 +646,8 @@ class Queue(Destination):
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
         """Take a message out that was fetched; False when it does not wait any more. Its index page is resident."""
+        if self.sharing is not None and self.sharing.maybe_take_out(place) is not None:
+            return True
         lanes = self._lanes
         backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
         if not backlog.remove(place & NUMBER_MASK):
@@ -560,6 +661,8 @@ class Queue(Destination):
         count = int(self.ready_count)
         for place, message in self._returned:
             self.settle_place(message, place)
+        if self.sharing is not None:
+            self.sharing.purge()
         for backlog in self._backlogs():
             backlog.clear()
         self._forget_ready()
@@ -584,16 +687,22 @@ class Queue(Destination):
         self._index = None
         for backlog in self._backlogs():
             backlog.close()
+        # Both have us and we had them: nothing must be left for the cyclic collector.
+        sharing = self.sharing
+        if sharing is not None:
+            sharing.purge()
+            self.sharing = None
         keeper = self.keeper
         if keeper is not None:
             keeper.close()
-            # It has us and we had it: nothing must be left for the cyclic collector.
             self.keeper = None
         self._forget_ready()
 
     def peek_ready(self) -> list[Message]:
         """Return the ready messages that are in memory, in order. For tests and small listings only."""
         listed = [message for _, message in sorted(self._returned, key=_by_number)]
+        if self.sharing is not None:
+            listed += self.sharing.aside_messages()
         for backlog in self._backlogs():
             listed += backlog.resident_messages()
         return listed
@@ -628,6 +737,8 @@ class Queue(Destination):
         self._restrained = self.paused or rules.max_unacked >= 0
         if rules.is_plain() and self.keeper is None:
             return
+        if rules.key_shared and self.sharing is None:  # of the declaration, never of a policy: the queue is new
+            self.sharing = KeySharing(self, self._backlog, rules.key_header)
         keeper = self.need_keeper()
         keeper.change(rules)
         keeper.keep_limits()
@@ -644,6 +755,10 @@ class Queue(Destination):
         consumer.visibility_ms = rules.visibility_timeout_ms
         if consumer.wanted_visibility_ms > 0:
             consumer.visibility_ms = consumer.wanted_visibility_ms
+        consumer.timeout_ms = rules.consumer_timeout_ms
+        if consumer.wanted_timeout_ms >= 0:
+            consumer.timeout_ms = consumer.wanted_timeout_ms
+        consumer.has_time_limit = not consumer.no_ack and (consumer.visibility_ms > 0 or consumer.timeout_ms > 0)
 
     def pause(self, *, paused: bool) -> None:
         """Hand nothing out until resumed; publishing goes on."""
@@ -652,8 +767,12 @@ class Queue(Destination):
         if not paused:
             self.wake()
 
-    def _is_held_back(self) -> bool:
-        return self.paused or 0 <= self.rules.max_unacked <= self.unacked_count
+    def is_restrained(self) -> bool:
+        """Tell (and note) that the rules let nothing out now. Whoever changes that wakes the queue."""
+        if self._restrained and (self.paused or 0 <= self.rules.max_unacked <= self.unacked_count):
+            self._hungry = False
+            return True
+        return False
 
     # --- consumers ------------------------------------------------------------------------------------------------
 
@@ -674,6 +793,9 @@ class Queue(Destination):
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget `consumer`; its unacked messages stay with its channel."""
         self.consumers.remove(consumer)
+        consumer.gone = True
+        if self.sharing is not None:
+            self.sharing.consumer_removed(consumer)
         self._regroup()
         if self.keeper is not None:
             self.keeper.used()
@@ -695,10 +817,9 @@ class Queue(Destination):
         if self._hungry:
             self.wake()
 
-    def _pick(self) -> Consumer | None:
+    def pick(self) -> Consumer | None:
         """Choose who gets the next message, or None (and note it) when nobody may take one."""
-        if self._restrained and self._is_held_back():
-            self._hungry = False
+        if self._restrained and self.is_restrained():
             return None
         for group in self._groups:
             members = group.members
@@ -710,25 +831,23 @@ class Queue(Destination):
                 at += 1
                 if at == count:
                     at = 0
-                ledger = consumer.ledger
-                if ledger.outbox.writable and (
-                    consumer.no_ack
-                    or (
-                        (consumer.prefetch == 0 or consumer.outstanding < consumer.prefetch)
-                        and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
-                        and ledger.unacked_count < ledger.unacked_max
-                    )
-                ):
+                if consumer.has_room():
                     group.next = at
                     return consumer
-                if ledger.unacked_count >= ledger.unacked_max:
-                    ledger.starved = True
                 tried += 1
         self._hungry = False
         return None
 
+    def has_room(self) -> bool:
+        """Tell whether some consumer may take a message, out of turn; note it when there is none."""
+        for consumer in self.consumers:
+            if consumer.has_room():
+                return True
+        self._hungry = False
+        return False
+
     def check_invariants(self) -> None:
-        """Assert (1) to (4) of the module header. For tests."""
+        """Assert (1) to (4) of the module header, for key-shared queues (9). For tests."""
         resident = self.peek_ready()
         backlogs = self._backlogs()
         middle = sum(int(backlog.middle_count) for backlog in backlogs)
@@ -738,8 +857,12 @@ class Queue(Destination):
         for place, _ in self._returned:
             assert place & NUMBER_MASK < backlogs[place >> LANE_SHIFT].delivered_below()
         assert self.unacked_count >= 0
-        if self.ready_count > 0 and not self._scheduled and self.is_ready():
-            assert self._pick() is None, "a message waits although a consumer could take it"
+        if self.sharing is not None:
+            self.sharing.check_invariants()
+            if not self._scheduled:
+                self.sharing.check_nothing_could_leave()
+        elif self.ready_count > 0 and not self._scheduled and self.is_ready():
+            assert self.pick() is None, "a message waits although a consumer could take it"
 
 
 def _by_number(entry: tuple[int, Message]) -> int:

@@ -9,6 +9,7 @@ from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 
 if TYPE_CHECKING:
+    from warren.queues.delivery import DeliveryLedger
     from warren.queues.queue import Queue
 
 
@@ -26,6 +27,10 @@ class QueueHost:
 
     def send_letter(self, queue: Queue, letter: Message) -> bool:
         """Route a letter again that was not taken; tell whether it is now: by somebody, and refused by nobody."""
+        raise AssertionError("overridden")
+
+    def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
+        """A delivery was not answered within the time that its queue or consumer allows: close its channel."""
         raise AssertionError("overridden")
 
     def queue_expired(self, queue: Queue) -> None:

@@ -38,7 +38,7 @@ from warren.queues.deadlines import Deadlines
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.fetch import Fetch, TimeScan
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
-from warren.queues.lanes import DELAYED, LANE_SHIFT, NUMBER_MASK, PARKED, UNDELIVERED
+from warren.queues.lanes import DELAYED, LANE_SHIFT, NUMBER_MASK, PARKED, PRODUCERS, SEEN_KEYS, UNDELIVERED
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import (
     DROP_HEAD,
@@ -51,6 +51,7 @@ from warren.queues.rules import (
     RETRY_RETURNED,
     QueueRules,
 )
+from warren.queues.seen_keys import SeenKeys
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -63,13 +64,14 @@ DELIVERY_COUNT: Final = "x-delivery-count"
 RETURN_COUNT: Final = "x-acquired-count"
 
 
-class VisibleAgain:
-    """A delivery that comes back when it is not answered in time."""
+class TimeLimit:
+    """A delivery that comes back when it is not answered in time, or with a `timeout_ms` closes its channel."""
 
-    def __init__(self, at_ms: i64, ledger: DeliveryLedger, tag: i64) -> None:
+    def __init__(self, at_ms: i64, ledger: DeliveryLedger, tag: i64, timeout_ms: i64) -> None:
         self.at_ms: i64 = at_ms
         self.ledger = ledger
         self.tag: i64 = tag
+        self.timeout_ms: i64 = timeout_ms
 
 
 class RuleKeeper(Appointment):
@@ -83,12 +85,13 @@ class RuleKeeper(Appointment):
         self.held: HeldLane | None = None
         self.parked: HeldLane | None = None
         self.undelivered: HeldLane | None = None
+        self.seen: SeenKeys | None = None
         self._host = host
         self._early = Deadlines()  # of places
         self._fetching: bool = False
         self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
         self._used_ms: i64 = host.log.now_ms
-        self._visible: deque[VisibleAgain] = deque()
+        self._limits: deque[TimeLimit] = deque()
         self.counts: bool = False
         self.change(rules)
 
@@ -97,6 +100,18 @@ class RuleKeeper(Appointment):
         self.rules = rules
         self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
         self._used_ms = self.log.now_ms
+        if rules.dedup and self.seen is None:
+            queue = self.queue
+            self.seen = SeenKeys(
+                self.log,
+                self._host.agenda,
+                queue.vhost_name,
+                queue.name,
+                queue.durable,
+                rules,
+                SEEN_KEYS,
+                PRODUCERS,
+            )
         self.plan()
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -152,9 +167,9 @@ class RuleKeeper(Appointment):
         while (rules.max_length >= 0 and queue.ready_count > rules.max_length) or (
             rules.max_length_bytes >= 0 and queue.ready_bytes > rules.max_length_bytes
         ):
-            if not queue.is_ready():
+            message = queue.maybe_take_oldest()
+            if message is None:
                 return
-            message = queue.take_next()
             self._leave(message, queue.next_place, MAXLEN)
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -270,8 +285,8 @@ class RuleKeeper(Appointment):
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 at_ms = _earlier(at_ms, lane.first_ms())
-        if self._visible:
-            at_ms = _earlier(at_ms, self._visible[0].at_ms)
+        if self._limits:
+            at_ms = _earlier(at_ms, self._limits[0].at_ms)
         at_ms = _earlier(at_ms, self._unused_until())
         if at_ms < NEVER:
             self._host.agenda.at(at_ms, self)
@@ -321,7 +336,10 @@ class RuleKeeper(Appointment):
             self._host.agenda.at(until_ms, self)
 
     def restore_lane(self, index: QueueIndex) -> None:
-        """Take over a lane of held messages that recovery found."""
+        """Take over a lane of held messages that recovery found, or of what the queue has seen."""
+        if self.seen is not None and self.seen.lacks(index.lane):
+            self.seen.restore(index)
+            return
         lane = HeldLane(self, index.lane)
         if index.lane == DELAYED:
             self.held = lane
@@ -344,36 +362,43 @@ class RuleKeeper(Appointment):
 
     # --- returned and leaving ---------------------------------------------------------------------------------------
 
-    def delivered(self, ledger: DeliveryLedger, visible_ms: i64) -> None:
-        """A message was delivered and waits for its answer, which has a time limit."""
-        self._visible_at(self.log.now_ms + visible_ms, ledger, ledger.next_tag - 1)
+    def delivered(self, ledger: DeliveryLedger, visible_ms: i64, timeout_ms: i64) -> None:
+        """A message was delivered and waits for its answer, which has a time limit, or two."""
+        tag: i64 = ledger.next_tag - 1
+        if visible_ms > 0:
+            self._limit(TimeLimit(self.log.now_ms + visible_ms, ledger, tag, 0))
+        if timeout_ms > 0:
+            self._limit(TimeLimit(self.log.now_ms + timeout_ms, ledger, tag, timeout_ms))
 
-    def _visible_at(self, at_ms: i64, ledger: DeliveryLedger, tag: i64) -> None:
-        visible = self._visible
-        entry = VisibleAgain(at_ms, ledger, tag)
-        if not visible or visible[-1].at_ms <= at_ms:
-            visible.append(entry)
+    def _limit(self, limit: TimeLimit) -> None:
+        limits = self._limits
+        if not limits or limits[-1].at_ms <= limit.at_ms:
+            limits.append(limit)
         else:
             # Consumers with other limits than the queue's are few.
-            later: list[VisibleAgain] = []
-            while visible and visible[-1].at_ms > at_ms:
-                later.append(visible.pop())
-            visible.append(entry)
+            later: list[TimeLimit] = []
+            while limits and limits[-1].at_ms > limit.at_ms:
+                later.append(limits.pop())
+            limits.append(limit)
             while later:
-                visible.append(later.pop())
-        self._host.agenda.at(at_ms, self)
+                limits.append(later.pop())
+        self._host.agenda.at(limit.at_ms, self)
 
     def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
         """Give a delivery its time again."""
         at_ms: i64 = self.log.now_ms + visible_ms
         ledger.touched[int(tag)] = int(at_ms)
-        self._visible_at(at_ms, ledger, tag)
+        self._limit(TimeLimit(at_ms, ledger, tag, 0))
 
     def _take_back(self, now_ms: i64) -> None:
-        visible = self._visible
-        while visible and visible[0].at_ms <= now_ms:
-            entry = visible.popleft()
+        limits = self._limits
+        while limits and limits[0].at_ms <= now_ms:
+            entry = limits.popleft()
             ledger = entry.ledger
+            if entry.timeout_ms > 0:
+                if ledger.is_outstanding(entry.tag):
+                    self._host.delivery_overdue(ledger, int(entry.timeout_ms))
+                continue
             if ledger.touched and ledger.touched.get(int(entry.tag), 0) > now_ms:
                 continue
             delivery = ledger.maybe_take(entry.tag)
@@ -472,8 +497,10 @@ class RuleKeeper(Appointment):
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 lane.close()
+        if self.seen is not None:
+            self.seen.close()
         self._early.clear()
-        self._visible.clear()
+        self._limits.clear()
         self._host.agenda.cancel(self)
 
     def page_out(self) -> None:

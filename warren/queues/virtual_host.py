@@ -31,7 +31,8 @@ from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
 from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle
-from warren.queues.delivery import Consumer
+from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.metadata import (
     BindingDelete,
     BindingPut,
@@ -46,17 +47,20 @@ from warren.queues.policies import PolicyBook
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules, rules_of
+from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
 
 DEFAULT_EXCHANGE = ""
 # How many queues a dead letter goes through in one call.
 LETTER_DEPTH_MAX = 16
+CONTROL_EXCHANGE = "amq.control"
 PREDECLARED = (
     ("amq.direct", "direct", False),
     ("amq.fanout", "fanout", False),
     ("amq.topic", "topic", False),
     ("amq.headers", "headers", False),
     ("amq.match", "headers", False),
+    (CONTROL_EXCHANGE, "direct", False),
     ("amq.rabbitmq.trace", "topic", True),
 )
 EVENT_EXCHANGE = "amq.rabbitmq.event"
@@ -80,6 +84,7 @@ class VirtualHost(QueueHost):
         self.record = record
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
+        self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
         self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
@@ -87,9 +92,11 @@ class VirtualHost(QueueHost):
         self._runnable = runnable
         self._seed = seed
         self.expired_queues: list[Queue] = []  # to be deleted by the broker, which knows who has to be told
+        self.overdue: list[tuple[DeliveryLedger, int]] = []  # whose channels it has to close
         self._letter_depth: int = 0
         self._waiting_letters: list[DeadLetter] = []
         self._restored_id: int = 0
+        self._restoring: bool = False
         self.policies = PolicyBook()
         self.limits: dict[str, int] = {}  # as `queues.limits` reads them
         self.open_connections: int = 0
@@ -186,8 +193,13 @@ class VirtualHost(QueueHost):
         exchange = self.exchanges.get(name)
         if exchange is not None:
             exchange.check_equivalent(type_name, durable, auto_delete, internal, arguments, self.name)
+            check_equivalent(name, self.name, arguments, exchange.arguments)
             return self._journal.last_ticket if durable else 0
         exchange = create_exchange(type_name, name, durable, auto_delete, internal, arguments, self._seed, self.name)
+        rules = exchange_rules(name, self.name, arguments, self._restoring)
+        if rules is not None:
+            lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS
+            self.seen_keys[name] = SeenKeys(self.log, self.agenda, self.name, name, durable, rules, lane, producer_lane)
         self.exchanges[name] = exchange
         self._apply_policy_to_exchange(exchange)
         self.topology_version += 1
@@ -200,6 +212,9 @@ class VirtualHost(QueueHost):
         """Delete `exchange` with all bindings from and to it. Return the ticket to wait for."""
         if self.exchanges.pop(exchange.name, None) is None:
             return 0
+        seen = self.seen_keys.pop(exchange.name, None)
+        if seen is not None:
+            seen.close()
         self.topology_version += 1
         ticket = 0
         if exchange.durable:
@@ -457,7 +472,7 @@ class VirtualHost(QueueHost):
         taken = len(queues) > 0
         for queue in queues:
             if not is_cycle(letter, queue.name):
-                queue.publish(message)
+                queue.take_letter(message)
                 if message.refused:
                     message.refused = False
                     taken = False
@@ -473,7 +488,7 @@ class VirtualHost(QueueHost):
         queues = self._route_message(exchange, keys, letter)
         taken = len(queues) > 0
         for target in queues:
-            target.publish(letter)
+            target.take_letter(letter)
             if letter.refused:
                 letter.refused = False
                 taken = False
@@ -486,6 +501,9 @@ class VirtualHost(QueueHost):
             for rememberer in content.rememberers:
                 rememberer.remember(message)
         return queues
+
+    def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
+        self.overdue.append((ledger, timeout_ms))
 
     def queue_expired(self, queue: Queue) -> None:
         self.expired_queues.append(queue)
@@ -502,6 +520,7 @@ class VirtualHost(QueueHost):
         watcher = self.watcher
         self._journal = MetadataJournal()
         self.watcher = TopologyWatcher()
+        self._restoring = True
         try:
             if isinstance(change, ExchangePut):
                 if change.name not in self.exchanges:
@@ -525,6 +544,7 @@ class VirtualHost(QueueHost):
             self._journal = journal
             self.watcher = watcher
             self._restored_id = 0
+            self._restoring = False
 
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:

@@ -1,7 +1,7 @@
 """The running broker: engine, reactor, catalogue, login, HTTP and signals, put together in one place.
 
 Start:    lock the data directory; open the catalogue; recover the message store; restore the engine from the catalogue
-          and give the queues their messages; listen; say where; serve.
+          and give the queues their messages; read what decides on publishes; listen; say where; serve.
 Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, write the
           checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends at once.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
@@ -152,6 +152,7 @@ class Application:
                     # That this process has begun is on disk before it delivers anything, unless there is no space.
                     with trio.move_on_after(BEGIN_WITHIN_S):
                         await self._messages.deleted()
+                    await self._messages.restored(self._broker.is_restoring)
                     for _, listener in listeners:
                         self._reactor.listen(listener)
                     self._settle_memory()

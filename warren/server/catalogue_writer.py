@@ -6,9 +6,9 @@
 3. A failed commit is repeated, the same batch, until it succeeds: nobody is told "declared" before. The state
    changes of the store, not the attempts, are logged.
 4. A commit that has begun is finished and reported even when the task is cancelled.
-5. A batch that deletes a queue or a vhost is committed after `before_delete` has returned: a queue is deleted in
-   the message store first, its row last. The other way round a crash in between would leave messages of a queue
-   that nobody knows; this way it leaves an empty queue, whose deletion nobody had been told.
+5. A batch that deletes a queue, an exchange or a vhost is committed after `before_delete` has returned: a queue is
+   deleted in the message store first, its row last. The other way round a crash in between would leave messages of a
+   queue that nobody knows; this way it leaves an empty queue, whose deletion nobody had been told.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import trio
 
-from warren.queues.metadata import MetadataChange, MetadataJournal, QueueDelete, VhostDelete
+from warren.queues.metadata import ExchangeDelete, MetadataChange, MetadataJournal, QueueDelete, VhostDelete
 from warren.server.catalogue import CatalogueError
 from warren.server.logs import get_logger
 
@@ -43,8 +43,8 @@ async def _nothing_before_delete() -> None:
 class CatalogueWriter:
     """Commit the changes of `journal` to `store` and report each batch to `committed`.
 
-    `before_delete` returns when the message store has durably deleted every queue deleted so far. `healthy` is
-    False while the store refuses; `reason` then says why.
+    `before_delete` returns when the message store has durably deleted every queue and exchange deleted so far.
+    `healthy` is False while the store refuses; `reason` then says why.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CatalogueWriter:
                 self._wake_up = trio.Event()
                 await self._wake_up.wait()
                 continue
-            if any(isinstance(change, QueueDelete | VhostDelete) for change in changes):
+            if any(isinstance(change, QueueDelete | ExchangeDelete | VhostDelete) for change in changes):
                 await self._before_delete()
             await self._commit(changes)
             self._committed_ticket = ticket

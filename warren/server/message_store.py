@@ -562,6 +562,12 @@ class MessageStoreService:
         while message_log.done_batch < batch:
             await self._next_progress()
 
+    async def restored(self, under_way: Callable[[], bool]) -> None:
+        """Return when what the engine has to read before anybody publishes is no longer `under_way`."""
+        while under_way():
+            self._settle()
+            await self._next_progress()
+
     async def stop(self, deadline: float) -> bool:
         """Write what is open, take the checkpoint of a clean stop, end the threads; until `deadline` (trio time).
 

@@ -1,6 +1,7 @@
 """What the pika tests say again and again: wait, collect, and name the close they expect.
 
 1. Nothing here sleeps to synchronise: every wait is on a condition, with a deadline that only ends a hopeless test.
+   Only `outlast` waits for time itself, for what has to expire.
 2. pika's private parts are touched in this module and in wire.py only.
 """
 

@@ -24,6 +24,22 @@ from warren.queues.arguments import (
     fault_of,
 )
 
+STRANGE: list[object] = [
+    None,
+    -1,
+    0,
+    2**70,
+    1.5,
+    "",
+    "\ud800",
+    "x" * 300,
+    b"\xff",
+    [],
+    [[]],
+    ["\ud800"],
+    {},
+    {"a": [None]},
+]
 TIMES = ("x-visibility-timeout", "x-consumer-timeout")
 
 
@@ -78,7 +94,7 @@ def test_every_known_argument_is_refused_when_it_cannot_be(base: Table) -> None:
 
 @pytest.mark.parametrize("row", ARGUMENTS, ids=[row.key for row in ARGUMENTS])
 def test_no_value_makes_the_table_stumble(row: Argument) -> None:
-    for value in (None, -1, 0, 2**70, 1.5, "", "\ud800", "x" * 300, b"\xff", [], [[]], ["\ud800"], {}, {"a": [None]}):
+    for value in STRANGE:
         assert isinstance(fault_of(row, value, ""), str)
 
 

@@ -256,7 +256,7 @@ def test_a_history_that_is_no_array_is_replaced(sent: object) -> None:
 
 
 def test_what_is_no_death_stays_in_the_array() -> None:
-    odd: list[object] = [5, "text", {}, {"queue": "q"}, {"queue": 5, "reason": "rejected"}, {"reason": "rejected"}]
+    odd: list[object] = [5, "text", {}, {"queue": "q"}, {"queue": b"q", "reason": "rejected"}, {"reason": "rejected"}]
     assert deaths_of(die(message({"x-death": odd})).message)[1:] == odd
 
 
@@ -361,12 +361,41 @@ def test_headers_that_leave_room_for_a_death_stay() -> None:
     assert len(headers) == len(sent) + 7
 
 
-def test_a_history_that_leaves_no_room_is_forgotten() -> None:
-    death: Table = {"queue": "q", "reason": "rejected", "count": 5, "much": [0] * (ENTRIES_MAX - 8)}
-    letter = die(of_history(death, a=1))
+@pytest.mark.parametrize("name", ["h", "x-first-death-queue"])
+def test_headers_that_leave_no_room_go_before_the_history(name: str) -> None:
+    death: Table = {"queue": "r", "reason": "expired", "count": 5}
+    letter = die(of_history(death, **{name: [0] * (ENTRIES_MAX - 15)}), "q", EXPIRED)
+    assert pairs_of(letter.message) == [("q", "expired", 1), ("r", "expired", 5)]
+    assert len(headers_of(letter.message)) == 4
+
+
+@pytest.mark.parametrize("back", range(6, 40))
+@pytest.mark.parametrize("queue", ["q", "r"])
+def test_a_history_that_leaves_no_room_is_forgotten(queue: str, back: int) -> None:
+    death: Table = {"queue": "q", "reason": "rejected", "count": 5, "much": [0] * (ENTRIES_MAX - back)}
+    letter = die(message({"x-death": [death]}, expiration="9"), queue)
     assert_readable(letter.message)
-    assert pairs_of(letter.message) == [("q", "rejected", 6)]
-    assert "much" not in deaths_of(letter.message)[0]
+    count = 6 if queue == "q" else 1
+    assert pairs_of(letter.message)[0] == (queue, "rejected", count)
+    if back < 20:
+        assert pairs_of(letter.message) == [(queue, "rejected", count)]
+        assert "much" not in deaths_of(letter.message)[0]
+
+
+def test_first_deaths_without_end_are_forgotten() -> None:
+    first = encode_table({"x-first-death-queue": "z"})[4:]
+    letter = die(message(with_length(encode_table({"x-death": []})[4:] + first * (ENTRIES_MAX - 1))))
+    assert_readable(letter.message)
+    assert len(encoded_headers(letter.message)) < 500
+
+
+@pytest.mark.parametrize("entries", [ENTRIES_MAX // 2 - 20 + more for more in range(40)])
+def test_carbon_copies_are_recorded_as_long_as_there_is_room(entries: int) -> None:
+    copies = [f"c{number}" for number in range(entries)]
+    letter = die(message({"CC": copies}))
+    assert_readable(letter.message)
+    assert letter.keys == ["k", *copies]
+    assert deaths_of(letter.message)[0]["routing-keys"] == ["k", *copies]
 
 
 def test_carbon_copies_that_leave_no_room_are_used_and_not_recorded() -> None:

@@ -13,7 +13,15 @@ import pytest
 import trio
 import trio.testing
 
-from warren.queues.metadata import MetadataChange, MetadataJournal, QueueDelete, QueuePut, VhostDelete, VhostPut
+from warren.queues.metadata import (
+    ExchangeDelete,
+    MetadataChange,
+    MetadataJournal,
+    QueueDelete,
+    QueuePut,
+    VhostDelete,
+    VhostPut,
+)
 from warren.server.catalogue import CatalogueError
 from warren.server.catalogue_writer import CatalogueWriter
 
@@ -201,7 +209,7 @@ def test_a_commit_that_has_begun_is_reported_even_when_the_writer_is_cancelled()
     assert fixture[0].tickets == [1]
 
 
-@pytest.mark.parametrize("deletion", [QueueDelete("/", "q"), VhostDelete("v")])
+@pytest.mark.parametrize("deletion", [QueueDelete("/", "q"), ExchangeDelete("/", "e"), VhostDelete("v")])
 def test_rows_are_deleted_after_the_message_store_has_deleted_the_queues(deletion: MetadataChange) -> None:
     async def test(f: Fixture, nursery: trio.Nursery) -> None:
         f.message_store.durable = trio.Event()

@@ -1,0 +1,572 @@
+"""Key-shared queues (``x-key-shared``): a key goes to one consumer at a time and in order, keys go to all consumers.
+
+The key of a message is its routing key, or with ``x-key-header`` the value of that header as text; without the header,
+or without a value in it, the empty text.
+
+    free    nothing of the key is unanswered: its next message goes to any consumer with room, as in other queues
+    bound   something is: the next one goes to the same consumer when that has room, and to nobody else
+
+1. A key is bound from its first delivery that wants an answer until the last one is settled or back, even when its
+   consumer was cancelled meanwhile: then it waits. Consumers without acks bind nothing. The basic.gets of a channel
+   are one consumer.
+2. A message leaves only when no older one of its key is ready. So a returned one goes before all later ones of its key
+   that are not out already.
+3. A message of a bound key that cannot leave is set aside: no longer in the backlog, ready and in the log as before.
+   Whatever is set aside or was returned is older than the backlog, and nobody looks past the head of the backlog.
+4. Of what may leave, the oldest leaves first. The oldest message of each key in `_aside` has its place in `_open`, or
+   in `_blocked` while the key is bound to somebody without room, or nowhere while that consumer is gone. What else is
+   in these heaps is out of date, and passed over.
+5. With `ASIDE_MAX` messages set aside the backlog rests until one of them leaves, other keys' messages in it too. With
+   `SHORT_ASIDE_MAX` it does while memory is short: what is set aside counts as resident and is never paged out.
+6. A key that is free and has nothing aside costs no memory.
+
+Consumers that come and go change only who is next for a free key. Hashing keys onto consumers, as others do, would
+move keys with every change and have to hold them back meanwhile; and one key's consumer would stay the same for no
+reason while others are idle.
+
+Order is that of places. A message that was held (a delay, a delayed retry) gets its place when it is released, and one
+at a client is not overtaken by what comes back later. After a restart that was clean, what had been set aside may say
+that it was redelivered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import TableWalker
+from warren.amqp.properties import headers_of
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES
+from warren.queues.backlog import Backlog
+from warren.queues.delivery import Consumer, DeliveryLedger
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+ASIDE_MAX: Final = 10_000
+SHORT_ASIDE_MAX: Final = 64
+# How many places a heap has at least before those out of date are looked for.
+PRUNE_MIN: Final = 64
+
+
+class SharedKey:
+    """A key with something unanswered or set aside. `holder`: a consumer, or the ledger of basic.gets; None: free."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.holder: object | None = None
+        self.out: i64 = 0  # unanswered
+        self.waiting: i64 = 0  # set aside
+        self._places: list[int] | None = None  # of what is set aside, ascending from `_head` on
+        self._head: i64 = 0
+
+    def first(self) -> i64:
+        """Return the place of the oldest message set aside; there is one."""
+        places = self._places
+        assert places is not None
+        return places[self._head]
+
+    def add(self, place: i64) -> bool:
+        """Add the place of a message; True when it is the first now."""
+        places = self._places
+        self.waiting += 1
+        if places is None:
+            self._places = [int(place)]
+            return True
+        count: i64 = len(places)
+        if count == self._head or place > places[count - 1]:
+            places.append(int(place))
+        else:
+            insort(places, int(place), lo=int(self._head))
+        return places[self._head] == place
+
+    def remove(self, place: i64) -> bool:
+        """Remove a place; True when it was the first."""
+        places = self._places
+        assert places is not None
+        self.waiting -= 1
+        head: i64 = self._head
+        if places[head] != place:
+            del places[bisect_left(places, int(place), lo=int(head))]
+            return False
+        head += 1
+        if self.waiting == 0:
+            places.clear()
+            head = 0
+        elif head > 32 and head * 2 > len(places):
+            del places[:head]
+            head = 0
+        self._head = head
+        return True
+
+    def forget_waiting(self) -> None:
+        """Nothing is set aside any more."""
+        self.waiting = 0
+        self._places = None
+        self._head = 0
+
+    def waiting_places(self) -> list[int]:
+        """Return the places of what is set aside, ascending. For tests."""
+        return [] if self._places is None else self._places[self._head :]
+
+
+class Aside:
+    """A message that was set aside."""
+
+    def __init__(self, key: SharedKey, message: Message, redelivered: bool) -> None:
+        self.key = key
+        self.message = message
+        self.redelivered: bool = redelivered
+
+
+class KeySharing:
+    """Decides for `queue` who may have which message. `header`: where keys are; ``""``: the routing key is the key."""
+
+    def __init__(self, queue: Queue, backlog: Backlog, header: str) -> None:
+        self.aside_max: i64 = ASIDE_MAX
+        self._queue = queue
+        self._backlog = backlog
+        self._log = backlog.log
+        self._header: bytes = header.encode()
+        self._keys: dict[str, SharedKey] = {}
+        self._out: dict[int, SharedKey] = {}  # what is unanswered, by place
+        self._aside: dict[int, Aside] = {}  # by place
+        self._order: list[int] = []  # a heap of all places in `_aside`
+        self._open: list[int] = []  # a heap, see (4)
+        self._blocked: dict[object, list[int]] = {}  # heaps, by holder
+        self._rests: bool = False  # the backlog rests, see (5)
+
+    def key_of(self, message: Message) -> str:
+        """Return the key of a message."""
+        if not self._header:
+            return message.envelope.routing_key
+        return header_text(message.header_payload(), self._header)
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def maybe_hand_over(self, message: Message) -> bool:
+        """Hand a new message to a consumer at once if one may have it; the queue has nothing else to hand out now."""
+        if not self._backlog.is_empty():
+            return False
+        queue = self._queue
+        text = self.key_of(message)
+        key = self._keys.get(text)
+        consumer = queue.pick() if key is None else self._maybe_next(key)
+        if consumer is None:
+            return False
+        place: i64 = queue.hand_over(consumer, message, 0)
+        if not consumer.no_ack:
+            self._bind(key, text, place, consumer)
+        return True
+
+    def drain(self, budget: i64) -> None:
+        """Hand out what may leave, oldest first; queue up again after `budget` messages."""
+        queue = self._queue
+        while self._open or self._unblock():
+            if budget == 0:
+                queue.wake()
+                return
+            budget -= 1
+            if queue.is_restrained() or not self._hand_out_aside(heappop(self._open)):
+                return
+        self._drain_backlog(budget)
+        if self._open:
+            # A dead letter that came back while we were at it has moved something.
+            queue.wake_if_hungry()
+
+    def _hand_out_aside(self, place: i64) -> bool:
+        """Do what can be done with the message at a place from `_open`; False when nobody has room."""
+        aside = self._maybe_first(place)
+        if aside is None:
+            return True
+        queue = self._queue
+        key = aside.key
+        consumer: Consumer | None
+        if key.out == 0:
+            consumer = queue.pick()
+            if consumer is None:
+                self._push(self._open, place)
+                return False
+        else:
+            consumer = _with_room(key.holder)
+            if consumer is None:
+                self._expose(key)
+                return True
+        message = aside.message
+        if self._is_expired(message):
+            self._remove(place, aside)
+            self._expire(message, place)
+            return True
+        if not consumer.no_ack:
+            self._bind(key, key.text, place, consumer)
+        self._remove(place, aside)
+        queue.hand_out(consumer, message, place, aside.redelivered)
+        heap = self._blocked.get(consumer)
+        if heap and consumer.has_room():
+            self._pull(consumer, heap)
+        return True
+
+    def _drain_backlog(self, budget: i64) -> None:
+        queue = self._queue
+        backlog = self._backlog
+        somebody: bool = False  # has room, as far as we know
+        while not backlog.is_empty() and not self._is_full():
+            if budget == 0:
+                queue.wake()
+                return
+            budget -= 1
+            if not backlog.is_ready():
+                return  # `Queue._loaded` goes on
+            if queue.is_restrained():
+                return
+            text = self.key_of(backlog.head())
+            key = self._keys.get(text)
+            consumer = queue.pick() if key is None else self._maybe_next(key)
+            if consumer is not None:
+                somebody = False
+                message = queue.take_next()
+                place: i64 = queue.next_place
+                redelivered = queue.next_redelivered
+                if self._is_expired(message):
+                    self._expire(message, place)
+                    continue
+                if not consumer.no_ack:
+                    self._bind(key, text, place, consumer)
+                queue.hand_out(consumer, message, place, redelivered)
+                continue
+            # Nothing is set aside for others' sake while there are none.
+            if key is None or not (somebody or queue.has_room()):
+                return
+            somebody = True
+            self._set_aside(key)
+
+    def _maybe_next(self, key: SharedKey) -> Consumer | None:
+        """Return the consumer that may have a message of `key` which is not set aside, if it has room."""
+        return None if key.waiting > 0 else _with_room(key.holder)
+
+    def _bind(self, key: SharedKey | None, text: str, place: i64, holder: object) -> None:
+        """Note that a delivery of the key wants an answer. `key` is None when nothing was known of it."""
+        if key is None:
+            key = SharedKey(text)
+            self._keys[text] = key
+        key.holder = holder
+        key.out += 1
+        self._out[int(place)] = key
+
+    def _is_expired(self, message: Message) -> bool:
+        keeper = self._queue.keeper
+        return keeper is not None and keeper.is_expired(message)
+
+    def _expire(self, message: Message, place: i64) -> None:
+        """Let a message expire that has been taken out; its dead letter may come back here before this returns."""
+        keeper = self._queue.keeper
+        if keeper is not None:
+            keeper.expired_at_hand_out(message, place)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def answered(self, place: i64) -> None:
+        """A delivery is settled. The caller wakes the queue."""
+        key = self._out.pop(int(place))
+        key.out -= 1
+        if key.out == 0:
+            holder = key.holder
+            key.holder = None
+            if key.waiting > 0:
+                self._expose(key)
+            else:
+                del self._keys[key.text]
+            self._forget_getter(holder)
+
+    def returned(self, place: i64, message: Message) -> None:
+        """A delivery is ready again, and counted so. The caller wakes the queue."""
+        key = self._out.pop(int(place))
+        key.out -= 1
+        holder = key.holder
+        if key.out == 0:
+            key.holder = None
+        if self._add(key, place, message, True) or key.out == 0:
+            self._expose(key)
+        if key.out == 0:
+            self._forget_getter(holder)
+
+    def consumer_removed(self, consumer: Consumer) -> None:
+        """`consumer` gets nothing more; its keys wait for their answers."""
+        self._blocked.pop(consumer, None)
+
+    def _forget_getter(self, holder: object | None) -> None:
+        """Keep nothing about a channel of whose basic.gets no key waits."""
+        if isinstance(holder, DeliveryLedger) and self._first_held(holder) < 0:
+            self._blocked.pop(holder, None)
+
+    # --- set aside ----------------------------------------------------------------------------------------------------
+
+    def _is_full(self) -> bool:
+        count: i64 = len(self._aside)
+        log = self._log
+        self._rests = count >= SHORT_ASIDE_MAX and (count >= self.aside_max or log.resident_bytes > log.memory_bytes)
+        return self._rests
+
+    def _set_aside(self, key: SharedKey) -> None:
+        """Set the head of the backlog aside, which is in memory."""
+        backlog = self._backlog
+        message = backlog.pop()
+        place: i64 = backlog.popped_number
+        if self._add(key, place, message, place < backlog.delivered_before or message.attempts > 0):
+            self._expose(key)
+
+    def _add(self, key: SharedKey, place: i64, message: Message, redelivered: bool) -> bool:
+        self._aside[int(place)] = Aside(key, message, redelivered)
+        self._log.resident_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._push(self._order, place)
+        return key.add(place)
+
+    def _remove(self, place: i64, aside: Aside) -> None:
+        """Let a message go that was set aside: it is not ready any more."""
+        queue = self._queue
+        key = aside.key
+        message = aside.message
+        del self._aside[int(place)]
+        self._log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        queue.ready_count -= 1
+        queue.ready_bytes -= message.body_bytes
+        was_first = key.remove(place)
+        if key.waiting > 0:
+            if was_first:
+                self._expose(key)
+        elif key.out == 0:
+            del self._keys[key.text]
+        if self._rests:
+            self._rests = False
+            queue.wake_if_hungry()
+
+    def _expose(self, key: SharedKey) -> None:
+        """Put the first place of a key where (4) wants it."""
+        holder = key.holder
+        if key.out == 0:
+            self._push(self._open, key.first())
+            return
+        if isinstance(holder, Consumer) and holder.gone:
+            return
+        heap = self._blocked.get(holder)
+        if heap is None:
+            heap = []
+            self._blocked[holder] = heap
+        self._push(heap, key.first())
+
+    def _push(self, heap: list[int], place: i64) -> None:
+        count: i64 = len(heap)
+        if count >= PRUNE_MIN and count > 2 * len(self._aside):
+            heap[:] = sorted({there for there in heap if there in self._aside})
+        heappush(heap, int(place))
+
+    def _maybe_first(self, place: i64) -> Aside | None:
+        """Return what is set aside at a place, None when that is out of date or not the first of its key."""
+        aside = self._aside.get(int(place))
+        return aside if aside is not None and aside.key.first() == place else None
+
+    def _unblock(self) -> bool:
+        """Look for consumers that have room again; False when no key is open then."""
+        done: list[object] = []
+        for holder, heap in self._blocked.items():
+            if isinstance(holder, Consumer) and holder.has_room() and not self._pull(holder, heap):
+                done.append(holder)
+        for holder in done:
+            del self._blocked[holder]
+        return len(self._open) > 0
+
+    def _pull(self, holder: object, heap: list[int]) -> bool:
+        """Open the key of a holder whose turn it is; False when there was none."""
+        place: i64 = self._first_in(holder, heap)
+        if place < 0:
+            return False
+        heappop(heap)
+        self._push(self._open, place)
+        return True
+
+    def _first_in(self, holder: object, heap: list[int]) -> i64:
+        while heap:
+            place: i64 = heap[0]
+            aside = self._maybe_first(place)
+            if aside is not None and aside.key.holder is holder:
+                return place
+            heappop(heap)
+        return -1
+
+    # --- basic.get ------------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Tell whether the next message for a basic.get is in memory, or there is none; look past bound keys for it."""
+        backlog = self._backlog
+        while self._first_free() < 0 and not backlog.is_empty() and not self._is_full():
+            if not backlog.is_ready():
+                return False
+            key = self._keys.get(self.key_of(backlog.head()))
+            if key is None:
+                return True
+            self._set_aside(key)
+        return True
+
+    def maybe_take_for(self, ledger: DeliveryLedger) -> Message | None:
+        """Take the oldest message that a basic.get of a channel may have; `is_ready` was True just now."""
+        place: i64 = self._first_free()
+        own: i64 = self._first_held(ledger)
+        if own >= 0 and (place < 0 or own < place):
+            place = own
+        if place >= 0:
+            return self._take(place)
+        if self._backlog.is_empty() or self._is_full():
+            return None
+        return self._queue.take_next()
+
+    def got(self, message: Message, place: i64, ledger: DeliveryLedger) -> None:
+        """What `maybe_take_for` returned wants an answer."""
+        text = self.key_of(message)
+        self._bind(self._keys.get(text), text, place, ledger)
+
+    def _first_free(self) -> i64:
+        """Return the first place of a free key, or -1."""
+        heap = self._open
+        while heap:
+            place: i64 = heap[0]
+            aside = self._maybe_first(place)
+            if aside is not None and aside.key.out == 0:
+                return place
+            heappop(heap)
+            if aside is not None:
+                self._expose(aside.key)
+        return -1
+
+    def _first_held(self, ledger: DeliveryLedger) -> i64:
+        heap = self._blocked.get(ledger)
+        return -1 if heap is None else self._first_in(ledger, heap)
+
+    # --- out of turn --------------------------------------------------------------------------------------------------
+
+    def maybe_oldest(self) -> Message | None:
+        """Return the oldest message that is set aside."""
+        place: i64 = self._oldest()
+        return None if place < 0 else self._aside[int(place)].message
+
+    def take_oldest(self) -> Message:
+        """Take out what `maybe_oldest` returns; ``next_place`` of the queue is where it was."""
+        return self._take(self._oldest())
+
+    def maybe_take_out(self, place: i64) -> Message | None:
+        """Take the message at `place` out if it is set aside."""
+        return self._take(place) if int(place) in self._aside else None
+
+    def purge(self) -> None:
+        """Settle whatever is set aside. The queue counts."""
+        log = self._log
+        for place, aside in self._aside.items():
+            self._queue.settle_place(aside.message, place)
+            log.resident_bytes -= aside.message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._aside.clear()
+        self._order.clear()
+        self._open.clear()
+        self._blocked.clear()
+        for key in list(self._keys.values()):
+            key.forget_waiting()
+            if key.out == 0:
+                del self._keys[key.text]
+
+    def aside_messages(self) -> list[Message]:
+        """Return what is set aside, in order. For tests and small listings."""
+        return [self._aside[place].message for place in sorted(self._aside)]
+
+    def _oldest(self) -> i64:
+        order = self._order
+        while order:
+            place: i64 = order[0]
+            if int(place) in self._aside:
+                return place
+            heappop(order)
+        return -1
+
+    def _take(self, place: i64) -> Message:
+        aside = self._aside[int(place)]
+        self._remove(place, aside)
+        queue = self._queue
+        queue.next_place = place
+        queue.next_redelivered = aside.redelivered
+        return aside.message
+
+    # --- tests --------------------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Assert (2) to (6) of the module header. For tests; the queue is not on the runnable list."""
+        queue = self._queue
+        assert queue.unacked_count == len(self._out) == sum(int(key.out) for key in self._keys.values())
+        assert len(self._aside) == sum(int(key.waiting) for key in self._keys.values())
+        for text, key in self._keys.items():
+            assert key.text == text
+            assert key.out + key.waiting > 0
+            assert (key.out > 0) == (key.holder is not None)
+            places = key.waiting_places()
+            assert len(places) == key.waiting and places == sorted(set(places))
+            for place in places:
+                assert self._aside[place].key is key
+                assert self.key_of(self._aside[place].message) == text
+                assert place < self._backlog.delivered_below()
+            if places:
+                self._check_exposed(key, places[0])
+        for heap in [self._order, self._open, *self._blocked.values()]:
+            assert len(heap) <= PRUNE_MIN + 2 * len(self._aside) + 1 or heap is not self._order
+        assert set(self._aside) <= set(self._order)
+
+    def check_nothing_could_leave(self) -> None:
+        """Assert that no message waits although a consumer could take it. For tests."""
+        queue = self._queue
+        if queue.is_restrained():
+            return
+        for key in self._keys.values():
+            if key.waiting > 0:
+                assert key.out > 0 or not queue.has_room(), f"key {key.text!r} waits, and is free"
+                assert _with_room(key.holder) is None, f"key {key.text!r} waits, and its consumer has room"
+        if not self._backlog.is_empty() and self._backlog.is_ready() and not self._is_full():
+            assert not queue.has_room(), "the backlog waits, and a consumer has room"
+
+    def _check_exposed(self, key: SharedKey, place: int) -> None:
+        holder = key.holder
+        if key.out == 0:
+            assert place in self._open
+        elif not (isinstance(holder, Consumer) and holder.gone):
+            assert place in self._open or place in self._blocked[holder]
+
+
+def _with_room(holder: object | None) -> Consumer | None:
+    """Return who a key is bound to if that is a consumer that can take a message."""
+    if isinstance(holder, Consumer) and not holder.gone and holder.has_room():
+        return holder
+    return None
+
+
+def header_text(payload: bytes, name: bytes) -> str:
+    """Return the value of a header as text, from a scanned content header payload; ``""`` without it."""
+    # Looking for the name is quicker than walking a table that does not have it.
+    if name not in payload:
+        return ""
+    table = headers_of(payload)
+    if not table:
+        return ""
+    walker = TableWalker(table, 4, len(table))
+    value: object = None
+    while walker.pos < walker.end:
+        start: i64 = walker.pos
+        walker.skip_key()
+        if table[start + 1 : walker.pos] == name:
+            value = walker.value(1)
+        else:
+            walker.skip_value(1)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return str(value)

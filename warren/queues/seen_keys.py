@@ -1,0 +1,679 @@
+"""Which messages a queue or an exchange has accepted: what comes again is dropped, and confirmed like the first.
+
+    argument of queue.declare or exchange.declare
+    x-message-deduplication   true
+    x-deduplication-header    the header that has a message's key, ``x-deduplication-header`` without
+    x-cache-size              how many keys are remembered, and how many producers; `DEDUP_KEYS` without
+    x-cache-ttl               ms for which a key is remembered; without it only the size counts
+
+    header of a message
+    the one for keys          a text, bytes (the same key as the text that they encode) or an integer
+    x-producer and x-seq      a text and an integer: a number that is not larger than the highest that was accepted of
+                              this producer comes again
+
+1. Only what was accepted is remembered, in the batch of the log that has its message: after a crash both are there, or
+   neither. Nothing remains of a publish that was refused; on an exchange that is one that any queue refused, or that no
+   queue got.
+2. What is remembered is as durable as the message: in the log when a durable queue has a persistent message or, on a
+   durable exchange, when any of the queues would store it. What a restart loses may come again.
+3. A confirm waits until the key is on disk, that of a repetition as well: the first may still be on its way there.
+4. A repetition does not prolong anything. When there are too many keys the oldest goes; of the producers that which has
+   not published for the longest time. A producer costs the same however much it publishes.
+5. Looked at is what clients publish, and a transaction when it is committed. A delayed message is looked at and
+   remembered when it is published, so its window is no longer than that of others. A dead letter passes and leaves
+   nothing: it was accepted once, and may come back to where it was. On an exchange only publishes to it count, not what
+   comes over a binding or as to an alternate.
+6. After a restart nothing may be published before `is_restoring` is False.
+7. Neither a purge nor a delivery forgets a key.
+
+The numbers of a producer have no gaps that matter: whoever gets a nack for 5 and an ack for 6 cannot send 5 again under
+that number.
+
+Keys are records of a lane in the log (`queues.lanes`), numbered as they were accepted, so that the oldest is the first
+and its end is a settled message. Producers are in another lane: each has one record, replaced in its place. In memory a
+key costs about 300 bytes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import sha256
+from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be
+from mypy_extensions import i64, mypyc_attr
+
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import TYPE_NAMES, TableWalker, Timestamp, decode_table, find_tag
+from warren.amqp.inequivalence import check_argument
+from warren.amqp.properties import FLAGS_OFFSET, HEADERS, headers_of
+from warren.msgstore.message import Envelope, Message, build_message
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import IndexOwner, QueueIndex
+from warren.queues.agenda import NEVER, Agenda, Appointment
+from warren.queues.arguments import BY_KEY, fault_of
+from warren.queues.fetch import Fetch
+from warren.queues.rules import DEDUP_KEYS, QueueRules
+
+PRODUCER: Final = "x-producer"
+SEQUENCE: Final = "x-seq"
+# Longer keys and names are remembered by their SHA-256.
+KEY_MAX_BYTES: Final = 255
+# How many records are read at a time after a restart.
+RESTORE_MAX: Final = 4096
+# Expired keys go once in so long, at most so many in one go. They are not known any more before that.
+EXPIRE_EVERY_MS: Final = 1000
+EXPIRE_MAX: Final = 4096
+# From so many keys on full pages of the index are written to the log, so that checkpoints do not repeat them.
+PAGED_FROM: Final = 16384
+PAGES_PER_BATCH: Final = 64
+
+_ARGUMENTS: Final = ("message-deduplication", "deduplication-header", "cache-size", "cache-ttl")
+_NOWHERE: Final = Envelope("", "")
+_NO_PROPERTIES: Final = b"\x00\x00"
+_STORED: Final = build_message(_NOWHERE, _NO_PROPERTIES, b"", 0, True)  # stands for one that is written
+
+
+class MessageKeys:
+    """What a message says about itself: `key` and `producer` as they are remembered, ``b""`` without."""
+
+    def __init__(self) -> None:
+        self.key: bytes = b""
+        self.producer: bytes = b""
+        self.sequence: i64 = 0
+
+
+class SeenKeys(Appointment):
+    """What one queue or exchange remembers; `lane` and `producer_lane` are where, in the log, when it is `durable`."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        agenda: Agenda,
+        vhost: str,
+        name: str,
+        durable: bool,
+        rules: QueueRules,
+        lane: i64,
+        producer_lane: i64,
+    ) -> None:
+        super().__init__()
+        self.dropped: i64 = 0  # repetitions
+        self._log = log
+        self._agenda = agenda
+        self._durable = durable
+        self._header = rules.dedup_header
+        self._header_entry = _entry_name(rules.dedup_header)
+        self._producer_entry = _entry_name(PRODUCER)
+        self._keys = KeyLane(log, vhost, name, lane, rules.dedup_size, rules.dedup_ttl_ms)
+        self._producers = ProducerLane(log, vhost, name, producer_lane, rules.dedup_size)
+
+    # --- publishes ------------------------------------------------------------------------------------------------
+
+    def keys_of(self, message: Message) -> MessageKeys | None:
+        """Return what `message` is to be known by; None when it has nothing of the kind."""
+        pieces = message.pieces
+        content = message.content if pieces is None else pieces[0]
+        if i64(read_i16_be(content, 7 + FLAGS_OFFSET)) & HEADERS == 0:
+            return None
+        size: i64 = i64(read_i32_be(content, 3)) & 0xFFFFFFFF
+        headers = headers_of(content[7 : 7 + size])
+        if self._header_entry not in headers and self._producer_entry not in headers:
+            return None
+        keys = MessageKeys()
+        producer: object = None
+        sequence: object = None
+        walker = TableWalker(headers, 4, len(headers))
+        while walker.pos < walker.end:
+            name = walker.key()
+            if name == self._header:
+                keys.key = key_bytes(walker.value(1))
+            elif name == PRODUCER:
+                producer = walker.value(1)
+            elif name == SEQUENCE:
+                sequence = walker.value(1)
+            else:
+                walker.skip_value(1)
+        if isinstance(producer, (str, bytes)) and _is_integer(sequence):
+            assert isinstance(sequence, int)
+            keys.producer = key_bytes(producer)
+            keys.sequence = sequence
+        return keys if keys.key or keys.producer else None
+
+    def knows(self, keys: MessageKeys) -> bool:
+        """Tell whether such a message was accepted before."""
+        if keys.key and self._keys.knows(keys.key):
+            return True
+        return keys.producer != b"" and self._producers.knows(keys.producer, keys.sequence)
+
+    def drops(self, keys: MessageKeys, message: Message) -> bool:
+        """Tell whether `message` with these keys is a repetition, and if so have its confirm wait for the first."""
+        if not self.knows(keys):
+            return False
+        self.dropped += 1
+        if self._keys.index is not None or self._producers.index is not None:
+            message.awaits_batch = True
+        return True
+
+    def add(self, keys: MessageKeys, message: Message, stored: bool) -> None:
+        """Remember `message`, which was accepted just now; `stored`: it goes into the log if it is persistent."""
+        stored = stored and self._durable and message.persistent
+        if stored:
+            message.awaits_batch = True
+        if keys.key:
+            self._keys.add(keys.key, stored)
+            if self.at_ms == NEVER:
+                self._plan()
+        if keys.producer:
+            self._producers.add(keys.producer, keys.sequence, stored)
+
+    # --- time, start and end --------------------------------------------------------------------------------------
+
+    def due(self, now_ms: i64) -> None:
+        self._keys.expire(now_ms)
+        self._plan()
+
+    def _plan(self) -> None:
+        first_ms: i64 = self._keys.first_until_ms()
+        now_ms: i64 = self._log.now_ms
+        if self._keys.is_restoring:
+            self._agenda.at(now_ms + EXPIRE_EVERY_MS, self)
+        elif first_ms < NEVER:
+            self._agenda.at(now_ms if first_ms <= now_ms else first_ms + EXPIRE_EVERY_MS, self)
+
+    def lacks(self, lane: i64) -> bool:
+        """Tell whether `lane` is one of these two, with nothing in it yet."""
+        keys = self._keys
+        producers = self._producers
+        return (lane == keys.lane and keys.index is None) or (lane == producers.lane and producers.index is None)
+
+    def restore(self, index: QueueIndex) -> None:
+        """Take over one of the two lanes, which recovery found."""
+        if index.lane == self._keys.lane:
+            self._keys.restore(index)
+            self._plan()
+        else:
+            self._producers.restore(index)
+
+    def is_restoring(self) -> bool:
+        """Tell whether some of it has still to be read from disk."""
+        return self._keys.is_restoring or self._producers.is_restoring
+
+    def close(self) -> None:
+        """The queue or exchange is deleted: forget everything."""
+        self._keys.close()
+        self._producers.close()
+        self._agenda.cancel(self)
+
+    # --- for operators --------------------------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """Return how many keys are remembered, expired ones of the last moment included."""
+        return len(self._keys.keys)
+
+    def producer_count(self) -> int:
+        """Return of how many producers the highest number is remembered."""
+        return len(self._producers.producers)
+
+    def maybe_until_ms(self, key: str | bytes | int) -> int | None:
+        """Return until when `key` is remembered, in ms since the epoch, `NEVER` without end; None: it is not."""
+        found = self._keys.keys.get(key_bytes(key))
+        if found is None or found.until_ms <= self._log.now_ms:
+            return None
+        return int(found.until_ms)
+
+    def maybe_sequence(self, producer: str | bytes) -> int | None:
+        """Return the highest number that was accepted of `producer`; None when it is not remembered."""
+        found = self._producers.producers.get(key_bytes(producer))
+        return None if found is None else int(found.sequence)
+
+    def oldest(self, most: int) -> list[tuple[str, int]]:
+        """Return at most so many keys as texts, with the time until which each is remembered, oldest first."""
+        listed: list[tuple[str, int]] = []
+        for key, seen in self._keys.keys.items():
+            if len(listed) == most:
+                break
+            listed.append((_text_of(key), int(seen.until_ms)))
+        return listed
+
+    def forget(self, key: str | bytes | int) -> bool:
+        """Let the next message with `key` in; False when it is not remembered."""
+        return self._keys.forget(key_bytes(key))
+
+    def forget_producer(self, producer: str | bytes) -> bool:
+        """Let `producer` begin anew with any number; False when it is not remembered."""
+        return self._producers.forget(key_bytes(producer))
+
+    def clear(self) -> int:
+        """Forget all keys and producers, and return how many that were."""
+        return self._keys.clear() + self._producers.clear()
+
+    def check_invariants(self) -> None:
+        """Assert that memory and index agree. For tests."""
+        assert len(self._keys.keys) <= self._keys.size
+        assert len(self._producers.producers) <= self._producers.size
+        keys = [int(seen.number) for seen in self._keys.keys.values() if seen.number >= 0]
+        assert keys == sorted(keys)
+        self._keys.check_numbers(keys)
+        self._producers.check_numbers([int(p.number) for p in self._producers.producers.values() if p.number >= 0])
+
+
+# --- lanes --------------------------------------------------------------------------------------------------------
+
+
+class RecordLane(IndexOwner):
+    """Small records in a lane of the log, each by its number. Override `found` and `all_found`."""
+
+    def __init__(self, log: MessageLog, vhost: str, name: str, lane: i64) -> None:
+        self.log = log
+        self.lane: i64 = lane
+        self.index: QueueIndex | None = None  # None: nothing was ever stored
+        self.next_number: i64 = 0
+        self.is_restoring: bool = False
+        self._vhost = vhost
+        self._name = name
+        self._in_batch: dict[int, Message] = {}  # what the open batch has
+        self._restore_end: i64 = 0
+
+    def put(self, number: i64, body: bytes, time_ms: i64) -> None:
+        """Store a record; there is none of this number."""
+        index = self.index
+        log = self.log
+        if index is None:
+            index = log.new_index(log.new_queue_id(), self._vhost, self._name, self.lane, False)
+            index.owner = self
+            self.index = index
+        message = build_message(_NOWHERE, _NO_PROPERTIES, body, 0, True)
+        message.time_ms = time_ms
+        self._in_batch[int(number)] = message
+        log.add(index, message, number)
+
+    def drop(self, number: i64) -> None:
+        """Forget a record; a negative number stands for something that was not stored."""
+        index = self.index
+        if number >= 0 and index is not None:
+            self.log.settle(index, self._in_batch.pop(int(number), _STORED), number)
+
+    def drop_all(self) -> None:
+        """Forget all records."""
+        index = self.index
+        if index is not None:
+            for number, message in self._in_batch.items():
+                self.log.settle(index, message, number)
+            self.log.settle_range(index, index.first_page * index.page_entries, self.next_number)
+        self._in_batch.clear()
+
+    def close(self) -> None:
+        """Let go of the index: it is deleted."""
+        if self.index is not None:
+            self.log.delete_queue(self.index)
+            self.index = None
+        self._in_batch.clear()
+        self.is_restoring = False
+
+    def batch_closed(self) -> None:
+        """The records have their places now."""
+        self._in_batch.clear()
+
+    def restore(self, index: QueueIndex) -> None:
+        """Begin to read what recovery found. All pages of the index stay in memory: any record may go next."""
+        index.owner = self
+        self.index = index
+        self.next_number = index.next_number
+        self.is_restoring = True
+        self._restore_end = index.next_number
+        self._read_from(index.first_page)
+
+    def _read_from(self, page_number: i64) -> None:
+        index = self.index
+        assert index is not None
+        size: i64 = index.page_entries
+        numbers: list[int] = []
+        while page_number * size < self._restore_end and len(numbers) < RESTORE_MAX:
+            if index.page(page_number) is not None:
+                number: i64 = page_number * size
+                end: i64 = number + size
+                while number < end and number < self._restore_end:
+                    numbers.append(int(number))
+                    number += 1
+            page_number += 1
+        if numbers:
+            _RecordFetch(self.log, index, numbers, self, page_number).begin()
+        else:
+            self.is_restoring = False
+            self.all_found()
+
+    def fetched(self, numbers: list[int], messages: list[Message | None], next_page: i64) -> None:
+        """Records have been read."""
+        index = self.index
+        if index is None:
+            return  # deleted meanwhile
+        for number, message in zip(numbers, messages, strict=True):
+            if message is not None:
+                self.found(number, message.body(), message.time_ms)
+            elif index.lsn_of_resident(number) != 0:
+                self.drop(number)  # damaged, which is reported: nobody can say any more whose it was
+        self._read_from(next_page)
+
+    def found(self, number: i64, body: bytes, time_ms: i64) -> None:
+        """Take a record over."""
+        raise AssertionError("overridden")
+
+    def all_found(self) -> None:
+        """Everything was read."""
+        raise AssertionError("overridden")
+
+    def check_numbers(self, numbers: list[int]) -> None:
+        """Assert that exactly these are stored, or on their way. For tests."""
+        index = self.index
+        stored = set(self._in_batch)
+        if index is not None:
+            stored |= {number for number in range(int(self.next_number)) if index.lsn_of(number) != 0}
+        assert stored == set(numbers)
+        assert len(numbers) == len(stored)
+
+
+class _RecordFetch(Fetch):
+    def __init__(
+        self, log: MessageLog, index: QueueIndex, numbers: list[int], lane: RecordLane, next_page: i64
+    ) -> None:
+        super().__init__(log, index, numbers)
+        self._lane = lane
+        self._next_page: i64 = next_page
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._lane.fetched(self.numbers, messages, self._next_page)
+
+
+@mypyc_attr(acyclic=True)
+class SeenKey:
+    """Where a key is stored, -1 when it is not, and until when it is remembered."""
+
+    __slots__ = ("number", "until_ms")
+
+    def __init__(self, number: i64, until_ms: i64) -> None:
+        self.number: i64 = number
+        self.until_ms: i64 = until_ms
+
+
+class KeyLane(RecordLane):
+    """The last `size` keys, in the order in which they were accepted. A record is the key, its time the end."""
+
+    def __init__(self, log: MessageLog, vhost: str, name: str, lane: i64, size: i64, ttl_ms: i64) -> None:
+        super().__init__(log, vhost, name, lane)
+        self.size: i64 = size
+        self.keys: OrderedDict[bytes, SeenKey] = OrderedDict()
+        self._ttl_ms: i64 = ttl_ms
+        self._paged_to: i64 = 0
+
+    def knows(self, key: bytes) -> bool:
+        """Tell whether `key` is remembered."""
+        seen = self.keys.get(key)
+        return seen is not None and seen.until_ms > self.log.now_ms
+
+    def add(self, key: bytes, stored: bool) -> None:
+        """Remember `key`, which is not known, or not any more."""
+        self.forget(key)
+        until_ms: i64 = NEVER if self._ttl_ms < 0 else self.log.now_ms + self._ttl_ms
+        number: i64 = -1
+        if stored:
+            number = self.next_number
+            self.next_number = number + 1
+            self.put(number, key, 0 if until_ms == NEVER else until_ms)
+        self.keys[key] = SeenKey(number, until_ms)
+        while len(self.keys) > self.size:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, seen = self.keys.popitem(last=False)
+        self.drop(seen.number)
+
+    def forget(self, key: bytes) -> bool:
+        """Forget `key`; False when it was not there."""
+        seen = self.keys.pop(key, None)
+        if seen is None:
+            return False
+        self.drop(seen.number)
+        return True
+
+    def clear(self) -> int:
+        """Forget everything, and return how much that was."""
+        count = len(self.keys)
+        self.keys.clear()
+        self.drop_all()
+        return count
+
+    def close(self) -> None:
+        super().close()
+        self.keys.clear()
+
+    def first_until_ms(self) -> i64:
+        """Return until when the oldest key is remembered; `NEVER` when there is none."""
+        for seen in self.keys.values():
+            return seen.until_ms
+        return NEVER
+
+    def expire(self, now_ms: i64) -> None:
+        """Forget what has expired, at most `EXPIRE_MAX`."""
+        left: i64 = EXPIRE_MAX
+        while left > 0 and self.first_until_ms() <= now_ms:
+            self._drop_oldest()
+            left -= 1
+
+    def found(self, number: i64, body: bytes, time_ms: i64) -> None:
+        until_ms: i64 = NEVER if time_ms == 0 else time_ms
+        seen = self.keys.get(body)
+        if until_ms <= self.log.now_ms or (seen is not None and seen.number > number):
+            self.drop(number)
+            return
+        self.forget(body)
+        self.keys[body] = SeenKey(number, until_ms)
+
+    def all_found(self) -> None:
+        index = self.index
+        assert index is not None
+        self._paged_to = index.first_page
+        while len(self.keys) > self.size:
+            self._drop_oldest()
+
+    def batch_closed(self) -> None:
+        super().batch_closed()
+        index = self.index
+        if index is None or self.is_restoring or index.live_count < PAGED_FROM:
+            return
+        page_number: i64 = self._paged_to if self._paged_to > index.first_page else index.first_page
+        end: i64 = self.next_number // index.page_entries
+        if end > page_number + PAGES_PER_BATCH:
+            end = page_number + PAGES_PER_BATCH
+        while page_number < end:
+            if index.page(page_number) is not None:
+                self.log.write_page(index, page_number)
+            page_number += 1
+        self._paged_to = page_number
+
+
+class Producer:
+    """One producer: the highest number accepted, and where that is stored, -1 when it is not."""
+
+    def __init__(self, number: i64, sequence: i64) -> None:
+        self.number: i64 = number
+        self.sequence: i64 = sequence
+
+
+class ProducerLane(RecordLane):
+    """The last `size` producers that published. A record is the highest number, a serial one, and the name.
+
+    The serial numbers give the order in which producers were stored, for the numbers of the records do not: each
+    producer keeps its own, and leaves it to another one when it is forgotten.
+    """
+
+    def __init__(self, log: MessageLog, vhost: str, name: str, lane: i64, size: i64) -> None:
+        super().__init__(log, vhost, name, lane)
+        self.size: i64 = size
+        self.producers: OrderedDict[bytes, Producer] = OrderedDict()
+        self._free: list[int] = []  # numbers below the next one
+        self._serial: i64 = 0
+        self._found: list[tuple[int, int, int, bytes]] = []  # serial, number, sequence, name
+
+    def knows(self, name: bytes, sequence: i64) -> bool:
+        """Tell whether this number of the producer, or a larger one, was accepted. It has published, in any case."""
+        producer = self.producers.get(name)
+        if producer is None or sequence > producer.sequence:
+            return False
+        self.producers.move_to_end(name)
+        return True
+
+    def add(self, name: bytes, sequence: i64, stored: bool) -> None:
+        """Remember that this number, the highest so far, was accepted."""
+        producer = self.producers.get(name)
+        if producer is None:
+            producer = Producer(-1, sequence)
+            self.producers[name] = producer
+            while len(self.producers) > self.size:
+                _, oldest = self.producers.popitem(last=False)
+                self._give_up(oldest)
+        else:
+            self.producers.move_to_end(name)
+            producer.sequence = sequence
+        if stored:
+            number: i64 = producer.number
+            if number >= 0:
+                self.drop(number)
+            elif self._free:
+                number = self._free.pop()
+            else:
+                number = self.next_number
+                self.next_number = number + 1
+            producer.number = number
+            self._serial += 1
+            words = int(sequence).to_bytes(8, "big", signed=True) + int(self._serial).to_bytes(8, "big")
+            self.put(number, words + name, 0)
+
+    def _give_up(self, producer: Producer) -> None:
+        if producer.number >= 0:
+            self.drop(producer.number)
+            self._free.append(int(producer.number))
+
+    def forget(self, name: bytes) -> bool:
+        """Forget a producer; False when it was not there."""
+        producer = self.producers.pop(name, None)
+        if producer is None:
+            return False
+        self._give_up(producer)
+        return True
+
+    def clear(self) -> int:
+        """Forget everybody, and return how many that were."""
+        count = len(self.producers)
+        for producer in self.producers.values():
+            self._give_up(producer)
+        self.producers.clear()
+        return count
+
+    def close(self) -> None:
+        super().close()
+        self.producers.clear()
+        self._free = []
+        self._found = []
+
+    def found(self, number: i64, body: bytes, time_ms: i64) -> None:
+        sequence = int.from_bytes(body[:8], "big", signed=True)
+        self._found.append((int.from_bytes(body[8:16], "big"), int(number), sequence, body[16:]))
+
+    def all_found(self) -> None:
+        found = self._found
+        self._found = []
+        found.sort(reverse=True)
+        taken: set[int] = {int(producer.number) for producer in self.producers.values()}
+        for serial, number, sequence, name in found:
+            if serial > self._serial:
+                self._serial = serial
+            # Where a part of the log is damaged, what was replaced may be there beside what replaced it.
+            if name in self.producers or len(self.producers) >= self.size:
+                self.drop(number)
+                continue
+            self.producers[name] = Producer(number, sequence)
+            self.producers.move_to_end(name, last=False)
+            taken.add(number)
+        free: i64 = self._restore_end - 1
+        while free >= 0:
+            if int(free) not in taken:
+                self._free.append(int(free))
+            free -= 1
+
+
+# --- keys and arguments -------------------------------------------------------------------------------------------
+
+
+def key_bytes(value: object) -> bytes:
+    """Return what `value` is remembered by; ``b""`` when it can be no key."""
+    if isinstance(value, str):
+        key = b"t" + value.encode()
+    elif isinstance(value, bytes):
+        key = b"t" + value
+    elif _is_integer(value):
+        key = b"i" + str(value).encode()
+    else:
+        return b""
+    return key if len(key) <= KEY_MAX_BYTES else b"#" + sha256(key).digest()
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, (bool, Timestamp))
+
+
+def _text_of(key: bytes) -> str:
+    return "sha256:" + key[1:].hex() if key[:1] == b"#" else key[1:].decode("utf-8", "replace")
+
+
+def _entry_name(name: str) -> bytes:
+    """Return how `name` stands in an encoded table."""
+    raw = name.encode()
+    return bytes([len(raw)]) + raw
+
+
+def exchange_rules(name: str, vhost: str, encoded: bytes, stored: bool) -> QueueRules | None:
+    """Return what the arguments of an exchange say about repetitions; None when it lets them pass.
+
+    `stored`: they come from the catalogue, where one that is refused today has no effect.
+
+    Raises:
+        ChannelException: 406, an argument has an impossible type or value, in the words for queues.
+    """
+    if len(encoded) == 4:
+        return None
+    table = decode_table(encoded)
+    rules = QueueRules()
+    rules.dedup_size = DEDUP_KEYS
+    for key in _ARGUMENTS:
+        row = BY_KEY[key]
+        if row.name not in table:
+            continue
+        value = table[row.name]
+        fault = fault_of(row, value, TYPE_NAMES[find_tag(encoded, row.name)])
+        if fault:
+            if stored:
+                continue
+            text = f"invalid arg '{row.name}' for exchange '{name}' in vhost '{vhost}': {fault}"
+            raise ChannelException(PRECONDITION_FAILED, text)
+        if isinstance(value, bool):
+            rules.dedup = value
+        elif isinstance(value, str):
+            rules.dedup_header = value or rules.dedup_header
+        elif isinstance(value, int):
+            if key == "cache-size":
+                rules.dedup_size = value
+            else:
+                rules.dedup_ttl_ms = value
+    return rules if rules.dedup else None
+
+
+def check_equivalent(name: str, vhost: str, received: bytes, current: bytes) -> None:
+    """Check the redeclaration of an exchange with arguments `received`.
+
+    Raises:
+        ChannelException: 406, one of ours differs.
+    """
+    if received != current:
+        for key in _ARGUMENTS:
+            check_argument("exchange", name, vhost, BY_KEY[key].name, received, current)
