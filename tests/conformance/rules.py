@@ -37,6 +37,7 @@ AREAS = (
     "policies",
     "tracing",
     "events",
+    "retry",
 )
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

@@ -34,6 +34,10 @@ class Client:
         return taken
 
 
+# Wall time at which an engine begins, in ms since the epoch.
+START_MS = 1_700_000_000_000
+
+
 class Engine:
     """A broker with one vhost and one user, on a clock that moves when it is told to.
 
@@ -49,6 +53,7 @@ class Engine:
         limits.message_max_bytes = 1 << 20
         limits.inbound_max_bytes = 1 << 22
         self.broker = Broker(limits, self._entropy, seed=1, log=memory_log())
+        self.broker.log.now_ms = START_MS
         self.store = MemoryStore(self.broker)
         self.clients: dict[int, Client] = {}
         self.broker.restore(VhostPut("/"))
@@ -84,6 +89,12 @@ class Engine:
         self.clients.pop(client.connection.key, None)
 
     def advance(self, seconds: float) -> None:
+        """Let time pass; what is due meanwhile happens when it is."""
+        end_ms = int(self.broker.log.now_ms) + round(seconds * 1000)
+        while self.broker.agenda.next_ms() <= end_ms:
+            self.broker.keep_time(max(self.broker.agenda.next_ms(), int(self.broker.log.now_ms)))
+            self.settle()
+        self.broker.log.now_ms = end_ms
         self.now_s += seconds
         self.broker.tick(self.now_s)
 
