@@ -220,7 +220,8 @@ def test_an_exclusive_consumer_is_alone(client: Client, other: Client) -> None:
 @rule("rabbitmq.basic.consume", "x-priority has to be an integer: 406.")
 def test_a_consumer_priority_is_an_integer(client: Client) -> None:
     client.declare("q")
-    text = "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': {unacceptable_type,longstr}"
+    reason = '"expected integer, got longstr"'
+    text = f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': {reason}"
     refused_basic(client, basic_consume("q", arguments={"x-priority": "high"}), "channel", 406, text)
 
 

@@ -11,7 +11,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
 from warren.amqp.properties import BasicProperties
-from warren.queues.metadata import VhostPut
+from warren.queues.metadata import VhostDelete, VhostPut
 
 from .rules import rule
 from .typed_table import Typed, text, texts, typed_table
@@ -247,9 +247,22 @@ def test_refused_publishes_are_not_copied(firehose: Firehose, client: Client) ->
 
 
 @rule("rabbitmq.trace.publish", "A copy is transient, and does not expire with what it is a copy of.")
-def test_copies_are_transient(firehose: Firehose, client: Client) -> None:
+def test_copies_are_transient(harness: Harness, firehose: Firehose, client: Client) -> None:
+    harness.broker.keep_time(1000000)
+    client.declare("kept", durable=True, arguments={"x-message-ttl": 60000})
+    client.bind("kept", TRACE, "#")
+    client.declare("q")
+    client.consume("q", no_ack=True)
     firehose.on()
-    client.publish("", "q", b"m", delivery_mode=2, expiration="0")
+    client.publish("", "q", b"m", delivery_mode=2, expiration="1000")
+    harness.broker.keep_time(1030000)
+    copies = harness.queue("kept").peek_ready()
+    assert [(copy.envelope.routing_key, copy.persistent) for copy in copies] == [
+        ("publish.", False),
+        ("deliver.q", False),
+    ]
+    firehose.take()
+    client.publish("", "nobody", b"m", delivery_mode=2, expiration="0")
     trace = firehose.one()
     assert set(vars_of(trace.properties)) == {"headers"}
     assert trace.traced == {"delivery_mode": ("I", 2), "expiration": text("0")}
@@ -512,6 +525,38 @@ def test_copies_for_a_deleted_queue_vanish(firehose: Firehose, client: Client) -
     delete = m.QueueDelete(0, "more", False, False, True)
     client.feed(publish_frames("", "nobody", b"m") + method_frame(1, delete))
     assert firehose.keys() == ["publish."]
+
+
+@rule("rabbitmq.trace.switch", "A vhost that goes away with copies on their way to its queues takes none.")
+def test_copies_for_a_deleted_vhost_vanish(harness: Harness) -> None:
+    harness.broker.administer(VhostPut("v"))
+    harness.permit(USER, vhost="v")
+    client = harness.client(vhost="v")
+    client.open(1)
+    client.declare("q")
+    client.bind("q", TRACE, "#")
+    harness.broker.trace("v", True)
+    queue = harness.broker.vhosts["v"].queues["q"]
+    client.connection.feed(publish_frames("", "nobody", b"m"))
+    harness.broker.administer(VhostDelete("v"))
+    harness.settle()
+    assert (queue.published, queue.ready_count) == (0, 0)
+
+
+@rule("rabbitmq.trace.recursion", "A copy that comes of handing out the broker's own messages is not left behind.")
+def test_the_copy_of_a_delivered_event_makes_a_turn_due(harness: Harness, firehose: Firehose, client: Client) -> None:
+    client.declare("events")
+    client.bind("events", "amq.rabbitmq.event", "queue.created")
+    client.consume("events", no_ack=True)
+    firehose.on()
+    firehose.client.connection.feed(
+        method_frame(1, m.QueueDeclare(0, "new", False, False, False, False, True, EMPTY_TABLE))
+    )
+    harness.broker.end_turn()
+    assert harness.broker.has_work()
+    harness.broker.end_turn()
+    assert not harness.broker.has_work()
+    assert firehose.keys() == ["deliver.events"]
 
 
 @rule("rabbitmq.trace.publish", "A content under way while tracing is switched ends as it began, and nothing breaks.")

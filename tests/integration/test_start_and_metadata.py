@@ -6,9 +6,15 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from broker_process import WarrenProcess
+from pika.exceptions import ChannelClosedByBroker, NackError, ProbableAccessDeniedError
+
+from warren.queues.metadata import PolicyPut, QueuePut, UserLimitsPut, VhostLimitsPut
+from warren.server.catalogue import Catalogue
 
 from .metadata_urls import FreshUrl
+from .peers import connect
 
 
 def refusal(process: WarrenProcess) -> tuple[int, str]:
@@ -26,6 +32,42 @@ def test_a_broker_starts_again_on_the_metadata_of_a_killed_one(tmp_path: Path, f
     process.start()
     assert process.health() == 200
     process.stop()
+
+
+def test_policies_and_limits_in_the_metadata_hold_from_the_start(tmp_path: Path, fresh_metadata_url: FreshUrl) -> None:
+    url = fresh_metadata_url()
+    catalogue = Catalogue.open(url)
+    catalogue.commit(
+        [
+            QueuePut("/", "of old", False, bytes(4), 1),
+            PolicyPut("/", "p", "^of", "queues", 0, '{"max-length":2,"overflow":"reject-publish"}'),
+            VhostLimitsPut("/", '{"max-queues":1}'),
+            UserLimitsPut("guest", '{"max-connections":1}'),
+        ]
+    )
+    catalogue.close()
+    with WarrenProcess(tmp_path, {"metadata-url": url}) as process:
+        channel = connect(process).channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "of old", b"1")
+        channel.basic_publish("", "of old", b"2")
+        with pytest.raises(NackError):
+            channel.basic_publish("", "of old", b"3")
+        with pytest.raises(ProbableAccessDeniedError, match="user connection limit \\(1\\) is reached"):
+            connect(process)
+        with pytest.raises(ChannelClosedByBroker, match="queue limit in vhost '/' \\(1\\) is reached"):
+            channel.queue_declare("another")
+
+
+def test_a_policy_that_is_not_valid_is_one_line(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        url = f"sqlite:///{process.data_directory / 'catalogue.db'}"
+    catalogue = Catalogue.open(url)
+    catalogue.commit([PolicyPut("/", "by hand", "", "all", 0, '{"expires":0}')])
+    catalogue.close()
+    code, said = refusal(process)
+    assert code == 1
+    assert said.endswith("metadata store: PolicyPut by hand cannot be restored: 0 is not a valid queue expiry\n")
 
 
 def test_metadata_of_a_newer_version_is_one_line(tmp_path: Path) -> None:

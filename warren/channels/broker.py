@@ -157,7 +157,6 @@ class Broker:
 
     def end_turn(self) -> None:
         """Hand out what became deliverable and write the confirms of this turn."""
-        self.own_messages.publish()
         runnable = self._runnable
         if runnable:
             count = len(runnable)
@@ -165,7 +164,7 @@ class Broker:
             del runnable[:count]
             for queue in turn:
                 queue.drain()
-        self.own_messages.publish()  # traces of what was handed out
+        self.own_messages.publish()
         unconfirmed = self.shared.unconfirmed
         if unconfirmed:
             for channel in unconfirmed:

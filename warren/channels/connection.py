@@ -21,7 +21,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
@@ -86,6 +85,9 @@ CLOSE_TIMEOUT_S: Final = 30.0
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
 DELIVERY_SWEEP_S: Final = 60.0
+
+# Longer than anybody runs a broker.
+NO_LIMIT_S: Final = 1e12
 
 
 class LoginRequest:
@@ -562,7 +564,7 @@ class Connection(FastConnection):
             longest_s = timeout_s
             for consumer in channel.ledger.consumers.values():
                 if consumer.timeout_ms >= 0:
-                    longest_s = max(longest_s, consumer.timeout_ms / 1000) if consumer.timeout_ms else math.inf
+                    longest_s = max(longest_s, consumer.timeout_ms / 1000) if consumer.timeout_ms else NO_LIMIT_S
             if now_s - channel.ledger.waiting_since(now_s) > longest_s:
                 self.close_overdue(channel, int(timeout_s * 1000))
 

@@ -296,7 +296,7 @@ def consumer_arguments(queue_name: str, vhost_name: str, encoded: bytes) -> Cons
     where = f"for queue '{queue_name}' in vhost '{vhost_name}'"
     priority = table.get("x-priority", 0)
     if not _is_integer(priority):
-        raise _invalid("x-priority", where, f"{{unacceptable_type,{TYPE_NAMES[find_tag(encoded, 'x-priority')]}}}")
+        raise _invalid("x-priority", where, f'"expected integer, got {TYPE_NAMES[find_tag(encoded, "x-priority")]}"')
     assert isinstance(priority, int)
     asked.priority = priority
     asked.visibility_timeout_ms = _consumer_time("visibility-timeout", table, encoded, where)

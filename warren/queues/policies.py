@@ -113,8 +113,6 @@ class Policy:
         if errors:
             raise ValueError("\n".join(errors))
         self._targets = _TARGETS[put.apply_to]
-        if put.operator:
-            self._targets &= _QUEUES
         for key in self.definition:
             self._targets &= _support(key) | _EXCHANGES
 

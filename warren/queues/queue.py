@@ -7,8 +7,8 @@
 3. Ready messages leave in the order of their places, so a requeued message has its old place again.
 4. While a message is ready and a consumer may take it, the queue is on the broker's runnable list. ``_hungry`` is True
    only when some consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
-5. Consumers of higher priority are served first, equals in turn. With single-active-consumer only the first in
-   registration order is served.
+5. Consumers of higher priority are served first, equals in turn. With single-active-consumer only one is served, until
+   it goes; its successor is the one with the highest priority, of equals the first that came.
 6. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
 7. Whether the oldest message is in memory is the backlog's to say; while it is being read from disk, consumers and
    basic.get wait for `_loaded`.
@@ -90,6 +90,7 @@ class Queue(Destination):
         self.gotten: i64 = 0
 
         self.consumers: list[Consumer] = []  # in registration order
+        self._active: Consumer | None = None  # the single active one
         self._groups: list[ConsumerGroup] = []  # who may be served, highest priority first
         self._hungry: bool = False
         self._scheduled: bool = False
@@ -682,6 +683,7 @@ class Queue(Destination):
         """Let go of everything: the queue is deleted. Deliveries that are out are forgotten when they come back."""
         self.deleted = True
         self.consumers = []
+        self._active = None
         self._groups = []
         self._hungry = False
         self._index = None
@@ -782,6 +784,8 @@ class Queue(Destination):
         Raises:
             ChannelException: 403, it or another one is exclusive; 403, exclusive on a single-active-consumer queue.
         """
+        if self.rules.is_quorum:
+            consumer.exclusive = False  # as RabbitMQ: quorum queues do not know it
         taken = len(self.consumers) > 0 and (consumer.exclusive or self.consumers[0].exclusive)
         if taken or (consumer.exclusive and self.single_active):
             text = f"queue '{self.name}' in vhost '{self.vhost_name}' in exclusive use"
@@ -802,11 +806,18 @@ class Queue(Destination):
 
     def is_active(self, consumer: Consumer) -> bool:
         """Tell whether `consumer` is being served: always, except behind a single active consumer."""
-        return not self.single_active or self.consumers[0] is consumer
+        return not self.single_active or self._active is consumer
 
     def _regroup(self) -> None:
         """Rebuild who may be served. Cold: runs when a consumer comes or goes."""
-        served = self.consumers[:1] if self.single_active else self.consumers
+        served = self.consumers
+        if self.single_active and served:
+            if self._active not in served:
+                self._active = served[0]
+                for consumer in served:
+                    if consumer.priority > self._active.priority:
+                        self._active = consumer
+            served = [self._active]
         by_priority: dict[int, ConsumerGroup] = {}
         for consumer in served:
             if consumer.priority not in by_priority:
