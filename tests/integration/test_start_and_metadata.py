@@ -59,13 +59,12 @@ def test_policies_and_limits_in_the_metadata_hold_from_the_start(tmp_path: Path,
             channel.queue_declare("another")
 
 
-def test_a_policy_that_is_not_valid_is_one_line(tmp_path: Path) -> None:
-    with WarrenProcess(tmp_path) as process:
-        url = f"sqlite:///{process.data_directory / 'catalogue.db'}"
+def test_a_policy_that_is_not_valid_is_one_line(tmp_path: Path, fresh_metadata_url: FreshUrl) -> None:
+    url = fresh_metadata_url()
     catalogue = Catalogue.open(url)
     catalogue.commit([PolicyPut("/", "by hand", "", "all", 0, '{"expires":0}')])
     catalogue.close()
-    code, said = refusal(process)
+    code, said = refusal(WarrenProcess(tmp_path, {"metadata-url": url}))
     assert code == 1
     assert said.endswith("metadata store: PolicyPut by hand cannot be restored: 0 is not a valid queue expiry\n")
 

@@ -457,7 +457,7 @@ class Comparison:
         assert self._step(client, method_frame(channel.number, call)) == [m.QueuePurgeOk(count)]
 
     def delete(self, a: int, b: int, c: int) -> None:
-        client, channel = self._pick(a)
+        client, _ = self._pick(a)
         old = self.small
         self.clients[0].send(1, m.QueueDelete(0, "shared", False, False, False))
         cancelled = [each.method for peer in self.clients for each in peer.take()]

@@ -198,7 +198,7 @@ def test_an_unknown_kind_is_refused_unless_it_may_be_ignored() -> None:
         (ack(1, (0, 1)), lambda data: data[:4] + struct.pack(">I", len(data) + 8) + data[8:] + bytes(8)),  # too long
         (message((1, 1), body=b"b"), lambda data: data[:9] + b"\x08" + data[10:]),  # the time is not there
         (message((1, 1), body=b"b", time_ms=5), lambda data: data[:9] + b"\0" + data[10:]),  # a time that is not told
-        (message((1, 1), body=b"b", time_ms=5), lambda data: data[:9] + b"\x10" + data[10:]),  # expires from when?
+        (message((1, 1), body=b"b"), lambda data: data[:9] + b"\x10" + data[10:]),  # expires from when?
         (queue_deleted(1), lambda data: data[:11] + b"\1" + data[12:]),  # counts nothing
         (epoch(1), lambda data: data[:4] + struct.pack(">I", len(data) - 1) + data[8:-1]),  # too short
     ],

@@ -369,7 +369,7 @@ class Connection(FastConnection):
     def _may_get(self, channel: Channel, method: m.BasicGet) -> bool:
         """Tell whether basic.get can be answered now; if not, pause until its message has come from disk."""
         queue = channel.vhost.queues.get(method.queue or channel.last_queue)
-        if queue is None or queue.is_ready():
+        if queue is None or queue.is_ready_to_get():
             return True
         self.pause(PAUSED_LOAD)
         queue.call_when_ready(lambda: self.resume(PAUSED_LOAD))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from warren.amqp.errors import AmqpError
@@ -60,7 +61,7 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
     exchange = vhost.exchanges.get(envelope.exchange)
     if exchange is None:
         return
-    content = Content(message.header_payload())
+    content = Content(header_frame(message)[7:-1])
     queues = vhost.route(exchange, [envelope.routing_key], content)
     if content.rememberers is not None:
         for rememberer in content.rememberers:
@@ -68,6 +69,13 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
     for queue in queues:
         if not queue.deleted:
             queue.publish(message)
+
+
+def header_frame(message: Message) -> bytes:
+    """Return the content header frame, without joining a large body that came in pieces."""
+    pieces = message.pieces
+    data = message.content if pieces is None else pieces[0]
+    return data[: 8 + (i64(read_i32_be(data, 3)) & 0xFFFFFFFF)]
 
 
 def fits(headers: bytes) -> bool:

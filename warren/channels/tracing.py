@@ -34,12 +34,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from librt.strings import read_i32_be
-from mypy_extensions import i64
-
 from warren.amqp.field_table import decode_table, encode_table, with_length
 from warren.amqp.properties import BasicProperties, decode_properties
-from warren.channels.own_messages import cut_short, fits
+from warren.channels.own_messages import cut_short, fits, header_frame
 from warren.msgstore.message import Envelope, Message
 from warren.queues.dead_letter import with_properties
 from warren.queues.delivery import DeliveryWatcher
@@ -141,26 +138,19 @@ def _first(names: list[str]) -> list[str]:
     return names[:count]
 
 
-def _header_frame(message: Message) -> bytes:
-    """Return the content header frame, without joining a large body that came in pieces."""
-    pieces = message.pieces
-    data = message.content if pieces is None else pieces[0]
-    return data[: 8 + (i64(read_i32_be(data, 3)) & 0xFFFFFFFF)]
-
-
 def _decoded_properties(message: Message) -> BasicProperties:
-    header = _header_frame(message)
+    header = header_frame(message)
     return decode_properties(header, 7, len(header) - 1)
 
 
 def _died_as_trace(message: Message) -> bool:
-    return _FIRST_DEATH in _header_frame(message)
+    return _FIRST_DEATH in header_frame(message)
 
 
 def _keys_of(message: Message) -> list[str]:
     """Return the routing key of a delivered message and those of its CC; those of BCC are not kept."""
     keys = [message.envelope.routing_key]
-    if _COPIES in _header_frame(message):
+    if _COPIES in header_frame(message):
         headers = _decoded_properties(message).headers
         copies = decode_table(headers).get("CC") if headers is not None else None
         if isinstance(copies, list):

@@ -90,6 +90,17 @@ class Message:
         self.due_ms: i64 = 0  # not to be delivered before, 0: at once
         self.attempts: i64 = 0  # failed deliveries, in queues that count them
 
+    def copy(self) -> Message:
+        """Return the same message once more, for whoever will give it a time of its own."""
+        made = Message(
+            self.envelope, self.content, self.channel, self.body_bytes, self.frame_max_bytes, self.persistent
+        )
+        made.pieces = self.pieces
+        made.time_ms = self.time_ms
+        made.expiration_ms = self.expiration_ms
+        made.attempts = self.attempts
+        return made
+
     def content_bytes(self) -> i64:
         """Return the size of all frames."""
         pieces = self.pieces

@@ -519,6 +519,12 @@ class Queue(Destination):
             return sharing.take_oldest()
         return self.take_next() if self._backlog.is_ready() else None
 
+    def is_ready_to_get(self) -> bool:
+        """Tell whether `get` can answer now. What has expired is out of its way then."""
+        if self.keeper is not None:
+            self.keeper.expire()
+        return self.is_ready()
+
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
         """Have `waiter` called when the oldest message has come from disk."""
         self._load_waiters.append(waiter)

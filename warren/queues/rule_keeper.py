@@ -97,6 +97,9 @@ class RuleKeeper(Appointment):
 
     def change(self, rules: QueueRules) -> None:
         """Keep other rules from now on. The queue sees to what follows for its consumers."""
+        if self.rules.message_ttl_ms < 0:
+            # What waits without a time begins to age now.
+            self._since_ms = self.log.now_ms
         self.rules = rules
         self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
         self._used_ms = self.log.now_ms
@@ -419,7 +422,7 @@ class RuleKeeper(Appointment):
                 return False
         elif delay_ms > 0:
             self.queue.forget(delivery)
-            self.hold(delivery.message, self.log.now_ms + delay_ms)
+            self.hold(delivery.message.copy(), self.log.now_ms + delay_ms)
             return False
         message = delivery.message
         own: i64 = message.expiration_ms
@@ -445,7 +448,7 @@ class RuleKeeper(Appointment):
         if failed and rules.delivery_limit >= 0 and failures > rules.delivery_limit:
             queue.forget(delivery)
             if rules.limit_action == LIMIT_PARKS:
-                self.park(old)
+                self.park(old.copy())
             elif rules.limit_action == LIMIT_DEAD_LETTERS:
                 self._dead_letter(old, DELIVERY_LIMIT)
             return False
@@ -490,7 +493,7 @@ class RuleKeeper(Appointment):
             return
         letter = self._host.dead_letter(self.queue, message, reason)
         if letter is not None and self.rules.dead_letters_at_least_once:
-            self._keep_undelivered(letter)
+            self._keep_undelivered(letter.copy())
 
     def close(self) -> None:
         """The queue is deleted."""
@@ -499,6 +502,10 @@ class RuleKeeper(Appointment):
                 lane.close()
         if self.seen is not None:
             self.seen.close()
+        # They have us and we had them: nothing must be left for the cyclic collector.
+        self.held = None
+        self.parked = None
+        self.undelivered = None
         self._early.clear()
         self._limits.clear()
         self._host.agenda.cancel(self)

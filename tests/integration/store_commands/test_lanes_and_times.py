@@ -188,6 +188,16 @@ def test_repair_keeps_lanes_and_what_expires(tmp_path: Path, without: str) -> No
     assert dumped(store.path, "orders") == expected
 
 
+def test_queues_that_have_lost_their_names_are_counted_one_by_one(tmp_path: Path) -> None:
+    store = store_with_lanes(tmp_path / "data")
+    store.begin_segment()
+    store.frame(message((1, 2), (2, 2), (3, 1), body=b"nameless"))
+    store.file(1).unlink()
+    lines = repaired(store)
+    assert lanes(lines) == [("", None, 1)] * 3
+    assert of_type(lines, "summary")[0]["queues"] == 3
+
+
 def test_a_message_that_has_replaced_another_is_the_only_one_after_any_repair(tmp_path: Path) -> None:
     for name, ack_of_it in (("whole", [ack(1, (0, 1))]), ("without-its-ack", [])):
         store = StoreDirectory(tmp_path / name)

@@ -73,6 +73,8 @@ def test_an_expiration_is_milliseconds(text: str, expected: int) -> None:
     assert expiration_ms_of(expiring(text)) == expected
 
 
-@pytest.mark.parametrize("text", ["", "+", "-1", "++1", "1+", "1.5", "1 ", " 1", "0x1", "1000000000000", "٣", "5\0"])
+@pytest.mark.parametrize(
+    "text", ["", "+", "-1", "++1", "1+", "1.5", "1 ", " 1", "0x1", "5:", "/5", "1000000000000", "٣", "5\0"]
+)
 def test_an_expiration_that_is_no_number_or_decades_away_is_none(text: str) -> None:
     assert expiration_ms_of(expiring(text)) == -1

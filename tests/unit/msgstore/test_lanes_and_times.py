@@ -43,6 +43,17 @@ def test_time_and_expiration_are_read_as_they_were_stored(time_ms: int, expirati
     assert restarted.indexes[1].has_expiring == index.has_expiring
 
 
+def test_a_message_that_is_not_to_expire_does_not_whatever_its_properties_say() -> None:
+    log = StoredLog()
+    index = log.index(1)
+    message = timed_message(b"held", NOW_MS, 60_000)
+    message.expiration_ms = -1
+    store(log, index, message)
+    read = log.message(index, 0)
+    assert (read.time_ms, read.expiration_ms) == (NOW_MS, -1)
+    assert not index.has_expiring
+
+
 def test_one_record_of_a_message_in_several_lanes_serves_them_all() -> None:
     log = StoredLog()
     message = timed_message(b"fan-out", NOW_MS, 5)
