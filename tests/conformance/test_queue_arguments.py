@@ -180,7 +180,6 @@ def test_impossible_values_are_refused(client: Client, harness: Harness, argumen
 
 @rule("rabbitmq.queue.arguments", "Arguments of RabbitMQ 4 are checked as there; 3.10 knows them less well.")
 @cases(
-    ({"x-queue-version": 1}, "x-queue-version", "\"unsupported queue version '1'\""),
     ({**QUORUM, "x-delivery-limit": "20"}, "x-delivery-limit", '"expected integer, got longstr"'),
     ({**QUORUM, "x-consumer-timeout": -1}, "x-consumer-timeout", "{value_negative,-1}"),
     ({**QUORUM, "x-consumer-disconnected-timeout": -1}, "x-consumer-disconnected-timeout", "{value_negative,-1}"),

@@ -2,16 +2,24 @@
 
 An appointment knows its earliest time; whoever has many deadlines (``queues.deadlines``) makes one appointment for the
 earliest. Times are wall time in ms since the epoch: they mean the same after a restart.
+
+1. An appointment has at most one entry that counts, that of its ``entry`` number; those it had before are stale.
+2. Stale entries are at most about as many as those that count: an appointment ten years ahead that was cancelled must
+   not keep its queue in memory until then.
+3. What is due is called once in each `keep`, in the order of the times, unless somebody cancels or moves it meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from mypy_extensions import i64
 
 NEVER: i64 = 1 << 62
+# So many stale entries are never worth tidying up.
+STALE_MIN: Final = 64
 
 
 class Appointment:
@@ -19,6 +27,7 @@ class Appointment:
 
     def __init__(self) -> None:
         self.at_ms: i64 = NEVER
+        self.entry: i64 = 0  # the agenda's number of it, 0: none
 
     def due(self, now_ms: i64) -> None:
         """The time has come; `at_ms` is `NEVER` again. Make the next appointment from here."""
@@ -30,38 +39,59 @@ class Agenda:
 
     def __init__(self) -> None:
         self.on_earlier: Callable[[], None] | None = None
-        self._entries: list[tuple[int, int, Appointment]] = []  # a heap; those that were moved are left behind
-        self._serial: int = 0
+        self._entries: list[tuple[int, int, Appointment]] = []  # a heap
+        self._serial: i64 = 0
+        self._made: i64 = 0  # appointments that have a time
+
+    def __len__(self) -> int:
+        """Return how many entries there are, stale ones included."""
+        return len(self._entries)
 
     def at(self, time_ms: i64, appointment: Appointment) -> None:
         """Have `appointment` called at `time_ms`, or earlier if it has an earlier time already."""
         if time_ms >= appointment.at_ms:
             return
+        if appointment.entry == 0:
+            self._made += 1
         appointment.at_ms = time_ms
         self._serial += 1
-        heappush(self._entries, (int(time_ms), self._serial, appointment))
+        appointment.entry = self._serial
+        heappush(self._entries, (int(time_ms), int(self._serial), appointment))
+        self._tidy()
         if self.on_earlier is not None and self._entries[0][2] is appointment:
             self.on_earlier()
 
     def cancel(self, appointment: Appointment) -> None:
         """Forget `appointment`."""
         appointment.at_ms = NEVER
+        if appointment.entry:
+            appointment.entry = 0
+            self._made -= 1
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if len(self._entries) > 2 * self._made + STALE_MIN:
+            self._entries = [entry for entry in self._entries if entry[2].entry == entry[1]]
+            heapify(self._entries)
 
     def next_ms(self) -> int:
         """Return the time of the next appointment; `NEVER` when there is none."""
         entries = self._entries
-        while entries and entries[0][2].at_ms != entries[0][0]:
+        while entries and entries[0][2].entry != entries[0][1]:
             heappop(entries)
         return entries[0][0] if entries else int(NEVER)
 
     def keep(self, now_ms: i64) -> None:
         """Call everybody whose time has come, once."""
         entries = self._entries
-        called: list[Appointment] = []
+        due: list[tuple[int, int, Appointment]] = []
         while entries and entries[0][0] <= now_ms:
-            time_ms, _, appointment = heappop(entries)
-            if appointment.at_ms == time_ms:
+            entry = heappop(entries)
+            if entry[2].entry == entry[1]:
+                due.append(entry)
+        for _, serial, appointment in due:
+            if appointment.entry == serial:
                 appointment.at_ms = NEVER
-                called.append(appointment)
-        for appointment in called:
-            appointment.due(now_ms)
+                appointment.entry = 0
+                self._made -= 1
+                appointment.due(now_ms)

@@ -11,8 +11,7 @@
    have no effect instead.
 
 Source: RabbitMQ, "Queues: optional arguments"; texts and their order were seen on 3.10.8. Later versions' values and
-arguments are taken where they differ: ``x-queue-version`` 1 is gone, quorum queues have ``x-consumer-timeout`` and
-``x-delayed-retry-*``. Classic queues have those here too, and ``x-delivery-limit``.
+arguments are taken where they differ: quorum queues have ``x-consumer-timeout`` and ``x-delayed-retry-*``. Classic queues have those here too, and ``x-delivery-limit``.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ ARGUMENTS: Final = (
     Argument(
         "queue-version",
         INTEGER,
-        low=2,
+        low=1,
         high=2,
         wrong="\"unsupported queue version 'VALUE'\"",
         quorum=False,

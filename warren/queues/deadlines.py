@@ -7,9 +7,13 @@ the earliest looks whether the message still waits. Equal times come out in the 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 from librt.vecs import append, pop, vec
 from mypy_extensions import i64
+
+# From so many on memory is given back when only a quarter of it is used.
+SHRUNK_FROM: Final = 4096
 
 
 class Deadlines:
@@ -18,6 +22,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._times = vec[i64]()
         self._numbers = vec[i64]()
+        self._most: i64 = 0  # how many there were, since memory was given back
 
     def __len__(self) -> int:
         return len(self._times)
@@ -35,6 +40,8 @@ class Deadlines:
         times = append(self._times, time_ms)
         numbers = append(self._numbers, number)
         at: i64 = len(times) - 1
+        if at >= self._most:
+            self._most = at + 1
         while at > 0:
             parent: i64 = (at - 1) >> 1
             above: i64 = times[parent]
@@ -74,8 +81,31 @@ class Deadlines:
                 at = child
             times[at] = time_ms
             numbers[at] = number
+        if self._most >= SHRUNK_FROM and size * 4 < self._most:
+            times = times[:size]
+            numbers = numbers[:size]
+            self._most = size
         self._times = times
         self._numbers = numbers
+
+    def bring_forward(self, ms: i64) -> None:
+        """Make everything due so much earlier; the order stays."""
+        times = self._times
+        at: i64 = 0
+        while at < len(times):
+            times[at] -= ms
+            at += 1
+
+    def latest_ms(self) -> i64:
+        """Return the latest time; there is one. Looks at half of them."""
+        times = self._times
+        at: i64 = len(times) // 2  # what has no children
+        latest: i64 = times[at]
+        while at < len(times):
+            if times[at] > latest:
+                latest = times[at]
+            at += 1
+        return latest
 
     def earliest(self, most: int) -> list[tuple[int, int]]:
         """Return (time, number) of at most so many of the earliest, in order, without looking at all the others."""
@@ -97,3 +127,4 @@ class Deadlines:
         """Forget all."""
         self._times = vec[i64]()
         self._numbers = vec[i64]()
+        self._most = 0

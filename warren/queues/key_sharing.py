@@ -150,9 +150,9 @@ class KeySharing:
 
     def maybe_hand_over(self, message: Message) -> bool:
         """Hand a new message to a consumer at once if one may have it; the queue has nothing else to hand out now."""
-        if not self._backlog.is_empty():
-            return False
         queue = self._queue
+        if not self._backlog.is_empty() or queue.is_restrained():
+            return False
         text = self.key_of(message)
         key = self._keys.get(text)
         consumer = queue.pick() if key is None else self._maybe_next(key)
