@@ -38,6 +38,7 @@ AREAS = (
     "tracing",
     "events",
     "retry",
+    "dedup",
 )
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

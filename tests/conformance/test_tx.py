@@ -193,3 +193,14 @@ def test_errors_of_a_publish_are_told_at_once(client: Client) -> None:
     transactional(client)
     client.publish("missing", "k")
     assert client.refusal().code == 404
+
+
+@rule("rabbitmq.tx", "commit-ok comes also when nothing of the transaction is left to be stored.")
+def test_a_commit_with_nothing_to_store_is_answered(client: Client, harness: Harness) -> None:
+    client.declare("q", durable=True, arguments={"x-max-length": 0})
+    transactional(client)
+    for _ in range(3):  # the first names the queue in the log, and waits for that
+        client.publish("", "q", delivery_mode=2)
+        commit(client)
+        harness.broker.log.force()
+        harness.settle()

@@ -166,6 +166,7 @@ class KeySharing:
     def drain(self, budget: i64) -> None:
         """Hand out what may leave, oldest first; queue up again after `budget` messages."""
         queue = self._queue
+        self._unblock()
         while self._open or self._unblock():
             if budget == 0:
                 queue.wake()
@@ -340,9 +341,16 @@ class KeySharing:
                 self._expose(key)
         elif key.out == 0:
             del self._keys[key.text]
+        if not self._aside:
+            self._clear_heaps()
         if self._rests:
             self._rests = False
             queue.wake_if_hungry()
+
+    def _clear_heaps(self) -> None:
+        self._order.clear()
+        self._open.clear()
+        self._blocked.clear()
 
     def _expose(self, key: SharedKey) -> None:
         """Put the first place of a key where (4) wants it."""
@@ -467,9 +475,7 @@ class KeySharing:
             self._queue.settle_place(aside.message, place)
             log.resident_bytes -= aside.message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self._aside.clear()
-        self._order.clear()
-        self._open.clear()
-        self._blocked.clear()
+        self._clear_heaps()
         for key in list(self._keys.values()):
             key.forget_waiting()
             if key.out == 0:
@@ -515,9 +521,9 @@ class KeySharing:
                 assert place < self._backlog.delivered_below()
             if places:
                 self._check_exposed(key, places[0])
-        for heap in [self._order, self._open, *self._blocked.values()]:
-            assert len(heap) <= PRUNE_MIN + 2 * len(self._aside) + 1 or heap is not self._order
         assert set(self._aside) <= set(self._order)
+        if not self._aside:
+            assert not self._order and not self._open and not self._blocked
 
     def check_nothing_could_leave(self) -> None:
         """Assert that no message waits although a consumer could take it. For tests."""
