@@ -39,6 +39,11 @@ AREAS = (
     "events",
     "retry",
     "dedup",
+    "expiry",
+    "length",
+    "dead_letter",
+    "priority",
+    "quorum",
 )
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

@@ -332,8 +332,14 @@ class Comparison:
     # --- commands: three numbers each -------------------------------------------------------------------------------
 
     def publish(self, a: int, b: int, c: int) -> None:
-        small = self.small
         client, channel = self._pick(a)
+        assert self._step(client, self._publishes(channel, b, c)) == []
+        if self.pages_out:
+            self.harness.broker.log.close_if_due(lingered=True)
+            assert self._step(client, b"") == []
+
+    def _publishes(self, channel: Channel, b: int, c: int) -> bytes:
+        small = self.small
         refuses = self.arguments.get("x-overflow") == "reject-publish"
         dice = random.Random(b * 60 + c)
         count = 1 if refuses else 1 + c % 5
@@ -361,10 +367,7 @@ class Comparison:
             deadline_ms = None if life_ms is None else self.now_ms + life_ms
             small.add(Entry(small.places, self.bodies, key, deadline_ms))
             small.places += 1
-        assert self._step(client, data) == []
-        if self.pages_out:
-            self.harness.broker.log.close_if_due(lingered=True)
-            assert self._step(client, b"") == []
+        return data
 
     def consume(self, a: int, b: int, c: int) -> None:
         client, channel = self._pick(a)
@@ -419,6 +422,15 @@ class Comparison:
 
     def ack(self, a: int, b: int, c: int) -> None:
         client, channel = self._pick(a)
+        assert self._step(client, self._acks(channel, b, c)) == []
+
+    def ack_and_publish(self, a: int, b: int, c: int) -> None:
+        """Both in one piece: what the acks let out is older than what is published."""
+        client, channel = self._pick(a)
+        data = self._acks(channel, b, c)
+        assert self._step(client, data + self._publishes(channel, b, c)) == []
+
+    def _acks(self, channel: Channel, b: int, c: int) -> bytes:
         data = b""
         for turn in range(1 + c // 3 % 3):
             tags = sorted(channel.unacked)
@@ -428,7 +440,7 @@ class Comparison:
                 for each in [each for each in tags if each == tag or (multiple and each < tag)]:
                     self._answer(channel.unacked.pop(each), requeue=False, failed=False)
                 data += method_frame(channel.number, m.BasicAck(tag, multiple))
-        assert self._step(client, data) == []
+        return data
 
     def nack(self, a: int, b: int, c: int) -> None:
         client, channel = self._pick(a)
@@ -529,7 +541,8 @@ WEIGHTS: dict[str, int] = {
     "consume": 8,
     "cancel": 3,
     "get": 4,
-    "ack": 16,
+    "ack": 12,
+    "ack_and_publish": 6,
     "nack": 8,
     "recover": 1,
     "qos": 4,

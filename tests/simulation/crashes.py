@@ -9,6 +9,10 @@ when some batch was closed, and not an earlier batch than the last that was prom
     I4  what was settled durably does not come back               I11 nothing is confirmed while commits fail
 
 Recovered messages are flagged as redelivered: all after a crash, after a clean stop those that had been delivered.
+
+A message is in one place: what comes back is compared lane by lane, and so a message that is on its way from one queue
+to another, from where it is held to where it is ready, or from one version to the next, is in both or in none of them
+only if some batch was closed with that.
 """
 
 from __future__ import annotations
@@ -18,37 +22,45 @@ from dataclasses import dataclass, field
 from simulation.machine import (
     VHOST,
     Machine,
+    Numbers,
     Opened,
     Places,
     Shape,
     Snapshot,
-    Violation,
     open_store,
     places_of,
     snapshot_of,
 )
-from simulation.paper_queues import Messages
+from simulation.paper_queues import Messages, Version, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp.outbox import Outbox
+from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import QueueIndex
 from warren.msgstore.store import Store
 from warren.queues.agenda import Agenda
-from warren.queues.delivery import Delivery, DeliveryLedger
+from warren.queues.backlog import Backlog
+from warren.queues.delivery import DeliveryLedger
+from warren.queues.held_messages import HeldMessage
+from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 
 
 @dataclass(slots=True)
 class ReadBack:
-    """What a new process finds. `numbers`: the messages of each queue; `redelivered`: which of them are flagged."""
+    """What a new process finds. `numbers`: the messages of each index; `redelivered`: which of them are flagged.
 
-    numbers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    What is held is not flagged before it is released.
+    """
+
+    numbers: Numbers = field(default_factory=dict)
     redelivered: dict[int, tuple[bool, ...]] = field(default_factory=dict)
     places: Places = field(default_factory=dict)
     clean: bool = False
     damaged: bool = False
     reports: list[str] = field(default_factory=list)
-    queues: list[tuple[Queue, list[Delivery]]] = field(default_factory=list)
+    read: list[tuple[QueueIndex, int, Message]] = field(default_factory=list)
 
 
 def read_back(fs: SimulatedFileSystem, messages: Messages, shape: Shape, *, spoiled: bool = False) -> ReadBack:
@@ -59,8 +71,19 @@ def read_back(fs: SimulatedFileSystem, messages: Messages, shape: Shape, *, spoi
     opened = open_store(fs, shape)
     found = ReadBack(clean=opened.found.clean, damaged=opened.found.damaged)
     found.reports = [event.text for event in opened.found.events]
-    for queue_id in list(opened.log.indexes):
-        _read_queue(opened, queue_id, messages, found)
+    for queue_id, index in list(opened.log.indexes.items()):
+        if index.damaged_count:
+            found.damaged = True
+        if index.lane == 0:
+            _read_queue(opened, [index], messages, found)
+    lanes: dict[str, list[QueueIndex]] = {}
+    for index in list(opened.log.indexes.values()):
+        if index.lane >= HELD_FROM:
+            _read_held(opened, index, messages, found, spoiled=spoiled)
+        elif index.lane:
+            lanes.setdefault(index.name, []).append(index)
+    for indexes in lanes.values():
+        _read_queue(opened, indexes, messages, found)
     while run_reads(opened.store, opened.log):
         pass
     if opened.log.damages:
@@ -70,6 +93,7 @@ def read_back(fs: SimulatedFileSystem, messages: Messages, shape: Shape, *, spoi
         found.places = places_of(opened.log, lambda lsn, length: opened.store.read([(lsn, length)])[0])
         opened.log.check_invariants()
         _settle_all(opened, found)
+    found.read = []
     return found
 
 
@@ -82,13 +106,15 @@ def run_reads(store: Store, log: MessageLog) -> bool:
     return bool(jobs)
 
 
-def _read_queue(opened: Opened, queue_id: int, messages: Messages, found: ReadBack) -> None:
+def _read_queue(opened: Opened, indexes: list[QueueIndex], messages: Messages, found: ReadBack) -> None:
+    """Read what is ready, through a queue that has no rules but these lanes of priority."""
     log = opened.log
-    index = log.indexes[queue_id]
-    if index.damaged_count:
-        found.damaged = True
-    queue = Queue(index.name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()), queue_id)
-    queue.restore(index, found.clean)
+    queue = Queue(indexes[0].name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()))
+    last = max(int(index.lane) for index in indexes)
+    if last:
+        queue.make_lanes(last)
+    for index in indexes:
+        queue.restore(index, found.clean)
     outbox = Outbox(1, [], 1 << 40)
     ledger = DeliveryLedger(1, outbox, 0)
     redelivered: list[bool] = []
@@ -100,19 +126,57 @@ def _read_queue(opened: Opened, queue_id: int, messages: Messages, found: ReadBa
         queue.get(ledger, False)
         # basic.get-ok: a frame head of 7 bytes, two ids, the tag.
         redelivered.append(outbox.take()[0][7 + 4 + 8] == 1)
-    found.queues.append((queue, deliveries := ledger.take_all()))
-    if deliveries:
-        found.numbers[queue_id] = tuple(messages.number_of(delivery.message) for delivery in deliveries)
-        found.redelivered[queue_id] = tuple(redelivered)
+    by_lane = {int(index.lane): index for index in indexes}
+    for delivery, flag in zip(ledger.take_all(), redelivered, strict=True):
+        index = by_lane[int(delivery.sequence_number) >> LANE_SHIFT]
+        number = int(delivery.sequence_number) & NUMBER_MASK
+        _note(messages, found, index, number, delivery.message)
+        key = int(index.queue_id)
+        found.redelivered[key] = (*found.redelivered.get(key, ()), flag)
+
+
+def _note(messages: Messages, found: ReadBack, index: QueueIndex, number: int, message: Message) -> None:
+    version = messages.stored_version(message) or Version(-1)
+    key = int(index.queue_id)
+    found.numbers[key] = (*found.numbers.get(key, ()), (version, int(message.time_ms)))
+    found.read.append((index, number, message))
+
+
+def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: ReadBack, *, spoiled: bool) -> None:
+    """Read what is held, in the order of the numbers; the queue has to find the same deadlines."""
+    log = opened.log
+    queue = Queue(index.name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()))
+    queue.restore(index, found.clean)
+    keeper = queue.need_keeper()
+    (lane,) = (lane for lane in (keeper.held, keeper.parked, keeper.undelivered) if lane is not None)
+    listed: list[HeldMessage] = []
+    while lane.scanning and run_reads(opened.store, log):
+        pass
+    lane.list_earliest(1 << 30, listed.extend)
+    while run_reads(opened.store, log):
+        pass
+    backlog = Backlog(log, lambda lost, lost_bytes: None)
+    backlog.restore(index)
+    read: list[tuple[int, int]] = []
+    while not backlog.is_empty():
+        if not backlog.is_ready():
+            if not run_reads(opened.store, log) and not backlog.is_empty():
+                raise Violation("a lane waits for messages that nobody reads")
+            continue
+        message = backlog.pop()
+        number = int(backlog.popped_number)
+        _note(messages, found, index, number, message)
+        read.append((int(message.time_ms), number))
+    deadlines = [(held.until_ms, held.number) for held in listed]
+    if not spoiled and deadlines != sorted(read):
+        raise Violation(f"the deadlines {read} came back as {deadlines}")
 
 
 def _settle_all(opened: Opened, found: ReadBack) -> None:
-    """I6: when everything is acknowledged, nothing but the last page of each queue keeps a segment alive."""
-    for queue, deliveries in found.queues:
-        for delivery in deliveries:
-            queue.settle(delivery)
-    found.queues = []
+    """I6: when everything is acknowledged, nothing but the last page of each index keeps a segment alive."""
     log = opened.log
+    for index, number, message in found.read:
+        log.settle(index, message, number)
     log.check_invariants()
     pages = sum(page is not None and page.lsn != 0 for index in log.indexes.values() for page in index.pages)
     references = sum(int(segment.live_refs) for segment in log.segments.segments)
@@ -165,7 +229,9 @@ class Judge:
             raise Violation("a crash is taken for a clean stop")
         for queue_id, entries in stopped.items():
             expected = tuple(entry.delivered for entry in entries)
-            if queue_id not in machine.paper.orphans and found.redelivered[queue_id] != expected:
+            if entries[0].lane >= HELD_FROM or queue_id in machine.paper.orphans:
+                continue
+            if found.redelivered[queue_id] != expected:
                 raise Violation(f"after a clean stop the redelivered flags are {found.redelivered}, not {expected}")
 
 

@@ -11,8 +11,8 @@ from random import Random
 from typing import Final
 
 from simulation.crashes import Judge, ReadBack, read_back
-from simulation.machine import Machine, Shape, Violation, snapshot_of
-from simulation.paper_queues import Entry, Messages
+from simulation.machine import Machine, Shape, snapshot_of
+from simulation.paper_queues import Entry, Messages, Violation
 from simulation.sequences import LETTERS, SHAPE, Sequence
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
 from warren.msgstore.checkpoint import CheckpointReader
@@ -160,7 +160,10 @@ class Rot:
         machine = Machine(disk, self.judge.messages, self.judge.shape)
         machine.spoiled = True
         machine.catalogue = dict(self.machine.catalogue)
-        stored = {queue: tuple(Entry(n, n, True, True) for n in numbers) for queue, numbers in found.numbers.items()}
+        stored = {
+            key: tuple(Entry(0, place, version, True, True, time_ms) for place, (version, time_ms) in enumerate(numbers))
+            for key, numbers in found.numbers.items()
+        }
         machine.start(snapshot_of(stored))
         for name in ("a", "b", "new"):
             machine.declare(name)
@@ -170,7 +173,7 @@ class Rot:
             machine.rest()
             while machine.compaction.step(urgent=True):
                 machine.rest()
-        expected = snapshot_of(machine.paper.stored()).numbers
+        expected = snapshot_of(machine.stored()).numbers
         machine.stop()
         again = read_back(machine.fs.kill9(), self.judge.messages, self.judge.shape, spoiled=True)
         if again.numbers != expected:

@@ -10,6 +10,8 @@
    tx.commit-ok in a channel.
 5. The catalogue of queues is a dict, durable at once. Its changes come in order, and that a queue is deleted it learns
    when the log has that on disk. Queues that only the log knows are kept and not served (`Paper.orphans`).
+6. The clock stands still until somebody lets time pass. What follows from that happens when the agenda is looked at.
+7. Whatever leaves a queue without a client passes `_Host`, and comes to the paper there, before it comes anywhere else.
 """
 
 from __future__ import annotations
@@ -19,7 +21,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from simulation.paper_queues import Messages, Paper, PaperQueue, Stored
+from simulation.paper_queues import (
+    HELD_LANES,
+    UNDELIVERED_RETRY_MS,
+    Entry,
+    Messages,
+    Paper,
+    PaperQueue,
+    Stored,
+    Version,
+    Violation,
+)
+from simulation.queue_kinds import PLAIN, kind_of
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp.outbox import Outbox
 from warren.msgstore.checkpoint import seal
@@ -35,23 +48,28 @@ from warren.msgstore.replay import Replay, maybe_frame
 from warren.msgstore.segments import Segment
 from warren.msgstore.store import Store
 from warren.queues.agenda import Agenda
+from warren.queues.arguments import QueueArguments
+from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.metadata import MetadataJournal, VhostPut
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.rules import rules_of
+from warren.queues.virtual_host import VirtualHost
 
 STORE_ID: Final = bytes(range(16))
 STORE_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
 VHOST: Final = "/"
 MUTATING: Final = frozenset({"create", "write", "truncate", "rename", "mkdir", "unlink", "sync", "sync_directory"})
+START_MS: Final = 10**9
 _STEPS_MAX: Final = 10000
-
-
-class Violation(AssertionError):
-    """The store has broken a promise."""
-
 
 # LSNs by sequence number, by queue id; no queue is empty.
 Places = dict[int, dict[int, int]]
+# The messages and their times of each index, by its number in the log.
+Numbers = dict[int, tuple[tuple[Version, int], ...]]
 
 
 class Shape(NamedTuple):
@@ -64,13 +82,13 @@ class Shape(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a restart may bring back: of one closed batch. `numbers`: the messages of each queue, in order.
+    """What a restart may bring back: of one closed batch. `numbers`: the messages of each index in order, with times.
 
     `places`: where the log has them; None where nobody looked.
     """
 
     stored: Stored
-    numbers: dict[int, tuple[int, ...]]
+    numbers: Numbers
     places: Places | None = None
 
 
@@ -94,11 +112,11 @@ class Delivered(NamedTuple):
     consumer_tag: str
     tag: int
     redelivered: bool
-    message: int
+    message: Version | None
 
 
 def snapshot_of(stored: Stored, places: Places | None = None) -> Snapshot:
-    numbers = {queue_id: tuple(e.message for e in entries) for queue_id, entries in stored.items()}
+    numbers = {key: tuple((entry.message, entry.time_ms) for entry in entries) for key, entries in stored.items()}
     return Snapshot(stored, numbers, places)
 
 
@@ -167,14 +185,28 @@ def parse_deliveries(data: bytes, messages: Messages) -> list[Delivered]:
         content = at
         while at < len(data) and data[at] != 1:
             at += int.from_bytes(data[at + 3 : at + 7], "big") + 8
-        number = messages.number_of_content(exchange, routing_key, data[content:at])
-        found.append(Delivered(consumer_tag, tag, redelivered, number))
+        version = messages.version_of_content(exchange, routing_key, data[content:at])
+        found.append(Delivered(consumer_tag, tag, redelivered, version))
     return found
 
 
 def _short_string(payload: bytes, at: int) -> tuple[str, int]:
     end = at + 1 + payload[at]
     return payload[at + 1 : end].decode(), end
+
+
+class _Host(QueueHost):
+    """Has the machine look at what leaves a queue."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(VHOST, machine.log, machine.agenda)
+        self._machine = machine
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
+        return self._machine.dead_letter(queue, message, reason)
+
+    def send_letter(self, queue: Queue, letter: Message) -> bool:
+        return self._machine.send_letter(queue, letter)
 
 
 class Machine:
@@ -184,7 +216,8 @@ class Machine:
         self.fs = fs
         self.messages = messages
         self.shape = shape
-        self.paper = Paper()
+        self.paper = Paper(messages)
+        self.now_ms = START_MS
         self.catalogue: dict[str, int] = {}
         self._declared: deque[tuple[str, int, int]] = deque()  # for the catalogue: name, queue id or 0, after batch
         self.allowed: list[Snapshot] = [snapshot_of({})]  # by batch of this life; before the first, what was found
@@ -208,6 +241,7 @@ class Machine:
         self.lives += 1
         self.fs.on_operation = self._operation
         self.store, self.log, found = open_store(self.fs, self.shape)
+        self.log.now_ms = self.now_ms
         if not self.spoiled:
             self._cut_frames()
         self.history += self.allowed
@@ -220,29 +254,47 @@ class Machine:
         self.runnable: list[Queue] = []
         self.outbox = Outbox(1, [])
         self.ledger = DeliveryLedger(1, self.outbox, 0)
+        self.agenda = Agenda()
+        self.vhost = VirtualHost(VhostPut(VHOST), MetadataJournal(), self.runnable, 0, self.log, self.agenda)
+        self.vhost.queues = self.queues
+        self._host = _Host(self)
+        self._unsent_bytes = 0  # of the outbox, taken from it and looked at
+        self._getting = ("", False)  # from which queue, without an acknowledgement
+        self._asked: set[str] = set()  # queues that are to release what is held
+        self._answered: set[str] = set()  # those of them that have done so
         self.compaction = Compaction(self.log)
         self.commits.clear()
         self.reader: deque[ReadJob | CheckpointJob | UnlinkJob] = deque()
         self.finished: deque[ReadJob | CheckpointJob] = deque()
         self._sync_waits: list[int] = []
         self._declared.clear()
-        self.paper.queues = {}
-        self.paper.orphans = {}
+        self._restore(recovered.stored, clean=found.clean)
         log = self.log
-        for name, queue_id in self.catalogue.items():
-            log.next_queue_id = max(log.next_queue_id, queue_id + 1)
-            queue = self.queues[name] = self._new_queue(name, queue_id)
-            index = log.indexes.get(queue_id)
-            if index is not None:
-                queue.restore(index, found.clean)
-            self.paper.restore(name, queue_id, recovered.stored.get(queue_id, ()), clean=found.clean)
-        served = self.catalogue.values()
-        self.paper.orphans = {key: entries for key, entries in recovered.stored.items() if key not in served}
         self.store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
         log.begin_epoch(log.epoch, self.lives)
         self.turn()
         while self.commits and not self.failed:
             self.commit()  # however often the disk has no room
+
+    def _restore(self, stored: Stored, *, clean: bool) -> None:
+        """Give the queues of the catalogue what recovery found; other lanes than 0 by name, as the broker does."""
+        log = self.log
+        self.paper.queues = {}
+        self.paper.orphans = dict(stored)
+        found: dict[str, list[Entry]] = {}
+        for name, queue_id in self.catalogue.items():
+            log.next_queue_id = max(log.next_queue_id, queue_id + 1)
+            queue = self.queues[name] = self._new_queue(name, queue_id)
+            index = log.indexes.get(queue_id)
+            if index is not None:
+                queue.restore(index, clean)
+            found[name] = list(self.paper.orphans.pop(queue_id, ()))
+        for key, index in list(log.indexes.items()):
+            if index.lane and index.name in self.queues and self.queues[index.name].has_lane(index.lane):
+                self.queues[index.name].restore(index, clean)
+                found[index.name] += self.paper.orphans.pop(key, ())
+        for name, entries in found.items():
+            self.paper.restore(name, self.catalogue[name], entries, clean=clean)
 
     def _cut_frames(self) -> None:
         """Forget the frames that are lost; the last may have been written just before the crash."""
@@ -270,7 +322,7 @@ class Machine:
             self.requeue(tag)
         if self.rest():
             self.log.want_checkpoint(clean=True)
-            self.stopped_clean = self.paper.stored()
+            self.stopped_clean = self.stored()
             if self.rest():
                 assert self.log.is_idle()
         try:
@@ -279,8 +331,16 @@ class Machine:
             self.failed = isinstance(error, StoreFailedError)
 
     def _new_queue(self, name: str, queue_id: int, *, durable: bool = True) -> Queue:
-        host = QueueHost(VHOST, self.log, Agenda())
-        return Queue(name, durable, False, None, b"", self.runnable, host, queue_id)
+        kind = kind_of(name)
+        arguments = kind.arguments()
+        queue = Queue(name, durable, False, None, arguments, self.runnable, self._host, queue_id)
+        if kind is not PLAIN:
+            queue.parsed = QueueArguments(name, VHOST, durable, False, False, arguments)
+            rules = rules_of(queue.parsed, None, None)
+            if rules.max_priority > 0:
+                queue.make_lanes(int(rules.max_priority))
+            queue.apply_rules(rules)
+        return queue
 
     # --- what clients do --------------------------------------------------------------------------------------------
 
@@ -321,17 +381,51 @@ class Machine:
         self.paper.orphans = {}
 
     def publish(
-        self, names: list[str], body_bytes: int = 40, *, persistent: bool = True, confirm: bool = False
+        self,
+        names: list[str],
+        body_bytes: int = 40,
+        *,
+        persistent: bool = True,
+        confirm: bool = False,
+        priority: int = -1,
+        expiration_ms: int = -1,
     ) -> None:
         """Publish one message to these queues."""
-        number = self.messages.new(body_bytes)
-        self.paper.publish(names, number, persistent=persistent)
-        message = self.messages.publish(number, persistent=persistent)
+        version = self.messages.new(body_bytes, priority=priority, expiration_ms=expiration_ms)
+        time_ms = self.messages.plain_time_of(version)
+        ruled = expiration_ms >= 0 or any(kind_of(name) is not PLAIN for name in names)
+        if ruled:
+            # The queues share it, and so its time.
+            time_ms = 0
+            taking = [name for name in names if not self.paper.queues[name].is_full()]
+            times = max([self.paper.time_at(name, version, self.now_ms) for name in taking], default=0)
+        message = self.messages.publish(version, time_ms, persistent=persistent)
         for name in names:
-            self.queues[name].publish(message)
+            queue = self.queues[name]
+            refused = self.paper.queues[name].is_full()
+            if not refused:
+                self.paper.enter(name, version, times if ruled else time_ms, persistent=persistent)
+            if ruled and message.expiration_ms >= 0:
+                queue.need_keeper()
+            queue.publish(message)
+            if message.refused != refused:
+                raise Violation(f"{version} is refused by {name!r}: {message.refused}")
+            message.refused = False
+            self._look()
         if confirm:
             self.confirm()
-        self._take_deliveries()
+        self._sent()
+
+    def hold(self, name: str, delay_ms: int, *, confirm: bool = False) -> None:
+        """Publish a message with a delay."""
+        version = self.messages.new(40)
+        message = self.messages.publish(version, 0, persistent=True)
+        message.due_ms = self.now_ms + delay_ms
+        self.paper.hold(name, DELAYED, Entry(0, 0, version, True, False, 0), int(message.due_ms))
+        self.queues[name].hold(message, message.due_ms)
+        self._look()
+        if confirm:
+            self.confirm()
 
     def confirm(self) -> None:
         """Promise that what has happened so far is durable once its batch is done, as confirms and tx.commit-ok do."""
@@ -340,37 +434,47 @@ class Machine:
             self._sync_waits.append(batch)
 
     def get(self, name: str, *, no_ack: bool = False) -> bool:
-        """Get the oldest message; False when there is none, or it has still to be read."""
+        """Get the next message; False when there is none, or it has still to be read."""
         queue = self.queues[name]
-        if not queue.is_ready() or not queue.get(self.ledger, no_ack):
+        if not queue.is_ready():
             return False
-        (got,) = parse_deliveries(self._take_outbox(), self.messages)
-        self._delivered(name, got, no_ack=no_ack)
-        return True
+        self._getting = (name, no_ack)
+        got = queue.get(self.ledger, no_ack)
+        self._look()
+        self._sent()
+        return got
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
         """Acknowledge a delivery, or all up to this one."""
         tags = [other for other in self.ledger.outstanding_tags() if other <= tag] if multiple else [tag]
-        self.ledger.ack(tag, multiple)
         for settled in tags:
             self.paper.settle(settled)
-        self._take_deliveries()
+        self.ledger.ack(tag, multiple)
+        self._look()
+        self._sent()
 
     def reject(self, tag: int) -> None:
         """Reject a delivery for good."""
         (delivery,) = self.ledger.take(tag, False)
         self.ledger.release(delivery)
-        delivery.queue.settle(delivery)
-        delivery.queue.wake()
-        self.paper.settle(tag)
+        self.paper.reject(tag)
+        delivery.queue.reject(delivery)
+        self._returned(delivery.queue)
 
-    def requeue(self, tag: int) -> None:
-        """Give a delivery back."""
+    def requeue(self, tag: int, *, failed: bool = True, delay_ms: int = -1) -> None:
+        """Give a delivery back. `failed`: it counts towards a limit. `delay_ms`: what the client asks for."""
         (delivery,) = self.ledger.take(tag, False)
         self.ledger.release(delivery)
-        delivery.queue.requeue(delivery)
-        delivery.queue.wake()
-        self.paper.requeue(tag)
+        self.paper.requeue(tag, self.now_ms, failed=failed, delay_ms=delay_ms)
+        delivery.queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
+        self._returned(delivery.queue)
+
+    def _returned(self, queue: Queue) -> None:
+        self._look()
+        queue.wake()
+        on_paper = self.paper.queues.get(queue.name)
+        if on_paper is not None and on_paper.leaving is not None:
+            raise Violation(f"{on_paper.leaving} should have left {queue.name!r}, and has not")
 
     def purge(self, name: str) -> None:
         """Drop what is ready."""
@@ -395,16 +499,94 @@ class Machine:
         del self.ledger.consumers[name]
         consumer.queue.remove_consumer(consumer)
 
-    def _take_outbox(self) -> bytes:
-        chunks = self.outbox.take()
-        data = b"".join(chunks)
-        if self.outbox.sent(len(data)):
-            self.ledger.wake_consumers()
-        return data
+    def take_held(self, name: str, purpose: int) -> None:
+        """Have the earliest message that a queue holds released or dead-lettered now, as an operator would."""
+        keeper = self.queues[name].keeper
+        for lane in (keeper.held, keeper.parked) if keeper is not None else ():
+            if lane is not None:
+                lane.list_earliest(1, lambda listed, lane=lane: self._take_listed(name, lane, listed, purpose))
+                break
+        self._look()
 
-    def _take_deliveries(self) -> None:
-        for delivered in parse_deliveries(self._take_outbox(), self.messages):
-            self._delivered(delivered.consumer_tag, delivered, no_ack=False)
+    def _take_listed(self, name: str, lane: HeldMessages, listed: list[HeldMessage], purpose: int) -> None:
+        if listed:
+            if purpose == RELEASED:
+                self._asked.add(name)
+            lane.take([listed[0].number], purpose, lambda count: self._answered.add(name))
+
+    def drop_held(self, name: str) -> None:
+        """Drop everything that a queue holds, as an operator would."""
+        keeper = self.queues[name].keeper
+        for lane in (keeper.held, keeper.parked) if keeper is not None else ():
+            if lane is not None:
+                held = self.paper.queues[name].held[int(lane.code)]
+                count = lane.clear()
+                if count != len(held):
+                    raise Violation(f"{count} held messages are dropped, of {held}")
+                held.clear()
+
+    # --- what happens to messages -----------------------------------------------------------------------------------
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
+        """`message` is leaving `queue`: on paper first."""
+        name = queue.name
+        waited = self.paper.queues[name].leaving is None and reason in (EXPIRED, MAXLEN)
+        self._look(name if waited else "")
+        version = self._version_of(message)
+        entry = self.paper.leave(name, version, reason, self.now_ms)
+        letter = version.died(name, reason)
+        taken = self.paper.send(name, letter, self.now_ms, persistent=entry.persistent)
+        refused = self.vhost.dead_letter(queue, message, reason)
+        if taken != (refused is None):
+            raise Violation(f"{letter} of {name!r} is taken: {refused is None}")
+        if not taken and kind_of(name).at_least_once:
+            self._keep_undelivered(name, entry._replace(message=letter))
+        return refused
+
+    def send_letter(self, queue: Queue, message: Message) -> bool:
+        """`queue` sends a letter again that was not taken."""
+        self._look()
+        version = self._version_of(message)
+        entry = self.paper.take_undelivered(queue.name, version, self.now_ms)
+        taken = self.paper.send(queue.name, version, self.now_ms, persistent=entry.persistent, again=True)
+        if self.vhost.send_letter(queue, message) != taken:
+            raise Violation(f"{version} of {queue.name!r} is taken: {not taken}")
+        if not taken:
+            self._keep_undelivered(queue.name, entry)
+        return taken
+
+    def _keep_undelivered(self, name: str, entry: Entry) -> None:
+        self.paper.hold(name, UNDELIVERED, entry._replace(delivered=False), self.now_ms + UNDELIVERED_RETRY_MS)
+
+    def _version_of(self, message: Message) -> Version:
+        version = self.messages.version_of(message)
+        if version is None:
+            raise Violation(f"a message that nobody published: {message.joined()!r}")
+        return version
+
+    def _look(self, leaving_from: str = "") -> None:
+        """Bring the paper up to what was released and delivered. A message may be on its way out of a queue."""
+        data = b"".join(self.outbox.take())
+        self._unsent_bytes += len(data)
+        delivered = [(entry.consumer_tag or self._getting[0], entry) for entry in parse_deliveries(data, self.messages)]
+        for name, queue in self.queues.items():
+            keeper = queue.keeper
+            if keeper is None or (keeper.held is None and keeper.parked is None):
+                continue
+            released = int(queue.ready_count) - len(self.paper.queues[name].ready) + (name == leaving_from)
+            released += sum(source == name for source, _ in delivered)
+            for message in queue.peek_ready()[-released:] if released > 0 else ():
+                self.paper.release(name, self._version_of(message), self.now_ms, asked=name in self._asked)
+        self._asked -= self._answered
+        self._answered.clear()
+        for name, entry in delivered:
+            self._delivered(name, entry, no_ack=not entry.consumer_tag and self._getting[1])
+
+    def _sent(self) -> None:
+        """The client has read everything."""
+        size, self._unsent_bytes = self._unsent_bytes, 0
+        if self.outbox.sent(size):
+            self.ledger.wake_consumers()
 
     def _delivered(self, name: str, delivered: Delivered, *, no_ack: bool) -> None:
         self.stopped_clean = None
@@ -412,9 +594,11 @@ class Machine:
             raise Violation(f"queue {name!r} is empty, and message {delivered.message} came")
         entry = self.paper.take(name, None if no_ack else delivered.tag)
         if entry.message != delivered.message:
-            raise Violation(f"message {entry.message} was due, {delivered.message} came")
+            raise Violation(f"message {entry.message} was due from {name!r}, {delivered.message} came")
         if entry.delivered != delivered.redelivered:
             raise Violation(f"message {entry.message}: redelivered is {delivered.redelivered}")
+        if self.paper.deadline_ms(name, entry) <= self.now_ms:
+            raise Violation(f"message {entry.message} is delivered behind its deadline")
 
     # --- the broker's turn and the threads --------------------------------------------------------------------------
 
@@ -431,12 +615,13 @@ class Machine:
         self.runnable.clear()
         for queue in runnable:
             queue.drain()
-        self._take_deliveries()
+            self._look()
+        self._sent()
         closing = int(self.log.batch)
         self.log.close_if_due(lingered=lingered)
         if self.log.batch != closing:
             places = None if self.spoiled else places_of(self.log, self._read_now)
-            self.allowed.append(snapshot_of(self.paper.stored(), places))
+            self.allowed.append(snapshot_of(self.stored(), places))
         self._collect()
 
     def _collect(self) -> None:
@@ -474,6 +659,7 @@ class Machine:
             data = self._read_now(int(job.lsn), FRAME_HEADER_BYTES + int(job.payload_bytes))
             self.frames.append(Frame(int(job.lsn), int(job.crc), data))
         self.log.committed(job)
+        self._look()
         self._collect()
         return True
 
@@ -510,6 +696,8 @@ class Machine:
         job = self.finished.popleft()
         if isinstance(job, ReadJob):
             job.finished()
+            self._look()
+            self._sent()
         else:
             self.log.checkpointed(job)
         self._collect()
@@ -537,8 +725,35 @@ class Machine:
         except StoreFailedError:
             self.failed = True
 
-    def ever_in(self, queue_id: int) -> set[int]:
-        """Return the messages that were ever stored in a queue."""
+    def pass_time(self, ms: int) -> None:
+        """Let the clock go on; nobody looks at it yet."""
+        self.now_ms += ms
+        self.log.now_ms = self.now_ms
+
+    def keep_time(self) -> None:
+        """Do what is due."""
+        self.agenda.keep(self.now_ms)
+        self._look()
+        self._sent()
+
+    def rest_in_time(self) -> bool:
+        """Let everybody run until there is nothing left to do now; False when the disk does not let them.
+
+        Then nothing is late: nothing waits that has expired or does not fit, nothing is held that is due.
+        """
+        while self.rest():
+            if self.agenda.next_ms() > self.now_ms:
+                self._check_nothing_is_late()
+                return True
+            self.keep_time()
+        return False
+
+    def stored(self) -> Stored:
+        """Return what a restart should bring back if it came now and everything were on disk."""
+        return self.paper.stored({(index.name, int(index.lane)): key for key, index in self.log.indexes.items()})
+
+    def ever_in(self, queue_id: int) -> set[tuple[Version, int]]:
+        """Return the messages that were ever stored in a queue, with their times."""
         return {n for snapshot in self.history + self.allowed for n in snapshot.numbers.get(queue_id, ())}
 
     def _read_now(self, lsn: int, length: int) -> bytes:
@@ -553,9 +768,26 @@ class Machine:
             on_paper = self.paper.queues[name]
             if queue.ready_count != len(on_paper.ready) or queue.unacked_count != len(on_paper.unacked):
                 raise Violation(f"queue {name!r} counts {queue.ready_count} ready and {queue.unacked_count} unacked")
-            if queue.ready_bytes < 0:
+            if queue.ready_bytes != sum(self.messages.body_bytes(entry.message) for entry in on_paper.ready):
                 raise Violation(f"queue {name!r} counts {queue.ready_bytes} bytes")
+            for code, count in self._held_counts(queue).items():
+                if count != len(on_paper.held[code]):
+                    raise Violation(f"queue {name!r} holds {count} in lane {code}, not {on_paper.held[code]}")
         self.log.check_invariants()
+
+    def _held_counts(self, queue: Queue) -> dict[int, int]:
+        keeper = queue.keeper
+        lanes = (None, None, None) if keeper is None else (keeper.held, keeper.parked, keeper.undelivered)
+        return {
+            code: 0 if lane is None else int(lane.count) for code, lane in zip(HELD_LANES, lanes, strict=True)
+        }
+
+    def _check_nothing_is_late(self) -> None:
+        for name, queue in self.paper.queues.items():
+            late = [entry for entry in queue.ready if self.paper.deadline_ms(name, entry) <= self.now_ms]
+            late += [entry for held in queue.held.values() for entry in held if entry.time_ms <= self.now_ms]
+            if late or (not queue.kind.refuses and 0 <= queue.kind.max_length < len(queue.ready)):
+                raise Violation(f"at {self.now_ms} queue {name!r} has {queue.ready} and holds {queue.held}")
 
     def check_replay(self) -> None:
         """Replay every frame from the first one on: that has to give what the last written batch was closed with."""

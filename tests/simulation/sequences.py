@@ -11,10 +11,12 @@ from random import Random
 from typing import Final
 
 from simulation.crashes import Judge
-from simulation.machine import Machine, Shape, Violation
-from simulation.paper_queues import Messages
+from simulation.machine import Machine, Shape
+from simulation.paper_queues import Messages, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.queues.backlog import SHORT_HEAD_MESSAGES
+from warren.queues.held_messages import DEAD_LETTERED, RELEASED
+from warren.queues.lanes import PARKED
 
 SHAPE: Final = Shape(segment_bytes=1024, page_entries=4)
 LIMIT: Final = 16
@@ -106,7 +108,7 @@ class Sequence:
 
     def requeue(self) -> None:
         for tag in self.machine.ledger.outstanding_tags()[-1:]:
-            self.machine.requeue(tag)
+            self.machine.requeue(tag, failed=False)
 
     def purge(self) -> None:
         if "a" in self.machine.queues:
@@ -162,6 +164,113 @@ class Sequence:
         self._write()
         self._write()
 
+    # --- letters about what queues do beyond first in, first out -----------------------------------------------------
+
+    def _declare(self, *names: str) -> None:
+        for name in names:
+            self.machine.declare(name)
+
+    def expiring(self) -> None:
+        """The second one expires before the first."""
+        self._declare("e", "l")
+        self.machine.publish(["e"], 20)
+        self.machine.publish(["e"], 20, expiration_ms=1000, confirm=True)
+        self._write()
+
+    def long_expiring(self) -> None:
+        """More than the queue keeps in memory when that is short, some of it expiring in the middle."""
+        log = self.machine.log
+        log.memory_bytes = 0
+        log.under_pressure = True
+        self._declare("e", "l")
+        for n in range(SHORT_HEAD_MESSAGES + 10):
+            self.machine.publish(["e"], 0, expiration_ms=-1 if n % 6 else 1000, persistent=n % 8 != 4)
+        self._write()
+        self.machine.queues["e"].page_out()
+        self._write()
+        self._write()
+
+    def counted(self) -> None:
+        self._declare("q", "w")
+        self.machine.publish(["q"], 20, confirm=True)
+        self._write()
+
+    def held(self) -> None:
+        self._declare("r")
+        self.machine.hold("r", 4000)
+        self.machine.hold("r", 2000, confirm=True)
+        self._write()
+
+    def priorities(self) -> None:
+        self._declare("p", "l")
+        self.machine.publish(["p"], 20)
+        self.machine.publish(["p"], 20, priority=2, expiration_ms=2000)
+        self.machine.publish(["p"], 20, priority=2, confirm=True)
+        self._write()
+
+    def too_long(self) -> None:
+        self._declare("m", "l")
+        for _ in range(4):
+            self.machine.publish(["m"], 20)
+        self.machine.confirm()
+        self._write()
+
+    def at_least_once(self) -> None:
+        """The second letter of this queue is refused."""
+        self._declare("u", "f")
+        self.machine.publish(["u"], 20)
+        self.machine.publish(["u"], 20, confirm=True)
+        self._write()
+
+    def get_from_all(self) -> None:
+        for name in self.machine.queues:
+            if not self.machine.get(name):
+                self.machine.rest()
+                self.machine.get(name)
+
+    def fail(self) -> None:
+        """Give everything back, as what could not be done."""
+        for tag in self.machine.ledger.outstanding_tags():
+            self.machine.requeue(tag, failed=True)
+        self._write()
+
+    def reject(self) -> None:
+        for tag in self.machine.ledger.outstanding_tags():
+            self.machine.reject(tag)
+        self.machine.confirm()
+        self._write()
+
+    def pass_time(self) -> None:
+        """Let everything happen that is due in between."""
+        self.machine.pass_time(2500)
+        self.machine.rest_in_time()
+
+    def take_held(self) -> None:
+        """Dead-letter what is parked, else release what is held."""
+        machine = self.machine
+        for name in machine.queues:
+            machine.take_held(name, DEAD_LETTERED if machine.paper.queues[name].held[PARKED] else RELEASED)
+        machine.confirm()
+        self._write()
+
+    def drop_held(self) -> None:
+        for name in self.machine.queues:
+            self.machine.drop_held(name)
+        self._write()
+
+    def transaction_of_all(self) -> None:
+        """Publish to three queues, acknowledge, reject and give back, in one."""
+        self._declare("e", "l", "p", "q", "w")
+        machine = self.machine
+        machine.publish(["e", "p", "q"], 20)
+        machine.publish(["q"], 300, priority=1)
+        for n, tag in enumerate(machine.ledger.outstanding_tags()):
+            (machine.ack, machine.reject, machine.requeue)[n % 3](tag)
+        machine.confirm()
+        self._write()
+
+    # --- letters about the end of the process -----------------------------------------------------------------------
+
     def stop_and_start(self) -> None:
         self.machine.stop()
         # After a failed sync the next process would read what is not on the disk.
@@ -204,11 +313,31 @@ LETTERS: Final[dict[str, Callable[[Sequence], None]]] = {
     "d": Sequence.delete,
     "o": Sequence.page_out,
     "Q": Sequence.torn_power_cut,
+    # And of queues that do more.
+    "e": Sequence.expiring,
+    "O": Sequence.long_expiring,
+    "q": Sequence.counted,
+    "h": Sequence.held,
+    "y": Sequence.priorities,
+    "l": Sequence.too_long,
+    "U": Sequence.at_least_once,
+    "G": Sequence.get_from_all,
+    "n": Sequence.fail,
+    "j": Sequence.reject,
+    "v": Sequence.pass_time,
+    "b": Sequence.take_held,
+    "z": Sequence.drop_held,
+    "w": Sequence.transaction_of_all,
 }
 SMALL: Final = "pfgkKtcmiP"
+PLAIN_LETTERS: Final = SMALL + "AsuBTrxdoQ"
+RULED_LETTERS: Final = "eqhylUGnjvbwkcmiP"
 # What sequences begin with: nothing; three segments, a checkpoint and a delivery under way; the same after a restart
 # that has written index pages.
 SETUPS: Final = ("", "pfptgpc", "ppppspppppg")
+# Something of everything: with deliveries under way and letters that nobody took; the same after a restart, with what
+# expires in the middle of a queue that is longer than memory.
+RULED_SETUPS: Final = ("eqhyUGnGjUc", "OhqyUGnGjlQ")
 
 
 def all_sequences(letters: str, longest: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Random lives of a small broker under one seed, with crashes anywhere.
 
 Each seed has its own mixture of operations, so that some do little but publish and compact, and others page, purge and
-restart. Crash states are judged at every `explore_every`-th change of the disk.
+restart. A ruled life has queues that do more than first in, first out (`queue_kinds.KINDS`) beside plain ones. Crash
+states are judged at every `explore_every`-th change of the disk.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from random import Random
 from simulation.crashes import Judge
 from simulation.machine import Machine, Shape
 from simulation.paper_queues import Messages
+from simulation.queue_kinds import KINDS
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.queues.backlog import SHORT_HEAD_MESSAGES
+from warren.queues.held_messages import DEAD_LETTERED, RELEASED
+from warren.queues.lanes import PARKED
 
 _SHAPES = (Shape(1024, 4), Shape(4096, 4), Shape(4096, 8, 1 << 13), Shape(2048, 4, 1 << 12, 1 << 10))
-_NAMES = ("a", "b", "c", "t")
+_PLAIN_NAMES = ("a", "b", "c", "t")
+_RULED_NAMES = (*KINDS, "l", "l", "a", "t")
+# Whose deliveries might come in between the messages that they release.
+_NOT_CONSUMED = ("m", "q", "r", "w")
 TRANSIENT = "t"
 
 
@@ -27,7 +34,15 @@ class PowerCut(BaseException):
 class Life:
     """A broker that lives through `seed`."""
 
-    def __init__(self, seed: int, *, limit: int = 4, explore_every: int = 1, shape: Shape | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        limit: int = 4,
+        explore_every: int = 1,
+        shape: Shape | None = None,
+        ruled: bool = False,
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.shape = shape or self.random.choice(_SHAPES)
@@ -63,6 +78,18 @@ class Life:
             (self._kill, 0.2),
             (self._cut, 0.2),
         ]
+        self.names = _RULED_NAMES if ruled else _PLAIN_NAMES
+        if ruled:
+            operations += [
+                (self._publish_expiring, 2),
+                (self._publish_urgent, 2),
+                (self._hold, 2),
+                (self._pass_time, 3),
+                (self._keep_time, 3),
+                (self._rest_in_time, 0.5),
+                (self._take_held, 0.7),
+                (self._drop_held, 0.1),
+            ]
         # Some operations are frequent in this life, some rare, some do not come at all.
         self._operations = [operation for operation, _ in operations]
         self._weights = [weight * self.random.choice((0, 0.3, 1, 1, 1, 3)) for _, weight in operations]
@@ -148,7 +175,7 @@ class Life:
         return self.random.choice(tags[:1] + tags) if tags else None
 
     def _declare(self) -> None:
-        name = self.random.choice(_NAMES)
+        name = self.random.choice(self.names)
         self.machine.declare(name, durable=name != TRANSIENT)
 
     def _delete(self) -> None:
@@ -185,7 +212,7 @@ class Life:
     def _ack(self) -> None:
         tag = self._tag()
         if tag is not None:
-            if self.random.random() < 0.1:
+            if self.random.random() < (0.1 if self.names is _PLAIN_NAMES else 0.4):
                 self.machine.reject(tag)
             else:
                 self.machine.ack(tag, multiple=self.random.random() < 0.3)
@@ -195,7 +222,11 @@ class Life:
     def _requeue(self) -> None:
         tag = self._tag()
         if tag is not None:
-            self.machine.requeue(tag)
+            delay_ms = -1 if self.names is _PLAIN_NAMES else self.random.choice((-1, -1, -1, 0, 700))
+            owner = self.machine.paper.owner(tag)
+            if owner is None or owner.name in self.machine.consumers or not owner.kind.counts:
+                delay_ms = -1
+            self.machine.requeue(tag, failed=self.random.random() < 0.6, delay_ms=delay_ms)
 
     def _purge(self) -> None:
         name = self._name()
@@ -209,17 +240,69 @@ class Life:
         for _ in range(self.random.randint(0, 2)):
             tag = self._tag()
             if tag is not None:
-                self.machine.ack(tag)
+                self.random.choice((self.machine.ack, self.machine.ack, self.machine.reject, self.machine.requeue))(tag)
         self.machine.confirm()
 
     def _consume(self) -> None:
         name = self._name()
-        if name is not None:
+        if name is not None and name not in _NOT_CONSUMED:
             self.machine.consume(name, self.random.choice((0, 1, 3)))
 
     def _cancel(self) -> None:
         if self.machine.consumers:
             self.machine.cancel(self.random.choice(list(self.machine.consumers)))
+
+    # --- operations about what queues do beyond first in, first out -------------------------------------------------
+
+    def _named(self, *names: str) -> str | None:
+        found = [name for name in names if name in self.machine.queues]
+        return self.random.choice(found) if found else None
+
+    def _publish_expiring(self) -> None:
+        name = self._named("e", "e", "m", "p", "q", "u")
+        if name is None:
+            return
+        persistent = self.random.random() < 0.9
+        for _ in range(self.random.choice((1, 1, 2, 5))):
+            life_ms = self.random.choice((500, 1500, 4000, 9000))
+            self.machine.publish([name], 20, persistent=persistent, expiration_ms=life_ms)
+        if self.random.random() < 0.4:
+            self.machine.confirm()
+
+    def _publish_urgent(self) -> None:
+        if "p" in self.machine.queues:
+            for _ in range(self.random.choice((1, 1, 3))):
+                life_ms = self.random.choice((-1, -1, 1500))
+                self.machine.publish(["p"], 20, priority=self.random.choice((0, 1, 2, 9)), expiration_ms=life_ms)
+
+    def _hold(self) -> None:
+        name = self._named("m", "q", "r", "r", "w")
+        if name is not None:
+            for _ in range(self.random.choice((1, 1, 4))):
+                delay_ms = self.random.choice((400, 1000, 1000, 3000, 20000))
+                self.machine.hold(name, delay_ms, confirm=self.random.random() < 0.3)
+
+    def _pass_time(self) -> None:
+        self.machine.pass_time(self.random.choice((100, 700, 1500, 6000)))
+
+    def _keep_time(self) -> None:
+        self.machine.keep_time()
+
+    def _rest_in_time(self) -> None:
+        self.machine.rest_in_time()
+
+    def _take_held(self) -> None:
+        name = self._named("m", "q", "r", "w")
+        if name is not None:
+            parked = self.machine.paper.queues[name].held[PARKED]
+            self.machine.take_held(name, DEAD_LETTERED if parked and self.random.random() < 0.5 else RELEASED)
+
+    def _drop_held(self) -> None:
+        name = self._named("m", "q", "r", "w")
+        if name is not None:
+            self.machine.drop_held(name)
+
+    # --- the broker's turn and the threads --------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self.machine.turn(lingered=self.random.random() < 0.5)
@@ -277,10 +360,18 @@ class Life:
             return
         for tag in machine.ledger.outstanding_tags():
             machine.requeue(tag)
+        machine.keep_time()
+        if not machine.rest_in_time():
+            return
+        machine.check()
+        for name in machine.queues:
+            machine.drop_held(name)
         for name in machine.queues:
             while machine.paper.queues[name].ready:
                 if not machine.get(name, no_ack=True):
                     machine.rest()
+        for name in [name for name, queue in machine.paper.queues.items() if queue.kind.at_least_once]:
+            machine.delete(name)  # letters that nobody takes never leave
         machine.delete_orphans()
         machine.rest()
         machine.check()
@@ -292,7 +383,7 @@ class Life:
         machine.log.want_checkpoint()
         machine.rest()
         machine.check()
-        assert machine.paper.stored() == {}
+        assert machine.stored() == {}
         files = [path for path in machine.fs.contents() if path.startswith("log/00")]
         assert len(files) <= 2, f"everything is acknowledged, and these are left: {files}"
         assert machine.log.resident_bytes == 0

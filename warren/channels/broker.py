@@ -29,7 +29,7 @@ from warren.msgstore.jobs import CommitJob, ReadJob
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.agenda import Agenda
-from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
+from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.limits import VHOST_LIMITS, parse_limits
 from warren.queues.metadata import (
     BindingPut,
@@ -221,6 +221,12 @@ class Broker:
                 return False
             of_exchange.restore(index)
             self._restoring.append(of_exchange)
+            return True
+        if index.lane == EXCHANGE:
+            delayed = None if vhost is None else vhost.delayed.get(index.name)
+            if delayed is None or not delayed.exchange.durable or delayed.held.index is not None:
+                return False
+            delayed.restore(index)
             return True
         queue = None if vhost is None else vhost.queues.get(index.name)
         if queue is None or not queue.durable or not queue.has_lane(index.lane):
@@ -447,6 +453,8 @@ class Broker:
             queue.close()
         for seen in vhost.seen_keys.values():
             seen.close()
+        for delayed in vhost.delayed.values():
+            delayed.close()
         self.access.forget_vhost(name)
 
     def _recheck(self, user: str, vhost: str) -> None:

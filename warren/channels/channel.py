@@ -42,11 +42,12 @@ from warren.channels.control import control
 from warren.channels.fast_path import CLOSING, FastChannel
 from warren.channels.tracing import ChannelTracer
 from warren.exchanges.content import Content
+from warren.exchanges.exchange import Exchange
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.arguments import consumer_arguments
 from warren.queues.dead_letter import mark_republished
-from warren.queues.delay import due_time_ms, without_delay
+from warren.queues.delay import check_delay, due_time_ms, without_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import CONTROL_EXCHANGE, VirtualHost
@@ -64,7 +65,8 @@ class Transaction:
     """What a transactional channel has buffered since tx.select or the last commit."""
 
     def __init__(self) -> None:
-        self.publishes: list[tuple[Message, list[Queue], bool]] = []
+        # With the queues and the exchanges that hold it.
+        self.publishes: list[tuple[Message, list[Queue], list[Exchange] | None, bool]] = []
         self.acked: list[Delivery] = []
         self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
 
@@ -190,9 +192,10 @@ class Channel(FastChannel):
         if flags & HEADERS:
             if b"\x07x-death" in header:
                 message = mark_republished(message)
-            due_ms = due_time_ms(header, int(self.shared.log.now_ms))
+            now_ms: i64 = self.shared.log.now_ms
+            due_ms: i64 = due_time_ms(header, now_ms)
             if due_ms:
-                message = without_delay(message)
+                check_delay(due_ms, now_ms)
                 message.due_ms = due_ms
         if flags & EXPIRATION:
             message.expiration_ms = expiration_ms_of(header)
@@ -202,6 +205,7 @@ class Channel(FastChannel):
             assert principal is not None
             for key in keys:
                 principal.authorize_topic(WRITE, exchange.name, key)
+        holders: list[Exchange] | None = None
         repeated = bool(vhost.seen_keys) and self._transaction is None and self._is_repeated(message)
         if repeated:
             queues = []
@@ -209,7 +213,9 @@ class Channel(FastChannel):
             queues = route.queues
         else:
             routed = Content(header)
+            routed.due_ms = message.due_ms
             queues = vhost.route(exchange, keys, routed)
+            holders = routed.holders
             if routed.rememberers is not None:
                 for rememberer in routed.rememberers:
                     rememberer.remember(message)
@@ -218,10 +224,10 @@ class Channel(FastChannel):
             self._tracer.published(keys, message, queues)
         transaction = self._transaction
         if transaction is not None:
-            transaction.publishes.append((message, queues, route.mandatory))
+            transaction.publishes.append((message, queues, holders, route.mandatory))
             return
         if not repeated:
-            self._enqueue(message, queues, route.mandatory)
+            message = self._enqueue(message, queues, holders, route.mandatory)
         if self.confirming:
             self.count_publish(message)
 
@@ -236,28 +242,38 @@ class Channel(FastChannel):
         keys = None if seen is None else seen.keys_of(message)
         return seen is not None and keys is not None and seen.drops(keys, message)
 
-    def _remember(self, message: Message, queues: list[Queue]) -> None:
-        """Have its exchange remember `message`, which these queues have got."""
+    def _remember(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+        """Have its exchange remember `message`, which these have got."""
         seen = self.vhost.seen_keys.get(message.envelope.exchange)
         keys = None if seen is None else seen.keys_of(message)
         if seen is not None and keys is not None:
             stored = False
             for queue in queues:
                 stored = stored or queue.stores
+            for holder in holders or []:
+                stored = stored or holder.durable
             seen.add(keys, message, stored)
 
-    def _enqueue(self, message: Message, queues: list[Queue], mandatory: bool) -> None:
+    def _enqueue(
+        self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool
+    ) -> Message:
+        """Hand a routed message to whoever takes it, and return it as they got it."""
         if not queues and mandatory:
             self._return(message)
-        for queue in queues:
-            if message.due_ms:
+        if message.due_ms:
+            message = without_delay(message)
+            for queue in queues:
                 queue.hold(message, message.due_ms)
-            else:
+            for holder in holders or []:
+                self.vhost.hold(holder, message)
+        else:
+            for queue in queues:
                 if message.expiration_ms >= 0:
                     queue.need_keeper()
                 queue.publish(message)
-        if self.vhost.seen_keys and queues and not message.refused:
-            self._remember(message, queues)
+        if self.vhost.seen_keys and (queues or holders) and not message.refused:
+            self._remember(message, queues, holders)
+        return message
 
     def _check_properties(self, properties: BasicProperties) -> None:
         expiration = properties.expiration
@@ -574,10 +590,12 @@ class Channel(FastChannel):
         transaction = self._take_transaction()
         partial = False
         repeats = False
-        for message, queues, mandatory in transaction.publishes:
+        for published, queues, holders, mandatory in transaction.publishes:
+            message = published
             # A queue deleted since the publish takes nothing any more.
             if not self.vhost.seen_keys or not self._is_repeated(message):
-                self._enqueue(message, [queue for queue in queues if not queue.deleted], mandatory)
+                left = [queue for queue in queues if not queue.deleted]
+                message = self._enqueue(message, left, holders, mandatory)
             partial = partial or message.refused
             repeats = repeats or message.awaits_batch
         self._settle(transaction.acked)
@@ -594,7 +612,11 @@ class Channel(FastChannel):
 
     def _tx_rollback(self) -> None:
         transaction = self._take_transaction()
-        self.ledger.restore(transaction.acked + [delivery for delivery, _, _ in transaction.rejected])
+        restored = transaction.acked + [delivery for delivery, _, _ in transaction.rejected]
+        self.ledger.restore(restored)
+        for delivery in restored:
+            # Its time may have run out while its answer waited: nobody would look at it again.
+            delivery.queue.touch(self.ledger, delivery)
         self.reply(m.TxRollbackOk())
 
     # --- the end ----------------------------------------------------------------------------------------------------

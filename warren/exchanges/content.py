@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mypy_extensions import i64
+
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import BasicProperties, decode_properties
 
 if TYPE_CHECKING:
+    from warren.exchanges.exchange import Exchange
     from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 
 
@@ -22,6 +25,8 @@ class Content:
         self.header_payload = header_payload
         # Exchanges on the route that keep the message; whoever publishes calls `remember` on each.
         self.rememberers: list[RecentHistoryExchange] | None = None
+        self.due_ms: i64 = 0  # until when delayed message exchanges on the route hold it, 0: not
+        self.holders: list[Exchange] | None = None  # those that do; whoever publishes sees to it
         self._properties: BasicProperties | None = None
         self._headers: Table | None = None
 
@@ -53,3 +58,13 @@ class Content:
         if self.rememberers is None:
             self.rememberers = []
         self.rememberers.append(exchange)
+
+    def held_by(self, exchange: Exchange) -> None:
+        """Note that `exchange` holds this message until its time."""
+        if self.holders is None:
+            self.holders = []
+        self.holders.append(exchange)
+
+    def is_held_by(self, exchange: Exchange) -> bool:
+        """Tell whether `exchange` does."""
+        return self.holders is not None and exchange in self.holders

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
-from warren.amqp.field_table import TYPE_NAMES, find_tag
+from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.exchanges.consistent_hash_exchange import HASH_HEADER, HASH_PROPERTY, ConsistentHashExchange
+from warren.exchanges.delayed_message_exchange import DELAYED_MESSAGE, DELAYED_TYPE, DelayedMessageExchange
 from warren.exchanges.direct_exchange import DirectExchange
 from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.exchanges.fanout_exchange import FanoutExchange
@@ -27,6 +28,7 @@ EXCHANGE_TYPES: Final[tuple[str, ...]] = (
     "headers",
     "topic",
     "x-consistent-hash",
+    "x-delayed-message",
     "x-local-random",
     "x-modulus-hash",
     "x-random",
@@ -64,6 +66,10 @@ def create_exchange(
         _check_text(HASH_HEADER, name, arguments, vhost_name)
         _check_text(HASH_PROPERTY, name, arguments, vhost_name)
         return ConsistentHashExchange(name, type_name, durable, auto_delete, internal, arguments)
+    if type_name == DELAYED_MESSAGE:
+        wanted = _delayed_type(arguments)
+        inner = create_exchange(wanted, name, durable, auto_delete, internal, arguments, seed, vhost_name)
+        return DelayedMessageExchange(name, type_name, durable, auto_delete, internal, arguments, inner)
     if type_name == "x-modulus-hash":
         return ModulusHashExchange(name, type_name, durable, auto_delete, internal, arguments)
     if type_name == "x-random":
@@ -72,6 +78,20 @@ def create_exchange(
         return LocalRandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
     assert type_name == "x-recent-history"
     return RecentHistoryExchange(name, type_name, durable, auto_delete, internal, arguments)
+
+
+def _delayed_type(arguments: bytes) -> str:
+    """Return the type that a delayed message exchange routes like."""
+    wanted = decode_table(arguments).get(DELAYED_TYPE)
+    if not isinstance(wanted, str):
+        raise ChannelException(
+            PRECONDITION_FAILED, f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type"
+        )
+    if wanted == DELAYED_MESSAGE:
+        raise ChannelException(
+            PRECONDITION_FAILED, f"Invalid argument, '{DELAYED_MESSAGE}' can't be used for '{DELAYED_TYPE}'"
+        )
+    return wanted
 
 
 def _check_text(key: str, name: str, arguments: bytes, vhost_name: str) -> None:

@@ -4,7 +4,7 @@
 2. The order of what is found follows from the bindings alone: the same bindings, made in the same order, give
    the same.
 3. An alternate exchange is asked only when nothing at all matched at an exchange, an exchange as destination
-   included.
+   included, and not when the exchange holds the message for later.
 
 Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
 """
@@ -38,7 +38,7 @@ def route(
     visited = 0
     current = exchange
     while True:
-        if not matched and current.alternate:
+        if not matched and current.alternate and not content.is_held_by(current):
             alternate = exchanges.get(current.alternate)
             if alternate is not None:
                 matched.append(alternate)

@@ -25,10 +25,11 @@ class Envelope:
     """Exchange and routing key of a message, as they stand at the end of every basic.deliver of it.
 
     ``tail`` is both as short strings plus the frame-end octet, ``names`` the bare names one behind the other.
-    ``blind_copies`` are the keys of a BCC header, which a dead letter goes by too; they are not stored.
+    ``blind_copies`` are the keys of a BCC header, which a dead letter goes by too, ``taken_by`` the queues that have a
+    dead letter which another one refused; neither is stored.
     """
 
-    __slots__ = ("blind_copies", "exchange", "names", "routing_key", "routing_key_bytes", "tail")
+    __slots__ = ("blind_copies", "exchange", "names", "routing_key", "routing_key_bytes", "tail", "taken_by")
 
     def __init__(self, exchange: str, routing_key: str) -> None:
         self.exchange = exchange
@@ -38,6 +39,7 @@ class Envelope:
         self.names = raw_exchange + raw_key
         self.routing_key_bytes: i64 = len(raw_key)
         self.blind_copies: list[str] | None = None
+        self.taken_by: list[str] | None = None
         self.tail = bytes([len(raw_exchange)]) + raw_exchange + bytes([len(raw_key)]) + raw_key + b"\xce"
 
 
@@ -88,7 +90,7 @@ class Message:
         self.time_ms: i64 = 0
         self.expiration_ms: i64 = -1
         self.due_ms: i64 = 0  # not to be delivered before, 0: at once
-        self.attempts: i64 = 0  # failed deliveries, in queues that count them
+        self.attempts: i64 = 0  # how often it has come back, in queues that count that
 
     def copy(self) -> Message:
         """Return the same message once more, for whoever will give it a time of its own."""
@@ -121,7 +123,8 @@ class Message:
 
     def header_payload(self) -> bytes:
         """Return the payload of the content header frame."""
-        content = self.joined()
+        pieces = self.pieces
+        content = self.content if pieces is None else pieces[0]
         size: i64 = i64(read_i32_be(content, 3)) & 0xFFFFFFFF
         return content[7 : 7 + size]
 

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 NEVER: i64 = 1 << 62
 # So many stale entries are never worth tidying up.
 STALE_MIN: Final = 64
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # for tests
 class Appointment:
     """Something with a time at which it wants to be called."""
 

@@ -160,6 +160,16 @@ def dead_letter(
     return DeadLetter(made, keys, deaths.automatic)
 
 
+def sent_again(message: Message) -> DeadLetter:
+    """Return the letter that `dead_letter` has made `message` for, on its way once more."""
+    header = _Header(message)
+    split = _SplitHeaders(header, False)
+    keys = [message.envelope.routing_key, *split.carbon_copies()]
+    if message.envelope.blind_copies is not None:
+        keys += message.envelope.blind_copies
+    return DeadLetter(message, keys, _Deaths(header.payload, split.deaths, b"", b"").automatic)
+
+
 def is_cycle(letter: DeadLetter, target_queue: str) -> bool:
     """Tell whether `letter` may not go to `target_queue`: it died there before and no client has rejected it since.
 

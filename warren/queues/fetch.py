@@ -3,49 +3,137 @@
     asked for -> pages of the index that are absent -> wait until the messages are written -> messages -> told
 
 1. The caller asks for numbers that were stored; whether one is still wanted when it comes is the caller's to look.
-2. When it is told, the index pages of all numbers asked for are resident: they can be settled.
+2. When it is told, the index pages of all numbers asked for are resident, unless they are damaged: then none of their
+   messages is there.
 3. Places are looked up after the pages are here and read at once, so compaction cannot take a segment away in between.
+4. An index page that somebody else has loaded, changed or written again since it was asked for is not what was read:
+   it is looked at again.
+5. What is read at a time is bounded, whatever the size of the messages: `most_bytes`, or one message.
 """
 
 from __future__ import annotations
 
-from mypy_extensions import i64
+from typing import Final
+
+from librt.strings import read_i64_be
+from librt.vecs import append, vec
+from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.jobs import ReadJob
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
-from warren.msgstore.records import page_entries, time_of
+from warren.msgstore.records import DROPPABLE, TIME_BYTES, page_entries, record_length, time_of
+
+# Records lying this close are read in one go, and at most so much.
+READ_GAP_BYTES: Final = 4096
+READ_BYTES_MAX: Final = 1 << 20
+# How many index pages a scan looks at in one go, and how close together times are read in one go.
+SCAN_PAGES: Final = 16
+SCAN_GAP_BYTES: Final = 1024
 
 
+class Ranges:
+    """Places in the log, close ones put together. Entry n is in range ``places[n]``, -1: in none, at ``starts[n]``."""
+
+    def __init__(self, log: MessageLog, gap_bytes: i64) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        self.places = vec[i64]()
+        self.starts = vec[i64]()
+        self._log = log
+        self._gap_bytes: i64 = gap_bytes
+        self._start: i64 = 0
+        self._end: i64 = 0
+        self._segment_end: i64 = 0
+
+    def add(self, lsn: i64, length: i64) -> None:
+        """Add `length` bytes at `lsn`."""
+        start: i64 = self._start
+        end: i64 = self._end
+        if start <= lsn <= end + self._gap_bytes and lsn < self._segment_end and lsn - start < READ_BYTES_MAX:
+            if lsn + length > end:
+                self._end = lsn + length
+        else:
+            self._close()
+            segment = self._log.segments.find(lsn)
+            self._segment_end = segment.base_lsn + segment.capacity
+            self._start = lsn
+            self._end = lsn + length
+        self.places = append(self.places, len(self.ranges))
+        self.starts = append(self.starts, lsn - self._start)
+
+    def add_nothing(self) -> None:
+        """Count an entry that lies nowhere."""
+        self.places = append(self.places, -1)
+        self.starts = append(self.starts, 0)
+
+    def _close(self) -> None:
+        if self._end:
+            self.ranges.append((int(self._start), int(self._end - self._start)))
+
+    def taken(self) -> list[tuple[int, int]]:
+        """Return all ranges; nothing is added any more."""
+        self._close()
+        return self.ranges
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # for tests
 class Fetch(IndexOwner):
-    """One request. Override `fetched`."""
+    """One request. Override `fetched`. `most_bytes`: how much may come at a time, 0: all.
 
-    def __init__(self, log: MessageLog, index: QueueIndex, numbers: list[int]) -> None:
+    When not all may come, ``numbers`` is only the first of what was asked for, and ``left`` the rest. ``loaded`` are
+    the numbers of the index pages that were absent before.
+    """
+
+    def __init__(self, log: MessageLog, index: QueueIndex, numbers: list[int], most_bytes: i64 = 0) -> None:
         self.log = log
         self.index = index
         self.numbers = numbers
+        self.left: list[int] = []
+        self.loaded: list[int] = []
+        self._most_bytes: i64 = most_bytes
+        self._damaged: list[IndexPage] = []
 
     def fetched(self, messages: list[Message | None]) -> None:
         """Take what was asked for, in that order; None for what is gone, or damaged and so lost."""
         raise AssertionError("overridden")
 
+    def goes_on(self) -> bool:
+        """Ask for what was left; False when nothing was."""
+        if not self.left:
+            return False
+        self.numbers = self.left
+        self.left = []
+        self.begin()
+        return True
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """An index page cannot be read, and so none of its messages. Whoever counts them overrides this."""
+        index = self.index
+        index.damaged_count += page.live
+        self.log.report_damage(index, -1, page.lsn)
+        index.lose_page(page)
+
     def begin(self) -> None:
         """Ask for what is missing next."""
         index = self.index
         pages: list[IndexPage] = []
+        page_numbers: list[int] = []
+        asked: set[IndexPage] = set()
         unwritten = False
         for number in self.numbers:
             page = index.page(number // index.page_entries)
             if page is None:
                 continue
             if not page.resident:
-                if page not in pages:
+                if page not in asked and page not in self._damaged:
+                    asked.add(page)
                     pages.append(page)
+                    page_numbers.append(int(number // index.page_entries))
             elif index.lsn_of(number) >= self.log.written_lsn:
                 unwritten = True
         if pages:
-            self.log.read_jobs.append(_PagesRead(self, pages))
+            self.log.read_jobs.append(_PagesRead(self, pages, page_numbers))
         elif unwritten:
             self.log.call_when_written(self)
         else:
@@ -59,173 +147,322 @@ class Fetch(IndexOwner):
         """The pages are here."""
         index = self.index
         log = self.log
-        for page, data in zip(job.pages, job.data, strict=True):
-            if page.resident or page.lsn == 0 or index.deleted:
+        for page, number, (lsn, _), data in zip(job.pages, job.numbers, job.ranges, job.data, strict=True):
+            if page.resident or page.lsn != lsn or index.deleted:
                 continue  # somebody else was here meanwhile
             if log.is_page(data, page.length):
                 index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)
+                self.loaded.append(number)
             else:
-                index.damaged_count += page.live
-                log.report_damage(index, -1, page.lsn)
-                index.lose_page(page)
+                self._damaged.append(page)
+                self.page_damaged(page)
         self.begin()
 
     def _read_messages(self) -> None:
         index = self.index
-        ranges: list[tuple[int, int]] = []
-        wanted: list[int] = []
-        for number in self.numbers:
-            page = index.page(number // index.page_entries)
-            lsn: i64 = index.lsn_of(number)
-            if page is None or lsn == 0:
-                continue
-            length = page.entries[2 * (number % index.page_entries) + 1] >> LENGTH_SHIFT
-            ranges.append((int(lsn), int(length)))
-            wanted.append(number)
-        if ranges:
-            self.log.read_jobs.append(_MessagesRead(self, wanted, ranges))
-        else:
+        found: list[tuple[int, int, int]] = []
+        total: i64 = 0
+        for at, number in enumerate(self.numbers):
+            lsn: i64 = index.lsn_of_resident(number)
+            if lsn != 0:
+                length: i64 = _length_at(index, number)
+                total += length
+                if total > self._most_bytes > 0 and found:
+                    self.left = self.numbers[at:] + self.left
+                    self.numbers = self.numbers[:at]
+                    break
+                found.append((int(lsn), int(length), number))
+        if not found:
             self.fetched([None] * len(self.numbers))
+            return
+        found.sort()
+        ranges = Ranges(self.log, READ_GAP_BYTES)
+        for place, size, _ in found:
+            ranges.add(place, size)
+        self.log.read_jobs.append(_MessagesRead(self, found, ranges))
 
     def messages_read(self, job: _MessagesRead) -> None:
         """The messages are here."""
         index = self.index
         log = self.log
-        found: dict[int, Message] = {}
-        for number, (lsn, length), data in zip(job.wanted, job.ranges, job.data, strict=True):
-            if index.lsn_of_resident(number) == 0:
-                continue
-            message = log.maybe_message(index, number, data, 0, length)
-            if message is None:
-                index.damaged_count += 1
-                log.report_damage(index, number, lsn)
-            else:
-                found[number] = message
-        self.fetched([found.get(number) for number in self.numbers])
+        messages: dict[int, Message] = {}
+        for at, (lsn, length, number) in enumerate(job.found):
+            page = index.page(number // index.page_entries)
+            if page is not None and not page.resident:
+                self.begin()  # it was given up meanwhile
+                return
+            if index.lsn_of_resident(number) != 0:
+                data = job.data[job.places.places[at]]
+                message = log.maybe_message(index, number, data, job.places.starts[at], length)
+                if message is None:
+                    index.damaged_count += 1
+                    log.report_damage(index, number, lsn)
+                else:
+                    messages[number] = message
+        if len(job.found) < len(self.numbers) and self._is_more_stored(job):
+            self.begin()
+            return
+        self.fetched([messages.get(number) for number in self.numbers])
+
+    def _is_more_stored(self, job: _MessagesRead) -> bool:
+        """Tell whether a message that was in the open batch when the others were asked for is on disk now."""
+        read = {number for _, _, number in job.found}
+        return any(number not in read and self.index.lsn_of_resident(number) != 0 for number in self.numbers)
 
 
 class _PagesRead(ReadJob):
-    def __init__(self, fetch: Fetch, pages: list[IndexPage]) -> None:
+    def __init__(self, fetch: Fetch, pages: list[IndexPage], numbers: list[int]) -> None:
         super().__init__([(int(page.lsn), int(page.length)) for page in pages])
         self.fetch = fetch
         self.pages = pages
+        self.numbers = numbers
 
     def finished(self) -> None:
         self.fetch.pages_read(self)
 
 
 class _MessagesRead(ReadJob):
-    def __init__(self, fetch: Fetch, wanted: list[int], ranges: list[tuple[int, int]]) -> None:
-        super().__init__(ranges)
+    """`found`: LSN, length and number of each message, as they stand in the ranges."""
+
+    def __init__(self, fetch: Fetch, found: list[tuple[int, int, int]], places: Ranges) -> None:
+        super().__init__(places.taken())
         self.fetch = fetch
-        self.wanted = wanted
+        self.found = found
+        self.places = places
 
     def finished(self) -> None:
         self.fetch.messages_read(self)
 
 
-class TimeScan:
+@mypyc_attr(allow_interpreted_subclasses=True)  # for tests
+class TimeScan(IndexOwner):
     """Reads the times of all stored messages of an index, or of those that have a time to live of their own.
 
-    After a restart: a page at a time and one read under way, so that a long queue is served meanwhile. Messages that
-    are stored later are not met. Override `found` and `ended`.
+    After a restart: a few pages at a time and one read under way, so that a long queue is served meanwhile. Messages
+    that are stored later are not met; one may be found that is settled meanwhile, and one that is moved meanwhile may
+    be found twice. Override `found` and `ended`; `unreadable` and `page_damaged` if nobody else looks at what is there.
+
+    `wanted_flag`: in the low bits of an entry, 0: all. `whole`: `found` gets the records; else only their ends are
+    read, where the times are, unchecked. Whoever reads the message will find it damaged.
     """
 
-    def __init__(self, log: MessageLog, index: QueueIndex, wanted_flag: i64) -> None:
+    def __init__(self, log: MessageLog, index: QueueIndex, wanted_flag: i64, *, whole: bool) -> None:
         self.log = log
         self.index = index
-        self._wanted_flag: i64 = wanted_flag  # in the low bits of an entry, 0: all
-        self._page_number: i64 = index.first_page
+        self._wanted_flag: i64 = wanted_flag
+        self._whole: bool = whole
         self._end: i64 = index.next_number
+        self._page_number: i64 = index.first_page
+        self._pages: list[int] = []  # to be looked at once more
+        self._again: list[int] = []  # and after those
+        self._unwritten: bool = False
+        self._retried: set[int] = set()
+        # What is to be read before the next pages.
+        self._numbers = vec[i64]()
+        self._lsns = vec[i64]()
+        self._lengths = vec[i64]()
+        self._at: i64 = 0
 
     def found(self, number: i64, time_ms: i64, data: bytes) -> None:
         """Take the time of a message, whose record is `data`."""
         raise AssertionError("overridden")
 
+    def paused(self) -> None:
+        """Some have been found; more will come."""
+
     def ended(self) -> None:
         """Everything was read."""
         raise AssertionError("overridden")
 
+    def unreadable(self, number: i64) -> None:
+        """The time of a message cannot be read."""
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """An index page cannot be read. Whoever needs it will see for himself."""
+
     def go_on(self) -> None:
-        """Ask for the next page, or for the messages of it."""
+        """Ask for the next pages, or for the messages of those that are here."""
+        if self.index.deleted:
+            return
+        while self._at == len(self._numbers):
+            self._at = 0
+            self._numbers = vec[i64]()
+            self._lsns = vec[i64]()
+            self._lengths = vec[i64]()
+            if not self._look():
+                return
+        self._read()
+
+    def _look(self) -> bool:
+        """Note what is to be read of the next pages; False when that has to wait, or was all."""
+        index = self.index
+        absent: list[IndexPage] = []
+        numbers: list[int] = []
+        looked: i64 = 0
+        while looked < SCAN_PAGES:
+            page_number: i64 = self._next_page()
+            if page_number < 0:
+                break
+            page = index.page(page_number)
+            if page is None:
+                continue
+            looked += 1
+            if page.resident:
+                self._note(page_number, page.entries)
+            else:
+                absent.append(page)
+                numbers.append(int(page_number))
+        if absent:
+            self.log.read_jobs.append(_ScanPages(self, absent, numbers))
+            return False
+        if looked:
+            return True
+        if not self._again:
+            self.ended()
+        elif self._unwritten:
+            self._unwritten = False
+            self.log.call_when_written(self)
+        else:
+            self._pages = self._again
+            self._again = []
+            return True
+        return False
+
+    def _next_page(self) -> i64:
+        """Return the number of the next page to look at, -1 when there is none."""
+        page_number: i64 = self._page_number
+        if page_number * self.index.page_entries < self._end:
+            self._page_number = page_number + 1
+            return page_number
+        return self._pages.pop() if self._pages else -1
+
+    def batch_closed(self) -> None:
+        """What was being moved is where it is to be now."""
+        self.go_on()
+
+    def pages_read(self, job: _ScanPages) -> None:
+        """Pages are here. They are looked at and not kept."""
         index = self.index
         if index.deleted:
             return
-        size: i64 = index.page_entries
-        while self._page_number * size < self._end:
-            page = index.page(self._page_number)
+        for read, number, (lsn, _), data in zip(job.pages, job.numbers, job.ranges, job.data, strict=True):
+            page = index.page(number)
             if page is None:
-                self._page_number += 1
                 continue
-            if not page.resident:
-                self.log.read_jobs.append(_ScanPage(self, page))
-                return
-            first: i64 = self._page_number * size
-            self._page_number += 1
-            if self._read(first, page):
-                return
-        self.ended()
-
-    def page_read(self, job: _ScanPage) -> None:
-        """A page is here. It is looked at and not kept."""
-        page = job.page
-        if page.resident or page.lsn == 0 or self.index.deleted or not self.log.is_page(job.data[0], page.length):
-            # Somebody else loaded it, settled it, or will report that it is damaged.
-            if not page.resident:
-                self._page_number += 1
-            self.go_on()
-            return
-        seen = IndexPage()
-        seen.entries = page_entries(job.data[0], 0)
-        first: i64 = self._page_number * self.index.page_entries
-        self._page_number += 1
-        if not self._read(first, seen):
-            self.go_on()
-
-    def _read(self, first: i64, page: IndexPage) -> bool:
-        log = self.log
-        ranges: list[tuple[int, int]] = []
-        numbers: list[int] = []
-        at: i64 = 0
-        while at < len(page.entries):
-            word0: i64 = page.entries[at]
-            lsn: i64 = word0 & LSN_MASK
-            number: i64 = first + at // 2
-            is_wanted: bool = self._wanted_flag == 0 or word0 & self._wanted_flag != 0
-            if word0 != 0 and lsn < log.written_lsn and number < self._end and is_wanted:
-                ranges.append((int(lsn), int(page.entries[at + 1] >> LENGTH_SHIFT)))
-                numbers.append(int(number))
-            at += 2
-        if not ranges:
-            return False
-        log.read_jobs.append(_ScanMessages(self, numbers, ranges))
-        return True
-
-    def messages_read(self, job: _ScanMessages) -> None:
-        """The messages of a page are here."""
-        if self.index.deleted:
-            return
-        for number, (_, length), data in zip(job.numbers, job.ranges, job.data, strict=True):
-            if len(data) == length:
-                self.found(number, time_of(data, 0), data)
+            if page.resident:
+                self._note(number, page.entries)
+            elif page is not read or page.lsn != lsn:
+                self._again.append(number)  # written again meanwhile
+            elif self.log.is_page(data, page.length):
+                self._note(number, page_entries(data, 0))
+            else:
+                self.page_damaged(page)
         self.go_on()
 
+    def _note(self, page_number: i64, entries: vec[i64]) -> None:
+        written_lsn: i64 = self.log.written_lsn
+        void_below_lsn: i64 = self.log.void_below_lsn
+        number: i64 = page_number * self.index.page_entries
+        moving: bool = False
+        at: i64 = 0
+        while at < len(entries) and number < self._end:
+            word0: i64 = entries[at]
+            lsn: i64 = word0 & LSN_MASK
+            if word0 == 0 or (self._wanted_flag != 0 and word0 & self._wanted_flag == 0):
+                pass
+            elif lsn >= written_lsn:
+                moving = True
+            elif word0 & DROPPABLE == 0 or lsn >= void_below_lsn:
+                self._numbers = append(self._numbers, number)
+                self._lsns = append(self._lsns, lsn)
+                self._lengths = append(self._lengths, entries[at + 1] >> LENGTH_SHIFT)
+            number += 1
+            at += 2
+        if moving:
+            self._unwritten = True
+            self._again.append(int(page_number))
 
-class _ScanPage(ReadJob):
-    def __init__(self, scan: TimeScan, page: IndexPage) -> None:
-        super().__init__([(int(page.lsn), int(page.length))])
+    def _read(self) -> None:
+        """Read the next of what was noted."""
+        first: i64 = self._at
+        at: i64 = first
+        total: i64 = 0
+        places = Ranges(self.log, READ_GAP_BYTES if self._whole else SCAN_GAP_BYTES)
+        while at < len(self._numbers) and total < READ_BYTES_MAX:
+            lsn: i64 = self._lsns[at]
+            length: i64 = self._lengths[at]
+            if self._whole:
+                total += length
+            else:
+                lsn += length - TIME_BYTES
+                length = TIME_BYTES
+            if self.log.segments.maybe_find(lsn) is not None:
+                places.add(lsn, length)
+            else:
+                places.add_nothing()
+            at += 1
+        self._at = at
+        self.log.read_jobs.append(_ScanTimes(self, first, at, places))
+
+    def times_read(self, job: _ScanTimes) -> None:
+        """What was asked for is here."""
+        if self.index.deleted:
+            return
+        places = job.places
+        at: i64 = job.first
+        while at < job.end:
+            number: i64 = self._numbers[at]
+            length: i64 = self._lengths[at]
+            start: i64 = places.starts[at - job.first]
+            place: i64 = places.places[at - job.first]
+            data = job.data[place] if place >= 0 else b""
+            if not self._whole and start + TIME_BYTES <= len(data):
+                self.found(number, read_i64_be(data, start), b"")
+            elif self._whole and record_length(data, start) == length:
+                record = data[start : start + length]
+                self.found(number, time_of(record, 0), record)
+            elif not self._looks_again(number // self.index.page_entries):
+                self.unreadable(number)
+            at += 1
+        self.paused()
+        self.go_on()
+
+    def _looks_again(self, page_number: i64) -> bool:
+        """A message is not where it was when its page was looked at: have the page looked at again, once."""
+        if int(page_number) in self._retried:
+            return int(page_number) in self._again
+        self._retried.add(int(page_number))
+        self._again.append(int(page_number))
+        return True
+
+
+class _ScanPages(ReadJob):
+    def __init__(self, scan: TimeScan, pages: list[IndexPage], numbers: list[int]) -> None:
+        super().__init__([(int(page.lsn), int(page.length)) for page in pages])
         self.scan = scan
-        self.page = page
-
-    def finished(self) -> None:
-        self.scan.page_read(self)
-
-
-class _ScanMessages(ReadJob):
-    def __init__(self, scan: TimeScan, numbers: list[int], ranges: list[tuple[int, int]]) -> None:
-        super().__init__(ranges)
-        self.scan = scan
+        self.pages = pages
         self.numbers = numbers
 
     def finished(self) -> None:
-        self.scan.messages_read(self)
+        self.scan.pages_read(self)
+
+
+class _ScanTimes(ReadJob):
+    """The places of what the scan has noted from `first` to `end`."""
+
+    def __init__(self, scan: TimeScan, first: i64, end: i64, places: Ranges) -> None:
+        super().__init__(places.taken())
+        self.scan = scan
+        self.first: i64 = first
+        self.end: i64 = end
+        self.places = places
+
+    def finished(self) -> None:
+        self.scan.times_read(self)
+
+
+def _length_at(index: QueueIndex, number: i64) -> i64:
+    """Return the length of a stored message's record; its page is resident."""
+    page = index.page(number // index.page_entries)
+    assert page is not None
+    return page.entries[2 * (number % index.page_entries) + 1] >> LENGTH_SHIFT

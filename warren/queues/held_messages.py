@@ -5,211 +5,403 @@ for its deadline (16 bytes), so that millions can be held for years.
 
 1. A held message is neither ready nor unacked; `count` says how many there are.
 2. The record of a held message carries the time until which it is held. After a restart the deadlines are read from
-   the records, a page at a time; until that is done the earliest may come late, never early.
-3. When its time has come a message is given to `release`, in the order of the times, one fetch under way at a time. It
-   is settled here in the same turn, so that it is in exactly one place after a crash.
-4. A parked message has the time `PARKED_UNTIL`: it waits for somebody to release it.
+   the records, a few pages at a time; until that is done the earliest may come late, never early.
+3. When its time has come a message is given to `released`, in the order of the times, one piece under way at a time.
+   It is settled here in the same turn, so that it is in exactly one place after a crash.
+4. A parked message has the time `PARKED_UNTIL`: it waits for somebody to take it.
+5. A number that leaves in any other way leaves its deadline behind. Whoever takes numbers looks what is still held.
+6. While messages are taken from disk no index page is given up, and none while rows for full pages wait in the batch:
+   what is settled or stored finds its page in memory (queue_index.py (2)).
+7. Nothing is released while so much waits to be written that publishers have to wait: a million messages that fall due
+   at once must not become the open batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
-from warren.msgstore.queue_index import IndexOwner, QueueIndex
+from warren.msgstore.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER
 from warren.queues.deadlines import Deadlines
 from warren.queues.fetch import Fetch, TimeScan
 
 PARKED_UNTIL: Final = 1 << 61
-# How many are released in one go, and how many stored ones stay in memory because they may be due soon.
-RELEASE_MAX: Final = 512
+# How many are taken in one go, and how much of it from disk. These and the others are what a new lane begins with.
+TAKEN_MAX: Final = 512
+TAKEN_MAX_BYTES: Final = 1 << 20
+# How many stored ones stay in memory because they may be due soon, and how much.
 KEPT_MAX: Final = 16384
-# Index pages that may be in memory because messages of them were fetched.
-FETCHED_PAGES_MAX: Final = 4096
+KEPT_MAX_BYTES: Final = 8 << 20
+# How many that are only in memory are stored in one go when memory is short.
+PAGED_OUT_MAX: Final = 4096
+# Index pages that may be in memory because messages of them were taken.
+LOADED_PAGES_MAX: Final = 4096
+
+# What becomes of a message that is taken.
+RELEASED: Final = 0
+DROPPED: Final = 1
+DEAD_LETTERED: Final = 2
 
 
+class HeldMessage:
+    """What an operator sees of a held message. `until_ms`: since the epoch, `PARKED_UNTIL` for a parked one."""
+
+    def __init__(self, number: int, message: Message) -> None:
+        self.number = number
+        self.until_ms = int(message.time_ms)
+        self.exchange = message.envelope.exchange
+        self.routing_key = message.envelope.routing_key
+        self.body_bytes = int(message.body_bytes)
+        self.persistent = message.persistent
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a lane that nobody owns
 class HeldMessages(IndexOwner):
-    """One lane of held messages. Override `released` and `changed`."""
+    """One lane of held messages. Override `released` and `changed`, and `dead_lettered` where that makes sense."""
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log
+        self.taken_max: i64 = TAKEN_MAX
+        self.taken_max_bytes: i64 = TAKEN_MAX_BYTES
+        self.kept_max: i64 = KEPT_MAX
+        self.paged_out_max: i64 = PAGED_OUT_MAX
+        self.loaded_pages_max: i64 = LOADED_PAGES_MAX
         self.index: QueueIndex | None = None
         self.count: i64 = 0
         self.body_bytes: i64 = 0
         self.next_number: i64 = 0
+        self.scanning: bool = False  # not all deadlines are known yet after a restart
+        self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self._deadlines = Deadlines()
         self._in_memory: dict[int, Message] = {}
-        self._unstored: list[int] = []  # of those, which may have been stored since
-        self._candidates_to: i64 = 0  # pages below were offered for unloading
-        self._fetched_pages: i64 = 0
-        self._fetching: bool = False
-        self._scanning: bool = False
+        self._unstored: dict[int, None] = {}  # those of them that are nowhere else
+        self._kept: list[int] = []  # the others, and some that have gone
+        self._kept_bytes: i64 = 0
+        self._offered_to: i64 = 0  # index pages below were offered to be given up
+        self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
+        self._storing: bool = False  # rows for pages that may be full are in the open batch
+        self._fetches: i64 = 0
+        self._waits: bool = False  # for the log to write what was released
+        self._sweep_left: i64 = 0  # how many deadlines are still to be taken because somebody asked for all
+        self._sweep_purpose: i64 = RELEASED
+        self._sweeps_scan: bool = False  # and what the scan finds too
+        self._lost: i64 = 0  # damaged messages whose entries are still there
 
     def released(self, message: Message) -> None:
-        """Take a message whose time has come."""
+        """Take a message whose time has come, or that is released before."""
+        raise AssertionError("overridden")
+
+    def may_dead_letter(self) -> bool:
+        """Tell whether there is an exchange for dead letters."""
+        return False
+
+    def dead_lettered(self, message: Message) -> None:
+        """Take a message that is to be dead-lettered."""
         raise AssertionError("overridden")
 
     def changed(self) -> None:
-        """Something has come from disk: look at `first_ms` again."""
+        """Something has come from disk, or was asked for: look at `first_ms` again."""
         raise AssertionError("overridden")
 
     def first_ms(self) -> i64:
         """Return when the earliest is due; `NEVER` when none is, or when that has to wait for the disk."""
-        if self._fetching or len(self._deadlines) == 0:
+        if self._fetches or self._waits or len(self._deadlines) == 0:
             return NEVER
         time_ms: i64 = self._deadlines.first_ms()
         return NEVER if time_ms >= PARKED_UNTIL else time_ms
 
+    # --- in -------------------------------------------------------------------------------------------------------
+
     def hold(self, message: Message, until_ms: i64, stored: bool) -> None:
-        """Hold `message`; `stored`: the index is there, and it goes into the log."""
+        """Hold `message`; `stored`: the index is there, and it goes into the log.
+
+        Nobody else has the message, or whoever has it holds it until the same time: the time is in it.
+        """
         number: i64 = self.next_number
         self.next_number = number + 1
+        boxed = int(number)
         message.time_ms = until_ms
         self.count += 1
         self.body_bytes += message.body_bytes
         self._deadlines.add(until_ms, number)
-        self._in_memory[int(number)] = message
-        self.log.resident_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._in_memory[boxed] = message
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self.log.resident_bytes += cost
         if stored:
             index = self.index
             assert index is not None
             self.log.add(index, message, number)
-            self._unstored.append(int(number))
+            self._kept.append(boxed)
+            self._kept_bytes += cost
+        else:
+            self._unstored[boxed] = None
 
     def begin_storing(self, index: QueueIndex) -> None:
         """Take the index that the messages are stored in."""
         self.index = index
         index.owner = self
 
-    def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found."""
+    def restore(self, index: QueueIndex, *, clean: bool = True) -> None:
+        """Take over what recovery found; after an unclean stop any of it may have been released before."""
         self.begin_storing(index)
+        self.delivered_before = index.delivered_below if clean else index.next_number
         self.next_number = index.next_number
         self.count = index.live_count
         self.body_bytes = index.live_body_bytes
-        self._candidates_to = index.first_page
+        self._offered_to = index.first_page
         self._offer_pages()
-        self._scanning = True
-        _DeadlineScan(self.log, index, self).go_on()
+        self.scanning = True
+        _DeadlineScan(self, index).go_on()
 
     def close(self) -> None:
         """The owner is deleted: let go of everything."""
         if self.index is not None:
             self.log.delete_queue(self.index)
             self.index = None
-        self._forget_memory()
-        self._deadlines.clear()
-        self.count = 0
-        self.body_bytes = 0
+        self._forget_all()
 
     def clear(self) -> int:
         """Settle everything, and return how much that was."""
         count = int(self.count)
         index = self.index
         if index is not None:
+            log = self.log
             for number, message in self._in_memory.items():
-                self.log.settle(index, message, number)
-            self.log.settle_range(index, index.first_page * index.page_entries, self.next_number)
-        self._forget_memory()
-        self._deadlines.clear()
-        self.count = 0
-        self.body_bytes = 0
+                if message.row >= 0 and index.lsn_of_resident(number) == 0:
+                    log.cancel(index, message)
+            log.settle_range(index, index.first_page * index.page_entries, self.next_number)
+        self._forget_all()
+        self.changed()
         return count
 
-    def _forget_memory(self) -> None:
+    def _forget_all(self) -> None:
         for message in self._in_memory.values():
             self.log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self._in_memory = {}
-        self._unstored = []
+        self._unstored = {}
+        self._kept = []
+        self._kept_bytes = 0
+        self._loaded = []
+        self._deadlines.clear()
+        self._sweep_left = 0
+        self._sweeps_scan = False
+        self._lost = 0
+        self.count = 0
+        self.body_bytes = 0
 
     # --- to disk --------------------------------------------------------------------------------------------------
 
     def batch_closed(self) -> None:
-        """What was stored may leave memory, and full pages of the index too."""
+        """What was stored may leave memory."""
+        if self.index is None:
+            return
+        self._storing = False
+        log = self.log
+        kept: i64 = len(self._in_memory) - len(self._unstored)
+        if (
+            kept > self.kept_max
+            or self._kept_bytes > KEPT_MAX_BYTES
+            or log.under_pressure
+            or log.resident_bytes > log.memory_bytes
+        ):
+            self._give_up()
+        elif len(self._kept) > 2 * kept + self.kept_max:
+            self._kept = [number for number in self._kept if number in self._in_memory]
+        self._unload()
+
+    def delivered_below(self) -> int:
+        return int(self.delivered_before)
+
+    def in_memory_count(self) -> int:
+        """Return how many messages are in memory."""
+        return len(self._in_memory)
+
+    def needs_index(self) -> bool:
+        """Tell whether `page_out` could store something if there were an index."""
+        return self.index is None and self.log.under_pressure and len(self._unstored) > 0
+
+    def page_out(self) -> None:
+        """Memory is short: give up what is stored; have some of what is only in memory stored, if there is an index."""
         index = self.index
         if index is None:
             return
-        unstored = self._unstored
-        if unstored and (len(self._in_memory) > KEPT_MAX or self.log.under_pressure):
-            self._unstored = []
-            for number in unstored:
-                message = self._in_memory.get(number)
-                if message is not None and index.lsn_of_resident(number) != 0:
-                    self._leave_memory(number, message)
-        elif len(unstored) > 2 * KEPT_MAX:
-            self._unstored = [number for number in unstored if number in self._in_memory]
-        if self.count:
-            self._offer_pages()
+        self._give_up()
+        self._unload()
+        if not self.log.under_pressure or not self._unstored:
+            return
+        absent: list[int] = []
+        present: list[int] = []
+        for number in self._unstored:
+            page = index.page(number // index.page_entries)
+            if page is None or page.resident:
+                present.append(number)
+            else:
+                absent.append(number)
+            if len(present) + len(absent) >= self.paged_out_max:
+                break
+        self._store(present)
+        if absent and not self._fetches:
+            self._fetches += 1
+            _PageOut(self, index, absent).begin()
 
-    def delivered_below(self) -> int:
-        return 0
-
-    def page_out(self) -> None:
-        """Memory is short: have what is only in memory stored. The index is there."""
+    def _store(self, numbers: list[int]) -> None:
+        """Have messages stored that are only in memory; their pages are resident, or not there yet."""
         index = self.index
         assert index is not None
-        for number, message in self._in_memory.items():
-            if message.row < 0 and not self._is_stored(number):
+        for number in numbers:
+            message = self._in_memory.get(number)
+            if message is not None and number in self._unstored:
+                del self._unstored[number]
                 self.log.add(index, message, number)
-                self._unstored.append(number)
+                self._kept.append(number)
+                self._kept_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+                self._storing = True
 
-    def _leave_memory(self, number: int, message: Message) -> None:
+    def pages_here(self, fetch: Fetch) -> None:
+        """The pages are here of messages that are only in memory."""
+        if self.index is not None and self.log.under_pressure:
+            self._store(fetch.numbers)
+        self.fetch_ended(fetch)
+
+    def _give_up(self) -> None:
+        """Give up the memory of what is stored."""
+        left: list[int] = []
+        for number in self._kept:
+            message = self._in_memory.get(number)
+            if message is None:
+                continue
+            if message.row >= 0:
+                left.append(number)  # it is in the open batch, for us or for somebody else
+            else:
+                self._forget(number, message)
+        self._kept = left
+        self._offer_pages()
+
+    def _forget(self, number: int, message: Message) -> None:
         del self._in_memory[number]
-        self.log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self.log.resident_bytes -= cost
+        if number in self._unstored:
+            del self._unstored[number]
+        else:
+            self._kept_bytes -= cost
 
     def _offer_pages(self) -> None:
+        """Offer the pages that are full by now to be given up."""
         index = self.index
         assert index is not None
         end_page: i64 = self.next_number // index.page_entries
-        first_page: i64 = index.first_page
-        page_number: i64 = self._candidates_to if self._candidates_to > first_page else first_page
-        if self._fetched_pages > FETCHED_PAGES_MAX and not self._fetching:
-            self._fetched_pages = 0
-            page_number = first_page
-            index.unload_candidates = []
+        page_number: i64 = self._offered_to if self._offered_to > index.first_page else index.first_page
         while page_number < end_page:
             index.unload_candidates.append(int(page_number))
             page_number += 1
-        self._candidates_to = end_page
-        if not self._fetching:
-            index.unload(first_page, end_page)
+        self._offered_to = end_page
+
+    def _note_loaded(self, page_numbers: list[int]) -> None:
+        index = self.index
+        assert index is not None
+        loaded = self._loaded
+        loaded += page_numbers
+        if len(loaded) > self.loaded_pages_max:
+            half = len(loaded) // 2
+            index.unload_candidates += loaded[:half]
+            del loaded[:half]
+
+    def _unload(self) -> None:
+        index = self.index
+        assert index is not None
+        if not self._fetches and not self._storing and index.unload_candidates:
+            index.unload(index.first_page, self.next_number // index.page_entries)
 
     # --- out ------------------------------------------------------------------------------------------------------
 
     def release_due(self, now_ms: i64) -> None:
-        """Release what is due, at once when it is in memory, else when it has been read."""
+        """Release some of what is due: at once when it is in memory, else when it has been read."""
         deadlines = self._deadlines
-        while not self._fetching and len(deadlines) > 0 and deadlines.first_ms() <= now_ms:
-            numbers: list[int] = []
-            while len(numbers) < RELEASE_MAX and len(deadlines) > 0 and deadlines.first_ms() <= now_ms:
-                numbers.append(int(deadlines.first_number()))
-                deadlines.remove_first()
-            self.release(numbers)
-
-    def release(self, numbers: list[int], *, drop: bool = False) -> None:
-        """Release messages whatever their time, in this order, or `drop` them; what is not held any more is skipped."""
-        missing = [number for number in numbers if self._is_missing(number)]
-        if missing:
-            index = self.index
-            assert index is not None
-            self._fetching = True
-            self._fetched_pages += len(missing)
-            _HeldFetch(self.log, index, missing, self, numbers, drop).begin()
+        if self.first_ms() > now_ms:
             return
+        if self.log.is_congested():
+            self._waits = True
+            self.log.call_when_written(_Waiter(self))
+            return
+        most: i64 = self.taken_max
+        purpose: i64 = RELEASED
+        if self._sweep_left:
+            purpose = self._sweep_purpose
+            if self._sweep_left < most:
+                most = self._sweep_left
+        numbers: list[int] = []
+        while len(numbers) < most and len(deadlines) > 0 and deadlines.first_ms() <= now_ms:
+            numbers.append(int(deadlines.first_number()))
+            deadlines.remove_first()
+        if self._sweep_left:
+            self._sweep_left -= len(numbers)
+        self.take(numbers, purpose)
+
+    def written(self) -> None:
+        """Some of what waited to be written is written."""
+        self._waits = False
+        self.changed()
+
+    def take(self, numbers: list[int], purpose: i64, told: Callable[[int], None] | None = None) -> None:
+        """Release, drop or dead-letter messages whatever their time, in this order.
+
+        `told` gets how many of them were held, when all is done: at once, or after they have been read.
+
+        Raises:
+            ValueError: they cannot be dead-lettered; nothing is taken.
+        """
+        self._check_purpose(purpose)
+        index = self.index
+        missing = False
+        if index is not None:
+            for number in numbers:
+                if self._is_missing(index, number):
+                    missing = True
+                    break
+        if missing and index is not None:
+            self._fetches += 1
+            _Taking(self, index, numbers, purpose, told).begin()
+            return
+        count = 0
         for number in numbers:
             message = self._in_memory.get(number)
             if message is not None:
-                self._let_go(number, message, drop)
+                self._let_go(number, message, purpose)
+                count += 1
+        if told is not None:
+            told(count)
 
-    def _is_missing(self, number: i64) -> bool:
+    def take_all(self, purpose: i64) -> None:
+        """Release or dead-letter everything that is held now, a piece at a time, in the order of the times.
+
+        Those that are not taken yet when the process ends are held as before. For dropping everything see `clear`.
+
+        Raises:
+            ValueError: they cannot be dead-lettered; nothing is taken.
+        """
+        self._check_purpose(purpose)
+        deadlines = self._deadlines
+        if len(deadlines) > 0:
+            ahead_ms: i64 = deadlines.latest_ms() - self.log.now_ms
+            if ahead_ms > 0:
+                deadlines.bring_forward(ahead_ms)
+        self._sweep_left = len(deadlines)
+        self._sweep_purpose = purpose
+        self._sweeps_scan = self.scanning
+        self.changed()
+
+    def _check_purpose(self, purpose: i64) -> None:
+        if purpose == DEAD_LETTERED and not self.may_dead_letter():
+            raise ValueError("there is no dead letter exchange")
+
+    def _is_missing(self, index: QueueIndex, number: i64) -> bool:
         """Tell whether the disk has to be read first: for the message, or for the page of its entry."""
-        index = self.index
-        if index is None:
-            return False
         page = index.page(number // index.page_entries)
         if page is None:
             return False
@@ -217,92 +409,230 @@ class HeldMessages(IndexOwner):
             return True
         return index.lsn_of(number) != 0 and int(number) not in self._in_memory
 
-    def _is_stored(self, number: i64) -> bool:
+    def _let_go(self, number: int, message: Message, purpose: i64) -> None:
         index = self.index
-        if index is None:
-            return False
-        page = index.page(number // index.page_entries)
-        return page is not None and (not page.resident or index.lsn_of(number) != 0)
-
-    def _let_go(self, number: int, message: Message, drop: bool) -> None:
+        stored = number not in self._unstored
         if number in self._in_memory:
-            self._leave_memory(number, message)
-        index = self.index
-        if index is not None:
+            self._forget(number, message)
+        if index is not None and stored:
             self.log.settle(index, message, number)
         self.count -= 1
         self.body_bytes -= message.body_bytes
-        if not drop:
+        if purpose == DROPPED:
+            return
+        # The other queues that it went to hold it with its time in it.
+        message = message.copy()
+        message.time_ms = 0
+        if number < self.delivered_before:
+            message.attempts = 1
+        if purpose == RELEASED:
             self.released(message)
+        else:
+            self.dead_lettered(message)
 
-    def fetched(self, numbers: list[int], missing: list[int], messages: list[Message | None], drop: bool) -> None:
-        """What was due has been read."""
-        self._fetching = False
+    def taken(self, fetch: _Taking, messages: list[Message | None]) -> None:
+        """What was to be taken has been read, or the first of it."""
+        index = self.index
+        if index is not None:
+            for number, fetched in zip(fetch.numbers, messages, strict=True):
+                message = self._in_memory.get(number)
+                if message is None and index.lsn_of_resident(number) != 0:
+                    message = fetched
+                    if message is None:
+                        self._lose(index, number)
+                if message is not None:
+                    self._let_go(number, message, fetch.purpose)
+                    fetch.count += 1
+            if fetch.goes_on():
+                return
+        self.fetch_ended(fetch)
+        if fetch.told is not None:
+            fetch.told(int(fetch.count))
+
+    def fetch_ended(self, fetch: Fetch) -> None:
+        """Pages need not be kept for this one any more."""
+        self._fetches -= 1
+        if self.index is not None:
+            self._note_loaded(fetch.loaded)
+            self._unload()
+            self.changed()
+
+    def _lose(self, index: QueueIndex, number: i64) -> None:
+        """A stored message turned out to be damaged. Its entry stays: evidence is not tidied away."""
+        page = index.page(number // index.page_entries)
+        assert page is not None
+        self._lost += 1
+        self.count -= 1
+        self.body_bytes -= page.entries[2 * (number % index.page_entries) + 1] & BODY_MASK
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """An index page turned out to be damaged: what is not in memory too is lost."""
         index = self.index
         if index is None:
             return
-        found: dict[int, Message | None] = dict(zip(missing, messages, strict=True))
-        for number in numbers:
-            message = self._in_memory.get(number)
-            if message is None and index.lsn_of_resident(number) != 0:
-                message = found.get(number)
-                if message is None:
-                    self.count -= 1  # damaged
-            if message is not None:
-                self._let_go(number, message, drop)
-        self.changed()
+        index.damaged_count += page.live
+        self.log.report_damage(index, -1, page.lsn)
+        number: i64 = (index.first_page + index.pages.index(page)) * index.page_entries
+        end: i64 = number + index.page_entries
+        self.count -= page.live
+        self.body_bytes -= page.body_bytes
+        index.lose_page(page)
+        while number < end:
+            message = self._in_memory.get(int(number))
+            if message is not None and int(number) not in self._unstored:
+                self.count += 1
+                self.body_bytes += message.body_bytes
+                index.note_ack(number)
+                self.log.add(index, message, number)
+            number += 1
+
+    # --- after a restart --------------------------------------------------------------------------------------------
+
+    def known(self, number: i64, time_ms: i64) -> None:
+        """A deadline was read from disk; one that makes no sense is looked into at once."""
+        if self._sweeps_scan:
+            time_ms = self.log.now_ms
+            self._sweep_left += 1
+        elif not 0 < time_ms <= PARKED_UNTIL:
+            time_ms = self.log.now_ms
+        self._deadlines.add(time_ms, number)
 
     def scanned(self) -> None:
         """All deadlines are known again."""
-        self._scanning = False
-        self.changed()
-
-    def known(self, number: i64, time_ms: i64) -> None:
-        """A deadline was read from disk."""
-        self._deadlines.add(time_ms, number)
+        self.scanning = False
+        self._sweeps_scan = False
         self.changed()
 
     # --- for operators --------------------------------------------------------------------------------------------
 
-    def earliest(self, most: int) -> list[tuple[int, int]]:
-        """Return (time in ms, number) of the earliest held messages, in order."""
-        listed = self._deadlines.earliest(most)
-        return [(time_ms, number) for time_ms, number in listed if number in self._in_memory or self._is_stored(number)]
+    def list_earliest(self, most: int, told: Callable[[list[HeldMessage]], None]) -> None:
+        """Tell the earliest held messages, at most so many, in order: at once, or after they have been read.
+
+        While `scanning` there may be earlier ones.
+        """
+        asked = most
+        while True:
+            listed = self._deadlines.earliest(asked)
+            numbers = list(dict.fromkeys([number for _, number in listed if self._may_hold(number)]))
+            if len(numbers) >= most or len(listed) < asked:
+                break
+            asked *= 2
+        del numbers[most:]
+        index = self.index
+        if index is None:
+            told([HeldMessage(number, self._in_memory[number]) for number in numbers])
+            return
+        self._fetches += 1
+        _Listing(self, index, numbers, told).begin()
+
+    def _may_hold(self, number: i64) -> bool:
+        """Tell whether a message is held, as far as the pages in memory say."""
+        if int(number) in self._in_memory:
+            return True
+        index = self.index
+        page = None if index is None else index.page(number // index.page_entries)
+        return index is not None and page is not None and (not page.resident or index.lsn_of(number) != 0)
+
+    def listed(self, fetch: _Listing, messages: list[Message | None]) -> None:
+        """What is to be listed has been read, or the first of it."""
+        for number, fetched in zip(fetch.numbers, messages, strict=True):
+            message = self._in_memory.get(number, fetched)
+            if message is not None:
+                fetch.found.append(HeldMessage(number, message))
+        if not fetch.goes_on():
+            self.fetch_ended(fetch)
+            fetch.told(fetch.found)
 
     def check_invariants(self) -> None:
-        """Assert that counts agree. For tests."""
+        """Assert that counts agree. For tests, while nothing is in the open batch."""
         index = self.index
         stored = int(index.live_count) if index is not None else 0
-        unstored = sum(1 for number in self._in_memory if not self._is_stored(number))
-        assert self.count <= stored + unstored
+        assert self.count == stored + len(self._unstored) - self._lost
+        assert self._kept_bytes >= 0
+        kept = [number for number in self._in_memory if number not in self._unstored]
+        assert set(kept) <= set(self._kept)
+        cost = sum(int(self._in_memory[number].body_bytes) + MESSAGE_OVERHEAD_BYTES for number in kept)
+        assert self._kept_bytes == cost
+
+
+class _HeldFetch(Fetch):
+    """Reads messages of `held`, which counts what is lost."""
+
+    def __init__(self, held: HeldMessages, index: QueueIndex, numbers: list[int]) -> None:
+        super().__init__(held.log, index, numbers, held.taken_max_bytes)
+        self.held = held
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self.held.page_damaged(page)
+
+
+class _Taking(_HeldFetch):
+    """Messages to be taken; ``count``: how many of them were still held."""
+
+    def __init__(
+        self,
+        held: HeldMessages,
+        index: QueueIndex,
+        numbers: list[int],
+        purpose: i64,
+        told: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__(held, index, numbers)
+        self.purpose: i64 = purpose
+        self.told = told
+        self.count: i64 = 0
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self.held.taken(self, messages)
+
+
+class _Listing(_HeldFetch):
+    """Messages to be listed."""
+
+    def __init__(
+        self, held: HeldMessages, index: QueueIndex, numbers: list[int], told: Callable[[list[HeldMessage]], None]
+    ) -> None:
+        super().__init__(held, index, numbers)
+        self.told = told
+        self.found: list[HeldMessage] = []
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self.held.listed(self, messages)
+
+
+class _PageOut(_HeldFetch):
+    """The index pages that messages are to be entered in."""
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self.held.pages_here(self)
+
+
+class _Waiter(IndexOwner):
+    """Tells `held` when something has been written."""
+
+    def __init__(self, held: HeldMessages) -> None:
+        self._held = held
+
+    def batch_closed(self) -> None:
+        self._held.written()
 
 
 class _DeadlineScan(TimeScan):
-    def __init__(self, log: MessageLog, index: QueueIndex, held: HeldMessages) -> None:
-        super().__init__(log, index, 0)
+    def __init__(self, held: HeldMessages, index: QueueIndex) -> None:
+        super().__init__(held.log, index, 0, whole=False)
         self._held = held
 
     def found(self, number: i64, time_ms: i64, data: bytes) -> None:
         self._held.known(number, time_ms)
 
+    def unreadable(self, number: i64) -> None:
+        self._held.known(number, 0)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._held.page_damaged(page)
+
+    def paused(self) -> None:
+        self._held.changed()
+
     def ended(self) -> None:
         self._held.scanned()
-
-
-class _HeldFetch(Fetch):
-    def __init__(
-        self,
-        log: MessageLog,
-        index: QueueIndex,
-        missing: list[int],
-        held: HeldMessages,
-        numbers: list[int],
-        drop: bool,
-    ) -> None:
-        super().__init__(log, index, missing)
-        self._held = held
-        self._all = numbers
-        self._drop: bool = drop
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        self._held.fetched(self._all, self.numbers, messages, self._drop)

@@ -35,7 +35,7 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from warren.amqp.field_table import TableWalker
 from warren.amqp.properties import headers_of
@@ -53,6 +53,7 @@ SHORT_ASIDE_MAX: Final = 64
 PRUNE_MIN: Final = 64
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class SharedKey:
     """A key with something unanswered or set aside. `holder`: a consumer, or the ledger of basic.gets; None: free."""
 
@@ -114,6 +115,7 @@ class SharedKey:
         return [] if self._places is None else self._places[self._head :]
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Aside:
     """A message that was set aside."""
 
@@ -133,9 +135,10 @@ class KeySharing:
         self._log = backlog.log
         self._header: bytes = header.encode()
         self._keys: dict[str, SharedKey] = {}
-        self._out: dict[int, SharedKey] = {}  # what is unanswered, by place
+        self._out: dict[int, SharedKey] = {}  # with a header: of what is unanswered, by place; it is not read twice
         self._aside: dict[int, Aside] = {}  # by place
-        self._order: list[int] = []  # a heap of all places in `_aside`
+        self._order: list[int] = []  # a heap of all places in `_aside`, from when somebody asked for the oldest
+        self._ordered: bool = False
         self._open: list[int] = []  # a heap, see (4)
         self._blocked: dict[object, list[int]] = {}  # heaps, by holder
         self._rests: bool = False  # the backlog rests, see (5)
@@ -175,9 +178,6 @@ class KeySharing:
             if queue.is_restrained() or not self._hand_out_aside(heappop(self._open)):
                 return
         self._drain_backlog(budget)
-        if self._open:
-            # A dead letter that came back while we were at it has moved something.
-            queue.wake_if_hungry()
 
     def _hand_out_aside(self, place: i64) -> bool:
         """Do what can be done with the message at a place from `_open`; False when nobody has room."""
@@ -256,7 +256,8 @@ class KeySharing:
             self._keys[text] = key
         key.holder = holder
         key.out += 1
-        self._out[int(place)] = key
+        if self._header:
+            self._out[int(place)] = key
 
     def _is_expired(self, message: Message) -> bool:
         keeper = self._queue.keeper
@@ -270,9 +271,9 @@ class KeySharing:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def answered(self, place: i64) -> None:
+    def answered(self, place: i64, message: Message) -> None:
         """A delivery is settled. The caller wakes the queue."""
-        key = self._out.pop(int(place))
+        key = self._key_of_delivery(place, message)
         key.out -= 1
         if key.out == 0:
             holder = key.holder
@@ -285,7 +286,7 @@ class KeySharing:
 
     def returned(self, place: i64, message: Message) -> None:
         """A delivery is ready again, and counted so. The caller wakes the queue."""
-        key = self._out.pop(int(place))
+        key = self._key_of_delivery(place, message)
         key.out -= 1
         holder = key.holder
         if key.out == 0:
@@ -294,6 +295,11 @@ class KeySharing:
             self._expose(key)
         if key.out == 0:
             self._forget_getter(holder)
+
+    def _key_of_delivery(self, place: i64, message: Message) -> SharedKey:
+        if self._header:
+            return self._out.pop(int(place))
+        return self._keys[message.envelope.routing_key]
 
     def consumer_removed(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more; its keys wait for their answers."""
@@ -323,7 +329,8 @@ class KeySharing:
     def _add(self, key: SharedKey, place: i64, message: Message, redelivered: bool) -> bool:
         self._aside[int(place)] = Aside(key, message, redelivered)
         self._log.resident_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
-        self._push(self._order, place)
+        if self._ordered:
+            self._push(self._order, place)
         return key.add(place)
 
     def _remove(self, place: i64, aside: Aside) -> None:
@@ -348,6 +355,7 @@ class KeySharing:
             queue.wake_if_hungry()
 
     def _clear_heaps(self) -> None:
+        self._ordered = False
         self._order.clear()
         self._open.clear()
         self._blocked.clear()
@@ -464,6 +472,11 @@ class KeySharing:
         """Take out what `maybe_oldest` returns; ``next_place`` of the queue is where it was."""
         return self._take(self._oldest())
 
+    def maybe_aside(self, place: i64) -> Message | None:
+        """Return the message at `place` if it is set aside."""
+        aside = self._aside.get(int(place))
+        return None if aside is None else aside.message
+
     def maybe_take_out(self, place: i64) -> Message | None:
         """Take the message at `place` out if it is set aside."""
         return self._take(place) if int(place) in self._aside else None
@@ -486,6 +499,9 @@ class KeySharing:
         return [self._aside[place].message for place in sorted(self._aside)]
 
     def _oldest(self) -> i64:
+        if not self._ordered:
+            self._ordered = True
+            self._order = sorted(self._aside)
         order = self._order
         while order:
             place: i64 = order[0]
@@ -507,7 +523,8 @@ class KeySharing:
     def check_invariants(self) -> None:
         """Assert (2) to (6) of the module header. For tests; the queue is not on the runnable list."""
         queue = self._queue
-        assert queue.unacked_count == len(self._out) == sum(int(key.out) for key in self._keys.values())
+        assert queue.unacked_count == sum(int(key.out) for key in self._keys.values())
+        assert len(self._out) == (queue.unacked_count if self._header else 0)
         assert len(self._aside) == sum(int(key.waiting) for key in self._keys.values())
         for text, key in self._keys.items():
             assert key.text == text
@@ -521,9 +538,15 @@ class KeySharing:
                 assert place < self._backlog.delivered_below()
             if places:
                 self._check_exposed(key, places[0])
-        assert set(self._aside) <= set(self._order)
+        assert not self._ordered or set(self._aside) <= set(self._order)
         if not self._aside:
             assert not self._order and not self._open and not self._blocked
+        holders = {key.holder for key in self._keys.values()}
+        for holder in self._blocked:
+            if isinstance(holder, Consumer):
+                assert not holder.gone, "a consumer that is gone is remembered"
+            else:
+                assert holder in holders, "a channel is remembered for what it got long ago"
 
     def check_nothing_could_leave(self) -> None:
         """Assert that no message waits although a consumer could take it. For tests."""

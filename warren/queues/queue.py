@@ -38,7 +38,7 @@ from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK, UNDELIVERED
 from warren.queues.queue_host import QueueHost
-from warren.queues.rule_keeper import RuleKeeper
+from warren.queues.rule_keeper import HeldLane, RuleKeeper
 from warren.queues.rules import QueueRules
 from warren.queues.seen_keys import SeenKeys
 
@@ -150,7 +150,7 @@ class Queue(Destination):
         if not keeper.admit(message):
             return False
         self.published += 1
-        self._add(keeper, message)
+        self._add(keeper, keeper.uncounted(message) if keeper.counts else message)
         return True
 
     def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> None:
@@ -217,7 +217,7 @@ class Queue(Destination):
                 return
             seen.add(keys, message, self.stores)
         self.published += 1
-        keeper.hold(message, until_ms)
+        keeper.hold(keeper.uncounted(message) if keeper.counts else message, until_ms)
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come."""
@@ -280,12 +280,14 @@ class Queue(Destination):
         lanes = self._lanes
         backlog = self._backlog
         if lane >= HELD_FROM:
-            self.need_keeper().restore_lane(index)
+            self.need_keeper().restore_lane(index, clean)
             return
         if lane == 0:
             self._index = index
         if lanes is not None:
             backlog = lanes[lane]
+            if lane < self._lane:
+                self._lane = lane
         backlog.restore(index)
         self.ready_count += index.live_count
         self.ready_bytes += index.live_body_bytes
@@ -294,6 +296,16 @@ class Queue(Destination):
         backlog.delivered_before = index.delivered_below if known else index.next_number
         if index.has_expiring or self.keeper is not None:
             self.need_keeper().restored(index)
+
+    def held(self, lane: int) -> HeldLane | None:
+        """Return what is held in a lane (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None when nothing ever was."""
+        keeper = self.keeper
+        return None if keeper is None else keeper.lane_of(lane)
+
+    def may_page_out(self) -> bool:
+        """Tell whether `page_out` may find something in memory."""
+        keeper = self.keeper
+        return self.ready_count > 0 or (keeper is not None and keeper.holds_in_memory())
 
     def page_out(self) -> None:
         """Memory is short: have what waits here stored and forgotten, transient or not."""
@@ -353,7 +365,7 @@ class Queue(Destination):
         place: i64 = delivery.sequence_number
         sharing = self.sharing
         if sharing is not None:
-            sharing.answered(place)
+            sharing.answered(place, delivery.message)
         if place > NUMBER_MASK:
             self.settle_place(delivery.message, place)
             return
@@ -365,7 +377,7 @@ class Queue(Destination):
         """Give a delivery its visibility timeout again, if it has one."""
         consumer = delivery.consumer
         visible_ms: i64 = self.rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
-        if visible_ms > 0:
+        if visible_ms > 0 and not self.deleted:
             self.need_keeper().touch(ledger, delivery.tag, visible_ms)
 
     def reject(self, delivery: Delivery) -> None:
@@ -380,7 +392,7 @@ class Queue(Destination):
         self.unacked_count -= 1
         sharing = self.sharing
         if sharing is not None:
-            sharing.answered(delivery.sequence_number)
+            sharing.answered(delivery.sequence_number, delivery.message)
         self.settle_place(delivery.message, delivery.sequence_number)
 
     def settle_place(self, message: Message, place: i64) -> None:
@@ -627,6 +639,44 @@ class Queue(Destination):
         backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
         return backlog.find(place & NUMBER_MASK) is None and backlog.is_on_disk(place & NUMBER_MASK)
 
+    def maybe_waiting(self, place: i64) -> Message | None:
+        """Return the message at `place` if it waits in memory, wherever it stands."""
+        sharing = self.sharing
+        if sharing is not None:
+            aside = sharing.maybe_aside(place)
+            if aside is not None:
+                return aside
+        returned = self._returned
+        if returned and returned[0][0] == place:
+            return returned[0][1]
+        lanes = self._lanes
+        backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
+        message = backlog.find(place & NUMBER_MASK)
+        if message is None:
+            for returned_place, message in returned:
+                if returned_place == place:
+                    return message
+            return None
+        return message
+
+    def waits_at(self, place: i64) -> bool:
+        """Tell whether a message may wait at `place`, returned ones left aside: see `returned_places`."""
+        sharing = self.sharing
+        if sharing is not None and sharing.maybe_aside(place) is not None:
+            return True
+        lanes = self._lanes
+        backlog = self._backlog if lanes is None else lanes[place >> LANE_SHIFT]
+        number: i64 = place & NUMBER_MASK
+        return backlog.find(number) is not None or backlog.is_on_disk(number)
+
+    def returned_places(self) -> set[int]:
+        """Return the places of all returned messages."""
+        return {place for place, _ in self._returned}
+
+    def has_levels(self) -> bool:
+        """Tell whether this is a priority queue."""
+        return self._lanes is not None
+
     def maybe_take_out(self, place: i64) -> Message | None:
         """Take a message out that waits in memory, wherever it stands; None when it does not."""
         if self.sharing is not None:
@@ -639,17 +689,23 @@ class Queue(Destination):
         if message is not None:
             backlog.remove(place & NUMBER_MASK)
         else:
-            for at, (returned_place, returned) in enumerate(self._returned):
-                if returned_place == place:
-                    message = returned
-                    self._returned[at] = self._returned[-1]
-                    self._returned.pop()
-                    heapify(self._returned)
-                    break
+            message = self._maybe_take_returned(place)
         if message is not None:
             self.ready_count -= 1
             self.ready_bytes -= message.body_bytes
         return message
+
+    def _maybe_take_returned(self, place: i64) -> Message | None:
+        returned = self._returned
+        if returned and returned[0][0] == place:
+            return heappop(returned)[1]  # of those that expire together the first is first, so all do not take n * n
+        for at, (returned_place, message) in enumerate(returned):
+            if returned_place == place:
+                returned[at] = returned[-1]
+                returned.pop()
+                heapify(returned)
+                return message
+        return None
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
         """Take a message out that was fetched; False when it does not wait any more. Its index page is resident."""

@@ -15,7 +15,7 @@ that has a rule of its own (an expiration, a delay).
    crash it is in one place. With the at-least-once strategy a dead letter that a target refuses stays in a lane of its
    own and is tried again every `UNDELIVERED_RETRY_MS`.
 3. Counts of failed deliveries are in the message's header (``x-delivery-count``): a counted message is stored again in
-   its place, so the count survives whatever the message survives.
+   its place, so the count survives whatever the message survives. Each queue counts anew.
 4. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
    it has come.
 """
@@ -31,9 +31,9 @@ from warren.amqp.field_table import decode_table
 from warren.amqp.properties import headers_of
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import EXPIRING, QueueIndex
+from warren.msgstore.queue_index import EXPIRING, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER, Appointment
-from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, with_headers
+from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, with_headers, without_header
 from warren.queues.deadlines import Deadlines
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.fetch import Fetch, TimeScan
@@ -59,9 +59,15 @@ if TYPE_CHECKING:
 UNDELIVERED_RETRY_MS: Final = 5000
 # How many expired messages are fetched from the middle of a backlog in one go.
 EXPIRE_MAX: Final = 512
+EXPIRE_MAX_BYTES: Final = 1 << 20
+# From so many on, deadlines and time limits of what has been settled meanwhile are looked for.
+STALE_MIN: Final = 1024
 
 DELIVERY_COUNT: Final = "x-delivery-count"
 RETURN_COUNT: Final = "x-acquired-count"
+# As keys of a table they begin with their length.
+_RAW_DELIVERY_COUNT: Final = b"\x10x-delivery-count"
+_RAW_RETURN_COUNT: Final = b"\x10x-acquired-count"
 
 
 class TimeLimit:
@@ -90,6 +96,9 @@ class RuleKeeper(Appointment):
         self._early = Deadlines()  # of places
         self._fetching: bool = False
         self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
+        # The queue's time to live counts from here at the earliest.
+        self._aging_from_ms: i64 = host.log.now_ms if queue.published else 0
+        self._latest_ms: i64 = 0  # when the latest came of what waits for the queue's time to live
         self._used_ms: i64 = host.log.now_ms
         self._limits: deque[TimeLimit] = deque()
         self.counts: bool = False
@@ -98,11 +107,12 @@ class RuleKeeper(Appointment):
     def change(self, rules: QueueRules) -> None:
         """Keep other rules from now on. The queue sees to what follows for its consumers."""
         if self.rules.message_ttl_ms < 0:
-            # What waits without a time begins to age now.
-            self._since_ms = self.log.now_ms
+            # What waits already begins to age now.
+            self._aging_from_ms = self.log.now_ms
+        if self.rules.expires_ms != rules.expires_ms:
+            self._used_ms = self.log.now_ms
         self.rules = rules
         self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
-        self._used_ms = self.log.now_ms
         if rules.dedup and self.seen is None:
             queue = self.queue
             self.seen = SeenKeys(
@@ -131,6 +141,18 @@ class RuleKeeper(Appointment):
             message.time_ms = self.log.now_ms
         return True
 
+    def uncounted(self, message: Message) -> Message:
+        """Return `message` without counts of failed deliveries that are not of this queue, the same one without any.
+
+        A message that a client publishes again, or that died elsewhere, has all its tries here.
+        """
+        header = message.header_payload()
+        if _RAW_DELIVERY_COUNT not in header and _RAW_RETURN_COUNT not in header:
+            return message
+        if message.persistent and self.queue.stores:
+            message.awaits_batch = True  # its confirm: what is stored is another message
+        return without_header(without_header(message, DELIVERY_COUNT), RETURN_COUNT)
+
     def _would_overflow(self, message: Message) -> bool:
         rules = self.rules
         queue = self.queue
@@ -143,23 +165,40 @@ class RuleKeeper(Appointment):
         rules = self.rules
         if message.time_ms != 0:
             own: i64 = message.expiration_ms
-            ttl: i64 = rules.message_ttl_ms
-            if own >= 0 and (ttl < 0 or own < ttl):
-                self._wait_until(message.time_ms + own, place)
-            elif ttl == 0:
-                self._wait_until(message.time_ms, place)
-            elif ttl > 0 and message.time_ms + ttl < self.at_ms:
-                self._host.agenda.at(message.time_ms + ttl, self)
+            if self.deadline_ms(message) <= self.log.now_ms:
+                if self.queue.maybe_take_out(place) is not None:
+                    self._leave(message, place, EXPIRED)
+            else:
+                if own >= 0:
+                    # Even if the queue's is shorter: a policy's may go.
+                    self._note_early(message.time_ms + own, place)
+                if rules.message_ttl_ms >= 0:
+                    if message.time_ms < self._latest_ms:
+                        # The clock was set back: those before it leave later.
+                        self._note_early(message.time_ms + rules.message_ttl_ms, place)
+                    else:
+                        self._latest_ms = message.time_ms
+                        self._host.agenda.at(message.time_ms + rules.message_ttl_ms, self)
         self.keep_limits()
 
-    def _wait_until(self, at_ms: i64, place: i64) -> None:
-        if at_ms <= self.log.now_ms:
-            message = self.queue.maybe_take_out(place)
-            if message is not None:
-                self._leave(message, place, EXPIRED)
-            return
+    def _note_early(self, at_ms: i64, place: i64) -> None:
         self._early.add(at_ms, place)
+        if len(self._early) > 2 * self.queue.ready_count + STALE_MIN:
+            self._forget_stale()
         self._host.agenda.at(at_ms, self)
+
+    def _forget_stale(self) -> None:
+        """Forget deadlines of messages that do not wait any more: they may be far in the future, and very many."""
+        queue = self.queue
+        early = self._early
+        returned = queue.returned_places()
+        waiting = Deadlines()
+        while len(early) > 0:
+            place: i64 = early.first_number()
+            if queue.waits_at(place) or int(place) in returned:
+                waiting.add(early.first_ms(), place)
+            early.remove_first()
+        self._early = waiting
 
     def keep_limits(self) -> None:
         """Drop from the head while more waits than may."""
@@ -179,16 +218,19 @@ class RuleKeeper(Appointment):
 
     def deadline_ms(self, message: Message) -> i64:
         """Return when `message` expires here."""
-        life: i64 = self.rules.message_ttl_ms
+        at_ms: i64 = NEVER
+        ttl: i64 = self.rules.message_ttl_ms
         own: i64 = message.expiration_ms
-        if own >= 0 and (life < 0 or own < life):
-            life = own
-        if life < 0:
-            return NEVER
         since: i64 = message.time_ms
         if since == 0:
             since = self._since_ms
-        return since + life
+        if own >= 0:
+            at_ms = since + own
+        if ttl >= 0:
+            if since < self._aging_from_ms:
+                since = self._aging_from_ms
+            at_ms = _earlier(at_ms, since + ttl)
+        return at_ms
 
     def expire(self) -> None:
         """Let go of whatever has expired, as far as it is in memory; the rest is fetched."""
@@ -208,7 +250,7 @@ class RuleKeeper(Appointment):
 
     def is_expired(self, message: Message) -> bool:
         """Tell whether a message that is about to be delivered is too old for it."""
-        return message.expiration_ms >= 0 and self.deadline_ms(message) <= self.log.now_ms
+        return self.deadline_ms(message) <= self.log.now_ms
 
     def _expire_early(self, now_ms: i64) -> None:
         queue = self.queue
@@ -222,38 +264,55 @@ class RuleKeeper(Appointment):
                     break
                 lane = place >> LANE_SHIFT
                 missing.append(int(place & NUMBER_MASK))
-            else:
-                message = queue.maybe_take_out(place)
-                if message is not None:
-                    self._leave(message, place, EXPIRED)
+                early.remove_first()
+                continue
             early.remove_first()
+            message = queue.maybe_waiting(place)
+            if message is not None and not self._lives_on(message, place, now_ms):
+                queue.maybe_take_out(place)
+                self._leave(message, place, EXPIRED)
         if missing:
             index = queue.index_of(lane)
             if index is not None:
                 self._fetching = True
                 _ExpiredFetch(self.log, index, missing, self, lane << LANE_SHIFT).begin()
 
-    def expired_fetched(self, numbers: list[int], lane_bits: i64, messages: list[Message | None]) -> None:
-        """Expired messages have come from the middle of the backlog."""
-        self._fetching = False
+    def _lives_on(self, message: Message, place: i64, now_ms: i64) -> bool:
+        """Tell whether `message` has more time than was noted: the time to live of a policy has gone."""
+        at_ms: i64 = self.deadline_ms(message)
+        if at_ms <= now_ms:
+            return False
+        if at_ms < NEVER:
+            self._early.add(at_ms, place)
+        return True
+
+    def expired_fetched(self, fetch: Fetch, lane_bits: i64, messages: list[Message | None]) -> None:
+        """Expired messages have come from the middle of the backlog, or the first of them."""
         queue = self.queue
         if queue.deleted:
             return
-        for number, message in zip(numbers, messages, strict=True):
+        for number, message in zip(fetch.numbers, messages, strict=True):
+            if message is None or self._lives_on(message, lane_bits | number, self.log.now_ms):
+                continue
             # It may have been delivered meanwhile, or have come into memory.
-            if message is not None and queue.take_out(lane_bits | number, message.body_bytes):
+            if queue.take_out(lane_bits | number, message.body_bytes):
                 self._leave(message, lane_bits | number, EXPIRED)
+        if fetch.goes_on():
+            return
+        self._fetching = False
+        fetch.index.unload_candidates += fetch.loaded
         self.plan()
 
     def restored(self, index: QueueIndex) -> None:
-        """The backlog of a lane was taken over from an earlier process: find the deadlines in it."""
+        """The backlog of a lane was taken over from an earlier process: find the deadlines in it, keep the limits."""
+        self.keep_limits()
+        self.plan()
         if index.has_expiring:
             _EarlyScan(self.log, index, self).go_on()
 
     def early_found(self, at_ms: i64, place: i64) -> None:
         """A message with a time to live of its own waits on disk."""
-        self._early.add(at_ms, place)
-        self._host.agenda.at(at_ms, self)
+        self._note_early(at_ms, place)
 
     def loaded(self) -> None:
         """A head has come from disk: whatever waited for it goes on."""
@@ -277,6 +336,8 @@ class RuleKeeper(Appointment):
 
     def plan(self) -> None:
         """Make the appointment for whatever comes first."""
+        if self.queue.deleted:
+            return
         at_ms: i64 = NEVER
         if len(self._early) > 0 and not self._fetching:
             at_ms = self._early.first_ms()
@@ -338,7 +399,7 @@ class RuleKeeper(Appointment):
         if until_ms < PARKED_UNTIL:
             self._host.agenda.at(until_ms, self)
 
-    def restore_lane(self, index: QueueIndex) -> None:
+    def restore_lane(self, index: QueueIndex, clean: bool) -> None:
         """Take over a lane of held messages that recovery found, or of what the queue has seen."""
         if self.seen is not None and self.seen.lacks(index.lane):
             self.seen.restore(index)
@@ -350,18 +411,19 @@ class RuleKeeper(Appointment):
             self.parked = lane
         else:
             self.undelivered = lane
-        lane.restore(index)
+        lane.restore(index, clean=clean)
         self.plan()
 
     def released(self, lane: i64, message: Message) -> None:
         """The time of a held message has come."""
+        message = message.copy()  # other queues may have it too, and each gives it a time
         message.time_ms = 0
         if lane != UNDELIVERED:
-            if self.counts:
-                message.attempts = count_of(message, DELIVERY_COUNT)
+            if message.attempts == 0:
+                message.attempts = count_of(message, RETURN_COUNT)
             self.queue.take_released(message)
         elif not self._host.send_letter(self.queue, message):
-            self._keep_undelivered(message)
+            self._keep_undelivered(message.copy())
 
     # --- returned and leaving ---------------------------------------------------------------------------------------
 
@@ -374,6 +436,8 @@ class RuleKeeper(Appointment):
             self._limit(TimeLimit(self.log.now_ms + timeout_ms, ledger, tag, timeout_ms))
 
     def _limit(self, limit: TimeLimit) -> None:
+        if len(self._limits) > 4 * self.queue.unacked_count + STALE_MIN:
+            self._forget_answered()
         limits = self._limits
         if not limits or limits[-1].at_ms <= limit.at_ms:
             limits.append(limit)
@@ -387,9 +451,21 @@ class RuleKeeper(Appointment):
                 limits.append(later.pop())
         self._host.agenda.at(limit.at_ms, self)
 
+    def _forget_answered(self) -> None:
+        """Forget the limits of answered deliveries: the time may be hours ahead, and they keep their channel alive."""
+        open_limits: deque[TimeLimit] = deque()
+        for limit in self._limits:
+            ledger = limit.ledger
+            until_ms: i64 = ledger.touched.get(int(limit.tag), 0) if limit.timeout_ms == 0 else 0
+            if until_ms <= limit.at_ms and ledger.is_outstanding(limit.tag):
+                open_limits.append(limit)
+        self._limits = open_limits
+
     def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
         """Give a delivery its time again."""
         at_ms: i64 = self.log.now_ms + visible_ms
+        if ledger.touched.get(int(tag), 0) == at_ms:
+            return
         ledger.touched[int(tag)] = int(at_ms)
         self._limit(TimeLimit(at_ms, ledger, tag, 0))
 
@@ -432,8 +508,9 @@ class RuleKeeper(Appointment):
                 self.queue.forget(delivery)
                 self._dead_letter(message, EXPIRED)
                 return False
-            if own >= 0:
-                self._early.add(deadline, delivery.sequence_number)
+            if own >= 0 or self.queue.has_levels() or message.time_ms < self._latest_ms:
+                # Among the returned messages of all levels deadlines do not have the order of the places.
+                self._note_early(deadline, delivery.sequence_number)
             self._host.agenda.at(deadline, self)
         return True
 
@@ -458,7 +535,7 @@ class RuleKeeper(Appointment):
         message = with_headers(old, counts)
         message.time_ms = old.time_ms
         message.expiration_ms = old.expiration_ms
-        message.attempts = failures
+        message.attempts = returns
         if delay_ms < 0:
             delay_ms = self._retry_delay_ms(failed, failures if failed else returns)
         if delay_ms > 0:
@@ -495,6 +572,13 @@ class RuleKeeper(Appointment):
         if letter is not None and self.rules.dead_letters_at_least_once:
             self._keep_undelivered(letter.copy())
 
+    def dead_letter_parked(self, message: Message) -> None:
+        """Somebody wants a parked message dead-lettered."""
+        if self.rules.dead_letter_exchange is None:
+            self.park(message)  # there was one when it was asked for
+        else:
+            self._dead_letter(message, DELIVERY_LIMIT)
+
     def close(self) -> None:
         """The queue is deleted."""
         for lane in (self.held, self.parked, self.undelivered):
@@ -510,11 +594,22 @@ class RuleKeeper(Appointment):
         self._limits.clear()
         self._host.agenda.cancel(self)
 
+    def lane_of(self, code: i64) -> HeldLane | None:
+        """Return what is held in one of the lanes; None when nothing ever was."""
+        if code == DELAYED:
+            return self.held
+        return self.parked if code == PARKED else self.undelivered
+
+    def holds_in_memory(self) -> bool:
+        """Tell whether held messages take memory."""
+        lanes = (self.held, self.parked, self.undelivered)
+        return any(lane is not None and lane.in_memory_count() for lane in lanes)
+
     def page_out(self) -> None:
         """Memory is short."""
         for lane in (self.held, self.parked, self.undelivered):
-            if lane is not None and lane.count:
-                if lane.index is None:
+            if lane is not None:
+                if lane.needs_index():
                     lane.begin_storing(self.queue.new_lane_index(lane.code))
                 lane.page_out()
 
@@ -530,6 +625,12 @@ class HeldLane(HeldMessages):
     def released(self, message: Message) -> None:
         self._keeper.released(self.code, message)
 
+    def may_dead_letter(self) -> bool:
+        return self._keeper.rules.dead_letter_exchange is not None
+
+    def dead_lettered(self, message: Message) -> None:
+        self._keeper.dead_letter_parked(message)
+
     def changed(self) -> None:
         self._keeper.plan()
 
@@ -538,22 +639,25 @@ class _ExpiredFetch(Fetch):
     def __init__(
         self, log: MessageLog, index: QueueIndex, numbers: list[int], keeper: RuleKeeper, lane_bits: i64
     ) -> None:
-        super().__init__(log, index, numbers)
+        super().__init__(log, index, numbers, EXPIRE_MAX_BYTES)
         self._keeper = keeper
         self._lane_bits: i64 = lane_bits
 
     def fetched(self, messages: list[Message | None]) -> None:
-        self._keeper.expired_fetched(self.numbers, self._lane_bits, messages)
+        self._keeper.expired_fetched(self, self._lane_bits, messages)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """The backlog counts what it loses, when it comes there."""
 
 
 class _EarlyScan(TimeScan):
     def __init__(self, log: MessageLog, index: QueueIndex, keeper: RuleKeeper) -> None:
-        super().__init__(log, index, EXPIRING)
+        super().__init__(log, index, EXPIRING, whole=True)
         self._keeper = keeper
 
     def found(self, number: i64, time_ms: i64, data: bytes) -> None:
-        message = self.log.reader.message(data, 0)
-        if message.expiration_ms >= 0:
+        message = self.log.maybe_message(self.index, number, data, 0, len(data))
+        if message is not None and message.expiration_ms >= 0:
             place: i64 = self.index.lane << LANE_SHIFT | number
             self._keeper.early_found(time_ms + message.expiration_ms, place)
 

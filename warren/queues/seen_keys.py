@@ -236,6 +236,16 @@ class SeenKeys(Appointment):
             listed.append((_text_of(key), int(seen.until_ms)))
         return listed
 
+    def latest_producers(self, most: int) -> list[tuple[str, int]]:
+        """Return at most so many producers with their highest numbers, that which has published last at the end."""
+        listed: list[tuple[str, int]] = []
+        for name, producer in reversed(self._producers.producers.items()):
+            if len(listed) == most:
+                break
+            listed.append((_text_of(name), int(producer.sequence)))
+        listed.reverse()
+        return listed
+
     def forget(self, key: str | bytes | int) -> bool:
         """Let the next message with `key` in; False when it is not remembered."""
         return self._keys.forget(key_bytes(key))

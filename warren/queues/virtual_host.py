@@ -21,16 +21,19 @@ from warren.amqp.field_table import EMPTY_TABLE, decode_table
 from warren.amqp.properties import headers_of
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
+from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
-from warren.msgstore.message import Message
+from warren.msgstore.message import Envelope, Message
 from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
-from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle
+from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, sent_again
+from warren.queues.delay import due_time_ms, without_delay
+from warren.queues.delayed_exchange import DelayedExchange
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.metadata import (
@@ -85,6 +88,7 @@ class VirtualHost(QueueHost):
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
         self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
+        self.delayed: dict[str, DelayedExchange] = {}  # what delayed message exchanges hold
         self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
@@ -201,6 +205,8 @@ class VirtualHost(QueueHost):
             lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS
             self.seen_keys[name] = SeenKeys(self.log, self.agenda, self.name, name, durable, rules, lane, producer_lane)
         self.exchanges[name] = exchange
+        if isinstance(exchange, DelayedMessageExchange):
+            self.delayed[name] = DelayedExchange(exchange, self.name, self.log, self.agenda, self._publish_released)
         self._apply_policy_to_exchange(exchange)
         self.topology_version += 1
         self.watcher.exchange_created(self.name, exchange, by)
@@ -215,6 +221,9 @@ class VirtualHost(QueueHost):
         seen = self.seen_keys.pop(exchange.name, None)
         if seen is not None:
             seen.close()
+        delayed = self.delayed.pop(exchange.name, None)
+        if delayed is not None:
+            delayed.close()
         self.topology_version += 1
         ticket = 0
         if exchange.durable:
@@ -327,10 +336,11 @@ class VirtualHost(QueueHost):
         sources.add(source)
         self.topology_version += 1
         self.watcher.binding_created(self.name, binding, by)
-        if isinstance(source, RecentHistoryExchange) and isinstance(destination, Queue):
-            for remembered in source.history():
+        history = source.inner if isinstance(source, DelayedMessageExchange) else source
+        if isinstance(history, RecentHistoryExchange) and isinstance(destination, Queue):
+            for remembered in history.history():
                 if isinstance(remembered, Message):
-                    destination.publish(remembered)
+                    self._publish_remembered(destination, remembered)
         if not durable:
             return 0
         return self._journal.append(
@@ -468,39 +478,76 @@ class VirtualHost(QueueHost):
         exchange = self.exchanges.get(message.envelope.exchange)
         if exchange is None:
             return False
-        queues = self._route_message(exchange, letter.keys, message)
-        taken = len(queues) > 0
+        queues, held = self._route_message(exchange, letter.keys, message)
+        taken = held or len(queues) > 0
+        had_by = message.envelope.taken_by or []
+        takers: list[str] = []
         for queue in queues:
-            if not is_cycle(letter, queue.name):
-                queue.take_letter(message)
-                if message.refused:
-                    message.refused = False
-                    taken = False
+            if is_cycle(letter, queue.name) or queue.name in had_by:
+                continue
+            queue.take_letter(message)
+            if message.refused:
+                message.refused = False
+                taken = False
+            else:
+                takers.append(queue.name)
+        if not taken and takers:
+            _note_takers(message, had_by + takers)
         return taken
 
     def send_letter(self, queue: Queue, letter: Message) -> bool:
-        exchange = self.exchanges.get(letter.envelope.exchange)
-        if exchange is None:
-            return False
-        keys = [letter.envelope.routing_key]
-        if queue.rules.dead_letter_routing_key is None:
-            keys += _carbon_copies(letter)
-        queues = self._route_message(exchange, keys, letter)
-        taken = len(queues) > 0
-        for target in queues:
-            target.take_letter(letter)
-            if letter.refused:
-                letter.refused = False
-                taken = False
-        return taken
+        return self._send(sent_again(letter))
 
-    def _route_message(self, exchange: Exchange, keys: list[str], message: Message) -> list[Queue]:
+    def _route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Queue], bool]:
+        """Return the queues that `message` goes to, and whether an exchange on the way holds it."""
         content = Content(message.header_payload())
+        if self.delayed:
+            content.due_ms = due_time_ms(content.header_payload, self.log.now_ms)
+        queues = self._route_content(exchange, keys, content, message)
+        if content.holders is None:
+            return queues, False
+        held = without_delay(message).copy()  # the queues have it with another time
+        held.due_ms = content.due_ms
+        for holder in content.holders:
+            self.hold(holder, held)
+        return queues, True
+
+    def _route_content(self, exchange: Exchange, keys: list[str], content: Content, message: Message) -> list[Queue]:
         queues = self.route(exchange, keys, content)
         if content.rememberers is not None:
             for rememberer in content.rememberers:
                 rememberer.remember(message)
         return queues
+
+    # --- delays ---------------------------------------------------------------------------------------------------
+
+    def hold(self, exchange: Exchange, message: Message) -> None:
+        """Have a delayed message exchange hold `message` until its time, if it is still there."""
+        delayed = self.delayed.get(exchange.name)
+        if delayed is not None and delayed.exchange is exchange:
+            delayed.hold(message)
+
+    def _publish_released(self, exchange: Exchange, message: Message) -> None:
+        """Route a message that `exchange` has held; nothing holds it again."""
+        keys = [message.envelope.routing_key, *_carbon_copies(message)]
+        blind_copies = message.envelope.blind_copies
+        if blind_copies is not None:
+            keys += blind_copies
+        for queue in self._route_content(exchange, keys, Content(message.header_payload()), message):
+            if message.expiration_ms >= 0:
+                queue.need_keeper()
+            queue.publish(message)
+
+    def _publish_remembered(self, queue: Queue, message: Message) -> None:
+        """Hand `queue` a message that was published before it was bound, unless it is to be held."""
+        copy = without_delay(message).copy()
+        copy.time_ms = 0  # its time in another queue is not that in this one
+        if message.due_ms > self.log.now_ms:
+            queue.hold(copy, message.due_ms)
+        else:
+            if copy.expiration_ms >= 0:
+                queue.need_keeper()
+            queue.publish(copy)
 
     def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
         self.overdue.append((ledger, timeout_ms))
@@ -555,6 +602,15 @@ def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
     if vhost_name == EVENT_VHOST:
         made.append(create_exchange("topic", EVENT_EXCHANGE, True, False, True, EMPTY_TABLE, seed))
     return made
+
+
+def _note_takers(letter: Message, names: list[str]) -> None:
+    """Have a letter remember who has it: those that refused it get it again, the others not."""
+    old = letter.envelope
+    envelope = Envelope(old.exchange, old.routing_key)  # that of a message from disk is others' too
+    envelope.blind_copies = old.blind_copies
+    envelope.taken_by = names
+    letter.envelope = envelope
 
 
 def _name(exchange: Exchange) -> str:

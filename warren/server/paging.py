@@ -48,6 +48,9 @@ class Pager:
         stop_s = time.monotonic() + SLICE_S
         if not self._round:
             self._round = self._new_round()
+            for vhost in self._broker.vhosts.values():
+                for delayed in vhost.delayed.values():
+                    delayed.page_out()
         while self._round:
             self._round.pop().page_out()
             if time.monotonic() > stop_s:
@@ -60,7 +63,7 @@ class Pager:
             queue
             for vhost in self._broker.vhosts.values()
             for queue in vhost.queues.values()
-            if queue.ready_count and (everything or queue.durable)
+            if (everything or queue.durable) and queue.may_page_out()
         ]
         if len(waiting) <= _SORTED_MAX:
             waiting.sort(key=_ready_bytes)

@@ -1,0 +1,161 @@
+"""The engine on a simulated disk, and started anew on it: the real store, log and recovery, in one thread.
+
+1. What the catalogue remembers is what the broker journalled and `settle` has committed.
+2. Nothing lingers into the log by itself: what nobody waits for is written by `write`, or lost with the process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine_harness import Harness
+from fuzz.engine import START_MS
+from fuzz.session import USER
+from memory_store import MemoryStore
+from simulation.machine import Shape, open_store
+from simulation.simulated_file_system import SimulatedFileSystem
+
+from warren.channels.broker import Broker
+from warren.msgstore.checkpoint import seal
+from warren.msgstore.store import Store
+from warren.queues import metadata
+from warren.queues.metadata import BindingPut, ExchangePut, PermissionPut, PolicyPut, QueuePut, UserPut, VhostPut
+
+# In the order in which a start restores them.
+_KINDS = (VhostPut, UserPut, PermissionPut, PolicyPut, ExchangePut, QueuePut, BindingPut)
+SHAPE = Shape(segment_bytes=1 << 20, page_entries=16)
+
+
+class DiskStore(MemoryStore):
+    """The disk of the log of `broker`, with a real store on it."""
+
+    def __init__(self, broker: Broker, store: Store) -> None:
+        super().__init__(broker)
+        self._store = store
+
+    def run(self) -> bool:
+        log = self.log
+        if self.hold:
+            return False
+        commits, log.commit_jobs = log.commit_jobs, []
+        reads, log.read_jobs = log.read_jobs, []
+        checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
+        unlinks, log.unlink_jobs = log.unlink_jobs, []
+        for commit in commits:
+            self.commits += 1
+            self.written_bytes += int(commit.payload_bytes)
+            self._store.commit(commit, 0)
+            self.stored(commit)
+        for read in reads:
+            read.data = self._store.read(read.ranges)
+            self.loaded(read)
+        for checkpoint in checkpoints:
+            self._store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
+            log.checkpointed(checkpoint)
+        for unlink in unlinks:
+            self._store.release(unlink.segments)
+            self._store.unlink(unlink.segments)
+        return bool(commits or reads or checkpoints or unlinks)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class DurableHarness(Harness):
+    """A broker on `fs`. Begin with an empty one; go on with `restart`."""
+
+    def __init__(
+        self,
+        fs: SimulatedFileSystem | None = None,
+        catalogue: dict[tuple[Any, ...], Any] | None = None,
+        now_ms: int = START_MS,
+        memory_bytes: int = 64 << 20,
+    ) -> None:
+        super().__init__()
+        self._fs = fs or SimulatedFileSystem()
+        self._memory_bytes = memory_bytes
+        self._catalogue = catalogue or _catalogue_of(VhostPut("/"), UserPut(USER, "", ""), _everything())
+        store, log, found = open_store(self._fs, SHAPE._replace(memory_bytes=memory_bytes))
+        self.found_clean = found.clean
+        self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
+        self.store: DiskStore = DiskStore(self.broker, store)
+        log.now_ms = now_ms
+        for kind in _KINDS:
+            for change in self._catalogue.values():
+                if isinstance(change, kind):
+                    self.broker.restore(change)
+        self._restore_messages()
+        store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
+        log.begin_epoch(int(log.epoch), now_ms)
+        self.settle()
+
+    def _restore_messages(self) -> None:
+        """Do as ``server.application`` does."""
+        indexes = {queue_id: each for queue_id, each in self.broker.log.indexes.items() if not each.transient}
+        for queue in self.vhost.queues.values():
+            index = indexes.pop(queue.store_id, None)
+            if index is not None:
+                queue.restore(index, self.found_clean)
+        for index in indexes.values():
+            assert index.lane and self.broker.restore_lane(index, self.found_clean), (
+                f"lane {index.lane} of {index.name}"
+            )
+
+    def _turn(self, commit: bool) -> bool:
+        journal = self.broker.journal
+        if commit and not self.hold_commits and journal.committed_ticket < journal.last_ticket:
+            changes, ticket = journal.take()
+            for change in changes:
+                self._remember(change)
+            self.broker.committed(ticket)
+        return super()._turn(commit)
+
+    def _remember(self, change: Any) -> None:
+        name = type(change).__name__
+        if name.endswith("Put"):
+            self._catalogue[_identity(change)] = change
+            return
+        put = getattr(metadata, name.removesuffix("Delete") + "Put")
+        del self._catalogue[(put, *_identity(change)[1:])]
+        ends = {"ExchangeDelete": "exchange", "QueueDelete": "queue"}
+        if name in ends:
+            for key, other in list(self._catalogue.items()):
+                if isinstance(other, BindingPut) and (
+                    (other.destination_type, other.destination) == (ends[name], change.name)
+                    or (name == "ExchangeDelete" and other.source == change.name)
+                ):
+                    del self._catalogue[key]
+
+    def write(self) -> None:
+        """Have everything written, acknowledgements too."""
+        self.broker.log.force()
+        self.settle()
+
+    def restart(self, *, clean: bool, down_s: float = 0, memory_bytes: int | None = None) -> DurableHarness:
+        """Return the next process on the same disk, `down_s` later. `clean`: stop in order, else as by kill -9."""
+        if clean:
+            for client in list(self.clients.values()):
+                self.hang_up(client)
+            self.write()
+            self.broker.log.want_checkpoint(clean=True)
+            self.settle()
+        self.store.close()
+        now_ms = int(self.broker.log.now_ms) + round(down_s * 1000)
+        memory_bytes = self._memory_bytes if memory_bytes is None else memory_bytes
+        return DurableHarness(self._fs, self._catalogue, now_ms, memory_bytes)
+
+
+def _everything() -> PermissionPut:
+    return PermissionPut(USER, "/", ".*", ".*", ".*")
+
+
+def _catalogue_of(*changes: Any) -> dict[tuple[Any, ...], Any]:
+    return {_identity(change): change for change in changes}
+
+
+def _identity(change: Any) -> tuple[Any, ...]:
+    """Return the kind of a change and the fields that say what it is about."""
+    if type(change).__name__.startswith("Binding"):
+        return (type(change), *(getattr(change, field) for field in change.__slots__))
+    named = [getattr(change, field) for field in ("vhost", "user", "name", "operator") if hasattr(change, field)]
+    return (type(change), *named)

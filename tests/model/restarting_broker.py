@@ -1,0 +1,133 @@
+"""A broker that can be stopped and started again, or killed: the whole engine on a disk and a catalogue in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine_harness import USER, Harness
+from simulation.machine import Shape, open_store
+from simulation.simulated_file_system import SimulatedFileSystem
+
+from warren.channels.broker import Broker
+from warren.msgstore.checkpoint import seal
+from warren.msgstore.store import Store
+from warren.queues.metadata import (
+    BindingPut,
+    MetadataChange,
+    PermissionPut,
+    PolicyDelete,
+    PolicyPut,
+    QueueDelete,
+    QueuePut,
+    UserPut,
+    VhostPut,
+)
+
+
+class Disk:
+    """Carries out the jobs of the log with a real store, at once."""
+
+    def __init__(self, broker: Broker, store: Store) -> None:
+        self.broker = broker
+        self.store = store
+
+    def run(self) -> bool:
+        """Carry out what is asked for now; True when there was something."""
+        log = self.broker.log
+        commits, log.commit_jobs = log.commit_jobs, []
+        reads, log.read_jobs = log.read_jobs, []
+        checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
+        unlinks, log.unlink_jobs = log.unlink_jobs, []
+        for commit in commits:
+            self.store.commit(commit, 0)
+            self.broker.stored(commit)
+        for read in reads:
+            read.data = self.store.read(read.ranges)
+            self.broker.loaded(read)
+        for checkpoint in checkpoints:
+            self.store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
+            log.checkpointed(checkpoint)
+        for unlink in unlinks:
+            self.store.release(unlink.segments)
+            self.store.unlink(unlink.segments)
+        return bool(commits or reads or checkpoints or unlinks)
+
+
+class RestartingBroker(Harness):
+    """The broker. `memory_bytes`: what its stored messages may take in memory."""
+
+    def __init__(self, shape: Shape, now_ms: int, memory_bytes: int) -> None:
+        super().__init__()
+        self._shape = shape
+        self._memory_bytes = memory_bytes
+        self._fs = SimulatedFileSystem()
+        self._policies: dict[str, PolicyPut] = {}
+        self._queues: dict[str, QueuePut] = {}
+        self._bindings: list[BindingPut] = []
+        self._begin(now_ms)
+
+    def _begin(self, now_ms: int) -> None:
+        opened = open_store(self._fs, self._shape)
+        log = opened.log
+        log.now_ms = now_ms
+        log.memory_bytes = self._memory_bytes
+        self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
+        self.store = Disk(self.broker, opened.store)  # type: ignore[assignment]
+        self.clients = {}
+        for change in self._catalogue():
+            self.broker.restore(change)
+        indexes = dict(log.indexes)
+        for queue in self.vhost.queues.values():
+            index = indexes.pop(queue.store_id, None)
+            if index is not None:
+                queue.restore(index, opened.found.clean)
+        for index in indexes.values():
+            assert self.broker.restore_lane(index, opened.found.clean), f"lane {index.lane} of {index.name!r} is lost"
+        opened.store.resume(log.last_crc, log.next_lsn, log.epoch, log.store_id, log.algorithm)
+        log.begin_epoch(int(log.epoch), now_ms)
+        self.settle()
+
+    def _catalogue(self) -> Iterator[MetadataChange]:
+        yield VhostPut("/")
+        yield UserPut(USER, "", "rabbit_password_hashing_sha256")
+        yield PermissionPut(USER, "/", ".*", ".*", ".*")
+        yield from self._policies.values()
+        yield from self._queues.values()
+        yield from self._bindings
+
+    def _turn(self, commit: bool) -> bool:
+        for change in self.broker.journal.take()[0]:
+            match change:
+                case PolicyPut():
+                    self._policies[change.name] = change
+                case PolicyDelete():
+                    del self._policies[change.name]
+                case QueuePut():
+                    self._queues[change.name] = change
+                case QueueDelete():
+                    del self._queues[change.name]
+                    self._bindings = [each for each in self._bindings if each.destination != change.name]
+                case BindingPut():
+                    self._bindings.append(change)
+                case _:
+                    raise AssertionError(f"{change} is not kept")
+        return super()._turn(commit)
+
+    def rest(self) -> None:
+        """Have everything written."""
+        log = self.broker.log
+        while not log.is_idle():
+            log.close_if_due(lingered=True)
+            self.settle()
+
+    def stop(self) -> None:
+        """Write what a clean stop writes; the clients have gone."""
+        self.rest()
+        self.broker.log.want_checkpoint(clean=True)
+        self.rest()
+
+    def start(self) -> None:
+        """Forget everything but the disk and the catalogue, and begin anew."""
+        now_ms = self.broker.now_ms()
+        self._fs = self._fs.kill9()
+        self._begin(now_ms)
