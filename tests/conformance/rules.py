@@ -188,15 +188,9 @@ NOT_SHOWN = {
     "channel.flow.expected-behaviour": "A permission that is not used: the broker never sends channel.flow.",
     "queue.purge.03": "A permission that is not used: purged messages are gone.",
     "queue.delete.01": "RabbitMQ's rule holds instead: the messages of a deleted queue are gone.",
-    "basic.01": "Messages live in memory until the message store exists.",
-    "basic.02": "No queue has a length limit yet, so none overflows.",
     "basic.03": "A permission that is not used: publishers are slowed by not reading their sockets.",
-    "basic.04": "A permission that is not used yet.",
     "basic.05": "A permission that is not used.",
-    "basic.06": "Priorities come with x-max-priority, which is kept and compared but not acted upon yet.",
-    "basic.07": "As basic.06.",
     "basic.publish.exchange.03": "A permission that is not used: every exchange takes content.",
-    "basic.deliver.01": "Deliveries are not counted by classic queues, as in RabbitMQ.",
     "basic.reject.01": "Partly sent content is never cancelled: frames of one content leave in one piece.",
 }
 

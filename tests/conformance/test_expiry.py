@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from durable_harness import DurableHarness
@@ -33,7 +34,7 @@ def bodies(client: Client, name: str = "q") -> list[bytes]:
 
 
 def publish(client: Client, body: bytes, expiration_ms: int | None = None, key: str = "q", mode: int = 1) -> None:
-    properties = {} if expiration_ms is None else {"expiration": str(expiration_ms)}
+    properties: dict[str, Any] = {} if expiration_ms is None else {"expiration": str(expiration_ms)}
     client.publish("", key, body, delivery_mode=mode, **properties)
 
 
@@ -189,7 +190,8 @@ def test_the_time_of_a_remembered_message(client: Client, harness: Harness, own:
     client.call(1, exchange_declare("history", "x-recent-history"))
     client.declare("first", arguments={"x-message-ttl": 60000})
     client.bind("first", "history")
-    client.publish("history", "", **({} if own is None else {"expiration": str(own)}))
+    properties: dict[str, Any] = {} if own is None else {"expiration": str(own)}
+    client.publish("history", "", **properties)
     harness.pass_time(10)
     client.declare("q", arguments={} if own else {"x-message-ttl": 1000})
     client.bind("q", "history")
@@ -591,9 +593,7 @@ def test_messages_of_an_expired_queue_are_gone(client: Client, harness: Harness)
     assert client.declare("q", durable=True).message_count == 0
 
 
-@rule(
-    "rabbitmq.policy.expires", "A policy sets and takes away the time of a queue; of two times the shorter counts."
-)
+@rule("rabbitmq.policy.expires", "A policy sets and takes away the time of a queue; of two times the shorter counts.")
 def test_expires_by_policy(client: Client, harness: Harness) -> None:
     client.declare("q1")
     client.declare("q2", arguments={"x-expires": 1000})

@@ -66,19 +66,22 @@ def rest(harness: Harness) -> None:
 # --- what counts ------------------------------------------------------------------------------------------------------
 
 
+@rule(
+    "basic.02",
+    "A persistent message is not discarded when a queue overflows.",
+    deviation="As RabbitMQ: a length limit drops the oldest messages, persistent or not, unless the queue refuses.",
+)
 @rule("rabbitmq.queue.max-length", "A queue holds so many ready messages, and drops the oldest for what comes.")
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_the_oldest_goes(client: Client, harness: Harness, limit: int) -> None:
-    client.declare("q", arguments={"x-max-length": limit})
+    client.declare("q", durable=True, arguments={"x-max-length": limit})
     for number in range(8):
-        client.publish("", "q", b"%d" % number)
+        client.publish("", "q", b"%d" % number, delivery_mode=2)
         assert ready(harness) == min(number + 1, limit)
     assert bodies(client) == [b"%d" % number for number in range(8 - limit, 8)]
 
 
-@rule(
-    "rabbitmq.queue.max-length-bytes", "So many bytes of bodies: for a large one as many small ones go as it takes."
-)
+@rule("rabbitmq.queue.max-length-bytes", "So many bytes of bodies: for a large one as many small ones go as it takes.")
 def test_bytes_of_bodies(client: Client, harness: Harness) -> None:
     client.declare("q", arguments={"x-max-length-bytes": 10})
     totals = []
@@ -202,7 +205,9 @@ def test_overflow(
     assert [body_of(each) for each in got if each] == letters
     for each in got:
         assert each is not None and each.content is not None and each.content.properties.headers is not None
-        (death,) = decode_table(each.content.properties.headers)["x-death"]  # type: ignore[misc, str-unpack]
+        deaths = decode_table(each.content.properties.headers)["x-death"]
+        assert isinstance(deaths, list) and len(deaths) == 1
+        death = deaths[0]
         assert isinstance(death, dict) and (death["reason"], death["count"]) == ("maxlen", 1)
     assert (bodies(client), bodies(client, "dead")) == (kept, [])
 

@@ -61,6 +61,7 @@ def rest(harness: Harness) -> None:
 # --- levels -----------------------------------------------------------------------------------------------------------
 
 
+@rule("basic.06", "A queue with x-max-priority has that many levels above 0; others have none, as in RabbitMQ.")
 @rule("rabbitmq.queue.priority", "Higher priorities leave first, equals in the order of publishing; none means 0.")
 @pytest.mark.parametrize("mode", [1, 2])
 def test_higher_priorities_leave_first(client: Client, harness: Harness, mode: int) -> None:
@@ -86,6 +87,7 @@ def test_small_maximums(client: Client, levels: int, order: list[str]) -> None:
     assert bodies(client) == order
 
 
+@rule("basic.07", "There may be more than ten levels: up to 256.")
 @rule("rabbitmq.queue.priority", "All 256 levels are distinct, and a level that nothing was stored in has no index.")
 @pytest.mark.parametrize("mode", [1, 2])
 def test_all_levels(client: Client, harness: Harness, mode: int) -> None:
@@ -240,6 +242,25 @@ def test_nothing_overtakes_what_is_read(client: Client, other: Client, harness: 
     assert other.bodies() == [*rest_of_it, b"0:0", b"0:1", b"0:2"]
 
 
+@rule("basic.04", "Transient messages go to disk when memory is short, and leave in their order.")
+@rule("warren.queue.priority.disk", "Levels that are moved to disk leave in their order, whatever their messages are.")
+def test_levels_are_paged_out(client: Client, harness: Harness) -> None:
+    log = harness.broker.log
+    declare(client, 2)
+    publish(client, [at % 3 for at in range(900)], 1)
+    assert int(log.resident_bytes) > 900 * 250
+    log.memory_bytes = 0
+    log.under_pressure = True
+    for _ in range(2):  # first what is there is written, then given up
+        harness.queue("q").page_out()
+        rest(harness)
+    assert len(harness.queue("q").peek_ready()) < 900, "nothing is on disk only"
+    harness.check()
+    assert bodies(client) == [f"{level}:{at}" for level in (2, 1, 0) for at in range(900) if at % 3 == level]
+    assert (ready(harness), int(log.resident_bytes)) == (0, 0)
+
+
+@rule("basic.01", "Persistent messages of durable queues are kept on disk, and come back after a restart.")
 @rule("warren.queue.priority.restart", "Every level comes back in its order, with its counts.")
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 20])

@@ -27,6 +27,7 @@ from warren.msgstore.checksum import CRC32, CRC32C
 from warren.msgstore.format import (
     CLEAN,
     DROPPABLE,
+    DELIVERED,
     EXPIRES,
     EXPIRING,
     MOVED,
@@ -72,6 +73,7 @@ RECORDS: Final[dict[str, dict[str, Any]]] = {
     "message_expires": message(
         (17, 6), body=b"short-lived", properties={"expiration": "60000"}, flags=EXPIRES | MOVED, time_ms=2**40
     ),
+    "message_delivered": message((17, 8), body=b"once more", flags=DELIVERED, time_ms=1_700_000_000_789),
     "message_large_timed": message((17, 7), body=b"a multiple of 8 " * 520, frame_max=5000, time_ms=1),
     "message_droppable_expires": message(
         (18, 2), properties={"priority": 9, "expiration": "0"}, flags=DROPPABLE | EXPIRES, time_ms=1_700_000_000_789

@@ -48,7 +48,7 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
 @pytest.mark.parametrize("name", ["MESSAGE", "ACK", "QUEUE", "QUEUE_DELETED", "PAGE", "EPOCH"])
 def test_the_writer_and_the_grammar_number_kinds_and_flags_alike(name: str) -> None:
     assert getattr(writing, name) == getattr(grammar, name)
-    flags = [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED, writing.TIMED, writing.EXPIRES]
+    flags = [writing.IGNORABLE, writing.DROPPABLE, writing.MOVED, writing.TIMED, writing.EXPIRES, writing.DELIVERED]
     assert list(grammar.FLAG_NAMES) == flags
     assert (grammar.EXPIRING, grammar.HAS_EXPIRING) == (queue_index.EXPIRING, checkpoint.HAS_EXPIRING)
 
@@ -114,6 +114,7 @@ def test_the_fast_reader_reads_golden_messages(name: str) -> None:
     assert message.expiration_ms == EXPIRATIONS.get(name, -1)
     assert (message.expiration_ms >= 0) == bool(record["flags"] & grammar.EXPIRES)
     assert message.persistent == (not record["flags"] & grammar.DROPPABLE)
+    assert (message.attempts > 0) == bool(record["flags"] & grammar.DELIVERED)
 
 
 @ALGORITHMS
@@ -162,7 +163,8 @@ def write(writer: RecordWriter, record: dict[str, Any], pieces: list[bytes] | No
             message = Message(envelope, content, body["channel"], 0, body["frame_max_bytes"], True)
             message.time_ms = body["time_ms"] or 0
             message.expiration_ms = 0 if flags & grammar.EXPIRES else -1
-            given = flags & ~(grammar.TIMED | grammar.EXPIRES)
+            message.attempts = 3 if flags & grammar.DELIVERED else 0
+            given = flags & ~(grammar.TIMED | grammar.EXPIRES | grammar.DELIVERED)
             if pieces is not None:
                 message.content, message.pieces = b"", pieces
             writer.message(message, given, *vectors(body["places"]))

@@ -1,16 +1,16 @@
 """Queues with rules, obviously right: lists, sorted where order matters and searched from the start; time is a number.
 
 The model does not choose who gets a message. `Queue.handed` says what goes out, in order; whoever compares says who got
-it (`World.took`) and empties the list. Between two looks consumers together have so much room, and no message is handed
-out without room. What several queues do at one moment has no order here: `World.moment` is told one, any is right.
+it (`World.took`). Between two looks consumers together have so much room, and no message is handed out without room.
 
-Within a queue there is an order for what happens at one moment. What has a deadline of its own leaves first, by
-deadlines; then what the queue's time to live ends, by places; then held messages come, and unanswered ones come back.
+What happens at one moment in several queues, and in one queue what is of different kinds, has no order here, for what
+is on disk comes later: `World.moment` is told one. There is one among what expires, what is released, what comes back.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,7 +139,8 @@ class Entry:
     """A message in a queue. ``came_ms``: when; ``ages_ms``: from when on the queue's time to live counts.
 
     ``alone``: it does not leave with its neighbours when that is over, but by its own deadline. ``doubtful``: it was
-    delivered before it was held, and the flag that says so is in memory only.
+    delivered before it was held, and the flag that says so is in memory only. ``suspect``: it was held when the broker
+    was killed, so it may have been delivered since.
     """
 
     message: Message
@@ -149,6 +150,7 @@ class Entry:
     alone: bool = False
     redelivered: bool = False
     doubtful: bool = False
+    suspect: bool = False
     returned: bool = False
     failures: int = 0
     returns: int = 0
@@ -223,7 +225,8 @@ class Queue:
         self.consumers: list[Consumer] = []
         self.hungry = False
         self.used_ms = world.now_ms
-        self.latest_ms = 0  # of those that came while there was a time to live
+        self.latest_ms = world.now_ms  # of those that came while there was a time to live
+        self.aging_ms = 0  # since when there is one, if a policy has brought it
         self._numbers = 0
 
     # --- in ---------------------------------------------------------------------------------------------------------
@@ -243,7 +246,8 @@ class Queue:
         return True
 
     def entry(self, message: Message) -> Entry:
-        entry = Entry(message, self.world.now_ms, self.world.now_ms)
+        now_ms = self.world.now_ms
+        entry = Entry(message, now_ms, max(now_ms, self.aging_ms))
         if not self.rules.counts:  # else each queue counts anew
             entry.failures, entry.returns = message.failures, message.returns
         return entry
@@ -348,6 +352,9 @@ class Queue:
             NEVER if ttl_ms is None else entry.ages_ms + ttl_ms,
         )
 
+    def aged_ms(self, entry: Entry) -> int:
+        return NEVER if self.rules.ttl_ms is None or entry.alone else entry.ages_ms + self.rules.ttl_ms
+
     def alone_until_ms(self, entry: Entry) -> int:
         own_ms, ttl_ms = entry.message.expiration_ms, self.rules.ttl_ms
         return min(
@@ -355,53 +362,63 @@ class Queue:
             NEVER if ttl_ms is None or not entry.alone else entry.ages_ms + ttl_ms,
         )
 
-    def expire(self) -> None:
-        now_ms = self.world.now_ms
+    def expire_alone(self) -> None:
         for entry in sorted(self.ready, key=lambda each: (self.alone_until_ms(each), each.place)):
-            if self.alone_until_ms(entry) <= now_ms:
+            if self.alone_until_ms(entry) <= self.world.now_ms:
                 self.leave(entry, "expired")
+
+    def expire_aged(self) -> None:
         for entry in sorted(self.ready, key=lambda each: (not each.returned, each.place)):
-            if self.deadline_ms(entry) <= now_ms:
+            if self.deadline_ms(entry) <= self.world.now_ms:
                 self.leave(entry, "expired")
 
     def unused_until_ms(self) -> int:
         return NEVER if self.consumers or self.rules.expires_ms is None else self.used_ms + self.rules.expires_ms
 
-    def next_ms(self) -> int:
-        """Return when something will happen here."""
-        if self.rules.overflow == "drop-head" and self.rules.is_over(len(self.ready), self.size()):
-            return 0  # after a restart
-        times = [self.deadline_ms(entry) for entry in self.ready]
-        times += [entry.until_ms for entry in self.held + self.undelivered]
-        times += [delivery.limit_ms for delivery in self.out if delivery.limit_ms is not None]
-        return min([self.unused_until_ms(), *times])
+    def agenda(self) -> list[tuple[int, Callable[[], None]]]:
+        """Return when what will happen here."""
+        over = self.rules.overflow == "drop-head" and self.rules.is_over(len(self.ready), self.size())
+        limits_ms = [delivery.limit_ms for delivery in self.out if delivery.limit_ms is not None]
+        return [
+            (min([NEVER, *(self.alone_until_ms(entry) for entry in self.ready)]), self.expire_alone),
+            (min([NEVER, *(self.aged_ms(entry) for entry in self.ready)]), self.expire_aged),
+            (0 if over else NEVER, self.keep_limits),  # after a restart
+            (min([NEVER, *(entry.until_ms for entry in self.held)]), self.release),
+            (min([NEVER, *(entry.until_ms for entry in self.undelivered)]), self.send_again),
+            (min([NEVER, *limits_ms]), self.take_back),
+            (self.unused_until_ms(), self.end),
+        ]
 
-    def due(self) -> None:
-        """Do what is due by now."""
+    def release(self) -> None:
         now_ms = self.world.now_ms
-        self.expire()
-        self.keep_limits()
         for entry in sorted(self.held, key=lambda each: each.until_ms):
             if entry.until_ms <= now_ms:
                 self.held.remove(entry)
-                entry.came_ms = entry.ages_ms = now_ms
+                entry.came_ms = now_ms
+                entry.ages_ms = max(now_ms, self.aging_ms)
                 entry.alone = entry.returned = False
-                entry.redelivered = entry.returns > 0
+                entry.redelivered = entry.returns > 0 or entry.suspect
                 entry.doubtful = entry.redelivered and self.world.pages_out
                 self.add(entry)
+
+    def send_again(self) -> None:
         for entry in sorted(self.undelivered, key=lambda each: each.until_ms):
-            if entry.until_ms <= now_ms:
+            if entry.until_ms <= self.world.now_ms:
                 self.undelivered.remove(entry)
                 if not self.world.send(entry.message):
                     self.keep_letter(entry.message)
+
+    def take_back(self) -> None:
+        now_ms = self.world.now_ms
         late = [delivery for delivery in self.out if delivery.limit_ms is not None and delivery.limit_ms <= now_ms]
         for delivery in sorted(late, key=lambda each: (each.limit_ms, each.entry.handed)):
             delivery.limit_ms = None
             if self.world.take_back(delivery):
                 self.give_back(delivery, failed=True)
                 self.hungry = True
-        if self.unused_until_ms() <= now_ms:
-            self.world.expired.append(self)
+
+    def end(self) -> None:
+        self.world.expired.append(self)
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
@@ -410,11 +427,13 @@ class Queue:
         if before.expires_ms != self.rules.expires_ms:
             self.used_ms = self.world.now_ms
         if before.ttl_ms is None:
+            self.aging_ms = self.world.now_ms
             for entry in [*self.ready, *(delivery.entry for delivery in self.out)]:
                 entry.ages_ms = self.world.now_ms
         self.keep_limits()
         self.hungry = True
-        self.expire()
+        self.expire_alone()
+        self.expire_aged()
 
     def restart(self, *, clean: bool) -> None:
         """Come back from disk. What is out was put back before, if the stop was clean."""
@@ -425,13 +444,16 @@ class Queue:
         for entries in (self.ready, self.held, self.parked, self.undelivered):
             entries[:] = [entry for entry in entries if stored and entry.message.persistent]
         for entry in self.ready:
-            entry.doubtful = clean and entry.returns > 0 and not entry.returned
+            entry.doubtful = clean and entry.redelivered and not entry.returned
             entry.redelivered = entry.redelivered or not clean
             entry.returned = entry.alone = False
+        for entry in self.held:
+            entry.suspect = entry.suspect or not clean
         self.consumers = []
         self.hungry = False
         self.used_ms = self.world.now_ms
-        self.latest_ms = 0
+        self.latest_ms = self.world.now_ms
+        self.aging_ms = 0
 
 
 class World:
@@ -628,19 +650,22 @@ class World:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_ms(self) -> int:
-        return min([NEVER, *(queue.next_ms() for queue in self.queues.values())])
+        return min([NEVER, *(at_ms for queue in self.queues.values() for at_ms, _ in queue.agenda())])
 
-    def due_names(self) -> list[str]:
-        """Return the queues that have something to do by now."""
-        return [queue.name for queue in self.queues.values() if queue.next_ms() <= self.now_ms]
+    def due(self) -> list[tuple[str, int]]:
+        """Return what is due by now: the names of queues, and which part of what each has to do."""
+        found: list[tuple[str, int]] = []
+        for queue in self.queues.values():
+            found += [(queue.name, part) for part, (at_ms, _) in enumerate(queue.agenda()) if at_ms <= self.now_ms]
+        return found
 
-    def moment(self, names: list[str]) -> list[Consumer]:
-        """Do what is due, in these queues, in this order; return the consumers that lose their queue: none do."""
-        for name in names:
-            self.queues[name].due()
-        gone = [consumer for queue in self.expired for consumer in self.delete(queue)]
+    def moment(self, order: Sequence[tuple[str, int]]) -> None:
+        """Do what is due, in this order."""
+        for name, part in order:
+            self.queues[name].agenda()[part][1]()
+        for queue in self.expired:
+            assert self.delete(queue) == []
         self.expired = []
-        return gone
 
     def restart(self, *, clean: bool) -> None:
         """Stop and start. At a clean stop all channels have ended before."""

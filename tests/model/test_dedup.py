@@ -221,7 +221,7 @@ class Restarted(Harness):
         """Return what there is, as the model shows it. Takes everything out."""
         windows = (shown(self.of_queue, later_than_ms), shown(self.of_exchange, later_than_ms))
         self.begin()
-        self.pass_time(100)  # what is held comes
+        self.pass_time(100_000)  # what is held comes
         self.settle()
         client = self.channel()
         return (*windows, *(sorted(self.numbers(client, name)) for name in ("q", "r")))

@@ -530,9 +530,9 @@ class Machine:
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         """`message` is leaving `queue`: on paper first."""
         name = queue.name
-        waited = self.paper.queues[name].leaving is None and reason in (EXPIRED, MAXLEN)
-        self._look(name if waited else "")
         version = self._version_of(message)
+        waited = self.paper.queues[name].leaving is None and reason in (EXPIRED, MAXLEN)
+        self._look(name if waited else "", version)
         entry = self.paper.leave(name, version, reason, self.now_ms)
         letter = version.died(name, reason)
         taken = self.paper.send(name, letter, self.now_ms, persistent=entry.persistent)
@@ -564,8 +564,11 @@ class Machine:
             raise Violation(f"a message that nobody published: {message.joined()!r}")
         return version
 
-    def _look(self, leaving_from: str = "") -> None:
-        """Bring the paper up to what was released and delivered. A message may be on its way out of a queue."""
+    def _look(self, leaving_from: str = "", leaving: Version | None = None) -> None:
+        """Bring the paper up to what was released and delivered. One message may have left a queue just now.
+
+        What was released is behind everything else in its queue, and is in memory.
+        """
         data = b"".join(self.outbox.take())
         self._unsent_bytes += len(data)
         delivered = [(entry.consumer_tag or self._getting[0], entry) for entry in parse_deliveries(data, self.messages)]
@@ -575,8 +578,12 @@ class Machine:
                 continue
             released = int(queue.ready_count) - len(self.paper.queues[name].ready) + (name == leaving_from)
             released += sum(source == name for source, _ in delivered)
-            for message in queue.peek_ready()[-released:] if released > 0 else ():
-                self.paper.release(name, self._version_of(message), self.now_ms, asked=name in self._asked)
+            if released > 0:
+                found = [self._version_of(message) for message in queue.peek_ready()]
+                if released > len(found) and name == leaving_from and leaving is not None:
+                    found.insert(0, leaving)  # no sooner released than dropped from the head
+                for version in found[-released:]:
+                    self.paper.release(name, version, self.now_ms, asked=name in self._asked)
         self._asked -= self._answered
         self._answered.clear()
         for name, entry in delivered:

@@ -13,7 +13,7 @@ from random import Random
 from simulation.crashes import Judge
 from simulation.machine import Machine, Shape
 from simulation.paper_queues import Messages
-from simulation.queue_kinds import KINDS
+from simulation.queue_kinds import KINDS, kind_of
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.queues.backlog import SHORT_HEAD_MESSAGES
 from warren.queues.held_messages import DEAD_LETTERED, RELEASED
@@ -102,6 +102,11 @@ class Life:
     def run(self, steps: int) -> None:
         """Live for so many operations; the last of them is a full drain."""
         self._restart(self.machine.fs, 0)
+        if self.names is _RULED_NAMES:
+            for name in self.random.sample(sorted(KINDS), self.random.randint(1, 4)):
+                self.machine.declare(name)
+                if kind_of(name).letters_to and self.random.random() < 0.8:
+                    self.machine.declare(kind_of(name).letters_to)
         for _ in range(steps):
             (operation,) = self.random.choices(self._operations, self._weights)
             self.trace.append(operation.__name__)

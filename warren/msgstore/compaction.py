@@ -21,6 +21,7 @@ from warren.msgstore.jobs import ReadJob
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.msgstore.records import (
+    DELIVERED,
     DROPPABLE,
     EXPIRES,
     FRAME_HEADER_BYTES,
@@ -249,7 +250,8 @@ class Compaction:
             number: i64 = sequence_number_of_place(data, pos, place)
             if index is not None and index.lsn_of_resident(number) == lsn:
                 if is_intact(log.checksum, data, pos, length):
-                    log.copy(data[pos : pos + length], lsn, i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES))
+                    kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED)
+                    log.copy(data[pos : pos + length], lsn, kept)
                     self.moved_bytes += length
                 return
 

@@ -41,6 +41,8 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
                                       0x04 MOVED      a copy made by compaction
                                       0x08 TIMED      a message with a time
                                       0x10 EXPIRES    a timed message with a time to live of its own
+                                      0x20 DELIVERED  a message that may have been delivered before it was stored so:
+                                                      returned, or held for another try
         10   2  count
         12      by kind:
 
@@ -213,12 +215,14 @@ DROPPABLE: Final = 0x02
 MOVED: Final = 0x04
 TIMED: Final = 0x08
 EXPIRES: Final = 0x10
+DELIVERED: Final = 0x20
 FLAG_NAMES: Final[dict[int, str]] = {
     IGNORABLE: "IGNORABLE",
     DROPPABLE: "DROPPABLE",
     MOVED: "MOVED",
     TIMED: "TIMED",
     EXPIRES: "EXPIRES",
+    DELIVERED: "DELIVERED",
 }
 
 EXPIRING: Final = 0x01

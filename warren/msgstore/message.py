@@ -90,7 +90,7 @@ class Message:
         self.time_ms: i64 = 0
         self.expiration_ms: i64 = -1
         self.due_ms: i64 = 0  # not to be delivered before, 0: at once
-        self.attempts: i64 = 0  # how often it has come back, in queues that count that
+        self.attempts: i64 = 0  # how often it has come back, in queues that count that; stored is only whether it has
 
     def copy(self) -> Message:
         """Return the same message once more, for whoever will give it a time of its own."""

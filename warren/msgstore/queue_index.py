@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from librt.vecs import append, vec
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.records import DROPPABLE, EXPIRES
 
@@ -55,6 +55,7 @@ class IndexPage:
         self.queued: bool = False  # to be written with the next frame
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests own indexes
 class IndexOwner:
     """Whoever keeps the messages of an index: told after each batch, and asked for what a checkpoint must know."""
 
@@ -144,10 +145,12 @@ class QueueIndex:
             self.first_page = page_number
             pages.append(page)
             return page
-        while page_number < self.first_page:
-            # The page was settled and dropped while the last of its messages waited for their batch.
-            pages.insert(0, None)
-            self.first_page -= 1
+        if page_number < self.first_page:
+            # The page was settled and dropped while a message of it waited: for its batch, or to be stored at all.
+            missing: list[IndexPage | None] = [None] * int(self.first_page - page_number)
+            self.pages = missing + pages
+            self.first_page = page_number
+            pages = self.pages
         at: i64 = page_number - self.first_page
         if at >= len(pages):
             previous: i64 = self.first_page + len(pages) - 1

@@ -49,6 +49,7 @@ DROPPABLE: Final = 0x02
 MOVED: Final = 0x04
 TIMED: Final = 0x08
 EXPIRES: Final = 0x10
+DELIVERED: Final = 0x20
 
 TIME_BYTES: Final = 8
 
@@ -162,6 +163,8 @@ class RecordWriter:
                 flags |= EXPIRES
             length += TIME_BYTES
             time = _time_bytes(message.time_ms)
+        if message.attempts > 0:
+            flags |= DELIVERED
         head = self._scratch
         head.truncate(0)
         write_i32_be(head, signed_word(length))
@@ -385,6 +388,8 @@ class MessageReader:
             message.time_ms = read_i64_be(data, content_end)
             if flags & EXPIRES:
                 message.expiration_ms = expiration_ms_of(message.header_payload())
+        if flags & DELIVERED:
+            message.attempts = 1
         return message
 
 

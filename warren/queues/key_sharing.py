@@ -166,6 +166,22 @@ class KeySharing:
             self._bind(key, text, place, consumer)
         return True
 
+    def maybe_look_past(self) -> bool:
+        """Set the message that came last aside, when nothing else is in the backlog; False when a look is not enough.
+
+        Without this it would be in the way of those behind it until the end of the turn, and all count as waiting.
+        """
+        backlog = self._backlog
+        if backlog.is_empty():
+            return True  # it did not live so long
+        if self._is_full() or not backlog.is_ready():
+            return False
+        key = self._keys.get(self.key_of(backlog.head()))
+        if key is None:
+            return False
+        self._set_aside(key)
+        return backlog.is_empty()
+
     def drain(self, budget: i64) -> None:
         """Hand out what may leave, oldest first; queue up again after `budget` messages."""
         queue = self._queue

@@ -195,8 +195,8 @@ class Queue(Destination):
         if message.persistent and self.stores:
             self._store(message, waiting_place)
         keeper.waits(message, waiting_place)
-        if sharing is not None:
-            self.wake_if_hungry()
+        if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
+            self.wake()
 
     def hand_over(self, consumer: Consumer, message: Message, lane: i64) -> i64:
         """Deliver a message that has just come and need not wait; return its place."""

@@ -98,7 +98,7 @@ class RuleKeeper(Appointment):
         self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
         # The queue's time to live counts from here at the earliest.
         self._aging_from_ms: i64 = host.log.now_ms if queue.published else 0
-        self._latest_ms: i64 = 0  # when the latest came of what waits for the queue's time to live
+        self._latest_ms: i64 = host.log.now_ms  # when the latest came of what waits for the queue's time to live
         self._used_ms: i64 = host.log.now_ms
         self._limits: deque[TimeLimit] = deque()
         self.counts: bool = False
@@ -419,10 +419,10 @@ class RuleKeeper(Appointment):
         message = message.copy()  # other queues may have it too, and each gives it a time
         message.time_ms = 0
         if lane != UNDELIVERED:
-            if message.attempts == 0:
-                message.attempts = count_of(message, RETURN_COUNT)
             self.queue.take_released(message)
-        elif not self._host.send_letter(self.queue, message):
+            return
+        message.attempts = 0  # to whoever takes the letter it is new
+        if not self._host.send_letter(self.queue, message):
             self._keep_undelivered(message.copy())
 
     # --- returned and leaving ---------------------------------------------------------------------------------------

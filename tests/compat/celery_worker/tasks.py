@@ -18,6 +18,8 @@ from kombu.common import Broadcast
 
 GIVE_UP_S = 60.0
 POLL_S = 0.02
+# How long a worker may keep a task of the impatient queue without an answer.
+IMPATIENT_MS = 1500
 
 
 def add(x: int, y: int) -> int:
@@ -91,6 +93,18 @@ def make_app(broker_url: str, namespace: str) -> Celery:
         task_queues=[
             Queue(namespace, Exchange(namespace, "direct"), routing_key=namespace),
             Queue(f"{namespace}.topic", Exchange(f"{namespace}.topic", "topic"), routing_key="work.#"),
+            Queue(
+                f"{namespace}.priority",
+                Exchange(namespace, "direct"),
+                routing_key=f"{namespace}.priority",
+                queue_arguments={"x-max-priority": 9},
+            ),
+            Queue(
+                f"{namespace}.impatient",
+                Exchange(namespace, "direct"),
+                routing_key=f"{namespace}.impatient",
+                queue_arguments={"x-consumer-timeout": IMPATIENT_MS},
+            ),
             Broadcast(f"{namespace}.broadcast"),
         ],
         task_default_routing_key=namespace,

@@ -14,8 +14,9 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
 
-from ..broker import DEADLINE_S, wait_until
+from ..broker import DEADLINE_S, Broker, wait_until
 from .conftest import PROCESSES, Worker
+from .tasks import IMPATIENT_MS
 
 
 @pytest.fixture
@@ -276,6 +277,45 @@ def test_events_tell_the_life_of_a_task(worker: Worker) -> None:
     assert result(worker.task("add").apply_async([1, 1], task_id=task_id)) == 2
     listener.join(DEADLINE_S)
     assert heard == ["task-received", "task-started", "task-succeeded"]
+
+
+# priorities, and tasks that are due later than a worker may keep them
+
+
+def test_tasks_of_higher_priority_run_first(worker: Worker, tmp_path: Path) -> None:
+    queue = f"{worker.namespace}.priority"
+    journal = tmp_path / "journal"
+    options = {"destination": [worker.hostname], "reply": True, "timeout": 10, "limit": 1}
+    worker.app.control.cancel_consumer(queue, **options)
+    pending = [
+        worker.task("append").apply_async([str(journal), f"{number % 10}"], queue=queue, priority=number % 10)
+        for number in range(30)
+    ]
+    worker.app.control.add_consumer(queue, **options)
+    for each in pending:
+        result(each)
+    ran = [int(line) for line in journal.read_text().split()]
+    # Neighbours may overtake each other, there are several processes; first and last third cannot.
+    assert min(ran[:6]) > max(ran[-6:]), ran
+
+
+def test_a_task_due_later_than_the_consumer_timeout_is_held_by_the_broker(
+    worker: Worker, tmp_path: Path, broker: Broker
+) -> None:
+    if not broker.is_warren:
+        pytest.skip("queues do not hold messages")
+    journal = tmp_path / "journal"
+    due_s = time.time() + 2 * IMPATIENT_MS / 1000
+    eta = datetime.datetime.fromtimestamp(due_s, datetime.UTC)
+    pending = worker.task("append").apply_async(
+        [str(journal), "ran"],
+        eta=eta,
+        queue=f"{worker.namespace}.impatient",
+        headers={"x-deliver-at": int(due_s * 1000)},
+    )
+    result(pending)
+    assert time.time() >= due_s
+    assert journal.read_text() == "ran\n", "once, and the worker was not cut off"
 
 
 # at the end, because the pool takes seconds to replace the process that dies

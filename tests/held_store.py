@@ -1,0 +1,249 @@
+"""A lane of held messages over a disk in memory: nobody owns it, it is driven by hand, and it can be restarted."""
+
+from __future__ import annotations
+
+from memory_store import MemoryDisk, memory_log
+
+from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
+from warren.msgstore.compaction import Compaction
+from warren.msgstore.jobs import CommitJob, ReadJob
+from warren.msgstore.message import Envelope, Message, build_message
+from warren.msgstore.message_log import MessageLog
+from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.records import SEGMENT_HEADER_BYTES
+from warren.msgstore.replay import Replay, maybe_frame
+from warren.msgstore.segments import Segment
+from warren.queues.held_messages import HeldMessage, HeldMessages
+from warren.queues.lanes import DELAYED
+
+QUEUE_ID = 7
+HELD_IN = Envelope("an exchange", "a key")
+
+
+class Lane(HeldMessages):
+    """Notes what it lets go of, by their bodies."""
+
+    def __init__(self, log: MessageLog) -> None:
+        super().__init__(log)
+        self.out: list[bytes] = []
+        self.dead: list[bytes] = []
+        self.changes = 0
+
+    def released(self, message: Message) -> None:
+        assert message.row < 0
+        assert message.time_ms == 0
+        self.out.append(message.body())
+
+    def may_dead_letter(self) -> bool:
+        return True
+
+    def dead_lettered(self, message: Message) -> None:
+        self.dead.append(message.body())
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+class Disk(MemoryDisk):
+    """A disk whose jobs can be carried out one at a time; `lost`: places that give nothing any more."""
+
+    def __init__(self, log: MessageLog) -> None:
+        super().__init__(log)
+        self.lost: set[int] = set()
+        self.reads = 0
+
+    def commit_one(self) -> bool:
+        """Carry out the commit that was asked for; False when there is none."""
+        return self._only(bool(self.log.commit_jobs), reads=False)
+
+    def read_one(self) -> bool:
+        """Carry out the first read that was asked for; False when there is none."""
+        jobs = self.log.read_jobs
+        if not jobs:
+            return False
+        job = jobs.pop(0)
+        job.data = [self.read(lsn, length) for lsn, length in job.ranges]
+        self.loaded(job)
+        return True
+
+    def _only(self, there: bool, *, reads: bool) -> bool:
+        kept, self.log.read_jobs = self.log.read_jobs, []
+        if there:
+            self.run()
+        self.log.read_jobs = kept + self.log.read_jobs
+        return there
+
+    def loaded(self, read: ReadJob) -> None:
+        self.reads += 1
+        super().loaded(read)
+
+    def stored(self, commit: CommitJob) -> None:
+        super().stored(commit)
+
+    def read(self, lsn: int, length: int) -> bytes:
+        if any(lsn <= place < lsn + length for place in self.lost):
+            return b""
+        return super().read(lsn, length)
+
+
+class HeldStore:
+    """The log, its disk, and the lane. Nothing is written before `rest`."""
+
+    def __init__(self, *, segment_bytes: int = 1 << 14, page_entries: int = 4, stores: bool = True) -> None:
+        self.page_entries = page_entries
+        self.segment_bytes = segment_bytes
+        self.stores = stores
+        self.now_ms = 1_700_000_000_000
+        self._take(memory_log(segment_bytes, page_entries))
+        self.disk = Disk(self.log)
+
+    def _take(self, log: MessageLog) -> None:
+        self.log = log
+        log.now_ms = self.now_ms
+        log.take_checkpoint = lambda: snapshot(log)
+        self.lane = Lane(log)
+        self.compaction = Compaction(log)
+
+    @property
+    def index(self) -> QueueIndex:
+        """The index of the lane, which has something stored."""
+        assert self.lane.index is not None
+        return self.lane.index
+
+    def message(self, body: bytes, *, persistent: bool = True) -> Message:
+        """Return a message that nobody holds yet."""
+        return build_message(HELD_IN, b"\x00\x00", body, 4096, persistent)
+
+    def begin_storing(self) -> None:
+        """Have an index, if there is none."""
+        if self.lane.index is None:
+            index = self.log.new_index(QUEUE_ID, "/", "q", DELAYED, not self.stores)
+            self.lane.begin_storing(index)
+
+    def hold(self, body: bytes, delay_ms: int, *, persistent: bool = True) -> int:
+        """Hold a message; return its number."""
+        stored = persistent and self.stores
+        if stored:
+            self.begin_storing()
+        number = int(self.lane.next_number)
+        self.lane.hold(self.message(body, persistent=persistent), self.now_ms + delay_ms, stored)
+        return number
+
+    def close_batch(self) -> None:
+        """Close the open batch, if the one before is written."""
+        self.log.close_if_due(lingered=True)
+
+    def rest(self) -> None:
+        """Write all there is to write, read what is asked for, and do what that asks for."""
+        while True:
+            self.close_batch()
+            if not self.disk.run() and self.log.is_idle():
+                return
+
+    def pass_time(self, ms: int) -> None:
+        """Let so much time pass, or have the clock set back; release what is due then."""
+        self.now_ms += ms
+        self.log.now_ms = self.now_ms
+        self.release()
+
+    def release(self) -> None:
+        """Release what is due."""
+        self.rest()
+        while self.lane.first_ms() <= self.now_ms:
+            self.lane.release_due(self.now_ms)
+            self.rest()
+
+    def page_out(self) -> None:
+        """Memory is short, for a moment."""
+        self.log.under_pressure = True
+        if self.lane.needs_index():
+            self.begin_storing()
+        self.lane.page_out()
+        self.rest()
+        self.lane.page_out()
+        self.rest()
+        self.log.under_pressure = False
+
+    def give_up_pages(self) -> None:
+        """Have everything on disk only, that can be."""
+        kept_max, self.lane.kept_max = self.lane.kept_max, -1
+        self.index.unload_candidates += range(int(self.index.first_page), int(self.lane.next_number) // self.page_entries)
+        for _ in range(3):
+            self.lane.batch_closed()
+            self.rest()
+        self.lane.kept_max = kept_max
+
+    def listed(self, most: int = 1000) -> list[HeldMessage]:
+        """Return the earliest."""
+        told: list[list[HeldMessage]] = []
+        self.lane.list_earliest(most, told.append)
+        self.rest()
+        (listed,) = told
+        return listed
+
+    def take(self, numbers: list[int], purpose: int) -> int:
+        """Take messages out; return how many there were."""
+        told: list[int] = []
+        self.lane.take(numbers, purpose, told.append)
+        self.rest()
+        (count,) = told
+        return count
+
+    def compact(self) -> None:
+        """Empty every segment but the newest, a piece at a time."""
+        for _ in range(3):
+            self.log.want_checkpoint()
+            self.rest()
+            while self.compaction.step(urgent=True):
+                self.rest()
+
+    def checkpoint(self) -> bytes:
+        """Have a checkpoint written and return it."""
+        self.log.want_checkpoint()
+        self.rest()
+        return seal(self.disk.checkpoint, self.log.checksum, 0)
+
+    def restart(self, checkpoint: bytes | None = None, *, scan: bool = True) -> None:
+        """Die, and bring back what is written: from `checkpoint` and the frames behind it, or from all frames.
+
+        `scan`: until all deadlines are known.
+        """
+        old, disk = self.log, self.disk
+        log = memory_log(self.segment_bytes, self.page_entries)
+        start = 0
+        if checkpoint is not None:
+            reader = CheckpointReader(checkpoint)
+            reader.fill(log)
+            start = reader.lsn
+        known = {int(segment.base_lsn) for segment in log.segments.segments}
+        for segment in old.segments.segments:
+            if int(segment.base_lsn) not in known and (checkpoint is None or segment.base_lsn >= log.next_base_lsn):
+                log.segments.add(Segment(segment.number, segment.base_lsn, segment.capacity))
+        replay = Replay(log, disk.read)
+        for base, image in sorted(disk.segments.items()):
+            data = bytes(image)
+            at = SEGMENT_HEADER_BYTES
+            while (head := maybe_frame(log.checksum, log.store_tag, data, at, base + at)) is not None:
+                if head.lsn >= start:
+                    replay.frame(data, head)
+                at = head.end
+        for found in log.segments.segments:
+            found.sealed = True
+        last = old.segments.segments[-1] if old.segments.segments else None
+        log.next_base_lsn = 0 if last is None else last.base_lsn + last.capacity
+        log.next_segment = 1 if last is None else last.number + 1
+        log.next_lsn = log.written_lsn = log.durable_lsn = log.void_below_lsn = log.next_base_lsn
+        self._take(log)
+        self.disk = Disk(log)
+        self.disk.segments = disk.segments
+        self.disk.lost = disk.lost
+        index = log.indexes.get(QUEUE_ID)
+        if index is not None:
+            self.lane.restore(index)
+        if scan:
+            self.rest()
+
+    def check(self) -> None:
+        """Check what holds while nothing is in the open batch."""
+        self.lane.check_invariants()
+        self.log.check_invariants()
