@@ -197,27 +197,26 @@ class HeldStore:
             while self.compaction.step(urgent=True):
                 self.rest()
 
-    def checkpoint(self) -> bytes:
-        """Have a checkpoint written and return it."""
+    def checkpoint(self) -> None:
+        """Have a checkpoint written."""
         self.log.want_checkpoint()
         self.rest()
-        return seal(self.disk.checkpoint, self.log.checksum, 0)
 
-    def restart(self, checkpoint: bytes | None = None, *, scan: bool = True) -> None:
-        """Die, and bring back what is written: from `checkpoint` and the frames behind it, or from all frames.
+    def restart(self, *, scan: bool = True) -> None:
+        """Die, and bring back what is written: from the last checkpoint, if there is one, and the frames behind it.
 
         `scan`: until all deadlines are known.
         """
         old, disk = self.log, self.disk
         log = memory_log(self.segment_bytes, self.page_entries)
         start = 0
-        if checkpoint is not None:
-            reader = CheckpointReader(checkpoint)
+        if disk.checkpoint:
+            reader = CheckpointReader(seal(disk.checkpoint, old.checksum, 0))
             reader.fill(log)
             start = reader.lsn
         known = {int(segment.base_lsn) for segment in log.segments.segments}
         for segment in old.segments.segments:
-            if int(segment.base_lsn) not in known and (checkpoint is None or segment.base_lsn >= log.next_base_lsn):
+            if int(segment.base_lsn) not in known and segment.base_lsn >= log.next_base_lsn:
                 log.segments.add(Segment(segment.number, segment.base_lsn, segment.capacity))
         replay = Replay(log, disk.read)
         for base, image in sorted(disk.segments.items()):
@@ -229,13 +228,13 @@ class HeldStore:
                 at = head.end
         for found in log.segments.segments:
             found.sealed = True
-        last = old.segments.segments[-1] if old.segments.segments else None
-        log.next_base_lsn = 0 if last is None else last.base_lsn + last.capacity
-        log.next_segment = 1 if last is None else last.number + 1
+        log.next_base_lsn = max(int(log.next_base_lsn), int(old.next_base_lsn))
+        log.next_segment = max(int(log.next_segment), int(old.next_segment))
         log.next_lsn = log.written_lsn = log.durable_lsn = log.void_below_lsn = log.next_base_lsn
         self._take(log)
         self.disk = Disk(log)
         self.disk.segments = disk.segments
+        self.disk.checkpoint = disk.checkpoint
         self.disk.lost = disk.lost
         index = log.indexes.get(QUEUE_ID)
         if index is not None:

@@ -11,6 +11,7 @@ from engine_harness import Client, Harness
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.errors import REPLY_NAMES
+from warren.amqp.field_table import encode_table
 from warren.amqp.methods import METHODS, PROTOCOL_HEADER
 from warren.channels import connection
 from warren.channels.topology import TOPOLOGY_METHODS
@@ -120,7 +121,8 @@ def test_reply_names_are_constants_of_the_specification() -> None:
 
 @pytest.mark.parametrize("name", EXCHANGE_TYPES)
 def test_every_registered_exchange_type_makes_an_exchange_of_that_type(name: str) -> None:
-    assert create_exchange(name, "x", False, False, False, b"\0\0\0\0", 1).type_name == name
+    arguments = encode_table({"x-delayed-type": "direct"} if name == "x-delayed-message" else {})
+    assert create_exchange(name, "x", False, False, False, arguments, 1).type_name == name
 
 
 def test_predeclared_exchanges_and_known_arguments_are_listed_once() -> None:

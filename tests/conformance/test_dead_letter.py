@@ -434,11 +434,25 @@ def test_only_those_that_refused_get_it_again(client: Client, harness: Harness) 
     assert bodies(client, "refuser") == [b"in the way"]
     harness.pass_time(RETRY_S)
     assert (bodies(client, "refuser"), ready(harness, "taker")) == ([b"letter"], 1)
-    # The retries have not changed the age of what the taker has.
-    harness.pass_time(60 - 5 * RETRY_S - 0.001)
-    assert ready(harness, "taker") == 1
-    harness.pass_time(0.001)
-    assert ready(harness, "taker") == 0
+
+
+@rule("rabbitmq.dead-letter.at-least-once", "That it is kept for one target changes nothing for those that have it.")
+def test_a_kept_letter_ages_where_it_was_taken(client: Client, harness: Harness) -> None:
+    quorum(client, "amq.fanout")
+    client.declare("at once", arguments={"x-message-ttl": 60_000})
+    client.declare("later", arguments={"x-message-ttl": 60_000, "x-max-length": 1, "x-overflow": "reject-publish"})
+    client.declare("never", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    for name in ("at once", "later", "never"):
+        client.bind(name, "amq.fanout")
+    client.publish("", "later", b"in the way")
+    reject(client)
+    assert bodies(client, "later") == [b"in the way"]
+    left = []
+    for seconds in (60 - 0.001, 0.001, RETRY_S - 0.001, 0.001):
+        harness.pass_time(seconds)
+        left.append((ready(harness, "at once"), ready(harness, "later")))
+    assert left == [(1, 1), (0, 1), (0, 1), (0, 0)]
+    assert undelivered(harness.queue("q")) == 1
 
 
 @rule("rabbitmq.dead-letter.at-least-once", "A letter that is tried again goes by the same keys, CC and BCC included.")

@@ -472,6 +472,23 @@ def test_unacked_messages_come_back_with_their_deadline(clean: bool) -> None:
     assert leaves_at(harness, 700)
 
 
+@rule("warren.queue.expiry.restart", "Returned messages of several priorities leave each at its time as before.")
+def test_returned_messages_of_several_priorities_after_a_restart() -> None:
+    harness, client = durable({"x-message-ttl": 1000, "x-max-priority": 2})
+    for body, priority in ((b"low", 0), (b"high", 2)):
+        client.publish("", "q", body, priority=priority, delivery_mode=2)
+        harness.pass_time(0.4)
+    harness = harness.restart(clean=True)
+    client = harness.channel()
+    assert client.get("q") is not None and client.get("q") is not None
+    client.send(1, m.BasicNack(0, True, True))
+    harness.pass_time(0.199)
+    assert ready(harness) == 2
+    harness.pass_time(0.001)
+    assert ready(harness) == 1
+    assert bodies(client) == [b"high"]
+
+
 @rule("warren.queue.expiry.restart", "Under a policy what was stored before it begins to age anew.")
 def test_what_has_no_time_ages_anew() -> None:
     harness, client = durable({})

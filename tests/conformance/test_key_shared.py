@@ -359,14 +359,16 @@ def test_what_waits_expires(client: Client, own: bool) -> None:
 @rule(RULE, "At most 10,000 messages are looked past: behind them other keys wait too, until one of them leaves.")
 def test_so_many_messages_are_looked_past_and_no_more(client: Client) -> None:
     declare(client)
-    consume(client, "full", prefetch=1)
-    publish(client, "a1")
+    consume(client, "full", prefetch=2)
+    publish(client, "a1", "a2")
     consume(client, "free")
     publish(client, *["a"] * (ASIDE_MAX - 1), "b1", "a", "b2", "a", "c1")
     assert ASIDE_MAX == 10_000
-    assert came(client) == ["full:a1", "free:b1", "free:b2"]
+    assert came(client) == ["full:a1", "full:a2", "free:b1", "free:b2"]
     assert ready(client) == ASIDE_MAX + 2
     ack(client, 1)
+    assert came(client) == ["full:a"]
+    ack(client, 2)
     assert came(client) == ["full:a", "free:c1"]
 
 

@@ -19,7 +19,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
-from itertools import permutations
+from itertools import islice, permutations
 from random import Random, SystemRandom
 from typing import Any, Final
 
@@ -46,7 +46,8 @@ CLIENTS: Final = 5
 NAMES: Final = ("a", "b", "c", "d")
 START_MS: Final = 1_700_000_000_000
 UNDELIVERABLE: Final = "nowhere"
-ORDERED_MAX: Final = 4  # whose orders are tried when a jump of the clock has them happen at once
+ORDERED_MAX: Final = 4  # so many things may have to happen at once when the clock jumps: all orders are tried
+ORDERS_MAX: Final = 720
 
 Command = Callable[[], None]
 
@@ -576,7 +577,7 @@ class Run:
             self._compare(received, {}, [])
             return
         before, errors = self.world, []
-        for order in permutations(due):
+        for order in islice(permutations(due), ORDERS_MAX):
             self.world = deepcopy(before)
             try:
                 self.world.moment(order)

@@ -68,7 +68,7 @@ KINDS: Final[dict[str, Kind]] = {
     # Rejected messages go round: q, a while in w, q.
     "q": Kind(delivery_limit=1, letters_to="w"),
     "w": Kind(ttl_ms=2000, letters_to="q"),
-    "r": Kind(delivery_limit=2, parks=True, retry_ms=1000, letters_to="l"),
+    "r": Kind(delivery_limit=1, parks=True, retry_ms=1000, letters_to="l"),
     "u": Kind(at_least_once=True, refuses=True, delivery_limit=20, letters_to="f"),
     "f": Kind(max_length=1, refuses=True),
 }

@@ -19,6 +19,8 @@ from warren.queues.held_messages import DEAD_LETTERED, RELEASED
 from warren.queues.lanes import PARKED
 
 SHAPE: Final = Shape(segment_bytes=1024, page_entries=4)
+# With memory always short: no more of a queue is loaded than has to be.
+SHORT_SHAPE: Final = Shape(segment_bytes=1024, page_entries=4, memory_bytes=0)
 LIMIT: Final = 16
 
 
@@ -178,16 +180,11 @@ class Sequence:
         self._write()
 
     def long_expiring(self) -> None:
-        """More than the queue keeps in memory when that is short, some of it expiring in the middle."""
-        log = self.machine.log
-        log.memory_bytes = 0
-        log.under_pressure = True
+        """After a restart it is longer than what is loaded of it; some of it expires in the middle."""
         self._declare("e", "l")
-        for n in range(SHORT_HEAD_MESSAGES + 10):
-            self.machine.publish(["e"], 0, expiration_ms=-1 if n % 6 else 1000, persistent=n % 8 != 4)
-        self._write()
-        self.machine.queues["e"].page_out()
-        self._write()
+        for n in range(9):
+            self.machine.publish(["e"], 9000, expiration_ms=1000 if n % 3 else -1)
+        self.machine.confirm()
         self._write()
 
     def counted(self) -> None:
@@ -337,7 +334,7 @@ RULED_LETTERS: Final = "eqhylUGnjvbwkcmiP"
 SETUPS: Final = ("", "pfptgpc", "ppppspppppg")
 # Something of everything: with deliveries under way and letters that nobody took; the same after a restart, with what
 # expires in the middle of a queue that is longer than memory.
-RULED_SETUPS: Final = ("eqhyUGnGjUc", "OhqyUGnGjlQ")
+RULED_SETUPS: Final = ("", "eqhyUGnGjUc", "OhqyUGnGjlQ")
 
 
 def all_sequences(letters: str, longest: int) -> list[str]:
@@ -346,16 +343,16 @@ def all_sequences(letters: str, longest: int) -> list[str]:
     return sorted(found)
 
 
-def try_sequences(sequences: list[str], setup: str, limit: int = LIMIT) -> int:
+def try_sequences(sequences: list[str], setup: str, limit: int = LIMIT, shape: Shape = SHAPE) -> int:
     """Run each behind `setup`; return how many different crash states of the disk were recovered."""
     states = 0
-    judge = Judge(Messages(), SHAPE)
+    judge = Judge(Messages(), shape)
     beginning = ""
     for letters in sequences:
         if letters[:1] != beginning:
             # What disks were seen helps with sequences that begin alike, and takes memory.
             states += judge.states
-            judge = Judge(Messages(), SHAPE)
+            judge = Judge(Messages(), shape)
             beginning = letters[:1]
         # The messages are numbered alike in each run, and a number and a size make a message.
         judge.messages = Messages()

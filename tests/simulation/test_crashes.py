@@ -15,15 +15,27 @@ from typing import Final
 import pytest
 
 from simulation.disk_faults import CHANGES, Rot, try_fault
-from simulation.sequences import LETTERS, SETUPS, SMALL, all_sequences, try_sequences
+from simulation.sequences import (
+    LETTERS,
+    PLAIN_LETTERS,
+    RULED_LETTERS,
+    RULED_SETUPS,
+    SETUPS,
+    SHORT_SHAPE,
+    SMALL,
+    all_sequences,
+    try_sequences,
+)
 from simulation.simulated_file_system import Fault
 from simulation.small_limits import small_limits
 from simulation.workloads import Life
 
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "150000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
-# Of these the sequences are a fixed number, and random lives the rest; those of errors come on top.
+# Of these the sequences are a fixed number, and random lives the rest; those of errors and of rules come on top.
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
+RULED_SEQUENCE_STATES: Final = SEQUENCE_STATES // 2
+RULED_STATES: Final = STATES // 5
 GROUPS: Final = 8
 STEPS: Final = 40
 FLIPS: Final = max(5000, STATES // 30)
@@ -34,7 +46,7 @@ pytestmark = pytest.mark.timeout(120 + STATES // 500)
 def test_every_sequence_of_three_operations_survives_every_crash() -> None:
     """All letters on an empty store; I1 to I7, at every change of the disk in the last operation."""
     longest = 3 if STATES >= 100_000 else 2
-    letters = "".join(LETTERS)
+    letters = PLAIN_LETTERS
     states = try_sequences(all_sequences(letters, longest), SETUPS[0])
     for setup in SETUPS[1:]:
         states += try_sequences(all_sequences(letters if STATES >= 1_000_000 else SMALL, longest), setup)
@@ -43,16 +55,36 @@ def test_every_sequence_of_three_operations_survives_every_crash() -> None:
     assert states >= SEQUENCE_STATES
 
 
+def test_every_sequence_of_three_operations_of_queues_with_rules_survives_every_crash() -> None:
+    """Dead letters, expiry, counted returns, delays, retries, priorities, lengths; every message in one place."""
+    longest = 3 if STATES >= 100_000 else 2
+    states = try_sequences(all_sequences(RULED_LETTERS, longest), RULED_SETUPS[0], shape=SHORT_SHAPE)
+    for setup in RULED_SETUPS[1:]:
+        letters = "".join(LETTERS) if STATES >= 1_000_000 else RULED_LETTERS
+        states += try_sequences(all_sequences(letters, longest - 1), setup, shape=SHORT_SHAPE)
+    print(f"{states} crash states")
+    assert states >= RULED_SEQUENCE_STATES
+
+
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_random_lives_survive_crashes_anywhere(group: int) -> None:
     """Also during recovery, and during the recovery after that; I1 to I7."""
-    wanted = (STATES - SEQUENCE_STATES + GROUPS - 1) // GROUPS
+    live((STATES - SEQUENCE_STATES + GROUPS - 1) // GROUPS, SEED * 1_000_000 + group * 100_000, ruled=False)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_lives_of_queues_with_rules_survive_crashes_anywhere(group: int) -> None:
+    """The same with dead letters, expiry, counted returns, delays, retries, priorities, lengths, and a clock."""
+    live((RULED_STATES + GROUPS - 1) // GROUPS, SEED * 1_000_000 + group * 100_000, ruled=True)
+
+
+def live(wanted: int, seed: int, *, ruled: bool) -> None:
+    """Live lives from `seed` on until so many crash states were recovered."""
     states = crashes = 0
-    seed = SEED * 1_000_000 + group * 100_000
     first = seed
     with small_limits():
         while states < wanted:
-            life = Life(seed)
+            life = Life(seed, ruled=ruled)
             try:
                 life.run(STEPS)
             except AssertionError:

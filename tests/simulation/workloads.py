@@ -44,6 +44,8 @@ class Life:
         ruled: bool = False,
     ) -> None:
         self.seed = seed
+        self._is_ruled = ruled
+        self._declared = _RULED_NAMES if ruled else _PLAIN_NAMES
         self.random = Random(seed)
         self.shape = shape or self.random.choice(_SHAPES)
         self.messages = Messages()
@@ -78,9 +80,10 @@ class Life:
             (self._kill, 0.2),
             (self._cut, 0.2),
         ]
-        self.names = _RULED_NAMES if ruled else _PLAIN_NAMES
         if ruled:
             operations += [
+                (self._get, 4),
+                (self._requeue, 2),
                 (self._publish_expiring, 2),
                 (self._publish_urgent, 2),
                 (self._hold, 2),
@@ -102,7 +105,7 @@ class Life:
     def run(self, steps: int) -> None:
         """Live for so many operations; the last of them is a full drain."""
         self._restart(self.machine.fs, 0)
-        if self.names is _RULED_NAMES:
+        if self._is_ruled:
             for name in self.random.sample(sorted(KINDS), self.random.randint(1, 4)):
                 self.machine.declare(name)
                 if kind_of(name).letters_to and self.random.random() < 0.8:
@@ -180,7 +183,7 @@ class Life:
         return self.random.choice(tags[:1] + tags) if tags else None
 
     def _declare(self) -> None:
-        name = self.random.choice(self.names)
+        name = self.random.choice(self._declared)
         self.machine.declare(name, durable=name != TRANSIENT)
 
     def _delete(self) -> None:
@@ -207,7 +210,8 @@ class Life:
                 self.machine.publish([name], 10, persistent=persistent)
 
     def _get(self) -> None:
-        name = self._name()
+        waiting = [name for name, queue in self.machine.paper.queues.items() if queue.ready]
+        name = self.random.choice(waiting) if self._is_ruled and waiting else self._name()
         if name is not None and name not in self.machine.consumers:
             no_ack = self.random.random() < 0.15
             for _ in range(self.random.choice((1, 1, 2, 5, 40))):
@@ -217,7 +221,7 @@ class Life:
     def _ack(self) -> None:
         tag = self._tag()
         if tag is not None:
-            if self.random.random() < (0.1 if self.names is _PLAIN_NAMES else 0.4):
+            if self.random.random() < (0.1 if not self._is_ruled else 0.4):
                 self.machine.reject(tag)
             else:
                 self.machine.ack(tag, multiple=self.random.random() < 0.3)
@@ -227,7 +231,7 @@ class Life:
     def _requeue(self) -> None:
         tag = self._tag()
         if tag is not None:
-            delay_ms = -1 if self.names is _PLAIN_NAMES else self.random.choice((-1, -1, -1, 0, 700))
+            delay_ms = -1 if not self._is_ruled else self.random.choice((-1, -1, -1, 0, 700))
             owner = self.machine.paper.owner(tag)
             if owner is None or owner.name in self.machine.consumers or not owner.kind.counts:
                 delay_ms = -1

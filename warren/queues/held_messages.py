@@ -150,7 +150,9 @@ class HeldMessages(IndexOwner):
         """Take over what recovery found; after an unclean stop any of it may have been released before."""
         self.begin_storing(index)
         self.delivered_before = index.delivered_below if clean else index.next_number
-        self.next_number = index.next_number
+        size: i64 = index.page_entries
+        # The page of the next number may be absent: those behind it in this page were not stored.
+        self.next_number = (index.next_number + size - 1) // size * size
         self.count = index.live_count
         self.body_bytes = index.live_body_bytes
         self._offered_to = index.first_page

@@ -172,8 +172,8 @@ class KeySharing:
         Without this it would be in the way of those behind it until the end of the turn, and all count as waiting.
         """
         backlog = self._backlog
-        if backlog.is_empty():
-            return True  # it did not live so long
+        if backlog.is_empty() or not self._queue.has_room():
+            return True  # it did not live so long; or nobody waits for others
         if self._is_full() or not backlog.is_ready():
             return False
         key = self._keys.get(self.key_of(backlog.head()))

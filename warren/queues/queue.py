@@ -195,6 +195,8 @@ class Queue(Destination):
         if message.persistent and self.stores:
             self._store(message, waiting_place)
         keeper.waits(message, waiting_place)
+        if lanes is not None:
+            self.wake_if_hungry()  # what is ahead of it may be waiting for the disk
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
 
@@ -672,10 +674,6 @@ class Queue(Destination):
     def returned_places(self) -> set[int]:
         """Return the places of all returned messages."""
         return {place for place, _ in self._returned}
-
-    def has_levels(self) -> bool:
-        """Tell whether this is a priority queue."""
-        return self._lanes is not None
 
     def maybe_take_out(self, place: i64) -> Message | None:
         """Take a message out that waits in memory, wherever it stands; None when it does not."""

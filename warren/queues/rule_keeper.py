@@ -508,8 +508,8 @@ class RuleKeeper(Appointment):
                 self.queue.forget(delivery)
                 self._dead_letter(message, EXPIRED)
                 return False
-            if own >= 0 or self.queue.has_levels() or message.time_ms < self._latest_ms:
-                # Among the returned messages of all levels deadlines do not have the order of the places.
+            if own >= 0 or message.time_ms < self._latest_ms:
+                # What is returned need not have the order of its deadlines: of several levels, of a clock set back.
                 self._note_early(deadline, delivery.sequence_number)
             self._host.agenda.at(deadline, self)
         return True
