@@ -47,7 +47,8 @@ FORBIDDEN_IN_ENGINE = {
     "trio",
     "uuid",
 }
-ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclasses", "decimal", "heapq", "io", "math"} | {
+ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclasses", "decimal", "heapq", "io"} | {
+    "math",
     "itertools",
     "construct",  # the specification written once; only ``amqp/specification.py``
     "crc32c",  # checksums of the store, only ``msgstore/checksum.py``

@@ -44,6 +44,7 @@ AREAS = (
     "dead_letter",
     "priority",
     "quorum",
+    "key_shared",
 )
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

@@ -204,6 +204,21 @@ def test_only_publishes_to_the_exchange_count(client: Client) -> None:
     assert bodies(client) == [b"first", b"first", b"e", b"bound"]
 
 
+@rule(
+    "warren.dedup.exchange",
+    "What no durable queue gets is remembered until the broker stops, and no confirm waits.",
+)
+def test_what_nobody_stores_is_not_stored(client: Client, harness: Harness) -> None:
+    declare_exchange(client)
+    client.declare("q")
+    client.bind("q", "e")
+    confirming(client)
+    for body in (b"1", b"2"):
+        assert answer(client, "e", "", body, **keyed("a")) is m.BasicAck
+    assert bodies(client) == [b"1"]
+    assert harness.broker.log.indexes == {}
+
+
 @rule("warren.dedup.exchange", "A recent-history exchange does not keep a repetition.")
 def test_a_history_has_no_repetitions(client: Client) -> None:
     declare_exchange(client, kind="x-recent-history")

@@ -184,6 +184,20 @@ def test_the_time_of_a_delayed_message(client: Client, harness: Harness, order: 
     assert ready(harness, "b") == 1
 
 
+@rule("warren.queue.delay.ttl", "So does that of a message that waited for another try.")
+@pytest.mark.parametrize("own", [None, 1000])
+def test_the_time_of_a_retried_message(client: Client, harness: Harness, own: int | None) -> None:
+    client.declare("q", arguments={"x-retry-backoff": [5000]} | ({} if own else {"x-message-ttl": 1000}))
+    publish(client, b"", own)
+    harness.pass_time(0.5)
+    assert client.get("q") is not None
+    client.send(1, m.BasicReject(1, True))
+    harness.pass_time(4.999)
+    assert ready(harness) == 0
+    harness.pass_time(0.001)
+    assert leaves_at(harness, 1000)
+
+
 @rule("rabbitmq.exchange.recent-history.ttl", "The time of a remembered message runs from the bind that brings it.")
 @pytest.mark.parametrize("own", [None, 1000])
 def test_the_time_of_a_remembered_message(client: Client, harness: Harness, own: int | None) -> None:

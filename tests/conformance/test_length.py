@@ -282,6 +282,20 @@ def test_a_nack_does_not_wait_for_the_disk(client: Client, harness: Harness) -> 
     assert acks == [("ack", 1, False), ("ack", 5, True)]
 
 
+@rule("abuse.outbox", "Who publishes and does not take the nacks is no longer read, and goes on later.")
+def test_nacks_that_nobody_takes() -> None:
+    harness = Harness(outbox_soft_bytes=1000, outbox_hard_bytes=2000)
+    client = harness.channel()
+    client.declare("q", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    confirming(client)
+    client.peer.stalled = True
+    for _ in range(50):
+        client.feed(publish_frames("", "q") * 20)
+    assert client.connection.outbox.waiting_bytes() < 3000
+    harness.wake(client.peer)
+    assert answers(client.take()) == [("nack", tag, False) for tag in range(1, 1001)]
+
+
 @rule("rabbitmq.confirm.nack", "Every publish is answered once: an ack for several does not end at a refused one.")
 @pytest.mark.parametrize("mode", [1, 2])
 def test_every_publish_is_answered_once(client: Client, harness: Harness, mode: int) -> None:

@@ -7,6 +7,7 @@ from engine_harness import Client, Harness, Received
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.queues.rule_keeper import STALE_MIN
 
 from .rules import rule
 
@@ -221,6 +222,40 @@ def test_visibility_of_get(client: Client, harness: Harness) -> None:
     harness.pass_time(1)
     got = client.get("q")
     assert got is not None and isinstance(got.method, m.BasicGetOk) and got.method.redelivered
+
+
+@rule("warren.queue.visibility.order", "Limits of different length each hold to the millisecond, whichever came first.")
+def test_limits_of_different_length(client: Client, harness: Harness) -> None:
+    client.declare("q", arguments={"x-visibility-timeout": 3000})
+    for tag, limit_ms in (("long", 5000), ("short", 1000), ("queue's", None), ("middle", 2000)):
+        client.consume("q", tag, arguments={} if limit_ms is None else {"x-visibility-timeout": limit_ms})
+        client.publish("", "q", tag.encode())
+        client.take()
+        assert isinstance(client.call(1, m.BasicCancel(tag, False)), m.BasicCancelOk)
+    back = []
+    for second in range(1, 6):
+        harness.pass_time(0.999)
+        assert harness.queue("q").ready_count == second - 1 - (second == 5)
+        harness.pass_time(0.001)
+        back.append(int(harness.queue("q").ready_count))
+    assert back == [1, 2, 3, 3, 4]
+
+
+@rule("warren.queue.visibility.memory", "Limits of answered deliveries are forgotten, not kept until their time.")
+def test_limits_are_forgotten(client: Client, harness: Harness) -> None:
+    client.declare("q", arguments={"x-visibility-timeout": 86_400_000, "x-consumer-timeout": 86_400_000})
+    client.consume("q")
+    client.publish("", "q", b"stays")
+    for tag in range(2, 3 * STALE_MIN):
+        client.publish("", "q")
+        client.send(1, m.BasicAck(tag, False))
+    keeper = harness.queue("q").keeper
+    assert keeper is not None
+    assert len(keeper._limits) <= STALE_MIN + 8
+    client.take()
+    harness.pass_time(86_400)
+    (again, *_) = client.take()
+    assert again.content is not None and again.content.body == b"stays"
 
 
 @rule("warren.consume.visibility", "A consumer may ask for another visibility timeout than its queue's.")

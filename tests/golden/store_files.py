@@ -26,8 +26,8 @@ from store_directory import (
 from warren.msgstore.checksum import CRC32, CRC32C
 from warren.msgstore.format import (
     CLEAN,
-    DROPPABLE,
     DELIVERED,
+    DROPPABLE,
     EXPIRES,
     EXPIRING,
     MOVED,

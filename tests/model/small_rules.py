@@ -52,6 +52,9 @@ class Message:
     failures: int = 0
     returns: int = 0
 
+    def __deepcopy__(self, memo: object) -> Message:
+        return self  # it never changes
+
     def died(self, queue: str, reason: str, exchange: str, key: str | None) -> Message:
         """Return the dead letter."""
         same = [death for death in self.deaths if (death.queue, death.reason) == (queue, reason)]
@@ -119,6 +122,9 @@ class Rules:
             self.retry_type = "disabled"
         self.counts = self.quorum or self.delivery_limit is not None or self.retry_type != "disabled"
 
+    def __deepcopy__(self, memo: object) -> Rules:
+        return self  # they never change
+
     def is_over(self, count: int, size: int) -> bool:
         """Tell whether so many messages, or bytes, are more than may wait."""
         too_many = self.max_length is not None and count > self.max_length
@@ -140,7 +146,7 @@ class Entry:
 
     ``alone``: it does not leave with its neighbours when that is over, but by its own deadline. ``doubtful``: it was
     delivered before it was held, and the flag that says so is in memory only. ``suspect``: it was held when the broker
-    was killed, so it may have been delivered since.
+    was killed, so it may have been delivered since. ``aged``: the time to live came later than it, from a policy.
     """
 
     message: Message
@@ -151,6 +157,7 @@ class Entry:
     redelivered: bool = False
     doubtful: bool = False
     suspect: bool = False
+    aged: bool = False
     returned: bool = False
     failures: int = 0
     returns: int = 0
@@ -396,7 +403,7 @@ class Queue:
                 self.held.remove(entry)
                 entry.came_ms = now_ms
                 entry.ages_ms = max(now_ms, self.aging_ms)
-                entry.alone = entry.returned = False
+                entry.aged = entry.alone = entry.returned = False
                 entry.redelivered = entry.returns > 0 or entry.suspect
                 entry.doubtful = entry.redelivered and self.world.pages_out
                 self.add(entry)
@@ -430,6 +437,7 @@ class Queue:
             self.aging_ms = self.world.now_ms
             for entry in [*self.ready, *(delivery.entry for delivery in self.out)]:
                 entry.ages_ms = self.world.now_ms
+                entry.aged = True
         self.keep_limits()
         self.hungry = True
         self.expire_alone()

@@ -13,6 +13,7 @@ the broker there, and nothing else.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -39,14 +40,14 @@ from warren.queues.agenda import NEVER
 from warren.queues.metadata import BindingPut, ExchangePut, PermissionPut, QueuePut, UserPut, VhostPut
 from warren.queues.seen_keys import SeenKeys
 
-SIZE: Final = 4
-FULL: Final = 6
+SIZE: Final = 3
+FULL: Final = 8
 KEYS: Final = "abcdefg"
 PRODUCERS: Final = "pqrstu"
 START_MS: Final = 1_700_000_000_000
 DELAYS_MS: Final = (0, 0, 3000)
 SEED: Final = 1
-LIVES: Final = 150
+LIVES: Final = int(os.environ.get("WARREN_TEST_DEDUP_LIVES", "25"))
 STEPS: Final = 60
 
 Keys = tuple[str | None, tuple[str, int] | None]  # key, producer and number
@@ -521,14 +522,15 @@ class Life:
         self.reader.take()
 
     def _get(self) -> None:
-        name = self.random.choice("qr")
-        if self.broker.queue(name).is_ready():
-            got = self.reader.get(name, no_ack=True)
-            if got is not None:
-                number = int(body_of(got))
-                held = self.model.q if name == "q" else self.model.r
-                assert number in held, f"message {number} came a second time"
-                del held[number]
+        name = self.random.choice("qqr")
+        for _ in range(self.random.choice((1, 3, 10))):
+            got = self.reader.get(name, no_ack=True) if self.broker.queue(name).is_ready() else None
+            if got is None:
+                return
+            number = int(body_of(got))
+            held = self.model.q if name == "q" else self.model.r
+            assert number in held, f"message {number} came a second time"
+            del held[number]
 
     def _consume(self) -> None:
         """Begin or end to take what comes into ``r`` at once, without acks."""
@@ -576,7 +578,8 @@ def small_windows() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("group", range(3))
+@pytest.mark.timeout(60 + 10 * LIVES)
+@pytest.mark.parametrize("group", range(4))
 def test_a_broker_that_dies_at_any_moment_knows_what_it_confirmed_and_nothing_that_is_lost(group: int) -> None:
     judged = crashes = repeated = refused = 0
     with small_windows():
@@ -593,4 +596,4 @@ def test_a_broker_that_dies_at_any_moment_knows_what_it_confirmed_and_nothing_th
             repeated += life.repeated
             refused += life.refused
     print(f"{judged} disks judged, {crashes} crashes, {repeated} repetitions, {refused} refused")
-    assert min(crashes, repeated, refused) > 100
+    assert min(crashes, repeated, refused) > LIVES

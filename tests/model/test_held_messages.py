@@ -15,7 +15,7 @@ from held_store import HeldStore
 
 from warren.queues.held_messages import DEAD_LETTERED, DROPPED, RELEASED
 
-SEEDS = 1500
+SEEDS = 60
 COMMANDS = 400
 
 

@@ -125,8 +125,7 @@ class Comparison:
 
     def __init__(self, choices: tuple[int, int, int]) -> None:
         self.harness = Harness()
-        self.now_ms = 1_000_000
-        self.harness.broker.keep_time(self.now_ms)
+        self.now_ms = self.harness.broker.now_ms()
         self.clients: list[Client] = []
         self.channels: dict[tuple[int, int], Channel] = {}
         self.bodies = 0

@@ -42,7 +42,7 @@ from warren.queues.agenda import Agenda
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.held_messages import HeldMessage
-from warren.queues.lanes import HELD_FROM, LANE_SHIFT, NUMBER_MASK
+from warren.queues.lanes import HELD_FROM, NUMBER_MASK
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 
@@ -71,19 +71,13 @@ def read_back(fs: SimulatedFileSystem, messages: Messages, shape: Shape, *, spoi
     opened = open_store(fs, shape)
     found = ReadBack(clean=opened.found.clean, damaged=opened.found.damaged)
     found.reports = [event.text for event in opened.found.events]
-    for queue_id, index in list(opened.log.indexes.items()):
+    for index in list(opened.log.indexes.values()):
         if index.damaged_count:
             found.damaged = True
-        if index.lane == 0:
-            _read_queue(opened, [index], messages, found)
-    lanes: dict[str, list[QueueIndex]] = {}
-    for index in list(opened.log.indexes.values()):
         if index.lane >= HELD_FROM:
             _read_held(opened, index, messages, found, spoiled=spoiled)
-        elif index.lane:
-            lanes.setdefault(index.name, []).append(index)
-    for indexes in lanes.values():
-        _read_queue(opened, indexes, messages, found)
+        else:
+            _read_ready(opened, index, messages, found)
     while run_reads(opened.store, opened.log):
         pass
     if opened.log.damages:
@@ -106,15 +100,13 @@ def run_reads(store: Store, log: MessageLog) -> bool:
     return bool(jobs)
 
 
-def _read_queue(opened: Opened, indexes: list[QueueIndex], messages: Messages, found: ReadBack) -> None:
-    """Read what is ready, through a queue that has no rules but these lanes of priority."""
+def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: ReadBack) -> None:
+    """Read one lane of what is ready, through a queue that has no rules and nothing else."""
     log = opened.log
-    queue = Queue(indexes[0].name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()))
-    last = max(int(index.lane) for index in indexes)
-    if last:
-        queue.make_lanes(last)
-    for index in indexes:
-        queue.restore(index, found.clean)
+    queue = Queue(index.name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()))
+    if index.lane:
+        queue.make_lanes(int(index.lane))
+    queue.restore(index, found.clean)
     outbox = Outbox(1, [], 1 << 40)
     ledger = DeliveryLedger(1, outbox, 0)
     redelivered: list[bool] = []
@@ -126,20 +118,18 @@ def _read_queue(opened: Opened, indexes: list[QueueIndex], messages: Messages, f
         queue.get(ledger, False)
         # basic.get-ok: a frame head of 7 bytes, two ids, the tag.
         redelivered.append(outbox.take()[0][7 + 4 + 8] == 1)
-    by_lane = {int(index.lane): index for index in indexes}
-    for delivery, flag in zip(ledger.take_all(), redelivered, strict=True):
-        index = by_lane[int(delivery.sequence_number) >> LANE_SHIFT]
-        number = int(delivery.sequence_number) & NUMBER_MASK
-        _note(messages, found, index, number, delivery.message)
-        key = int(index.queue_id)
-        found.redelivered[key] = (*found.redelivered.get(key, ()), flag)
+    read = [(int(delivery.sequence_number) & NUMBER_MASK, delivery.message) for delivery in ledger.take_all()]
+    _note(messages, found, index, read)
+    if read:
+        found.redelivered[int(index.queue_id)] = tuple(redelivered)
 
 
-def _note(messages: Messages, found: ReadBack, index: QueueIndex, number: int, message: Message) -> None:
-    version = messages.stored_version(message) or Version(-1)
-    key = int(index.queue_id)
-    found.numbers[key] = (*found.numbers.get(key, ()), (version, int(message.time_ms)))
-    found.read.append((index, number, message))
+def _note(messages: Messages, found: ReadBack, index: QueueIndex, read: list[tuple[int, Message]]) -> None:
+    if read:
+        found.numbers[int(index.queue_id)] = tuple(
+            (messages.stored_version(message) or Version(-1), int(message.time_ms)) for _, message in read
+        )
+    found.read += [(index, number, message) for number, message in read]
 
 
 def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: ReadBack, *, spoiled: bool) -> None:
@@ -157,19 +147,19 @@ def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: Rea
         pass
     backlog = Backlog(log, lambda lost, lost_bytes: None)
     backlog.restore(index)
-    read: list[tuple[int, int]] = []
+    read: list[tuple[int, Message]] = []
     while not backlog.is_empty():
         if not backlog.is_ready():
             if not run_reads(opened.store, log) and not backlog.is_empty():
                 raise Violation("a lane waits for messages that nobody reads")
             continue
         message = backlog.pop()
-        number = int(backlog.popped_number)
-        _note(messages, found, index, number, message)
-        read.append((int(message.time_ms), number))
+        read.append((int(backlog.popped_number), message))
+    _note(messages, found, index, read)
+    stored = sorted((int(message.time_ms), number) for number, message in read)
     deadlines = [(held.until_ms, held.number) for held in listed]
-    if not spoiled and deadlines != sorted(read):
-        raise Violation(f"the deadlines {read} came back as {deadlines}")
+    if not spoiled and deadlines != stored:
+        raise Violation(f"the deadlines {stored} came back as {deadlines}")
 
 
 def _settle_all(opened: Opened, found: ReadBack) -> None:

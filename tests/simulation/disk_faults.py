@@ -160,8 +160,10 @@ class Rot:
         machine = Machine(disk, self.judge.messages, self.judge.shape)
         machine.spoiled = True
         machine.catalogue = dict(self.machine.catalogue)
+        machine.now_ms = 0  # so that nothing is due
+        lanes = {key: int(index.lane) for key, index in self.machine.log.indexes.items()}
         stored = {
-            key: tuple(Entry(0, place, version, True, True, time_ms) for place, (version, time_ms) in enumerate(numbers))
+            key: tuple(Entry(lanes.get(key, 0), n, version, True, True, ms) for n, (version, ms) in enumerate(numbers))
             for key, numbers in found.numbers.items()
         }
         machine.start(snapshot_of(stored))
@@ -182,10 +184,11 @@ class Rot:
     def _judge_served(self, found: ReadBack) -> None:
         """Nothing is served that was not published to that queue, and everything in order."""
         for queue_id, numbers in found.numbers.items():
-            strange = set(numbers) - self.machine.ever_in(queue_id)
+            places = self.machine.ever_in(queue_id)
+            strange = set(numbers) - places.keys()
             if strange:
                 raise Violation(f"queue {queue_id} serves {strange}, which were never in it")
-            if sorted(set(numbers)) != list(numbers):
+            if sorted(set(numbers), key=places.__getitem__) != list(numbers):
                 raise Violation(f"queue {queue_id} serves {numbers}")
 
     def _judge_silence(self, found: ReadBack, path: str, first: int, end: int) -> None:

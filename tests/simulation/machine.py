@@ -8,8 +8,9 @@
    when it may have been delivered before.
 4. What may go to a client only after the disk has it (a confirm, tx.commit-ok) is the number of a batch, as for
    tx.commit-ok in a channel.
-5. The catalogue of queues is a dict, durable at once. Its changes come in order, and that a queue is deleted it learns
-   when the log has that on disk. Queues that only the log knows are kept and not served (`Paper.orphans`).
+5. The catalogue of queues is a dict, durable at once, or later if it is slow. Its changes come in order, and that a
+   queue is deleted it learns when the log has that on disk. Queues that only the log knows are kept and not served
+   (`Paper.orphans`).
 6. The clock stands still until somebody lets time pass. What follows from that happens when the agenda is looked at.
 7. Whatever leaves a queue without a client passes `_Host`, and comes to the paper there, before it comes anywhere else.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from simulation.paper_queues import (
@@ -40,6 +42,7 @@ from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.compaction import Compaction
 from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.jobs import CheckpointJob, CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LENGTH_SHIFT
 from warren.msgstore.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
@@ -52,7 +55,7 @@ from warren.queues.arguments import QueueArguments
 from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
-from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.lanes import DELAYED, UNDELIVERED
 from warren.queues.metadata import MetadataJournal, VhostPut
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
@@ -220,6 +223,7 @@ class Machine:
         self.now_ms = START_MS
         self.catalogue: dict[str, int] = {}
         self._declared: deque[tuple[str, int, int]] = deque()  # for the catalogue: name, queue id or 0, after batch
+        self.catalogue_is_slow = False  # it learns of nothing until it is not
         self.allowed: list[Snapshot] = [snapshot_of({})]  # by batch of this life; before the first, what was found
         self.history: list[Snapshot] = []  # what was allowed in earlier lives
         self.durable = 0  # a power cut leaves this batch or a later one
@@ -290,7 +294,7 @@ class Machine:
                 queue.restore(index, clean)
             found[name] = list(self.paper.orphans.pop(queue_id, ()))
         for key, index in list(log.indexes.items()):
-            if index.lane and index.name in self.queues and self.queues[index.name].has_lane(index.lane):
+            if index.lane and index.name in self.queues and self.queues[index.name].owns(index):
                 self.queues[index.name].restore(index, clean)
                 found[index.name] += self.paper.orphans.pop(key, ())
         for name, entries in found.items():
@@ -367,7 +371,7 @@ class Machine:
             self._declared.append((name, 0, self._sync_waits[-1]))
 
     def _tell_catalogue(self) -> None:
-        while self._declared and self._declared[0][2] <= self.durable:
+        while self._declared and self._declared[0][2] <= self.durable and not self.catalogue_is_slow:
             name, queue_id, _ = self._declared.popleft()
             if queue_id:
                 self.catalogue[name] = queue_id
@@ -504,15 +508,15 @@ class Machine:
         keeper = self.queues[name].keeper
         for lane in (keeper.held, keeper.parked) if keeper is not None else ():
             if lane is not None:
-                lane.list_earliest(1, lambda listed, lane=lane: self._take_listed(name, lane, listed, purpose))
+                lane.list_earliest(1, partial(self._take_listed, name, lane, purpose))
                 break
         self._look()
 
-    def _take_listed(self, name: str, lane: HeldMessages, listed: list[HeldMessage], purpose: int) -> None:
+    def _take_listed(self, name: str, lane: HeldMessages, purpose: int, listed: list[HeldMessage]) -> None:
         if listed:
             if purpose == RELEASED:
                 self._asked.add(name)
-            lane.take([listed[0].number], purpose, lambda count: self._answered.add(name))
+            lane.take([listed[0].number], purpose, lambda _: self._answered.add(name))
 
     def drop_held(self, name: str) -> None:
         """Drop everything that a queue holds, as an operator would."""
@@ -574,7 +578,7 @@ class Machine:
         delivered = [(entry.consumer_tag or self._getting[0], entry) for entry in parse_deliveries(data, self.messages)]
         for name, queue in self.queues.items():
             keeper = queue.keeper
-            if keeper is None or (keeper.held is None and keeper.parked is None):
+            if keeper is None or (keeper.held is None and keeper.parked is None) or self.spoiled:
                 continue
             released = int(queue.ready_count) - len(self.paper.queues[name].ready) + (name == leaving_from)
             released += sum(source == name for source, _ in delivered)
@@ -757,11 +761,14 @@ class Machine:
 
     def stored(self) -> Stored:
         """Return what a restart should bring back if it came now and everything were on disk."""
-        return self.paper.stored({(index.name, int(index.lane)): key for key, index in self.log.indexes.items()})
+        indexes = sorted(self.log.indexes.items(), key=lambda item: item[0])  # the latest of a name are served
+        return self.paper.stored({(index.name, int(index.lane)): key for key, index in indexes})
 
-    def ever_in(self, queue_id: int) -> set[tuple[Version, int]]:
-        """Return the messages that were ever stored in a queue, with their times."""
-        return {n for snapshot in self.history + self.allowed for n in snapshot.numbers.get(queue_id, ())}
+    def ever_in(self, queue_id: int) -> dict[tuple[Version, int], int]:
+        """Return the messages that were ever stored in an index, with their times, and their places in it."""
+        snapshots = self.history + self.allowed
+        entries = [entry for snapshot in snapshots for entry in snapshot.stored.get(queue_id, ())]
+        return {(entry.message, entry.time_ms): entry.place for entry in entries}
 
     def _read_now(self, lsn: int, length: int) -> bytes:
         return self.store.read([(lsn, length)])[0]
@@ -785,9 +792,7 @@ class Machine:
     def _held_counts(self, queue: Queue) -> dict[int, int]:
         keeper = queue.keeper
         lanes = (None, None, None) if keeper is None else (keeper.held, keeper.parked, keeper.undelivered)
-        return {
-            code: 0 if lane is None else int(lane.count) for code, lane in zip(HELD_LANES, lanes, strict=True)
-        }
+        return {code: 0 if lane is None else int(lane.count) for code, lane in zip(HELD_LANES, lanes, strict=True)}
 
     def _check_nothing_is_late(self) -> None:
         for name, queue in self.paper.queues.items():

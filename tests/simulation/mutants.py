@@ -55,6 +55,10 @@ RECOVERY: Final = "msgstore/recovery.py"
 REPLAY: Final = "msgstore/replay.py"
 COMPACTION: Final = "msgstore/compaction.py"
 INDEX: Final = "msgstore/queue_index.py"
+QUEUE: Final = "queues/queue.py"
+BACKLOG: Final = "queues/backlog.py"
+KEEPER: Final = "queues/rule_keeper.py"
+HELD: Final = "queues/held_messages.py"
 
 
 def lines(*texts: str, indent: int = 8) -> str:
@@ -234,7 +238,7 @@ MUTANTS: Final = (
     mutant(
         "copy-without-its-time",
         "what compaction has moved never expires",
-        (COMPACTION, "i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES)", "i64(data[pos + 9]) & DROPPABLE"),
+        (COMPACTION, "(DROPPABLE | TIMED | EXPIRES | DELIVERED)", "(DROPPABLE | DELIVERED)"),
     ),
     mutant(
         "replay-forgets-what-expires",
@@ -244,6 +248,163 @@ MUTANTS: Final = (
             "index.add(number, lsn, flags & EXPIRES, length, body_bytes)",
             "index.add(number, lsn, 0, length, body_bytes)",
         ),
+    ),
+    mutant(
+        "letter-in-an-earlier-batch",
+        "after a crash a message that expired is in its queue and in the dead letter queue",
+        (
+            KEEPER,
+            lines("self.queue.settle_place(message, place)", "self._dead_letter(message, reason)"),
+            lines(
+                "late: list[tuple[Message, i64]] = getattr(self.queue.rules, 'late', [])",
+                "self.queue.rules.late = [(message, place)]",
+                "for settled in late:",
+                "    self.queue.settle_place(*settled)",
+                "self._dead_letter(message, reason)",
+            ),
+        ),
+    ),
+    mutant(
+        "letter-not-stored",
+        "after a crash a message that died is nowhere",
+        (
+            "queues/dead_letter.py",
+            "message.channel, message.body_bytes, largest, message.persistent)\n    made.pieces = pieces\n    return made",
+            "message.channel, message.body_bytes, largest, False)\n    made.pieces = pieces\n    return made",
+        ),
+    ),
+    mutant(
+        "replaced-without-ack",
+        "a segment counts references that nobody has, or the broker does not start",
+        (
+            QUEUE,
+            lines("    self.settle_place(delivery.message, place)", "if message.persistent and self.stores:"),
+            lines(
+                "    index = self.index_of(place >> LANE_SHIFT)",
+                "    if delivery.message.row >= 0:",
+                "        self.settle_place(delivery.message, place)",
+                "    else:",
+                "        index.forget(place & NUMBER_MASK)",
+                "if message.persistent and self.stores:",
+            ),
+        ),
+    ),
+    mutant(
+        "replaced-in-memory-only",
+        "after a crash a message that came back is nowhere",
+        (
+            QUEUE,
+            lines(
+                "if message.persistent and self.stores:",
+                "    self._store(message, place)",
+                "delivery.message = message",
+            ),
+            lines("delivery.message = message"),
+        ),
+    ),
+    mutant(
+        "released-and-not-settled",
+        "after a crash a delayed message comes twice",
+        (
+            HELD,
+            lines("    self.log.settle(index, message, number)", "self.count -= 1"),
+            lines("    pass", "self.count -= 1"),
+        ),
+    ),
+    mutant(
+        "held-without-its-time",
+        "after a crash a delayed message comes at once",
+        (HELD, lines("message.time_ms = until_ms", "self.count += 1"), lines("self.count += 1")),
+    ),
+    mutant(
+        "page-given-up-while-taking",
+        "the broker stops when what is taken is settled",
+        (
+            HELD,
+            lines("if not self._fetches and not self._storing and index.unload_candidates:"),
+            lines("if index.unload_candidates:"),
+        ),
+        (HELD, lines("loaded = self._loaded", "loaded += page_numbers"), lines("loaded = self._loaded")),
+        (
+            "queues/fetch.py",
+            lines("index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)", indent=16),
+            lines(
+                "index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)",
+                "index.unload_candidates.append(number)",
+                indent=16,
+            ),
+        ),
+    ),
+    mutant(
+        "taken-out-of-the-middle-uncounted",
+        "a queue waits for messages that are gone, for ever",
+        (
+            BACKLOG,
+            lines("self.middle_count -= 1", "if self.middle_count == 0", indent=12).rstrip(),
+            "            if False",
+        ),
+    ),
+    mutant(
+        "middle-gone-and-nobody-told",
+        "a consumer gets nothing although messages wait",
+        (KEEPER, lines("queue.took_out()"), lines("self.plan()")),
+    ),
+    mutant(
+        "fetched-whoever-has-it",
+        "a message that a client has is dead-lettered as well",
+        (
+            KEEPER,
+            lines("    if queue.take_out(lane_bits | number, message.body_bytes):"),
+            lines("    if queue.take_out(lane_bits | number, message.body_bytes) or True:"),
+        ),
+    ),
+    mutant(
+        "deadlines-not-looked-for",
+        "after a restart nothing expires behind what does not",
+        (KEEPER, lines("if index.has_expiring:", "    _EarlyScan(self.log, index, self).go_on()"), ""),
+    ),
+    mutant(
+        "lane-forgotten",
+        "after a restart messages of low priority are nobody's",
+        (
+            LOG,
+            "index.vhost.encode(), index.name.encode(), index.lane, index.transient)",
+            "index.vhost.encode(), index.name.encode(), 0, index.transient)",
+        ),
+    ),
+    mutant(
+        "lanes-of-an-earlier-queue",
+        "of two lanes of the same name one is not served",
+        (QUEUE, lines("if index.queue_id < self.store_id:", "    return False"), ""),
+    ),
+    mutant(
+        "refused-letter-in-memory-only",
+        "after a crash a letter that nobody took is nowhere",
+        (
+            KEEPER,
+            lines("stored: bool = message.persistent and self.queue.stores"),
+            lines("stored: bool = message.persistent and self.queue.stores and lane.code != UNDELIVERED"),
+        ),
+    ),
+    mutant(
+        "batch-closed-in-the-middle",
+        "after a crash half a transaction, or half a move, is there",
+        (
+            LOG,
+            "    def _touch(self, index: QueueIndex) -> None:\n",
+            lines(
+                "    if len(self._messages) > 2 and self.in_flight is None:",
+                "        self._close()",
+                "",
+                "def _touch(self, index: QueueIndex) -> None:",
+                indent=4,
+            ),
+        ),
+    ),
+    mutant(
+        "flag-lost-on-disk",
+        "a message that was tried before looks as if it were new",
+        ("msgstore/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),
     ),
 )
 

@@ -5,8 +5,8 @@
 2. What a restart may bring back is what was stored when some batch was closed (`Paper.stored`): persistent, in a
    durable queue, and not settled by then.
 3. Of four plain messages one has a time, and one a time and a time to live of its own, which is never up.
-4. The paper decides what becomes of a message. Only when an expired one leaves, when the head of a queue that is too
-   long is dropped, and when a held one is released, is the disk's to say: the paper is told, and objects if it must not.
+4. The paper decides what becomes of a message. Only when an expired one leaves, the head of a queue that is too long
+   is dropped, or a held one is released, depends on the disk: the paper is told, and objects if that must not be.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class Violation(AssertionError):
 
 
 class Death(NamedTuple):
+    """What a header says about one queue and reason."""
+
     queue: str
     reason: str
-    count: int
+    times: int
 
 
 class Version(NamedTuple):
-    """A message, and what its header says about it by now: failed deliveries, returns, deaths with the last one first."""
+    """A message, and what its header says by now: failed deliveries, all returns, deaths, the last one first."""
 
     number: int
     failures: int = 0
@@ -49,14 +51,15 @@ class Version(NamedTuple):
     deaths: tuple[Death, ...] = ()
 
     def __repr__(self) -> str:
-        deaths = "".join(f" {death.reason} in {death.queue}" for death in self.deaths)
-        return f"{self.number}" if self == (self.number, 0, 0, ()) else f"<{self.number} {self.returns}{deaths}>"
+        deaths = "".join(f", {death.reason} in {death.queue}" for death in self.deaths)
+        counts = f", {self.failures} of {self.returns} failed" if self.returns else ""
+        return f"<{self.number}{counts}{deaths}>" if counts or deaths else str(self.number)
 
     def died(self, queue: str, reason: str) -> Version:
         """Return the letter that is made of it."""
-        count = 1 + sum(death.count for death in self.deaths if death[:2] == (queue, reason))
+        times = 1 + sum(death.times for death in self.deaths if death[:2] == (queue, reason))
         others = tuple(death for death in self.deaths if death[:2] != (queue, reason))
-        return self._replace(deaths=(Death(queue, reason, count), *others))
+        return self._replace(deaths=(Death(queue, reason, times), *others))
 
     def goes_round(self, target: str) -> bool:
         """Tell whether it died in `target` before, and nobody has rejected it since."""

@@ -97,7 +97,8 @@ def live(wanted: int, seed: int, *, ruled: bool) -> None:
 
 
 def random_letters(seed: int, length: int) -> str:
-    return "".join(Random(seed).choice("pffgkKtcmipsuABTrxdo") for _ in range(length))
+    letters = ("pffgkKtcmipsuABTrxdo", "eeqhylUGGGnnjvvbwkcmis")[seed % 2]
+    return "".join(Random(seed).choice(letters) for _ in range(length))
 
 
 FAULTS: Final = [

@@ -76,6 +76,7 @@ class Life:
             (self._pressure, 0.5),
             (self._spare, 0.5),
             (self._fill, 0.5),
+            (self._slow_catalogue, 0.3),
             (self._stop, 0.2),
             (self._kill, 0.2),
             (self._cut, 0.2),
@@ -357,6 +358,9 @@ class Life:
         fs = self.machine.fs
         used = sum(len(data) for data in fs.contents().values())
         fs.capacity = used + self.random.choice((0, 100, 2000, 5000)) if fs.capacity is None else None
+
+    def _slow_catalogue(self) -> None:
+        self.machine.catalogue_is_slow = not self.machine.catalogue_is_slow
 
     def _drain_at_rest(self) -> None:
         """I6: after everything is acknowledged the disk is as good as empty."""

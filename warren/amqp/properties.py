@@ -35,6 +35,11 @@ APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 
 PERSISTENT: Final = 2
+# Headers that the broker acts on, as `known_headers` finds them.
+HAS_CC: Final = 1
+HAS_BCC: Final = 2
+HAS_DEATHS: Final = 4
+HAS_DELAY: Final = 8  # x-delay or x-deliver-at
 # Where the flag word stands in a content header *payload*, and how long a header without properties is.
 FLAGS_OFFSET: Final = 12
 MIN_HEADER_BYTES: Final = 14
@@ -113,12 +118,49 @@ def priority_of(payload: bytes) -> i64:
     return 0 if at < 0 else i64(payload[at])
 
 
+def is_persistent(payload: bytes) -> bool:
+    """Tell whether a scanned content header payload asks for delivery mode 2."""
+    at: i64 = find_property(payload, DELIVERY_MODE)
+    return at >= 0 and payload[at] == 2
+
+
 def headers_of(payload: bytes) -> bytes:
     """Return the headers table of a scanned content header payload, length prefix included; ``b""`` without."""
     at: i64 = find_property(payload, HEADERS)
     if at < 0:
         return b""
     return payload[at : at + 4 + (i64(read_i32_be(payload, at)) & 0xFFFFFFFF)]
+
+
+def known_headers(payload: bytes) -> i64:
+    """Return which headers that the broker acts on are in a scanned content header payload, a bit each.
+
+    One walk over the keys: looking for each of them in the bytes takes longer, all the more with ``in``, for which
+    Python makes and drops an exception each time.
+    """
+    table: i64 = find_property(payload, HEADERS)
+    if table < 0:
+        return 0
+    found: i64 = 0
+    walker = TableWalker(payload, table + 4, table + 4 + (i64(read_i32_be(payload, table)) & 0xFFFFFFFF))
+    while walker.pos < walker.end:
+        at: i64 = walker.pos
+        length: i64 = payload[at]
+        walker.pos = at + 1 + length
+        if length == 2:
+            if payload[at + 1 : walker.pos] == b"CC":
+                found |= HAS_CC
+        elif length == 3:
+            if payload[at + 1 : walker.pos] == b"BCC":
+                found |= HAS_BCC
+        elif (length == 7 or length == 12) and payload[at + 1] == 120:  # x
+            key = payload[at + 1 : walker.pos]
+            if key == b"x-death":
+                found |= HAS_DEATHS
+            elif key == b"x-delay" or key == b"x-deliver-at":
+                found |= HAS_DELAY
+        walker.skip_value(1)
+    return found
 
 
 def expiration_ms_of(payload: bytes) -> i64:

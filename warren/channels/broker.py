@@ -229,7 +229,7 @@ class Broker:
             delayed.restore(index)
             return True
         queue = None if vhost is None else vhost.queues.get(index.name)
-        if queue is None or not queue.durable or not queue.has_lane(index.lane):
+        if queue is None or not queue.durable or not queue.owns(index):
             return False
         queue.restore(index, clean)
         if queue.keeper is not None and queue.keeper.seen is not None:

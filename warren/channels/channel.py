@@ -30,12 +30,17 @@ from warren.amqp.errors import (
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag, without_key
 from warren.amqp.properties import (
     EXPIRATION,
+    HAS_BCC,
+    HAS_CC,
+    HAS_DEATHS,
+    HAS_DELAY,
     HEADERS,
     REPLY_TO,
     USER_ID,
     BasicProperties,
     decode_properties,
     expiration_ms_of,
+    known_headers,
 )
 from warren.channels.access import READ, WRITE, Route
 from warren.channels.control import control
@@ -170,7 +175,8 @@ class Channel(FastChannel):
         keys = [envelope.routing_key]
         properties: BasicProperties | None = None
         rewritten = False
-        if flags & (EXPIRATION | USER_ID | REPLY_TO) or (flags & HEADERS and _names_carbon_copies(header)):
+        known: i64 = known_headers(header) if flags & HEADERS else 0
+        if flags & (EXPIRATION | USER_ID | REPLY_TO) or known & (HAS_CC | HAS_BCC):
             properties = decode_properties(header, 0, len(header))
             self._check_properties(properties)
             if properties.headers is not None:
@@ -189,9 +195,9 @@ class Channel(FastChannel):
         message = Message(envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
         if rewritten and properties is not None:
             message = self._with_properties(message, properties)
-        if flags & HEADERS:
-            if b"\x07x-death" in header:
-                message = mark_republished(message)
+        if known & HAS_DEATHS:
+            message = mark_republished(message)
+        if known & HAS_DELAY:
             now_ms: i64 = self.shared.log.now_ms
             due_ms: i64 = due_time_ms(header, now_ms)
             if due_ms:
@@ -319,9 +325,7 @@ class Channel(FastChannel):
             int(self.number), m.BasicReturn(NO_ROUTE, "NO_ROUTE", envelope.exchange, envelope.routing_key)
         )
         self.ledger.write_content(message)
-        if self.connection.outbox.waiting_bytes() > self.connection.broker.limits.outbox_hard_bytes:
-            # Whoever publishes what nobody wants and does not take it back would fill the memory.
-            self.connection.pause_for_outbox()
+        self.connection.check_outbox()
 
     # --- acknowledging --------------------------------------------------------------------------------------------
 
@@ -656,11 +660,6 @@ def _expiration_error(text: str) -> str:
     if value > EXPIRATION_MAX_MS:
         return f"{{value_too_large,{value}}}"
     return ""
-
-
-def _names_carbon_copies(header: bytes) -> bool:
-    # Keys are short strings: their length octet is part of what we look for. A false hit only costs a decode.
-    return b"\x02CC" in header or b"\x03BCC" in header
 
 
 def _carbon_copies(headers: bytes) -> tuple[list[str], list[str]]:

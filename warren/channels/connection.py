@@ -484,6 +484,11 @@ class Connection(FastConnection):
         """Stop handling input for `reason`."""
         self.paused |= reason
 
+    def check_outbox(self) -> None:
+        # Whoever publishes what nobody takes, and does not take it back, would fill the memory with returns and nacks.
+        if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes:
+            self.pause_for_outbox()
+
     def pause_for_outbox(self) -> None:
         """Stop handling input until the peer has taken what waits for it."""
         self.pause(PAUSED_OUTBOX)

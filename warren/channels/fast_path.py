@@ -11,7 +11,7 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
    its properties are checked in place and decoded only for the few messages that carry something the broker must
    act on.
 4. Confirms are counted, not written: one cumulative basic.ack per channel and turn, or per batch of the log for what
-   is stored.
+   is stored. A basic.nack is written at once, and so before any ack that would cover its tag.
 
     states of content on a channel:    EXPECT_METHOD -> EXPECT_HEADER -> EXPECT_BODY -> EXPECT_METHOD
     CLOSING: we sent channel.close; frames of the channel are dropped until close-ok.
@@ -346,6 +346,7 @@ class FastChannel(BatchWaiter):
         write_i64_be(out, self.published_count)
         out.append(0)
         out.append(0xCE)
+        self.fast_connection.check_outbox()
 
     def confirm(self) -> None:
         """Write one basic.ack for everything published and not yet confirmed, unless some of it is being stored."""
@@ -670,6 +671,7 @@ class FastConnection:
         channel.add_body(data, start, end)
 
     def frame_too_large(self, frame_type: i64, number: i64, size: i64) -> ConnectionException:
+        """Return the 501 for a frame that announces a payload of `size` bytes."""
         limit = int(self.frame_limit_bytes - FRAME_GRACE_BYTES)
         text = f"type {int(frame_type)}, {int(size)} octets: {{frame_too_large,{int(size)},{limit}}}"
         return ConnectionException(FRAME_ERROR, text)
@@ -686,6 +688,10 @@ class FastConnection:
 
     def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
         """Handle a heartbeat or an unknown frame type."""
+        raise AssertionError("overridden")
+
+    def check_outbox(self) -> None:
+        """Stop reading when the peer does not take what its publishes bring it."""
         raise AssertionError("overridden")
 
     def publisher_blocked(self) -> None:

@@ -18,7 +18,7 @@ from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, wr
 from librt.vecs import append, vec
 from mypy_extensions import i16, i32, i64, u8
 
-from warren.amqp.properties import expiration_ms_of
+from warren.amqp.properties import expiration_ms_of, is_persistent
 from warren.msgstore.message import Envelope, Message
 
 SEGMENT_MAGIC: Final = b"WARRNLOG"
@@ -384,6 +384,9 @@ class MessageReader:
             unsigned_word(data, at + 12),
             flags & DROPPABLE == 0,
         )
+        if flags & DROPPABLE:
+            # Of a transient queue perhaps: where it goes to from there it is as persistent as it was published.
+            message.persistent = is_persistent(message.header_payload())
         if flags & TIMED:
             message.time_ms = read_i64_be(data, content_end)
             if flags & EXPIRES:

@@ -11,7 +11,8 @@
    have no effect instead.
 
 Source: RabbitMQ, "Queues: optional arguments"; texts and their order were seen on 3.10.8. Later versions' values and
-arguments are taken where they differ: quorum queues have ``x-consumer-timeout`` and ``x-delayed-retry-*``. Classic queues have those here too, and ``x-delivery-limit``.
+arguments are taken where they differ: quorum queues have ``x-consumer-timeout`` and ``x-delayed-retry-*``. Classic
+queues have those here too, and ``x-delivery-limit``.
 """
 
 from __future__ import annotations

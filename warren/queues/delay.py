@@ -44,9 +44,6 @@ _RAW_DELIVER_AT: Final = b"\x0cx-deliver-at"
 
 def due_time_ms(header: bytes, now_ms: i64) -> i64:
     """Return until when a message with this content header payload is to be held, in ms since the epoch; 0: not."""
-    # Keys are short strings: their length octet is part of what we look for.
-    if _RAW_DELAY not in header and _RAW_DELIVER_AT not in header:
-        return 0
     table: i64 = find_property(header, HEADERS)
     if table < 0:
         return 0

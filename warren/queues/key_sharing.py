@@ -18,11 +18,12 @@ or without a value in it, the empty text.
    in these heaps is out of date, and passed over.
 5. With `ASIDE_MAX` messages set aside the backlog rests until one of them leaves, other keys' messages in it too. With
    `SHORT_ASIDE_MAX` it does while memory is short: what is set aside counts as resident and is never paged out.
-6. A key that is free and has nothing aside costs no memory.
+6. A key that is free and has nothing aside costs no memory. Keys are text, not bytes: a routing key is that already,
+   and its hash is known.
 
 Consumers that come and go change only who is next for a free key. Hashing keys onto consumers, as others do, would
-move keys with every change and have to hold them back meanwhile; and one key's consumer would stay the same for no
-reason while others are idle.
+move keys with every change and have to hold them back meanwhile, and leave a key to a busy consumer while others are
+idle.
 
 Order is that of places. A message that was held (a delay, a delayed retry) gets its place when it is released, and one
 at a client is not overtaken by what comes back later. After a restart that was clean, what had been set aside may say

@@ -268,8 +268,14 @@ class Queue(Destination):
         lanes = self._lanes
         return self._index if lanes is None else lanes[lane].index
 
-    def has_lane(self, lane: i64) -> bool:
-        """Tell whether messages of this lane are this queue's."""
+    def owns(self, index: QueueIndex) -> bool:
+        """Tell whether an index with our name is of a lane of this queue.
+
+        Not one that is older than the queue: a queue of that name was declared before, and a crash came before its row.
+        """
+        if index.queue_id < self.store_id:
+            return False
+        lane: i64 = index.lane
         lanes = self._lanes
         keeper = self.keeper
         if keeper is not None and keeper.seen is not None and keeper.seen.lacks(lane):
@@ -717,6 +723,10 @@ class Queue(Destination):
         self.ready_bytes -= body_bytes
         return True
 
+    def took_out(self) -> None:
+        """What was fetched is out: what is behind it may be in memory, and what waited for it to be loaded goes on."""
+        self._loaded(0, 0)
+
     def purge(self) -> int:
         """Drop all ready messages and return how many there were."""
         count = int(self.ready_count)
@@ -863,10 +873,6 @@ class Queue(Destination):
         self._regroup()
         if self.keeper is not None:
             self.keeper.used()
-
-    def is_active(self, consumer: Consumer) -> bool:
-        """Tell whether `consumer` is being served: always, except behind a single active consumer."""
-        return not self.single_active or self._active is consumer
 
     def _regroup(self) -> None:
         """Rebuild who may be served. Cold: runs when a consumer comes or goes."""

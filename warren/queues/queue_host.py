@@ -25,11 +25,11 @@ class QueueHost:
         self.agenda = agenda
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
-        """Route `message` through the dead letter exchange of `queue`; return the letter when it was not taken."""
+        """Route `message` through the dead letter exchange of `queue`; return the letter unless everybody took it."""
         raise AssertionError("overridden")
 
     def send_letter(self, queue: Queue, letter: Message) -> bool:
-        """Route a letter again that was not taken; tell whether it is now: by somebody, and refused by nobody."""
+        """Route a letter of `queue` again to those that have not taken it; tell whether there is nobody left."""
         raise AssertionError("overridden")
 
     def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:

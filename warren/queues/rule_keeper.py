@@ -9,11 +9,11 @@ that has a rule of its own (an expiration, a delay).
     leaving    dead-lettered when the queue has a dead letter exchange, else gone
 
 1. A message is never delivered behind its deadline, and leaves within a second of it wherever it waits. With the
-   queue's TTL alone deadlines have the order of the messages: only heads are looked at. A message with a shorter TTL of
-   its own has an entry in `_early`.
+   queue's TTL alone deadlines have the order of the messages: only heads are looked at. A message with a TTL of its
+   own, and what stands out of that order, has an entry in `_early`; what is right then is looked for when it is due.
 2. What a dead letter needs at its targets and the end of the message here are in the same batch of the log: after a
    crash it is in one place. With the at-least-once strategy a dead letter that a target refuses stays in a lane of its
-   own and is tried again every `UNDELIVERED_RETRY_MS`.
+   own and is tried again every `UNDELIVERED_RETRY_MS`; who has taken it does not get it again, in this process.
 3. Counts of failed deliveries are in the message's header (``x-delivery-count``): a counted message is stored again in
    its place, so the count survives whatever the message survives. Each queue counts anew.
 4. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
@@ -22,7 +22,7 @@ that has a rule of its own (an expiration, a delay).
 
 from __future__ import annotations
 
-from collections import deque
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -68,6 +68,7 @@ RETURN_COUNT: Final = "x-acquired-count"
 # As keys of a table they begin with their length.
 _RAW_DELIVERY_COUNT: Final = b"\x10x-delivery-count"
 _RAW_RETURN_COUNT: Final = b"\x10x-acquired-count"
+COUNT_MAX: Final = 1 << 40  # no queue gets there
 
 
 class TimeLimit:
@@ -100,7 +101,8 @@ class RuleKeeper(Appointment):
         self._aging_from_ms: i64 = host.log.now_ms if queue.published else 0
         self._latest_ms: i64 = host.log.now_ms  # when the latest came of what waits for the queue's time to live
         self._used_ms: i64 = host.log.now_ms
-        self._limits: deque[TimeLimit] = deque()
+        self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
+        self._limits_made: i64 = 0
         self.counts: bool = False
         self.change(rules)
 
@@ -301,7 +303,7 @@ class RuleKeeper(Appointment):
             return
         self._fetching = False
         fetch.index.unload_candidates += fetch.loaded
-        self.plan()
+        queue.took_out()
 
     def restored(self, index: QueueIndex) -> None:
         """The backlog of a lane was taken over from an earlier process: find the deadlines in it, keep the limits."""
@@ -350,7 +352,7 @@ class RuleKeeper(Appointment):
             if lane is not None:
                 at_ms = _earlier(at_ms, lane.first_ms())
         if self._limits:
-            at_ms = _earlier(at_ms, self._limits[0].at_ms)
+            at_ms = _earlier(at_ms, self._limits[0][0])
         at_ms = _earlier(at_ms, self._unused_until())
         if at_ms < NEVER:
             self._host.agenda.at(at_ms, self)
@@ -438,28 +440,21 @@ class RuleKeeper(Appointment):
     def _limit(self, limit: TimeLimit) -> None:
         if len(self._limits) > 4 * self.queue.unacked_count + STALE_MIN:
             self._forget_answered()
-        limits = self._limits
-        if not limits or limits[-1].at_ms <= limit.at_ms:
-            limits.append(limit)
-        else:
-            # Consumers with other limits than the queue's are few.
-            later: list[TimeLimit] = []
-            while limits and limits[-1].at_ms > limit.at_ms:
-                later.append(limits.pop())
-            limits.append(limit)
-            while later:
-                limits.append(later.pop())
+        self._limits_made += 1
+        heappush(self._limits, (int(limit.at_ms), int(self._limits_made), limit))
         self._host.agenda.at(limit.at_ms, self)
 
     def _forget_answered(self) -> None:
         """Forget the limits of answered deliveries: the time may be hours ahead, and they keep their channel alive."""
-        open_limits: deque[TimeLimit] = deque()
-        for limit in self._limits:
+        kept: list[tuple[int, int, TimeLimit]] = []
+        for entry in self._limits:
+            limit = entry[2]
             ledger = limit.ledger
             until_ms: i64 = ledger.touched.get(int(limit.tag), 0) if limit.timeout_ms == 0 else 0
             if until_ms <= limit.at_ms and ledger.is_outstanding(limit.tag):
-                open_limits.append(limit)
-        self._limits = open_limits
+                kept.append(entry)
+        heapify(kept)
+        self._limits = kept
 
     def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
         """Give a delivery its time again."""
@@ -470,17 +465,16 @@ class RuleKeeper(Appointment):
         self._limit(TimeLimit(at_ms, ledger, tag, 0))
 
     def _take_back(self, now_ms: i64) -> None:
-        limits = self._limits
-        while limits and limits[0].at_ms <= now_ms:
-            entry = limits.popleft()
-            ledger = entry.ledger
-            if entry.timeout_ms > 0:
-                if ledger.is_outstanding(entry.tag):
-                    self._host.delivery_overdue(ledger, int(entry.timeout_ms))
+        while self._limits and self._limits[0][0] <= now_ms:
+            limit = heappop(self._limits)[2]
+            ledger = limit.ledger
+            if limit.timeout_ms > 0:
+                if ledger.is_outstanding(limit.tag):
+                    self._host.delivery_overdue(ledger, int(limit.timeout_ms))
                 continue
-            if ledger.touched and ledger.touched.get(int(entry.tag), 0) > now_ms:
+            if ledger.touched and ledger.touched.get(int(limit.tag), 0) > now_ms:
                 continue
-            delivery = ledger.maybe_take(entry.tag)
+            delivery = ledger.maybe_take(limit.tag)
             if delivery is not None:
                 ledger.release(delivery)
                 self.queue.requeue(delivery, failed=True)
@@ -533,8 +527,6 @@ class RuleKeeper(Appointment):
         if failures:
             counts[DELIVERY_COUNT] = int(failures)
         message = with_headers(old, counts)
-        message.time_ms = old.time_ms
-        message.expiration_ms = old.expiration_ms
         message.attempts = returns
         if delay_ms < 0:
             delay_ms = self._retry_delay_ms(failed, failures if failed else returns)
@@ -674,5 +666,8 @@ def count_of(message: Message, header: str) -> i64:
     headers = headers_of(message.header_payload())
     if not headers or header.encode() not in headers:
         return 0
-    value = decode_table(headers).get(header, 0)
-    return value if isinstance(value, int) else 0
+    value = decode_table(headers).get(header)
+    # What waited before its queue began to count may have one of its publisher.
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+        return 0
+    return value

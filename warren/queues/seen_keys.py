@@ -12,8 +12,8 @@
                               this producer comes again
 
 1. Only what was accepted is remembered, in the batch of the log that has its message: after a crash both are there, or
-   neither. Nothing remains of a publish that was refused; on an exchange that is one that any queue refused, or that no
-   queue got.
+   neither. Nothing remains of a publish that was refused; on an exchange that is one that any queue refused, or that
+   nobody got.
 2. What is remembered is as durable as the message: in the log when a durable queue has a persistent message or, on a
    durable exchange, when any of the queues would store it. What a restart loses may come again.
 3. A confirm waits until the key is on disk, that of a repetition as well: the first may still be on its way there.
@@ -21,13 +21,14 @@
    not published for the longest time. A producer costs the same however much it publishes.
 5. Looked at is what clients publish, and a transaction when it is committed. A delayed message is looked at and
    remembered when it is published, so its window is no longer than that of others. A dead letter passes and leaves
-   nothing: it was accepted once, and may come back to where it was. On an exchange only publishes to it count, not what
-   comes over a binding or as to an alternate.
+   nothing: it was accepted once, and may come back to where it was. What a delayed message exchange has held is new to
+   the queues that it comes to. On an exchange only publishes to it count, not what comes over a binding or to an
+   alternate.
 6. After a restart nothing may be published before `is_restoring` is False.
 7. Neither a purge nor a delivery forgets a key.
 
-The numbers of a producer have no gaps that matter: whoever gets a nack for 5 and an ack for 6 cannot send 5 again under
-that number.
+Gaps in the numbers of a producer mean nothing, so they cannot be filled: whoever gets a nack for 5 and an ack for 6
+cannot send 5 again under that number.
 
 Keys are records of a lane in the log (`queues.lanes`), numbered as they were accepted, so that the oldest is the first
 and its end is a settled message. Producers are in another lane: each has one record, replaced in its place. In memory a

@@ -192,7 +192,8 @@ class Application:
                 index = orphans.pop(queue.store_id, None)
                 if index is not None:
                     queue.restore(index, self._recovery.clean)
-        for queue_id, index in list(orphans.items()):
+        # The newest first: of two with one name the older is of something whose declaration was lost in a crash.
+        for queue_id, index in sorted(orphans.items(), reverse=True):
             if index.lane and self._broker.restore_lane(index, self._recovery.clean):
                 del orphans[queue_id]
         for index in orphans.values():

@@ -139,7 +139,7 @@ def test_nothing_is_set_aside_while_nobody_has_room(client: Client) -> None:
     sharing = declare(client)
     consume(client, "one", 1)
     consume(client, "two", 1)
-    publish(client, "a1", "b1", "a2", "a3", "b2", "c1")
+    publish(client, "a1", "b1", "a2", "a3", "b2", "a4", "c1")
     assert bodies(client) == ["a1", "b1"]
     assert sharing.aside_messages() == []
     client.send(1, m.BasicAck(2, False))
@@ -173,6 +173,20 @@ def test_while_memory_is_short_little_is_set_aside(client: Client) -> None:
     assert bodies(client) == ["a"]
     client.send(1, m.BasicAck(2, False))
     assert bodies(client) == ["a", "b1"]
+
+
+def test_when_memory_is_there_again_the_next_publish_finds_out(client: Client) -> None:
+    log = client.harness.broker.log
+    declare(client)
+    consume(client, "full", 1)
+    publish(client, "a1")
+    consume(client, "free", 0)
+    memory_bytes, log.memory_bytes = log.memory_bytes, 0
+    publish(client, *["a"] * (SHORT_ASIDE_MAX + 1), "b1")
+    assert bodies(client) == ["a1"]
+    log.memory_bytes = memory_bytes
+    publish(client, "a")
+    assert bodies(client) == ["b1"]
 
 
 def test_what_is_set_aside_counts_as_resident(client: Client) -> None:

@@ -300,6 +300,43 @@ def test_the_producer_that_published_longest_ago_is_forgotten() -> None:
     assert remembered.records() == 3
 
 
+def test_the_record_of_a_forgotten_producer_is_another_ones() -> None:
+    remembered = Remembered(size=3)
+    for turn in range(4):
+        for number, producer in enumerate("abcdef"):
+            remembered.number(f"{producer}{turn}", number, persistent=number != 2)
+            remembered.seen.check_invariants()
+        remembered.stored.rest()
+    assert remembered.seen.forget_producer("d3")
+    assert remembered.seen.forget_producer("e3")
+    for producer in "xy":
+        assert remembered.number(producer, 1)
+        remembered.seen.check_invariants()
+    (index,) = remembered.stored.log.indexes.values()
+    assert index.next_number <= 4, "three, and the one that goes when the fourth comes"
+    remembered.restart()
+    assert remembered.seen.latest_producers(2) == [("x", 1), ("y", 1)]
+    assert [name for name, _ in remembered.seen.latest_producers(9)] == ["f3", "x", "y"]
+
+
+def test_the_order_of_producers_survives_restarts() -> None:
+    remembered = Remembered(size=3)
+    for producer in "abca":
+        remembered.number(producer, 1 if remembered.seen.maybe_sequence(producer) is None else 2)
+    remembered.restart()
+    assert remembered.seen.latest_producers(3) == [("b", 1), ("c", 1), ("a", 2)]
+    assert remembered.seen._producers._serial == 4, "what is stored from now on is later"
+
+
+def test_what_is_written_is_not_kept() -> None:
+    remembered = Remembered()
+    remembered.key("a")
+    remembered.number("p", 1)
+    remembered.stored.rest()
+    assert not remembered.seen._keys._in_batch
+    assert not remembered.seen._producers._in_batch
+
+
 def test_key_and_number_are_looked_at_both() -> None:
     remembered = Remembered()
     both: Table = {"id": "a", "x-producer": "p", "x-seq": 5}
@@ -403,6 +440,17 @@ def test_what_expired_meanwhile_does_not_come_back() -> None:
     assert not remembered.key("b")
     log.now_ms = 1500
     assert remembered.key("b")
+
+
+def test_what_came_back_expires_although_nobody_publishes() -> None:
+    remembered = Remembered(ttl_ms=1000)
+    remembered.key("a")
+    log = remembered.restart()
+    log.now_ms = remembered.agenda.next_ms()
+    for _ in range(2):
+        remembered.agenda.keep(log.now_ms)
+        log.now_ms += 1000 + seen_keys.EXPIRE_EVERY_MS
+    assert remembered.seen.count() == 0
 
 
 def test_transient_messages_leave_nothing_for_the_next_process() -> None:

@@ -580,6 +580,23 @@ def test_deleted_waits_until_everything_is_durable() -> None:
     run(test)
 
 
+def test_restored_waits_until_everything_is_read_that_the_engine_asks_for() -> None:
+    async def test(f: Fixture) -> None:
+        wanted = [1, 2, 3]
+
+        def under_way() -> bool:
+            """Ask for the next when the one before has come, as a scan does."""
+            if wanted and len(f.engine.told) == 3 - len(wanted):
+                f.log.read_jobs.append(ReadJob([(wanted.pop(0), 8)]))
+            return len(f.engine.told) < 3
+
+        await f.service.restored(under_way)
+        assert f.engine.told == [f"loaded {lsn}: 8 bytes" for lsn in (1, 2, 3)]
+        await f.service.restored(lambda: False)
+
+    run(test)
+
+
 def test_a_clean_stop_ends_with_a_clean_checkpoint_and_closed_files() -> None:
     async def test(f: Fixture) -> None:
         f.publish()
