@@ -167,7 +167,9 @@ class HeldStore:
     def give_up_pages(self) -> None:
         """Have everything on disk only, that can be."""
         kept_max, self.lane.kept_max = self.lane.kept_max, -1
-        self.index.unload_candidates += range(int(self.index.first_page), int(self.lane.next_number) // self.page_entries)
+        self.index.unload_candidates += range(
+            int(self.index.first_page), int(self.lane.next_number) // self.page_entries
+        )
         for _ in range(3):
             self.lane.batch_closed()
             self.rest()

@@ -28,8 +28,18 @@ class Queue:
     owner: int | None = None
     ready: list[Entry] = field(default_factory=list)
     consumers: list[Consumer] = field(default_factory=list)
+    active: Consumer | None = None  # who is served, of a queue that serves one
     places: int = 0
     deleted: bool = False
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.active = self.active or consumer
+
+    def remove(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        if self.active is consumer:
+            self.active = max(self.consumers, key=lambda each: each.priority, default=None)  # of equals the first
 
     def append(self, body: int) -> None:
         self.ready.append(Entry(self.places, body, False))
@@ -58,7 +68,7 @@ class Consumer:
         return room
 
     def may_have_more(self) -> bool:
-        if self.queue.single_active and self.queue.consumers[0] is not self:
+        if self.queue.single_active and self.queue.active is not self:
             return False
         return self.no_ack or self.room() > 0
 
@@ -145,7 +155,7 @@ class SmallBroker:
 
     def cancel(self, consumer: Consumer) -> None:
         del consumer.channel.consumers[consumer.tag]
-        consumer.queue.consumers.remove(consumer)
+        consumer.queue.remove(consumer)
         if consumer.queue.auto_delete and not consumer.queue.consumers:
             self.delete(consumer.queue)
 

@@ -216,7 +216,9 @@ class Channel:
 class Queue:
     """A queue. ``hungry``: whether consumers may have room; a publish into a queue of full consumers waits."""
 
-    def __init__(self, world: World, name: str, durable: bool, arguments: dict[str, Any], policy: dict[str, Any]) -> None:
+    def __init__(
+        self, world: World, name: str, durable: bool, arguments: dict[str, Any], policy: dict[str, Any]
+    ) -> None:
         self.world = world
         self.name = name
         self.durable = durable

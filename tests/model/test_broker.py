@@ -280,7 +280,7 @@ class Comparison:
             self._on_channel(a, call, Expected(refusal=queue))
             return
         consumer = Consumer(channel, queue, tag, call.no_ack, call.exclusive, priority, channel.prefetch)
-        queue.consumers.append(consumer)
+        queue.add(consumer)
         channel.consumers[tag] = consumer
         self._on_channel(a, call, Expected([m.BasicConsumeOk(tag)]))
 

@@ -1,10 +1,11 @@
 """Random commands around queues with rules: the broker against `small_rules`, compared after each.
 
 Five clients with a channel each (two plain, one confirming, two transactional) share four queues, which get random
-arguments each time they are declared, and policies that come and go. Dead letters go to other queues, to the queue that
-they come from, in chains and cycles. Time goes from one appointment of the broker to the next, each compared on its own:
-what has expired is gone at that moment. Jumps of the clock do all that is due at once. The broker stops and starts
-again, or is killed and starts again, and in some runs memory is so short that long queues are on disk but for their head.
+arguments each time they are declared, and policies that come and go. Dead letters go to other queues, to the queue
+that they come from, in chains and cycles. Time goes from one appointment of the broker to the next, each compared on
+its own: what has expired is gone at that moment. Jumps of the clock do all that is due at once. The broker stops and
+starts again, or is killed and starts again, and in some runs memory is so short that of long queues only the head is
+in it.
 
 After each command: what everybody was sent, flags, headers and deaths included; confirms; what waits, in order; what is
 out and what is held. A run is played again by its seed, which it prints:
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import islice, permutations
 from random import Random, SystemRandom
@@ -32,6 +33,7 @@ from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import headers_of, priority_of
 from warren.msgstore.message import Message as StoredMessage
 from warren.queues.metadata import PolicyPut
+from warren.queues.queue import Queue as RealQueue
 
 from .restarting_broker import RestartingBroker
 from .small_rules import NEVER, Channel, Consumer, Entry, Message, Queue, World
@@ -48,6 +50,7 @@ START_MS: Final = 1_700_000_000_000
 UNDELIVERABLE: Final = "nowhere"
 ORDERED_MAX: Final = 4  # so many things may have to happen at once when the clock jumps: all orders are tried
 ORDERS_MAX: Final = 720
+LONG: Final = 40
 
 Command = Callable[[], None]
 
@@ -163,20 +166,27 @@ class Run:
         return replies
 
     def _step(
-        self, number: int, data: bytes, replies: list[Any] | None = None, cancelled: list[Consumer] | None = None
+        self, number: int, data: bytes, replies: list[Any] | None = None, cancelled: Sequence[Consumer] = ()
     ) -> None:
         """Feed `data`, whose meaning the model knows already, and compare."""
         self.clients[number].feed(data)
-        self._compare(self._collect(), {number: replies} if replies else {}, cancelled or [])
+        self._compare(self._collect(), {number: replies} if replies else {}, cancelled)
 
-    def _compare(self, received: Replies, replies: dict[int, list[Any]], cancelled: list[Consumer]) -> None:
-        """Compare everything with the model, which learns who got what."""
+    def _compare(
+        self,
+        received: Replies,
+        replies: dict[int, list[Any]] | None = None,
+        cancelled: Sequence[Consumer] = (),
+        *,
+        thorough: bool = False,
+    ) -> None:
+        """Compare everything with the model, which learns who got what; not every time what waits in a long queue."""
         self.world.hand_out()
-        assert received.methods == replies
+        assert received.methods == (replies or {})
         assert sorted(received.cancelled) == sorted((each.client, each.tag) for each in cancelled)
         self._compare_deliveries(received.deliveries)
         self._compare_handed()
-        self._compare_queues()
+        self._compare_queues(thorough=thorough)
         for tag, multiple, refused in received.confirms:
             for each in [each for each in self.expected if each == tag or (multiple and each < tag)]:
                 # What was refused is not in what is acknowledged later on, although its number is.
@@ -229,7 +239,7 @@ class Run:
         headers = decode_table(properties.headers) if properties.headers is not None else {}
         assert _timeless(headers, self.latest_ms // 1000) == _headers(entry)
 
-    def _compare_queues(self) -> None:
+    def _compare_queues(self, *, thorough: bool) -> None:
         broker = self.broker
         names = sorted(broker.vhost.queues)
         assert names == sorted(self.world.queues), f"there are {names}, and should be {sorted(self.world.queues)}"
@@ -238,6 +248,9 @@ class Run:
             assert real.ready_count == len(queue.ready), f"{name}: {real.ready_count} ready, not {len(queue.ready)}"
             assert real.ready_bytes == queue.size()
             assert real.unacked_count == len(queue.out), f"{name}: {real.unacked_count} out, not {len(queue.out)}"
+            self._compare_held(queue, real)
+            if len(queue.ready) > LONG and not thorough and self.dice.random() < 0.9:
+                continue
             resident = sorted(real.peek_ready(), key=lambda each: -min(_priority(each), queue.rules.levels))
             counts = Counter(entry.message.body for entry in queue.ready)
             several = {body for body, count in counts.items() if count > 1}  # copies, told apart by their deaths
@@ -248,11 +261,15 @@ class Run:
             ]
             right = here == waiting if len(here) == len(waiting) else _is_part(here, waiting)
             assert right, f"{name}: another order"
-            keeper = real.keeper
-            for lane, held in (("held", queue.held), ("parked", queue.parked), ("undelivered", queue.undelivered)):
-                count = 0 if keeper is None or getattr(keeper, lane) is None else getattr(keeper, lane).count
-                assert count == len(held), f"{name}: {count} {lane}, not {len(held)}"
         broker.check()
+
+    @staticmethod
+    def _compare_held(queue: Queue, real: RealQueue) -> None:
+        keeper = real.keeper
+        for lane, held in (("held", queue.held), ("parked", queue.parked), ("undelivered", queue.undelivered)):
+            real_lane = None if keeper is None else getattr(keeper, lane)
+            count = 0 if real_lane is None else real_lane.count
+            assert count == len(held), f"{queue.name}: {count} {lane}, not {len(held)}"
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
@@ -301,7 +318,9 @@ class Run:
         return 0 if self.dice.random() < 0.05 else self.dice.randrange(1, 8000)
 
     def _limits(self) -> Table:
-        found: Table = {"x-overflow": self.dice.choice(("drop-head", "drop-head", "reject-publish", "reject-publish-dlx"))}
+        found: Table = {
+            "x-overflow": self.dice.choice(("drop-head", "drop-head", "reject-publish", "reject-publish-dlx"))
+        }
         if self.dice.random() < 0.7:
             found["x-max-length"] = self.dice.choice((0, 1, 2, 3, 5, 100 if self.is_short else 8))
         if self.dice.random() < 0.4:
@@ -380,7 +399,7 @@ class Run:
         self.world.put_policy(name, {} if "queue-mode" in definition else definition)
         self.broker.broker.administer(PolicyPut("/", name, f"^{name}$", "queues", 0, json.dumps(definition)))
         self.broker.settle()
-        self._compare(self._collect(), {}, [])
+        self._compare(self._collect())
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
@@ -433,7 +452,7 @@ class Run:
         self._step(number, data)
 
     def burst(self) -> None:
-        self.publish(self.dice.randrange(80, 200) if self.is_short else self.dice.randrange(2, 6))
+        self.publish(self.dice.randrange(70, 120) if self.is_short else self.dice.randrange(2, 6))
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
@@ -477,7 +496,7 @@ class Run:
             self._compare_message(entry, answer)
             assert answer.method.delivery_tag == channel.tags
             assert answer.method.message_count == len(queue.ready)
-        self._compare(received, {}, [])
+        self._compare(received)
 
     def _answers(self, channel: Channel) -> tuple[int, bool] | None:
         """Choose a tag, and whether those before it are meant too; None: nothing waits for an answer."""
@@ -545,7 +564,7 @@ class Run:
         (close,) = received.methods.pop(number)
         assert isinstance(close, m.ChannelClose)
         assert (close.reply_code, close.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
-        self._compare(received, {}, [])
+        self._compare(received)
         self.clients[number].feed(method_frame(1, m.ChannelCloseOk()))
         self._open(number)
 
@@ -567,7 +586,7 @@ class Run:
         self.world.end(self.world.channels[number])
         self.clients[number].hang_up()
         self.clients[number].take_bytes()
-        self._compare(self._collect(), {}, [])
+        self._compare(self._collect())
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -584,14 +603,14 @@ class Run:
         due = self.world.due()
         if len(due) < 2:
             self.world.moment(due)
-            self._compare(received, {}, [])
+            self._compare(received)
             return
         before, errors = self.world, []
         for order in islice(permutations(due), ORDERS_MAX):
             self.world = deepcopy(before)
             try:
                 self.world.moment(order)
-                self._compare(received, {}, [])
+                self._compare(received, thorough=True)
             except AssertionError as error:
                 errors.append(f"{order}: {error}")
             else:
@@ -646,7 +665,7 @@ class Run:
             self.broker.queue(name).page_out()
         self.broker.rest()
         log.under_pressure = False
-        self._compare(self._collect(), {}, [])
+        self._compare(self._collect())
 
     def restart(self) -> None:
         if self.world.now_ms < self.latest_ms or self._forgets_ages():
@@ -690,7 +709,6 @@ class Run:
                 got = self.clients[0].get(name, no_ack=True)
                 assert got is not None, f"{entry.message.body!r} is not there to get"
                 self._compare_message(entry, got)
-                self._compare(self._collect(), {}, [])
             assert self.clients[0].get(name, no_ack=True) is None
             cancelled = self.world.delete(queue)
             assert cancelled == []

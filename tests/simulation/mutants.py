@@ -269,8 +269,8 @@ MUTANTS: Final = (
         "after a crash a message that died is nowhere",
         (
             "queues/dead_letter.py",
-            "message.channel, message.body_bytes, largest, message.persistent)\n    made.pieces = pieces\n    return made",
-            "message.channel, message.body_bytes, largest, False)\n    made.pieces = pieces\n    return made",
+            "message.body_bytes, largest, message.persistent)\n    made.pieces = pieces\n    return made",
+            "message.body_bytes, largest, False)\n    made.pieces = pieces\n    return made",
         ),
     ),
     mutant(
@@ -423,7 +423,7 @@ def apply(change: Change, root: Path) -> None:
 def simulate(root: Path) -> subprocess.CompletedProcess[str]:
     """Run the simulation on the sources at `root`, interpreted."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += ["simulation/test_crashes.py", "simulation/test_compaction.py"]
+    command += ["simulation/test_queues_with_rules.py", "simulation/test_crashes.py", "simulation/test_compaction.py"]
     environment = os.environ | {
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",

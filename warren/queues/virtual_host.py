@@ -13,6 +13,7 @@ the caller's duty: `delete_queue` returns them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -53,11 +54,11 @@ from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
 
-DEFAULT_EXCHANGE = ""
+DEFAULT_EXCHANGE: Final = ""
 # How many queues a dead letter goes through in one call.
-LETTER_DEPTH_MAX = 16
-CONTROL_EXCHANGE = "amq.control"
-PREDECLARED = (
+LETTER_DEPTH_MAX: Final = 16
+CONTROL_EXCHANGE: Final = "amq.control"
+PREDECLARED: Final = (
     ("amq.direct", "direct", False),
     ("amq.fanout", "fanout", False),
     ("amq.topic", "topic", False),
@@ -66,9 +67,9 @@ PREDECLARED = (
     (CONTROL_EXCHANGE, "direct", False),
     ("amq.rabbitmq.trace", "topic", True),
 )
-EVENT_EXCHANGE = "amq.rabbitmq.event"
-BROKERS_OWN = "amq.rabbitmq."
-EVENT_VHOST = "/"
+EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+BROKERS_OWN: Final = "amq.rabbitmq."
+EVENT_VHOST: Final = "/"
 
 
 class VirtualHost(QueueHost):
