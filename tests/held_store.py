@@ -6,11 +6,11 @@ from memory_store import MemoryDisk, memory_log
 
 from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
 from warren.msgstore.compaction import Compaction
-from warren.msgstore.jobs import CommitJob, ReadJob
+from warren.msgstore.jobs import ReadJob
 from warren.msgstore.message import Envelope, Message, build_message
 from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import QueueIndex
-from warren.msgstore.records import SEGMENT_HEADER_BYTES
+from warren.msgstore.queue_index import LSN_MASK, QueueIndex
+from warren.msgstore.records import SEGMENT_HEADER_BYTES, page_entries
 from warren.msgstore.replay import Replay, maybe_frame
 from warren.msgstore.segments import Segment
 from warren.queues.held_messages import HeldMessage, HeldMessages
@@ -28,6 +28,7 @@ class Lane(HeldMessages):
         self.out: list[bytes] = []
         self.dead: list[bytes] = []
         self.changes = 0
+        self.dead_letters = True
 
     def released(self, message: Message) -> None:
         assert message.row < 0
@@ -35,7 +36,7 @@ class Lane(HeldMessages):
         self.out.append(message.body())
 
     def may_dead_letter(self) -> bool:
-        return True
+        return self.dead_letters
 
     def dead_lettered(self, message: Message) -> None:
         self.dead.append(message.body())
@@ -77,8 +78,10 @@ class Disk(MemoryDisk):
         self.reads += 1
         super().loaded(read)
 
-    def stored(self, commit: CommitJob) -> None:
-        super().stored(commit)
+    def spoil(self, lsn: int) -> None:
+        """Change a byte."""
+        base = max(base for base in self.segments if base <= lsn)
+        self.segments[base][lsn - base] ^= 0x55
 
     def read(self, lsn: int, length: int) -> bytes:
         if any(lsn <= place < lsn + length for place in self.lost):
@@ -174,6 +177,21 @@ class HeldStore:
             self.lane.batch_closed()
             self.rest()
         self.lane.kept_max = kept_max
+
+    def load(self, page_number: int) -> None:
+        """Have a page of the index in memory, if there is one."""
+        page = self.index.page(page_number)
+        if page is not None and not page.resident:
+            data = self.disk.read(int(page.lsn), int(page.length))
+            self.index.page_loaded(page, page_entries(data, 0), self.log.void_below_lsn)
+
+    def record(self, number: int) -> bytes:
+        """Return the bytes of the record of a message."""
+        self.load(number // self.page_entries)
+        page = self.index.page(number // self.page_entries)
+        assert page is not None
+        at = 2 * (number % self.page_entries)
+        return self.disk.read(int(page.entries[at] & LSN_MASK), int(page.entries[at + 1] >> 32))
 
     def listed(self, most: int = 1000) -> list[HeldMessage]:
         """Return the earliest."""

@@ -126,6 +126,13 @@ class RestartingBroker(Harness):
         self.broker.log.want_checkpoint(clean=True)
         self.rest()
 
+    def read_heads(self) -> None:
+        """Have the first messages of all queues and levels read now, not when somebody wants them."""
+        for queue in self.vhost.queues.values():
+            for lane in queue.waiting_lanes():
+                queue.maybe_head(lane)
+        self.settle()
+
     def start(self) -> None:
         """Forget everything but the disk and the catalogue, and begin anew."""
         now_ms = self.broker.now_ms()

@@ -164,6 +164,10 @@ class Entry:
     until_ms: int = 0  # while it is held
     handed: int = 0  # which one it was of all that went out
 
+    def counted(self) -> Message:
+        """Return the message with the counts it has now."""
+        return replace(self.message, failures=self.failures, returns=self.returns)
+
     def __lt__(self, other: Entry) -> bool:
         return self.place < other.place
 
@@ -235,7 +239,6 @@ class Queue:
         self.hungry = False
         self.used_ms = world.now_ms
         self.latest_ms = world.now_ms  # of those that came while there was a time to live
-        self.aging_ms = 0  # since when there is one, if a policy has brought it
         self._numbers = 0
 
     # --- in ---------------------------------------------------------------------------------------------------------
@@ -249,14 +252,15 @@ class Queue:
         full = rules.is_over(len(self.ready) + 1, self.size() + len(message.body))
         if full and rules.overflow != "drop-head":
             if rules.overflow == "reject-publish-dlx":
-                self.dead_letter(self.entry(message), "maxlen")
+                self.dead_letter(message, "maxlen")
             return False
+        if rules.ttl_ms is not None:
+            self.latest_ms = max(self.latest_ms, self.world.now_ms)
         self.add(self.entry(message))
         return True
 
     def entry(self, message: Message) -> Entry:
-        now_ms = self.world.now_ms
-        entry = Entry(message, now_ms, max(now_ms, self.aging_ms))
+        entry = Entry(message, self.world.now_ms, self.world.now_ms)
         if not self.rules.counts:  # else each queue counts anew
             entry.failures, entry.returns = message.failures, message.returns
         return entry
@@ -307,13 +311,12 @@ class Queue:
 
     def leave(self, entry: Entry, reason: str) -> None:
         self.ready.remove(entry)
-        self.dead_letter(entry, reason)
+        self.dead_letter(entry.counted(), reason)
 
-    def dead_letter(self, entry: Entry, reason: str) -> None:
+    def dead_letter(self, message: Message, reason: str) -> None:
         rules = self.rules
         if rules.dead_letter_exchange is None:
             return
-        message = replace(entry.message, failures=entry.failures, returns=entry.returns)
         letter = message.died(self.name, reason, rules.dead_letter_exchange, rules.dead_letter_key)
         if not self.world.send(letter) and rules.keeps_letters:
             self.keep_letter(letter)
@@ -335,7 +338,7 @@ class Queue:
                 if rules.limit_action == "park":
                     self.parked.append(entry)
                 elif rules.limit_action == "dead-letter":
-                    self.dead_letter(entry, "delivery_limit")
+                    self.dead_letter(entry.counted(), "delivery_limit")
                 return
             entry.failures += failed
             entry.returns += 1
@@ -344,7 +347,7 @@ class Queue:
                 self.hold(entry, now_ms + delay_ms)
                 return
         if self.deadline_ms(entry) <= now_ms:
-            self.dead_letter(entry, "expired")
+            self.dead_letter(entry.counted(), "expired")
             return
         entry.redelivered = entry.returned = True
         entry.doubtful = False
@@ -403,8 +406,7 @@ class Queue:
         for entry in sorted(self.held, key=lambda each: each.until_ms):
             if entry.until_ms <= now_ms:
                 self.held.remove(entry)
-                entry.came_ms = now_ms
-                entry.ages_ms = max(now_ms, self.aging_ms)
+                entry.came_ms = entry.ages_ms = now_ms
                 entry.aged = entry.alone = entry.returned = False
                 entry.redelivered = entry.returns > 0 or entry.suspect
                 entry.doubtful = entry.redelivered and self.world.pages_out
@@ -436,7 +438,6 @@ class Queue:
         if before.expires_ms != self.rules.expires_ms:
             self.used_ms = self.world.now_ms
         if before.ttl_ms is None:
-            self.aging_ms = self.world.now_ms
             for entry in [*self.ready, *(delivery.entry for delivery in self.out)]:
                 entry.ages_ms = self.world.now_ms
                 entry.aged = True
@@ -463,7 +464,6 @@ class Queue:
         self.hungry = False
         self.used_ms = self.world.now_ms
         self.latest_ms = self.world.now_ms
-        self.aging_ms = 0
 
 
 class World:
@@ -616,7 +616,7 @@ class World:
             if requeue:
                 queue.give_back(delivery, failed=failed)
             elif not queue.deleted:
-                queue.dead_letter(delivery.entry, "rejected")
+                queue.dead_letter(delivery.entry.counted(), "rejected")
                 queue.out.remove(delivery)
         for delivery in deliveries:
             delivery.queue.hungry = True

@@ -1,7 +1,7 @@
 """Random commands against a lane of held messages and a dict: what leaves when, in which order, and what comes back.
 
-Seeds are printed. The disk is slow when it likes: commits and reads are carried out one at a time, in between come other
-commands, the clock is set back and forth, and the process dies.
+Seeds are printed. The disk is slow when it likes: commits and reads are carried out one at a time, in between come
+other commands, the clock is set back and forth, and the process dies.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ class Run:
         self.broker = RestartingBroker(shape, START_MS, memory_bytes)
         self.world = World(START_MS, pages_out=self.is_short)
         self.latest_ms = START_MS  # the clock was there before
+        self.aging_ms = START_MS  # when a policy came last
         self.moments: set[int] = set()  # at which messages are due or expire
         self.bodies = 0
         self.tags = 0
@@ -237,7 +238,8 @@ class Run:
         assert (properties.priority or 0) == message.priority
         assert properties.expiration == (None if message.expiration_ms is None else str(message.expiration_ms))
         headers = decode_table(properties.headers) if properties.headers is not None else {}
-        assert _timeless(headers, self.latest_ms // 1000) == _headers(entry)
+        timeless, expected = _timeless(headers, self.latest_ms // 1000), _headers(entry)
+        assert timeless == expected, f"headers are {timeless}, and should be {expected}"
 
     def _compare_queues(self, *, thorough: bool) -> None:
         broker = self.broker
@@ -253,10 +255,11 @@ class Run:
                 continue
             resident = sorted(real.peek_ready(), key=lambda each: -min(_priority(each), queue.rules.levels))
             counts = Counter(entry.message.body for entry in queue.ready)
-            several = {body for body, count in counts.items() if count > 1}  # copies, told apart by their deaths
-            here = [(each.body(), _deaths(each) if each.body() in several else []) for each in resident]
+            # Copies of one message are told apart by their deaths.
+            several = {body for body, count in counts.items() if count > 1 or thorough}
+            here = [(each.body(), _history(each) if each.body() in several else None) for each in resident]
             waiting = [
-                (entry.message.body, _headers(entry).get("x-death", []) if entry.message.body in several else [])
+                (entry.message.body, _expected_history(entry) if entry.message.body in several else None)
                 for entry in queue.ready
             ]
             right = here == waiting if len(here) == len(waiting) else _is_part(here, waiting)
@@ -395,6 +398,7 @@ class Run:
             if queue is not None and queue.rules.keeps_letters:
                 arguments.pop("x-dead-letter-exchange", None)
         definition = {key.removeprefix("x-"): value for key, value in arguments.items()} or {"queue-mode": "default"}
+        self.aging_ms = self.world.now_ms
         self._note("policy", name, definition)
         self.world.put_policy(name, {} if "queue-mode" in definition else definition)
         self.broker.broker.administer(PolicyPut("/", name, f"^{name}$", "queues", 0, json.dumps(definition)))
@@ -649,6 +653,8 @@ class Run:
     def set_back(self) -> None:
         """The clock goes back a little."""
         now_ms = self.world.now_ms - self.dice.randrange(1, 500)
+        if now_ms < self.aging_ms:
+            return  # what comes now would be older than the policy it ages by
         self._note("set back to", now_ms - START_MS)
         self._now(now_ms)
 
@@ -670,7 +676,7 @@ class Run:
     def restart(self) -> None:
         if self.world.now_ms < self.latest_ms or self._forgets_ages():
             return
-        clean = self.dice.random() < 0.5
+        clean = self.dice.random() < 0.5 or self._start_depends_on_the_disk()
         self._note("restart", "clean" if clean else "killed")
         if clean:
             for number in range(CLIENTS):
@@ -678,9 +684,22 @@ class Run:
             self.broker.stop()
         self.broker.rest()
         self.broker.start()
+        if not self.is_short:
+            self.broker.read_heads()  # or else of several levels those in memory expire first
         self.world.restart(clean=clean)
         self._connect_all()
         self._now(self.world.now_ms)  # what was out may have expired
+
+    def _start_depends_on_the_disk(self) -> bool:
+        """Tell whether what is out would be too old or too much after a start, and the order matters in which it goes."""
+        for queue in self.world.queues.values():
+            back = [delivery.entry for delivery in queue.out]
+            size = queue.size() + sum(len(entry.message.body) for entry in back)
+            expired = any(queue.deadline_ms(entry) <= self.world.now_ms for entry in back)
+            over = queue.rules.overflow == "drop-head" and queue.rules.is_over(len(queue.ready) + len(back), size)
+            if (expired or over) and (queue.rules.dead_letter_exchange is not None or (expired and over)):
+                return True
+        return False
 
     def _forgets_ages(self) -> bool:
         """Tell whether a start would not know what it has to: how old a message is, or that one leaves before another.
@@ -758,9 +777,16 @@ def _priority(message: StoredMessage) -> int:
     return int(priority_of(message.header_payload()))
 
 
-def _deaths(message: StoredMessage) -> Any:
+def _history(message: StoredMessage) -> tuple[int, Any]:
+    """Return a message's expiration and deaths."""
     headers = headers_of(message.header_payload())
-    return _timeless(decode_table(headers), NEVER).get("x-death", []) if headers else []
+    deaths = _timeless(decode_table(headers), NEVER).get("x-death", []) if headers else []
+    return int(message.expiration_ms), deaths
+
+
+def _expected_history(entry: Entry) -> tuple[int, Any]:
+    expiration_ms = entry.message.expiration_ms
+    return -1 if expiration_ms is None else expiration_ms, _headers(entry).get("x-death", [])
 
 
 def _is_part(some: list[Any], of: list[Any]) -> bool:

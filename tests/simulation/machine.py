@@ -395,7 +395,7 @@ class Machine:
         expiration_ms: int = -1,
     ) -> None:
         """Publish one message to these queues."""
-        version = self.messages.new(body_bytes, priority=priority, expiration_ms=expiration_ms)
+        version = self.messages.new(body_bytes, persistent=persistent, priority=priority, expiration_ms=expiration_ms)
         time_ms = self.messages.plain_time_of(version)
         ruled = expiration_ms >= 0 or any(kind_of(name) is not PLAIN for name in names)
         if ruled:
@@ -403,7 +403,7 @@ class Machine:
             time_ms = 0
             taking = [name for name in names if not self.paper.queues[name].is_full()]
             times = max([self.paper.time_at(name, version, self.now_ms) for name in taking], default=0)
-        message = self.messages.publish(version, time_ms, persistent=persistent)
+        message = self.messages.publish(version, time_ms)
         for name in names:
             queue = self.queues[name]
             refused = self.paper.queues[name].is_full()
@@ -423,7 +423,7 @@ class Machine:
     def hold(self, name: str, delay_ms: int, *, confirm: bool = False) -> None:
         """Publish a message with a delay."""
         version = self.messages.new(40)
-        message = self.messages.publish(version, 0, persistent=True)
+        message = self.messages.publish(version, 0)
         message.due_ms = self.now_ms + delay_ms
         self.paper.hold(name, DELAYED, Entry(0, 0, version, True, False, 0), int(message.due_ms))
         self.queues[name].hold(message, message.due_ms)
@@ -569,10 +569,7 @@ class Machine:
         return version
 
     def _look(self, leaving_from: str = "", leaving: Version | None = None) -> None:
-        """Bring the paper up to what was released and delivered. One message may have left a queue just now.
-
-        What was released is behind everything else in its queue, and is in memory.
-        """
+        """Bring the paper up to what was released and delivered. One message may have left a queue just now."""
         data = b"".join(self.outbox.take())
         self._unsent_bytes += len(data)
         delivered = [(entry.consumer_tag or self._getting[0], entry) for entry in parse_deliveries(data, self.messages)]
@@ -580,14 +577,13 @@ class Machine:
             keeper = queue.keeper
             if keeper is None or (keeper.held is None and keeper.parked is None) or self.spoiled:
                 continue
-            released = int(queue.ready_count) - len(self.paper.queues[name].ready) + (name == leaving_from)
-            released += sum(source == name for source, _ in delivered)
+            # Those that left just now, first in, first out, and those that are still there.
+            found = [entry.message for source, entry in delivered if source == name]
+            found += [leaving] if name == leaving_from else []
+            released = int(queue.ready_count) + len(found) - len(self.paper.queues[name].ready)
             if released > 0:
-                found = [self._version_of(message) for message in queue.peek_ready()]
-                if released > len(found) and name == leaving_from and leaving is not None:
-                    found.insert(0, leaving)  # no sooner released than dropped from the head
-                for version in found[-released:]:
-                    self.paper.release(name, version, self.now_ms, asked=name in self._asked)
+                found += [self._version_of(message) for message in queue.peek_ready()]
+                self.paper.release(name, found, released, self.now_ms, asked=name in self._asked)
         self._asked -= self._answered
         self._answered.clear()
         for name, entry in delivered:

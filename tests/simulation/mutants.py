@@ -350,13 +350,9 @@ MUTANTS: Final = (
         (KEEPER, lines("queue.took_out()"), lines("self.plan()")),
     ),
     mutant(
-        "fetched-whoever-has-it",
-        "a message that a client has is dead-lettered as well",
-        (
-            KEEPER,
-            lines("    if queue.take_out(lane_bits | number, message.body_bytes):"),
-            lines("    if queue.take_out(lane_bits | number, message.body_bytes) or True:"),
-        ),
+        "expired-while-it-was-loaded",
+        "a message that has expired is served all the same, after its dead letter",
+        (BACKLOG, lines("if index.lsn_of_resident(number) == 0:", indent=12), lines("if False:", indent=12)),
     ),
     mutant(
         "deadlines-not-looked-for",

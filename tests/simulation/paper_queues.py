@@ -123,7 +123,7 @@ class Messages:
         self._made: list[_Made] = []
         self._versions: dict[tuple[str, str, bytes], Version | None] = {}
 
-    def new(self, body_bytes: int, *, priority: int = -1, expiration_ms: int = -1) -> Version:
+    def new(self, body_bytes: int, *, persistent: bool = True, priority: int = -1, expiration_ms: int = -1) -> Version:
         """Invent a message that is like no other, with a body of about so many bytes."""
         number = len(self._made)
         exchange, key = _EXCHANGES[number % len(_EXCHANGES)], f"k{number % 5}"
@@ -131,7 +131,7 @@ class Messages:
         if number % 4 == 3 and expiration_ms < 0:
             expiration_ms = _EXPIRATION_MS
         properties = BasicProperties()
-        properties.delivery_mode = 2  # and nothing else as a rule; the store looks at the message, not at these
+        properties.delivery_mode = 2 if persistent else 1  # and nothing else as a rule
         if priority >= 0:
             properties.priority = priority
         if expiration_ms >= 0:
@@ -143,10 +143,11 @@ class Messages:
         version = self._versions[exchange, key, content] = Version(number)
         return version
 
-    def publish(self, version: Version, time_ms: int, *, persistent: bool) -> Message:
+    def publish(self, version: Version, time_ms: int) -> Message:
         """Return the message as a publisher's channel would hand it on."""
         made = self._made[version.number]
         envelope = Envelope(made.exchange, made.routing_key)
+        persistent = made.properties.delivery_mode == 2
         message = Message(envelope, made.content, 1, len(made.body), made.frame_max_bytes, persistent)
         message.time_ms, message.expiration_ms = time_ms, made.expiration_ms
         return message
@@ -196,7 +197,7 @@ class Messages:
         version = _version_by_headers(int(number), encoded)
         properties = BasicProperties()
         properties.headers = encoded
-        properties.delivery_mode = 2
+        properties.delivery_mode = made.properties.delivery_mode
         properties.priority = made.properties.priority
         properties.expiration = None if version.deaths else made.properties.expiration
         envelope = Envelope(exchange, routing_key)
@@ -359,22 +360,33 @@ class Paper:
         queue.ready.remove(found[0])
         return found[0]
 
-    def release(self, name: str, version: Version, now_ms: int, *, asked: bool) -> None:
-        """A held message is ready, because it is time or somebody asked for it."""
+    def release(self, name: str, found: list[Version | None], count: int, now_ms: int, *, asked: bool) -> None:
+        """So many held messages became ready, because it is time or somebody asked for it. They are in memory.
+
+        `found`: what left the queue just now, and what is in memory of it, in order.
+        """
         queue = self.queues[name]
-        held = [entry for lane in (DELAYED, PARKED) for entry in queue.held[lane] if entry.message == version]
-        if len(held) != 1:
-            raise Violation(f"{version} came out of {name!r}, which holds {queue.held}")
-        entry = held[0]
+        known = {entry.message for entry in queue.ready}
+        released = [version for version in found if version not in known]
+        if len(released) != count:
+            raise Violation(f"{count} messages came out of {name!r}, and are not {released}")
+        for version in released:
+            held = [entry for lane in (DELAYED, PARKED) for entry in queue.held[lane] if entry.message == version]
+            if len(held) != 1:
+                raise Violation(f"{version} came out of {name!r}, which holds {queue.held}")
+            self._release(queue, held[0], now_ms, asked=asked)
+
+    def _release(self, queue: PaperQueue, entry: Entry, now_ms: int, *, asked: bool) -> None:
         others = queue.held[entry.lane]
         if not asked:
             if entry.time_ms > now_ms:
-                raise Violation(f"{version} is released at {now_ms}, and was held until {entry.time_ms}")
-            if entry.lane not in queue.restored and (entry.time_ms, entry.place) != min(e[5:] + e[1:2] for e in others):
-                raise Violation(f"{version} is released before others of {others}")
+                raise Violation(f"{entry} is released at {now_ms}")
+            in_order = entry.lane not in queue.restored and queue.kind.levels == 1
+            if in_order and (entry.time_ms, entry.place) != min((other.time_ms, other.place) for other in others):
+                raise Violation(f"{entry} is released before others of {others}")
         others.remove(entry)
-        time_ms = self.time_at(name, version, now_ms)
-        self.enter(name, version, time_ms, persistent=entry.persistent, delivered=entry.delivered)
+        time_ms = self.time_at(queue.name, entry.message, now_ms)
+        self.enter(queue.name, entry.message, time_ms, persistent=entry.persistent, delivered=entry.delivered)
 
     def take_undelivered(self, name: str, version: Version, now_ms: int) -> Entry:
         """A letter that nobody took is tried again."""

@@ -328,7 +328,7 @@ LETTERS: Final[dict[str, Callable[[Sequence], None]]] = {
 }
 SMALL: Final = "pfgkKtcmiP"
 PLAIN_LETTERS: Final = SMALL + "AsuBTrxdoQ"
-RULED_LETTERS: Final = "eqhylUGnjvbwkcmiP"
+RULED_LETTERS: Final = "eqhylUGnjvbzwkcmisP"
 # What sequences begin with: nothing; three segments, a checkpoint and a delivery under way; the same after a restart
 # that has written index pages.
 SETUPS: Final = ("", "pfptgpc", "ppppspppppg")

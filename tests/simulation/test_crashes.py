@@ -34,8 +34,8 @@ STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "150000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 # Of these the sequences are a fixed number, and random lives the rest; those of errors and of rules come on top.
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
-RULED_SEQUENCE_STATES: Final = SEQUENCE_STATES // 2
-RULED_STATES: Final = STATES // 5
+RULED_SEQUENCE_STATES: Final = 15_000 if STATES >= 100_000 else 1_000
+RULED_STATES: Final = STATES // 6
 GROUPS: Final = 8
 STEPS: Final = 40
 FLIPS: Final = max(5000, STATES // 30)

@@ -22,8 +22,6 @@ from warren.queues.lanes import PARKED
 _SHAPES = (Shape(1024, 4), Shape(4096, 4), Shape(4096, 8, 1 << 13), Shape(2048, 4, 1 << 12, 1 << 10))
 _PLAIN_NAMES = ("a", "b", "c", "t")
 _RULED_NAMES = (*KINDS, "l", "l", "a", "t")
-# Whose deliveries might come in between the messages that they release.
-_NOT_CONSUMED = ("m", "q", "r", "w")
 TRANSIENT = "t"
 
 
@@ -86,6 +84,7 @@ class Life:
                 (self._get, 4),
                 (self._requeue, 2),
                 (self._publish_expiring, 2),
+                (self._burst_expiring, 0.4),
                 (self._publish_urgent, 2),
                 (self._hold, 2),
                 (self._pass_time, 3),
@@ -233,9 +232,6 @@ class Life:
         tag = self._tag()
         if tag is not None:
             delay_ms = -1 if not self._is_ruled else self.random.choice((-1, -1, -1, 0, 700))
-            owner = self.machine.paper.owner(tag)
-            if owner is None or owner.name in self.machine.consumers or not owner.kind.counts:
-                delay_ms = -1
             self.machine.requeue(tag, failed=self.random.random() < 0.6, delay_ms=delay_ms)
 
     def _purge(self) -> None:
@@ -255,7 +251,7 @@ class Life:
 
     def _consume(self) -> None:
         name = self._name()
-        if name is not None and name not in _NOT_CONSUMED:
+        if name is not None:
             self.machine.consume(name, self.random.choice((0, 1, 3)))
 
     def _cancel(self) -> None:
@@ -278,6 +274,15 @@ class Life:
             self.machine.publish([name], 20, persistent=persistent, expiration_ms=life_ms)
         if self.random.random() < 0.4:
             self.machine.confirm()
+
+    def _burst_expiring(self) -> None:
+        """Publish more than a queue keeps in memory, with deadlines in no order."""
+        name = self._named("e", "e", "p", "u")
+        self.machine.log.memory_bytes = self.random.choice((0, self.shape.memory_bytes))
+        if name is not None:
+            for _ in range(SHORT_HEAD_MESSAGES + self.random.choice((3, 20))):
+                life_ms = self.random.choice((-1, -1, 500, 1500, 4000))
+                self.machine.publish([name], 10, expiration_ms=life_ms)
 
     def _publish_urgent(self) -> None:
         if "p" in self.machine.queues:

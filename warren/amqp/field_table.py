@@ -279,6 +279,22 @@ def decode_table(data: bytes) -> Table:
     return table
 
 
+def value_end(data: bytes, pos: i64) -> i64:
+    """Return where the tagged value at `pos` ends, in a table that was checked before."""
+    tag: i64 = data[pos]
+    if tag == 73 or tag == 105 or tag == 102:  # I i f
+        return pos + 5
+    if tag == 83 or tag == 120 or tag == 70 or tag == 65:  # S x F A
+        return pos + 5 + (i64(read_i32_be(data, pos + 1)) & 0xFFFFFFFF)
+    if tag == 108 or tag == 76 or tag == 84 or tag == 100:  # l L T d
+        return pos + 9
+    if tag == 116 or tag == 98 or tag == 66:  # t b B
+        return pos + 2
+    if tag == 115 or tag == 117:  # s u
+        return pos + 3
+    return pos + 6 if tag == 68 else pos + 1  # D, V
+
+
 def find_tag(data: bytes, wanted: str) -> str:
     """Return the type tag of the last entry named `wanted` in a valid encoded table, or ``""``."""
     walker = TableWalker(data, 4, len(data))

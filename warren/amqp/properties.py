@@ -17,7 +17,7 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
-from warren.amqp.field_table import TableWalker
+from warren.amqp.field_table import TableWalker, value_end
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
@@ -142,24 +142,25 @@ def known_headers(payload: bytes) -> i64:
     if table < 0:
         return 0
     found: i64 = 0
-    walker = TableWalker(payload, table + 4, table + 4 + (i64(read_i32_be(payload, table)) & 0xFFFFFFFF))
-    while walker.pos < walker.end:
-        at: i64 = walker.pos
-        length: i64 = payload[at]
-        walker.pos = at + 1 + length
+    pos: i64 = table + 4
+    end: i64 = pos + (i64(read_i32_be(payload, table)) & 0xFFFFFFFF)
+    while pos < end:
+        start: i64 = pos + 1
+        length: i64 = payload[pos]
+        pos = start + length
         if length == 2:
-            if payload[at + 1 : walker.pos] == b"CC":
+            if payload[start:pos] == b"CC":
                 found |= HAS_CC
         elif length == 3:
-            if payload[at + 1 : walker.pos] == b"BCC":
+            if payload[start:pos] == b"BCC":
                 found |= HAS_BCC
-        elif (length == 7 or length == 12) and payload[at + 1] == 120:  # x
-            key = payload[at + 1 : walker.pos]
+        elif (length == 7 or length == 12) and payload[start] == 120:  # x
+            key = payload[start:pos]
             if key == b"x-death":
                 found |= HAS_DEATHS
             elif key == b"x-delay" or key == b"x-deliver-at":
                 found |= HAS_DELAY
-        walker.skip_value(1)
+        pos = value_end(payload, pos)
     return found
 
 

@@ -251,8 +251,8 @@ class Broker:
             while vhost.overdue:
                 ledger, timeout_ms = vhost.overdue.pop()
                 channel = ledger.owner
-                assert isinstance(channel, Channel)
-                channel.connection.close_overdue(channel, timeout_ms)
+                if isinstance(channel, Channel):
+                    channel.connection.close_overdue(channel, timeout_ms)
 
     # --- commits ----------------------------------------------------------------------------------------------------
 

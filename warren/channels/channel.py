@@ -52,7 +52,7 @@ from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.arguments import consumer_arguments
 from warren.queues.dead_letter import mark_republished
-from warren.queues.delay import check_delay, due_time_ms, without_delay
+from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import CONTROL_EXCHANGE, VirtualHost
@@ -233,7 +233,7 @@ class Channel(FastChannel):
             transaction.publishes.append((message, queues, holders, route.mandatory))
             return
         if not repeated:
-            message = self._enqueue(message, queues, holders, route.mandatory)
+            self._enqueue(message, queues, holders, route.mandatory)
         if self.confirming:
             self.count_publish(message)
 
@@ -262,12 +262,12 @@ class Channel(FastChannel):
 
     def _enqueue(
         self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool
-    ) -> Message:
-        """Hand a routed message to whoever takes it, and return it as they got it."""
+    ) -> None:
+        """Hand a routed message to whoever takes it."""
         if not queues and mandatory:
             self._return(message)
         if message.due_ms:
-            message = without_delay(message)
+            negate_delay(message)
             for queue in queues:
                 queue.hold(message, message.due_ms)
             for holder in holders or []:
@@ -279,7 +279,6 @@ class Channel(FastChannel):
                 queue.publish(message)
         if self.vhost.seen_keys and (queues or holders) and not message.refused:
             self._remember(message, queues, holders)
-        return message
 
     def _check_properties(self, properties: BasicProperties) -> None:
         expiration = properties.expiration
@@ -594,12 +593,11 @@ class Channel(FastChannel):
         transaction = self._take_transaction()
         partial = False
         repeats = False
-        for published, queues, holders, mandatory in transaction.publishes:
-            message = published
+        for message, queues, holders, mandatory in transaction.publishes:
             # A queue deleted since the publish takes nothing any more.
             if not self.vhost.seen_keys or not self._is_repeated(message):
                 left = [queue for queue in queues if not queue.deleted]
-                message = self._enqueue(message, left, holders, mandatory)
+                self._enqueue(message, left, holders, mandatory)
             partial = partial or message.refused
             repeats = repeats or message.awaits_batch
         self._settle(transaction.acked)
@@ -636,6 +634,8 @@ class Channel(FastChannel):
             outstanding += self._transaction.acked + [delivery for delivery, _, _ in self._transaction.rejected]
             self._transaction = None
         self._put_back(outstanding, True, True)
+        # It has us and we have it: nothing must be left for the cyclic collector.
+        self.ledger.owner = None
         self.connection.broker.events.channel_closed(self)
 
 

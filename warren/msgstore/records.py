@@ -156,13 +156,12 @@ class RecordWriter:
         content_bytes: i64 = message.content_bytes()
         places: i64 = len(queue_ids)
         length: i64 = MESSAGE_HEAD_BYTES + PLACE_BYTES * places + len(names) + content_bytes
-        time = b""
-        if message.time_ms != 0:
+        time_ms: i64 = message.time_ms
+        if time_ms != 0:
             flags |= TIMED
             if message.expiration_ms >= 0:
                 flags |= EXPIRES
             length += TIME_BYTES
-            time = _time_bytes(message.time_ms)
         if message.attempts > 0:
             flags |= DELIVERED
         head = self._scratch
@@ -184,10 +183,12 @@ class RecordWriter:
         head.write(names)
         if content_bytes < CHUNK_MIN_BYTES:
             head.write(message.joined())
-            head.write(time)
+            if time_ms != 0:
+                write_i64_be(head, time_ms)
             self._finish(length)
             return length
         start = head.getvalue()
+        time = _time_bytes(time_ms) if time_ms != 0 else b""
         crc = self._checksum(start, 0)
         pieces = message.pieces
         if pieces is None:

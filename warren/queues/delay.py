@@ -19,16 +19,14 @@ import math
 from decimal import Decimal
 from typing import Final
 
-from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64, u8
 
-from warren.amqp.codec import wire_short
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
-from warren.amqp.field_table import TableWalker
+from warren.amqp.field_table import TableWalker, value_end
 from warren.amqp.outbox import CHUNK_MIN_BYTES
 from warren.amqp.properties import HEADERS, find_property
 from warren.msgstore.message import Message
-from warren.msgstore.records import signed_word
 from warren.queues.dead_letter import with_header
 
 DELAY: Final = "x-delay"
@@ -37,6 +35,9 @@ DELAY_MAX_MS: Final = 315360000000
 # What is further away than this cannot be told apart, and need not be.
 _FAR: Final = 1 << 60
 _DIGITS_MAX: Final = 19
+
+# Type tags of signed integers, and how long those are: b s I l L.
+_SIGNED_BYTES: Final[dict[int, int]] = {98: 1, 115: 2, 73: 4, 108: 8, 76: 8}
 
 _RAW_DELAY: Final = b"\x07x-delay"
 _RAW_DELIVER_AT: Final = b"\x0cx-deliver-at"
@@ -49,18 +50,16 @@ def due_time_ms(header: bytes, now_ms: i64) -> i64:
         return 0
     delay: i64 = 0
     at: i64 = 0
-    walker = TableWalker(header, table + 4, table + 4 + (i64(read_i32_be(header, table)) & 0xFFFFFFFF))
-    while walker.pos < walker.end:
-        start: i64 = walker.pos
-        length: i64 = header[start]
-        walker.pos = start + 1 + length
-        value: i64 = walker.pos
-        if length == 7 and header[start:value] == _RAW_DELAY:
-            delay = _number(walker, False)
-        elif length == 12 and header[start:value] == _RAW_DELIVER_AT:
-            at = _number(walker, True)
-        else:
-            walker.skip_value(1)
+    pos: i64 = table + 4
+    end: i64 = pos + (i64(read_i32_be(header, table)) & 0xFFFFFFFF)
+    while pos < end:
+        length: i64 = header[pos]
+        value: i64 = pos + 1 + length
+        if length == 7 and header[pos + 1] == 120 and header[pos:value] == _RAW_DELAY:
+            delay = _number(header, value, False)
+        elif length == 12 and header[pos + 1] == 120 and header[pos:value] == _RAW_DELIVER_AT:
+            at = _number(header, value, True)
+        pos = value_end(header, value)
     due_ms: i64 = now_ms + delay if delay > 0 else 0
     if at > due_ms:
         due_ms = at
@@ -77,14 +76,10 @@ def check_delay(due_ms: i64, now_ms: i64) -> None:
         raise ChannelException(PRECONDITION_FAILED, f"delay of {due_ms - now_ms} ms is more than {DELAY_MAX_MS} ms")
 
 
-def _number(walker: TableWalker, is_time: bool) -> i64:
-    """Step over a value and return the ms that it says, 0 when it says none; `is_time`: it may be a timestamp."""
-    data = walker.data
-    tag: i64 = data[walker.pos]
-    start: i64 = walker.pos + 1
-    if tag == 102 or tag == 100 or tag == 68 or tag == 83:  # f d D S
-        return _whole(walker.value(1))
-    walker.skip_value(1)
+def _number(data: bytes, at: i64, is_time: bool) -> i64:
+    """Return the ms that the tagged value at `at` says, 0 when it says none; `is_time`: it may be a timestamp."""
+    tag: i64 = data[at]
+    start: i64 = at + 1
     number: i64 = 0
     if tag == 73:  # I
         number = i64(read_i32_be(data, start))
@@ -105,6 +100,8 @@ def _number(walker: TableWalker, is_time: bool) -> i64:
     elif tag == 84 and is_time:  # T, unsigned
         number = read_i64_be(data, start)
         number = _FAR if number < 0 or number > _FAR // 1000 else number * 1000
+    elif tag == 102 or tag == 100 or tag == 68 or tag == 83:  # f d D S
+        number = _whole(TableWalker(data, at, len(data)).value(1))
     return number if number < _FAR else _FAR
 
 
@@ -124,51 +121,44 @@ def _whole(value: object) -> i64:
     return i64(max(-_FAR, min(_FAR, number)))
 
 
-def without_delay(message: Message) -> Message:
-    """Return `message` with the sign of its ``x-delay`` changed where that is a delay."""
+def negate_delay(message: Message) -> None:
+    """Change the sign of the ``x-delay`` of `message` where that is a delay. Nobody else has the message yet."""
     pieces = message.pieces
     frame = message.content if pieces is None else pieces[0]
-    size: i64 = i64(read_i32_be(frame, 3)) & 0xFFFFFFFF
-    payload = frame[7 : 7 + size]
-    table: i64 = find_property(payload, HEADERS)
+    header = frame[7 : 7 + (i64(read_i32_be(frame, 3)) & 0xFFFFFFFF)]
+    table: i64 = find_property(header, HEADERS)
     if table < 0:
-        return message
+        return
     delay: i64 = 0
     at: i64 = 0
     times: i64 = 0
-    walker = TableWalker(payload, table + 4, table + 4 + (i64(read_i32_be(payload, table)) & 0xFFFFFFFF))
-    while walker.pos < walker.end:
-        start: i64 = walker.pos
-        length: i64 = payload[start]
-        walker.pos = start + 1 + length
-        if length == 7 and payload[start : walker.pos] == _RAW_DELAY:
+    pos: i64 = table + 4
+    end: i64 = pos + (i64(read_i32_be(header, table)) & 0xFFFFFFFF)
+    while pos < end:
+        length: i64 = header[pos]
+        value: i64 = pos + 1 + length
+        if length == 7 and header[pos + 1] == 120 and header[pos:value] == _RAW_DELAY:
             times += 1
-            at = walker.pos
-            delay = _number(walker, False)
-        else:
-            walker.skip_value(1)
+            at = value
+            delay = _number(header, value, False)
+        pos = value_end(header, value)
     if delay <= 0:
-        return message
-    value = _same_type(payload[at], -delay)
-    if times > 1 or not value or len(frame) >= CHUNK_MIN_BYTES or pieces is not None:
-        return with_header(message, DELAY, int(-delay))
+        return
+    size: i64 = _SIGNED_BYTES.get(header[at], 0)
+    if times > 1 or size == 0 or pieces is not None or len(frame) >= CHUNK_MIN_BYTES:
+        made = with_header(message, DELAY, int(-delay))
+        message.content = made.content
+        message.pieces = made.pieces
+        message.frame_max_bytes = made.frame_max_bytes
+        return
     # In its place, by far the most frequent.
-    at += 8
-    made = message.copy()
-    made.due_ms = message.due_ms
-    made.content = frame[:at] + value + frame[at + len(value) :]
-    return made
-
-
-def _same_type(tag: i64, number: i64) -> bytes:
-    """Encode a number with the type of another one without its tag; ``b""`` where that cannot be."""
     out = BytesWriter()
-    if tag == 73:  # I
-        write_i32_be(out, signed_word(number))
-    elif tag == 108 or tag == 76:  # l L
-        write_i64_be(out, number)
-    elif tag == 115:  # s
-        write_i16_be(out, wire_short(number))
-    elif tag == 98:  # b
-        out.append(u8(number & 255))
-    return out.getvalue()
+    out.write(frame)
+    delay = -delay
+    at += 7 + size
+    while size > 0:
+        out[at] = u8(delay & 255)
+        delay >>= 8
+        at -= 1
+        size -= 1
+    message.content = out.getvalue()

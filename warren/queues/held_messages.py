@@ -211,7 +211,7 @@ class HeldMessages(IndexOwner):
             or log.under_pressure
             or log.resident_bytes > log.memory_bytes
         ):
-            self._give_up()
+            self._give_up(entered=True)
         elif len(self._kept) > 2 * kept + self.kept_max:
             self._kept = [number for number in self._kept if number in self._in_memory]
         self._unload()
@@ -232,7 +232,7 @@ class HeldMessages(IndexOwner):
         index = self.index
         if index is None:
             return
-        self._give_up()
+        self._give_up(entered=False)
         self._unload()
         if not self.log.under_pressure or not self._unstored:
             return
@@ -270,8 +270,15 @@ class HeldMessages(IndexOwner):
             self._store(fetch.numbers)
         self.fetch_ended(fetch)
 
-    def _give_up(self) -> None:
-        """Give up the memory of what is stored."""
+    def _give_up(self, *, entered: bool) -> None:
+        """Give up the memory of what is stored. `entered`: all rows have their entries, a batch was closed just now."""
+        if entered and not self._unstored:
+            self.log.resident_bytes -= self._kept_bytes
+            self._in_memory = {}
+            self._kept = []
+            self._kept_bytes = 0
+            self._offer_pages()
+            return
         left: list[int] = []
         for number in self._kept:
             message = self._in_memory.get(number)

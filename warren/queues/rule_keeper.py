@@ -99,7 +99,7 @@ class RuleKeeper(Appointment):
         self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
         # The queue's time to live counts from here at the earliest.
         self._aging_from_ms: i64 = host.log.now_ms if queue.published else 0
-        self._latest_ms: i64 = host.log.now_ms  # when the latest came of what waits for the queue's time to live
+        self._latest_ms: i64 = host.log.now_ms  # when the latest came that the queue's time to live holds for
         self._used_ms: i64 = host.log.now_ms
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._limits_made: i64 = 0
@@ -141,6 +141,8 @@ class RuleKeeper(Appointment):
             return False
         if message.time_ms == 0 and (rules.message_ttl_ms >= 0 or message.expiration_ms >= 0):
             message.time_ms = self.log.now_ms
+        if rules.message_ttl_ms >= 0 and message.time_ms > self._latest_ms:
+            self._latest_ms = message.time_ms
         return True
 
     def uncounted(self, message: Message) -> Message:
@@ -492,7 +494,7 @@ class RuleKeeper(Appointment):
                 return False
         elif delay_ms > 0:
             self.queue.forget(delivery)
-            self.hold(delivery.message.copy(), self.log.now_ms + delay_ms)
+            self.hold(_tried(delivery.message), self.log.now_ms + delay_ms)
             return False
         message = delivery.message
         own: i64 = message.expiration_ms
@@ -502,7 +504,7 @@ class RuleKeeper(Appointment):
                 self.queue.forget(delivery)
                 self._dead_letter(message, EXPIRED)
                 return False
-            if own >= 0 or message.time_ms < self._latest_ms:
+            if own >= 0 or self.rules.max_priority > 0 or message.time_ms < self._latest_ms:
                 # What is returned need not have the order of its deadlines: of several levels, of a clock set back.
                 self._note_early(deadline, delivery.sequence_number)
             self._host.agenda.at(deadline, self)
@@ -519,7 +521,7 @@ class RuleKeeper(Appointment):
         if failed and rules.delivery_limit >= 0 and failures > rules.delivery_limit:
             queue.forget(delivery)
             if rules.limit_action == LIMIT_PARKS:
-                self.park(old.copy())
+                self.park(_tried(old))
             elif rules.limit_action == LIMIT_DEAD_LETTERS:
                 self._dead_letter(old, DELIVERY_LIMIT)
             return False
@@ -659,6 +661,14 @@ class _EarlyScan(TimeScan):
 
 def _earlier(one: i64, other: i64) -> i64:
     return one if one < other else other
+
+
+def _tried(message: Message) -> Message:
+    """Return a copy of a message that has come back, for being held."""
+    made = message.copy()
+    if made.attempts == 0:
+        made.attempts = 1
+    return made
 
 
 def count_of(message: Message, header: str) -> i64:

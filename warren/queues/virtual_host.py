@@ -33,7 +33,7 @@ from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
 from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, sent_again
-from warren.queues.delay import due_time_ms, without_delay
+from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delayed_exchange import DelayedExchange
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
@@ -507,8 +507,9 @@ class VirtualHost(QueueHost):
         queues = self._route_content(exchange, keys, content, message)
         if content.holders is None:
             return queues, False
-        held = without_delay(message).copy()  # the queues have it with another time
+        held = message.copy()  # the queues have it with another time
         held.due_ms = content.due_ms
+        negate_delay(held)
         for holder in content.holders:
             self.hold(holder, held)
         return queues, True
@@ -541,8 +542,9 @@ class VirtualHost(QueueHost):
 
     def _publish_remembered(self, queue: Queue, message: Message) -> None:
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""
-        copy = without_delay(message).copy()
+        copy = message.copy()
         copy.time_ms = 0  # its time in another queue is not that in this one
+        negate_delay(copy)
         if message.due_ms > self.log.now_ms:
             queue.hold(copy, message.due_ms)
         else:

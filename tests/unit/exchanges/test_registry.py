@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warren.amqp.errors import ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
 
 from .topology import exchange
@@ -15,7 +15,8 @@ IN_X = "for exchange 'x' in vhost '/'"
 
 @pytest.mark.parametrize("type_name", EXCHANGE_TYPES)
 def test_every_type_makes_an_exchange_that_knows_what_it_was_declared_with(type_name: str) -> None:
-    arguments = encode_table({"alternate-exchange": "ae", "x-unknown": [1, "two"]})
+    table: Table = {"alternate-exchange": "ae", "x-unknown": [1, "two"], "x-delayed-type": "topic"}
+    arguments = encode_table(table)
     made = create_exchange(type_name, "x", False, True, True, arguments, 1)
     assert (made.name, made.type_name, made.durable, made.auto_delete, made.internal) == (
         "x",
@@ -25,12 +26,12 @@ def test_every_type_makes_an_exchange_that_knows_what_it_was_declared_with(type_
         True,
     )
     assert (made.alternate, made.arguments, made.is_queue) == ("ae", arguments, False)
-    assert made.table == {"alternate-exchange": "ae", "x-unknown": [1, "two"]}
+    assert made.table == table
     assert (made.published_in, made.published_out) == (0, 0)
     assert exchange(type_name).alternate == ""
 
 
-@pytest.mark.parametrize("type_name", ["", "Direct", "x-delayed-message", "topic "])
+@pytest.mark.parametrize("type_name", ["", "Direct", "x-delayed", "topic "])
 def test_an_unknown_type_is_refused_before_its_arguments(type_name: str) -> None:
     with pytest.raises(ChannelException) as refusal:
         create_exchange(type_name, "x", True, False, False, encode_table({"alternate-exchange": 5}), 1)
