@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test lint types demo bench bench-backlog fuzz crashtest mutants clean
+.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules fuzz crashtest mutants clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -35,6 +35,9 @@ bench: setup-test ## measure against RabbitMQ, write benchmarks/RESULTS.md (ARGS
 
 bench-backlog: setup-test ## ten million messages waiting, restarts with them, benchmarks/BACKLOG.md (ARGS="--count 1000000")
 	.venv/bin/python benchmarks/backlog.py $(ARGS)
+
+bench-rules: setup-test ## what the rules of queues cost, benchmarks/RULES.md (ARGS="--rounds 1 --seconds 2")
+	.venv/bin/python benchmarks/rules.py $(ARGS)
 
 fuzz: setup-test ## a million mutated frames
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s

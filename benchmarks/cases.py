@@ -153,6 +153,55 @@ LOADS: Final = (
     Case("steady", "publish → delivery at 5,000 messages/s", Kind.LATENCY, ("--rate", "5000")),
 )
 
+
+@dataclass(frozen=True)
+class RuleCase:
+    """A load on a queue with a rule. ``at_most``: its broker CPU per message in that of the case ``against``."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+    against: str
+    at_most: float | None = None
+
+
+PLAIN: Final = "plain"
+PLAIN_KEYS: Final = "plain-keys"
+# Prefetch is smaller than the backlog: messages wait, and so meet the rules of those that wait.
+_WAITING: Final = ("--size", "16", *_ACK)
+_KEYS: Final = (
+    *("--exchange", "topic", "--bindings", "10", "--routing-keys", "100", "--consumers", "4"),
+    *_WAITING,
+)
+
+RULES: Final = (
+    RuleCase(PLAIN, "no rule: one publisher, one consumer", _WAITING, PLAIN),
+    RuleCase("ttl", "x-message-ttl 60000", (*_WAITING, "--queue-argument", "x-message-ttl=60000"), PLAIN, 1.2),
+    RuleCase(
+        "max-length",
+        "x-max-length 1000000, not reached",
+        (*_WAITING, "--queue-argument", "x-max-length=1000000"),
+        PLAIN,
+        1.2,
+    ),
+    RuleCase(
+        "priorities",
+        "x-max-priority 10, messages of all levels in turn",
+        (*_WAITING, "--queue-argument", "x-max-priority=10", "--priority-levels", "10"),
+        PLAIN,
+        1.6,
+    ),
+    RuleCase("delay", "every message with an x-delay of 100 ms", (*_WAITING, "--delay", "100"), PLAIN, 1.6),
+    RuleCase(PLAIN_KEYS, "no rule: 100 routing keys, four consumers", _KEYS, PLAIN),
+    RuleCase(
+        "key-shared",
+        "x-key-shared: 100 routing keys, four consumers",
+        (*_KEYS, "--queue-argument", "x-key-shared=true"),
+        PLAIN_KEYS,
+        1.5,
+    ),
+)
+
 IDLE_CONNECTIONS: Final = 5000
 EMPTY_QUEUES: Final = 10_000
 DURABLE_QUEUES_AT_START: Final = 1000

@@ -38,6 +38,7 @@ AREAS = (
     "tracing",
     "events",
     "retry",
+    "delay",
     "dedup",
     "expiry",
     "length",

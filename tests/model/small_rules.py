@@ -174,13 +174,14 @@ class Entry:
 
 @dataclass(eq=False)
 class Consumer:
-    """A consumer of the queue called ``queue``."""
+    """A consumer of the queue called ``queue``; when it is gone policies do not change its ``visible_ms`` any more."""
 
     client: int
     queue: str
     tag: str
     no_ack: bool
     prefetch: int
+    visible_ms: int | None
     outstanding: int = 0
 
     def room(self) -> int:
@@ -194,7 +195,13 @@ class Delivery:
     queue: Queue
     entry: Entry
     consumer: Consumer | None
-    limit_ms: int | None
+    limit_ms: int | None = None
+
+    def see_to(self, now_ms: int) -> None:
+        """Give it its time, from now on."""
+        visible_ms = self.queue.rules.visibility_ms if self.consumer is None else self.consumer.visible_ms
+        if visible_ms is not None:
+            self.limit_ms = now_ms + visible_ms
 
 
 @dataclass(eq=False)
@@ -441,6 +448,8 @@ class Queue:
             for entry in [*self.ready, *(delivery.entry for delivery in self.out)]:
                 entry.ages_ms = self.world.now_ms
                 entry.aged = True
+        for consumer in self.consumers:
+            consumer.visible_ms = self.rules.visibility_ms
         self.keep_limits()
         self.hungry = True
         self.expire_alone()
@@ -549,7 +558,7 @@ class World:
     # --- consumers --------------------------------------------------------------------------------------------------
 
     def consume(self, channel: Channel, queue: Queue, tag: str, no_ack: bool) -> None:
-        consumer = Consumer(channel.client, queue.name, tag, no_ack, channel.prefetch)
+        consumer = Consumer(channel.client, queue.name, tag, no_ack, channel.prefetch, queue.rules.visibility_ms)
         channel.consumers[tag] = consumer
         queue.consumers.append(consumer)
         queue.hungry = True
@@ -582,8 +591,8 @@ class World:
         channel.tags += 1
         if no_ack:
             return
-        visible_ms = queue.rules.visibility_ms
-        delivery = Delivery(queue, entry, consumer, None if visible_ms is None else self.now_ms + visible_ms)
+        delivery = Delivery(queue, entry, consumer)
+        delivery.see_to(self.now_ms)
         queue.out.append(delivery)
         channel.unacked[channel.tags] = delivery
 
@@ -636,9 +645,9 @@ class World:
         """Forget publishes and answers. What was answered has its time again."""
         back = channel.acked | {tag: delivery for tag, delivery, _, _ in channel.rejected}
         for delivery in back.values():
-            visible_ms = delivery.queue.rules.visibility_ms
-            if visible_ms is not None:
-                delivery.limit_ms = self.now_ms + visible_ms
+            delivery.see_to(self.now_ms)
+            self.count += 1
+            delivery.entry.handed = self.count
         channel.unacked |= back
         channel.published, channel.acked, channel.rejected = [], {}, []
 
@@ -668,6 +677,12 @@ class World:
         for queue in self.queues.values():
             found += [(queue.name, part) for part, (at_ms, _) in enumerate(queue.agenda()) if at_ms <= self.now_ms]
         return found
+
+    def leave_alone(self, places: Sequence[tuple[str, tuple[int, int]]]) -> None:
+        """Have the messages in these places of queues leave alone."""
+        for name, place in places:
+            for entry in self.queues[name].ready:
+                entry.alone = entry.alone or entry.place == place
 
     def moment(self, order: Sequence[tuple[str, int]]) -> None:
         """Do what is due, in this order."""

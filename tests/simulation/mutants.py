@@ -317,14 +317,13 @@ MUTANTS: Final = (
         (HELD, lines("message.time_ms = until_ms", "self.count += 1"), lines("self.count += 1")),
     ),
     mutant(
-        "page-given-up-while-taking",
-        "the broker stops when what is taken is settled",
+        "page-given-up-under-held-messages",
+        "a delayed message that was due is not delivered before the next start",
         (
             HELD,
             lines("if not self._fetches and not self._storing and index.unload_candidates:"),
             lines("if index.unload_candidates:"),
         ),
-        (HELD, lines("loaded = self._loaded", "loaded += page_numbers"), lines("loaded = self._loaded")),
         (
             "queues/fetch.py",
             lines("index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)", indent=16),
@@ -333,6 +332,11 @@ MUTANTS: Final = (
                 "index.unload_candidates.append(number)",
                 indent=16,
             ),
+        ),
+        (
+            "queues/fetch.py",
+            lines("if page is not None and not page.resident:", indent=12),
+            lines("if False:", indent=12),
         ),
     ),
     mutant(

@@ -93,9 +93,13 @@ class Sequence:
 
     def get(self) -> None:
         for name in ("a", "b"):
-            if name in self.machine.queues and not self.machine.get(name):
-                self.machine.rest()
-                self.machine.get(name)
+            if name in self.machine.queues:
+                self._get(name)
+
+    def _get(self, name: str) -> None:
+        if not self.machine.get(name):
+            self.machine.rest()
+            self.machine.get(name)
 
     def ack(self) -> None:
         for tag in self.machine.ledger.outstanding_tags()[:1]:
@@ -213,17 +217,21 @@ class Sequence:
         self._write()
 
     def at_least_once(self) -> None:
-        """The second letter of this queue is refused."""
+        """The second letter is refused."""
         self._declare("u", "f")
-        self.machine.publish(["u"], 20)
-        self.machine.publish(["u"], 20, confirm=True)
+        for _ in range(3):
+            self.machine.publish(["u"], 20)
+        self.machine.confirm()
+        self._write()
+        for _ in range(2):
+            self._get("u")
+        for tag in list(self.machine.paper.queues["u"].unacked):
+            self.machine.reject(tag)
         self._write()
 
     def get_from_all(self) -> None:
         for name in self.machine.queues:
-            if not self.machine.get(name):
-                self.machine.rest()
-                self.machine.get(name)
+            self._get(name)
 
     def fail(self) -> None:
         """Give everything back, as what could not be done."""

@@ -85,6 +85,30 @@ def test_lanes_of_a_queue_whose_declaration_was_lost_are_not_the_next_ones(publi
     sequence.get_from_all()
 
 
+def test_held_messages_that_are_due_come_although_memory_is_short_and_more_are_held_meanwhile() -> None:
+    sequence = Sequence(Judge(Messages(), SHORT_SHAPE))
+    machine = sequence.machine
+    machine.declare("r")
+    for _ in range(8):  # two pages of the index
+        machine.hold("r", 1000)
+    assert machine.rest()
+    sequence.kill_and_start()
+    for _ in range(3):  # the pages are written, and given up
+        machine.hold("r", 5000)
+        assert machine.rest()
+    machine.pass_time(1000)
+    machine.keep_time()
+    machine.turn()
+    assert machine.read() and machine.finish()  # the pages are here
+    machine.hold("r", 5000)
+    machine.turn(lingered=True)
+    machine.commit()
+    machine.turn()
+    read_all(machine)
+    machine.check()
+    assert len(machine.paper.queues["r"].ready) == 8
+
+
 def test_what_was_held_over_a_crash_says_that_it_may_have_been_delivered_also_when_it_comes_from_disk() -> None:
     sequence = Sequence(Judge(Messages(), SHORT_SHAPE))
     machine = sequence.machine

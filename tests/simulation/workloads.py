@@ -293,7 +293,7 @@ class Life:
     def _hold(self) -> None:
         name = self._named("m", "q", "r", "r", "w")
         if name is not None:
-            for _ in range(self.random.choice((1, 1, 4))):
+            for _ in range(self.random.choice((1, 1, 4, 20))):
                 delay_ms = self.random.choice((400, 1000, 1000, 3000, 20000))
                 self.machine.hold(name, delay_ms, confirm=self.random.random() < 0.3)
 

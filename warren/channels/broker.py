@@ -226,7 +226,7 @@ class Broker:
             delayed = None if vhost is None else vhost.delayed.get(index.name)
             if delayed is None or not delayed.exchange.durable or delayed.held.index is not None:
                 return False
-            delayed.restore(index)
+            delayed.restore(index, clean=clean)
             return True
         queue = None if vhost is None else vhost.queues.get(index.name)
         if queue is None or not queue.durable or not queue.owns(index):

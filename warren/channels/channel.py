@@ -52,7 +52,7 @@ from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.arguments import consumer_arguments
 from warren.queues.dead_letter import mark_republished
-from warren.queues.delay import check_delay, due_time_ms, negate_delay
+from warren.queues.delay import check_delay, due_time_ms
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import CONTROL_EXCHANGE, VirtualHost
@@ -256,22 +256,21 @@ class Channel(FastChannel):
             stored = False
             for queue in queues:
                 stored = stored or queue.stores
-            for holder in holders or []:
-                stored = stored or holder.durable
+            if holders is not None:
+                for holder in holders:
+                    stored = stored or holder.durable
             seen.add(keys, message, stored)
 
-    def _enqueue(
-        self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool
-    ) -> None:
+    def _enqueue(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool) -> None:
         """Hand a routed message to whoever takes it."""
         if not queues and mandatory:
             self._return(message)
         if message.due_ms:
-            negate_delay(message)
             for queue in queues:
                 queue.hold(message, message.due_ms)
-            for holder in holders or []:
-                self.vhost.hold(holder, message)
+            if holders is not None:
+                for holder in holders:
+                    self.vhost.hold(holder, message)
         else:
             for queue in queues:
                 if message.expiration_ms >= 0:

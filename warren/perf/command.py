@@ -23,6 +23,29 @@ def default_backlog(size_bytes: int) -> int:
     return max(100, min(_DEFAULT_BACKLOG_MESSAGES, _DEFAULT_BACKLOG_BYTES // max(1, size_bytes)))
 
 
+def parse_queue_arguments(texts: list[str]) -> dict[str, str | bool | int]:
+    """Return the arguments that ``KEY=VALUE`` texts mean: integers, ``true`` and ``false``, everything else is text.
+
+    Raises:
+        ValueError: a text without a key.
+    """
+    found: dict[str, str | bool | int] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise ValueError(f"--queue-argument {text}: not of the form KEY=VALUE")
+        if value in ("true", "false"):
+            found[key] = value == "true"
+        elif value.removeprefix("-").isdecimal() and value.isascii():
+            number = int(value)
+            if not -(1 << 63) <= number < 1 << 63:
+                raise ValueError(f"--queue-argument {text}: an integer has at most 64 bits")
+            found[key] = number
+        else:
+            found[key] = value
+    return found
+
+
 @contextmanager
 def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """While the block runs the first SIGINT or SIGTERM calls ``stop``, a second one acts as usual."""
@@ -77,6 +100,17 @@ def perf(
     bindings: Annotated[int, typer.Option(min=0, help="Topic bindings of mixed patterns, spread over the queues")] = 0,
     routing_keys: Annotated[int, typer.Option(min=1, help="Different routing keys published with --bindings")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of bindings and routing keys")] = 1,
+    queue_argument: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="flow: an argument of the queues, x-max-length=1000; may be repeated"),
+    ] = None,
+    expiration: Annotated[
+        int, typer.Option(min=0, metavar="MS", help="flow: publish with this expiration; what expires is missing")
+    ] = 0,
+    priority_levels: Annotated[
+        int, typer.Option(min=0, max=256, metavar="N", help="flow: publish with priorities 0 to N-1 in turn")
+    ] = 0,
+    delay: Annotated[int, typer.Option(min=0, metavar="MS", help="flow: publish with this x-delay")] = 0,
     rate: Annotated[float, typer.Option(min=0, help="Messages per second of all publishers, 0: flat out")] = 0.0,
     backlog: Annotated[
         int,
@@ -114,6 +148,9 @@ def perf(
 
     try:
         address = Address.from_uri(uri)
+        queue_arguments = parse_queue_arguments(queue_argument or [])
+        if mode is not Mode.FLOW and (queue_arguments or expiration or priority_levels or delay):
+            raise ValueError("--queue-argument, --expiration, --priority-levels and --delay belong to flow")
         with report.live_line(wanted=not json) as line:
             result: report.Reportable
             if mode is Mode.CONNECTIONS:
@@ -168,6 +205,10 @@ def perf(
                     prefix=prefix,
                     keep=keep,
                     seed=seed,
+                    queue_arguments=queue_arguments,
+                    expiration_ms=expiration,
+                    priority_levels=priority_levels,
+                    delay_ms=delay,
                 )
                 run = Run(workload, address, pid=pid, on_tick=line.show)
                 with _stopped_by_signals(run.stop):

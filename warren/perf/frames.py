@@ -102,14 +102,14 @@ def long_string(raw: bytes) -> bytes:
 
 
 def field_table(fields: Mapping[str, FieldValue]) -> bytes:
-    """Encode a field table of strings (S), booleans (t), 32-bit integers (I) and nested tables (F)."""
+    """Encode a field table of strings (S), booleans (t), integers (I, or l above 32 bits) and nested tables (F)."""
     parts: list[bytes] = []
     for name, value in fields.items():
         parts.append(short_string(name))
         if isinstance(value, bool):
             parts.append(b"t" + bytes([value]))
         elif isinstance(value, int):
-            parts.append(b"I" + pack(">i", value))
+            parts.append(b"I" + pack(">i", value) if -(1 << 31) <= value < 1 << 31 else b"l" + pack(">q", value))
         elif isinstance(value, str):
             parts.append(b"S" + long_string(value.encode()))
         else:
@@ -139,10 +139,12 @@ class Properties(NamedTuple):
     persistent: bool = False
     correlation_id: str = ""
     reply_to: str = ""
+    priority: int | None = None
+    expiration: str = ""
 
     def encoded(self) -> bytes:
-        """Return property flags and values in the order of section 4.2.6.1 (headers, delivery-mode,
-        correlation-id, reply-to).
+        """Return property flags and values in the order of section 4.2.6.1 (headers, delivery-mode, priority,
+        correlation-id, reply-to, expiration).
         """
         flags = 0
         values = b""
@@ -152,12 +154,18 @@ class Properties(NamedTuple):
         if self.persistent:
             flags |= 0x1000
             values += b"\x02"
+        if self.priority is not None:
+            flags |= 0x0800
+            values += bytes([self.priority])
         if self.correlation_id:
             flags |= 0x0400
             values += short_string(self.correlation_id)
         if self.reply_to:
             flags |= 0x0200
             values += short_string(self.reply_to)
+        if self.expiration:
+            flags |= 0x0100
+            values += short_string(self.expiration)
         return pack(">H", flags) + values
 
 

@@ -6,7 +6,8 @@ a number of messages), then the rest is received and counted.
 1. Publisher ``i`` and consumer ``i`` have a connection of their own and belong to queue ``i % queues``.
 2. The loop never waits while a publisher may send: it turns with timeout 0. It never waits longer than 20 ms.
 3. At the end every message published is accounted for: confirmed if confirms are on, received as often as the
-   exchange had to copy it. What is missing after 10 s without progress is reported as missing, never ignored.
+   exchange had to copy it. What is missing after 10 s without progress, and the delay that was asked for, is reported
+   as missing, never ignored.
 4. Queues and exchange of a run are declared fresh (an old one of the same name is deleted) and deleted at the
    end, also after a failure, unless `keep` asks to leave them.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import gc
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Final
@@ -61,6 +62,10 @@ class Workload:
     prefix: str = "perf"
     keep: bool = False
     seed: int = 1
+    queue_arguments: Mapping[str, FieldValue] = field(default_factory=dict)
+    expiration_ms: int = 0
+    priority_levels: int = 0
+    delay_ms: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError for a combination that means nothing."""
@@ -72,6 +77,10 @@ class Workload:
             raise ValueError("--bindings belongs to --exchange topic")
         if 0 < self.prefetch < self.ack_batch and not self.auto_ack:
             raise ValueError(f"a prefetch of {self.prefetch} never fills an ack batch of {self.ack_batch}")
+        if not 0 <= self.priority_levels <= 256:
+            raise ValueError("there are 256 priorities")
+        if self.expiration_ms < 0 or self.delay_ms < 0:
+            raise ValueError("no negative times")
 
     def queue_name(self, index: int) -> str:
         """Return the name of queue ``index``."""
@@ -81,6 +90,11 @@ class Workload:
     def exchange_name(self) -> str:
         """The exchange published to; empty for the default one."""
         return "" if self.exchange is ExchangeType.DEFAULT else f"{self.prefix}-x"
+
+    @property
+    def patience_ns(self) -> int:
+        """How long nothing may come before what is due counts as missing."""
+        return _PATIENCE_NS + self.delay_ms * 1_000_000
 
     @property
     def stamped(self) -> bool:
@@ -223,14 +237,12 @@ class Run:
     def _declare(self, control: Connection) -> None:
         work = self.workload
         queues = [work.queue_name(index) for index in range(work.queues)]
+        arguments = frames.field_table(work.queue_arguments)
         control.delete_queues(queues)
         control.call_pipelined(
             frames.QUEUE_DECLARE,
             frames.QUEUE_DECLARE_OK,
-            [
-                b"\0\0" + frames.short_string(queue) + bytes([2 * work.durable]) + frames.field_table({})
-                for queue in queues
-            ],
+            [b"\0\0" + frames.short_string(queue) + bytes([2 * work.durable]) + arguments for queue in queues],
         )
         if work.exchange is ExchangeType.DEFAULT:
             return
@@ -321,7 +333,6 @@ class Run:
 
     def _batch_messages(self, route: _Route, frame_max_bytes: int) -> list[bytes]:
         work = self.workload
-        properties = Properties(headers=route.headers, persistent=work.persistent)
         body = bytes(STAMP_BYTES) + bytes(index & 255 for index in range(max(0, work.size_bytes - STAMP_BYTES)))
         encoded = [
             frames.publish(
@@ -332,12 +343,26 @@ class Run:
                 frame_max_bytes=frame_max_bytes,
                 properties=properties,
             )
+            for properties in self._properties(route)
             for key in route.routing_keys
         ]
         wanted = max(LEAST_BURST, max(_SMALLEST_BATCH_BYTES, _BATCH_BYTES // work.publishers) // len(encoded[0]))
         if work.confirms:
             wanted = min(wanted, work.confirms)
         return encoded * max(1, wanted // len(encoded))
+
+    def _properties(self, route: _Route) -> list[Properties]:
+        """Return the properties of messages that follow each other: one for each priority."""
+        work = self.workload
+        headers = route.headers
+        if work.delay_ms:
+            headers = {**(headers or {}), "x-delay": work.delay_ms}
+        properties = Properties(
+            headers=headers,
+            persistent=work.persistent,
+            expiration=str(work.expiration_ms) if work.expiration_ms else "",
+        )
+        return [properties._replace(priority=level) for level in range(work.priority_levels)] or [properties]
 
     # -- the loop
 
@@ -518,7 +543,7 @@ class Run:
             if before is None or now.since(before) != Totals(now.at_ns - before.at_ns):
                 progress_ns = now.at_ns
             before = now
-            if now.at_ns - progress_ns > _PATIENCE_NS:
+            if now.at_ns - progress_ns > self.workload.patience_ns:
                 return
 
     def _missing(self) -> int:

@@ -25,7 +25,7 @@ from mypy_extensions import i64, u8
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TableWalker, value_end
 from warren.amqp.outbox import CHUNK_MIN_BYTES
-from warren.amqp.properties import HEADERS, find_property
+from warren.amqp.properties import HEADERS, X_DELAY, X_DELIV, find_property
 from warren.msgstore.message import Message
 from warren.queues.dead_letter import with_header
 
@@ -38,9 +38,6 @@ _DIGITS_MAX: Final = 19
 
 # Type tags of signed integers, and how long those are: b s I l L.
 _SIGNED_BYTES: Final[dict[int, int]] = {98: 1, 115: 2, 73: 4, 108: 8, 76: 8}
-
-_RAW_DELAY: Final = b"\x07x-delay"
-_RAW_DELIVER_AT: Final = b"\x0cx-deliver-at"
 
 
 def due_time_ms(header: bytes, now_ms: i64) -> i64:
@@ -55,9 +52,9 @@ def due_time_ms(header: bytes, now_ms: i64) -> i64:
     while pos < end:
         length: i64 = header[pos]
         value: i64 = pos + 1 + length
-        if length == 7 and header[pos + 1] == 120 and header[pos:value] == _RAW_DELAY:
+        if length == 7 and read_i64_be(header, pos) == X_DELAY:
             delay = _number(header, value, False)
-        elif length == 12 and header[pos + 1] == 120 and header[pos:value] == _RAW_DELIVER_AT:
+        elif length == 12 and read_i64_be(header, pos) == X_DELIV and header[pos + 8 : value] == b"er-at":
             at = _number(header, value, True)
         pos = value_end(header, value)
     due_ms: i64 = now_ms + delay if delay > 0 else 0
@@ -137,7 +134,7 @@ def negate_delay(message: Message) -> None:
     while pos < end:
         length: i64 = header[pos]
         value: i64 = pos + 1 + length
-        if length == 7 and header[pos + 1] == 120 and header[pos:value] == _RAW_DELAY:
+        if length == 7 and read_i64_be(header, pos) == X_DELAY:
             times += 1
             at = value
             delay = _number(header, value, False)

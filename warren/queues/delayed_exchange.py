@@ -22,6 +22,7 @@ from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.agenda import NEVER, Agenda, Appointment
 from warren.queues.dead_letter import with_header, without_header
+from warren.queues.delay import negate_delay
 from warren.queues.held_messages import HeldMessages
 from warren.queues.lanes import EXCHANGE
 
@@ -67,13 +68,14 @@ class DelayedExchange(Appointment):
         index = log.new_index(log.new_queue_id(), self._vhost, exchange.name, EXCHANGE, not exchange.durable)
         self.held.begin_storing(index)
 
-    def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found."""
-        self.held.restore(index)
+    def restore(self, index: QueueIndex, *, clean: bool) -> None:
+        """Take over what recovery found; after an unclean stop any of it may have been routed before."""
+        self.held.restore(index, clean=clean)
         self.plan()
 
     def released(self, message: Message) -> None:
         """A message is due."""
+        negate_delay(message)
         headers = headers_of(message.header_payload())
         copies = decode_table(headers).get(_BLIND_COPIES) if b"\x03BCC" in headers else None
         if isinstance(copies, list):

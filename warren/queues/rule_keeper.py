@@ -35,6 +35,7 @@ from warren.msgstore.queue_index import EXPIRING, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER, Appointment
 from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, with_headers, without_header
 from warren.queues.deadlines import Deadlines
+from warren.queues.delay import negate_delay
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.fetch import Fetch, TimeScan
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
@@ -98,7 +99,8 @@ class RuleKeeper(Appointment):
         self._fetching: bool = False
         self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
         # The queue's time to live counts from here at the earliest.
-        self._aging_from_ms: i64 = host.log.now_ms if queue.published else 0
+        has_messages = queue.published > 0 or queue.ready_count > 0 or queue.unacked_count > 0
+        self._aging_from_ms: i64 = host.log.now_ms if has_messages else 0
         self._latest_ms: i64 = host.log.now_ms  # when the latest came that the queue's time to live holds for
         self._used_ms: i64 = host.log.now_ms
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
@@ -420,8 +422,8 @@ class RuleKeeper(Appointment):
 
     def released(self, lane: i64, message: Message) -> None:
         """The time of a held message has come."""
-        message = message.copy()  # other queues may have it too, and each gives it a time
-        message.time_ms = 0
+        if lane == DELAYED:
+            negate_delay(message)
         if lane != UNDELIVERED:
             self.queue.take_released(message)
             return

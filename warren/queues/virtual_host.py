@@ -509,7 +509,6 @@ class VirtualHost(QueueHost):
             return queues, False
         held = message.copy()  # the queues have it with another time
         held.due_ms = content.due_ms
-        negate_delay(held)
         for holder in content.holders:
             self.hold(holder, held)
         return queues, True
@@ -536,7 +535,7 @@ class VirtualHost(QueueHost):
         if blind_copies is not None:
             keys += blind_copies
         for queue in self._route_content(exchange, keys, Content(message.header_payload()), message):
-            if message.expiration_ms >= 0:
+            if message.expiration_ms >= 0 or message.attempts > 0:
                 queue.need_keeper()
             queue.publish(message)
 
@@ -544,10 +543,11 @@ class VirtualHost(QueueHost):
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""
         copy = message.copy()
         copy.time_ms = 0  # its time in another queue is not that in this one
-        negate_delay(copy)
         if message.due_ms > self.log.now_ms:
             queue.hold(copy, message.due_ms)
         else:
+            if message.due_ms:
+                negate_delay(copy)
             if copy.expiration_ms >= 0:
                 queue.need_keeper()
             queue.publish(copy)

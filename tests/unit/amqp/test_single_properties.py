@@ -20,6 +20,8 @@ from warren.amqp.properties import (
 )
 from warren.amqp.specification import PROPERTIES
 
+NOT_TEXT = ("headers", "delivery_mode", "priority", "timestamp")
+
 
 def payload(properties: BasicProperties) -> bytes:
     """Return a content header payload."""
@@ -29,7 +31,8 @@ def payload(properties: BasicProperties) -> bytes:
 def full() -> BasicProperties:
     properties = BasicProperties()
     for name in PROPERTIES:
-        setattr(properties, name, name)
+        if name not in NOT_TEXT:
+            setattr(properties, name, name)
     properties.headers = encode_table({"x-delay": 5, "long": "x" * 300})
     properties.delivery_mode, properties.priority, properties.timestamp = 2, 255, 2**64 - 1
     properties.expiration = "60000"

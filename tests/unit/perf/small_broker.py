@@ -84,6 +84,7 @@ class _Session:
             self.sock.sendall(frames.method(0, frames.CONNECTION_OPEN_OK, b"\0"))
         elif name == frames.QUEUE_DECLARE:
             queue = _short_string(arguments, 2)
+            broker.arguments[queue] = arguments[4 + len(queue.encode()) :]
             broker.queues.setdefault(queue, deque())
             self.sock.sendall(frames.method(channel, frames.QUEUE_DECLARE_OK, frames.short_string(queue) + bytes(8)))
         elif name == frames.QUEUE_DELETE:
@@ -124,6 +125,7 @@ class _Session:
             missing -= found.end - found.start - frames.FRAME_OVERHEAD_BYTES
             content += body
         self.published += 1
+        self.broker.published.append(content)
         copies = 0 if self.published == self.broker.lose else 1
         message = Message(exchange, routing_key, content)
         for queue in self.broker.bound if exchange else [routing_key]:
@@ -161,6 +163,8 @@ class SmallBroker:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.queues: dict[str, deque[Message]] = {}
+        self.arguments: dict[str, bytes] = {}  # of declared queues, encoded
+        self.published: list[bytes] = []  # header frames with what follows
         self.bound: list[str] = []
         self.consumers: dict[str, _Consumer] = {}
         self.acked: list[tuple[int, int]] = []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.amqp.field_table import decode_table
 from warren.perf import frames
 from warren.perf.frames import Properties
 
@@ -37,6 +38,17 @@ def test_a_published_message_is_whole_frames_with_its_body_split_at_frame_max(si
 def test_properties_come_in_the_order_of_their_flags() -> None:
     encoded = Properties(headers={"a": True}, persistent=True, correlation_id="c", reply_to="r").encoded()
     assert encoded == b"\x36\x00" + b"\0\0\0\x04\x01at\x01" + b"\x02" + b"\x01c" + b"\x01r"
+
+
+def test_priority_and_expiration_stand_where_their_flags_say() -> None:
+    encoded = Properties(persistent=True, priority=0, reply_to="r", expiration="60000").encoded()
+    assert encoded == b"\x1b\x00" + b"\x02" + b"\x00" + b"\x01r" + b"\x0560000"
+
+
+def test_integers_of_a_table_have_the_size_they_need() -> None:
+    table = frames.field_table({"a": -1, "b": 1 << 31, "c": -(1 << 63)})
+    assert decode_table(table) == {"a": -1, "b": 1 << 31, "c": -(1 << 63)}
+    assert table[6:7] + table[13:14] == b"Il"
 
 
 def test_frames_stop_at_the_incomplete_one() -> None:

@@ -10,10 +10,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from warren.amqp.field_table import decode_table
+from warren.amqp.properties import decode_properties
 from warren.perf import footprint, frames, round_trip, workload
 from warren.perf.choices import ExchangeType
 from warren.perf.client import Address, BrokerError, Connection
-from warren.perf.command import default_backlog, perf
+from warren.perf.command import default_backlog, parse_queue_arguments, perf
+from warren.perf.frames import FieldValue
 from warren.perf.workload import Run, Workload
 
 from .small_broker import SmallBroker
@@ -188,12 +191,95 @@ def test_parts_of_a_uri_that_are_left_out_have_defaults() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"publishers": 0}, {"queues": 0}, {"bindings": 5}, {"auto_ack": False, "prefetch": 10, "ack_batch": 11}],
+    [
+        {"publishers": 0},
+        {"queues": 0},
+        {"bindings": 5},
+        {"auto_ack": False, "prefetch": 10, "ack_batch": 11},
+        {"priority_levels": 257},
+        {"delay_ms": -1},
+    ],
     ids=str,
 )
 def test_a_load_that_means_nothing_is_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Workload(**changes)  # type: ignore[arg-type]
+
+
+def test_queues_are_declared_with_their_arguments(broker: SmallBroker, address: Address) -> None:
+    arguments: dict[str, FieldValue] = {
+        "x-max-length": 1_000_000,
+        "x-expires": 1 << 40,
+        "x-key-shared": True,
+        "x-overflow": "drop-head",
+    }
+    Run(Workload(messages=10, queues=2, queue_arguments=arguments), address).run()
+    assert [decode_table(encoded) for encoded in broker.arguments.values()] == [arguments, arguments]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_messages_have_the_properties_that_were_asked_for(
+    persistent: bool, broker: SmallBroker, address: Address
+) -> None:
+    load = Workload(messages=30, expiration_ms=60_000, priority_levels=3, delay_ms=250, persistent=persistent)
+    assert Run(load, address).run().missing == 0
+    found = [decode_properties(content, 7, 7 + int.from_bytes(content[3:7], "big")) for content in broker.published]
+    assert len(found) == 30
+    assert [each.priority for each in found] == [0, 1, 2] * 10
+    assert {each.expiration for each in found} == {"60000"}
+    assert {each.delivery_mode for each in found} == {2 if persistent else None}
+    assert all(decode_table(each.headers or b"") == {"x-delay": 250} for each in found)
+
+
+def test_plain_messages_have_none_of_them(broker: SmallBroker, address: Address) -> None:
+    Run(Workload(messages=1), address).run()
+    assert broker.published[0][19:21] == b"\0\0"
+    assert broker.arguments == {"perf-0": bytes(4)}
+
+
+def test_a_delay_is_not_taken_for_a_loss() -> None:
+    assert Workload(delay_ms=60_000).patience_ns == Workload().patience_ns + 60_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("texts", "arguments"),
+    [
+        ([], {}),
+        (["x-max-length=1000"], {"x-max-length": 1000}),
+        (["a=true", "b=false", "c=True"], {"a": True, "b": False, "c": "True"}),
+        (["x-delivery-limit=-1", "x=-", "y=1.5", "z="], {"x-delivery-limit": -1, "x": "-", "y": "1.5", "z": ""}),
+        (["a=b=c", "a=2"], {"a": 2}),
+    ],
+    ids=str,
+)
+def test_queue_arguments_are_read(texts: list[str], arguments: dict[str, object]) -> None:
+    found = parse_queue_arguments(texts)
+    assert found == arguments
+    assert [type(value) for value in found.values()] == [type(value) for value in arguments.values()]
+
+
+@pytest.mark.parametrize("text", ["", "x-max-length", "=1", f"x={1 << 63}"])
+def test_a_queue_argument_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--queue-argument"):
+        parse_queue_arguments([text])
+
+
+def test_the_command_line_asks_for_rules(broker: SmallBroker, address: Address) -> None:
+    arguments = ["--uri", f"amqp://{address}", "-n", "20", "--json", "--queue-argument", "x-max-priority=4"]
+    arguments += ["--queue-argument", "x-message-ttl=60000", "--expiration", "5000", "--priority-levels", "4"]
+    done = CliRunner().invoke(command_line(), [*arguments, "--delay", "1"])
+    assert done.exit_code == 0, done.output
+    load = json.loads(done.output)["workload"]
+    assert load["queue_arguments"] == {"x-max-priority": 4, "x-message-ttl": 60000}
+    assert (load["expiration_ms"], load["priority_levels"], load["delay_ms"]) == (5000, 4, 1)
+    assert decode_table(broker.arguments["perf-0"]) == load["queue_arguments"]
+
+
+@pytest.mark.parametrize("arguments", [["--queue-argument", "a=1"], ["--expiration", "1"], ["--delay", "1"]], ids=str)
+def test_rules_belong_to_flow(arguments: list[str], address: Address) -> None:
+    done = CliRunner().invoke(command_line(), ["fill", "--uri", f"amqp://{address}", "-n", "1", *arguments])
+    assert done.exit_code == 1
+    assert done.output.endswith("belong to flow\n")
 
 
 def test_the_default_backlog_is_bounded_in_messages_and_bytes() -> None:
