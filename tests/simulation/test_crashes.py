@@ -34,7 +34,7 @@ STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "150000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 # Of these the sequences are a fixed number, and random lives the rest; those of errors and of rules come on top.
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000
-RULED_SEQUENCE_STATES: Final = 15_000 if STATES >= 100_000 else 1_000
+RULED_SEQUENCE_STATES: Final = 20_000 if STATES >= 100_000 else 1_000
 RULED_STATES: Final = STATES // 6
 GROUPS: Final = 8
 STEPS: Final = 40
@@ -55,6 +55,7 @@ def test_every_sequence_of_three_operations_survives_every_crash() -> None:
     assert states >= SEQUENCE_STATES
 
 
+@pytest.mark.timeout(900)
 def test_every_sequence_of_three_operations_of_queues_with_rules_survives_every_crash() -> None:
     """Dead letters, expiry, counted returns, delays, retries, priorities, lengths; every message in one place."""
     longest = 3 if STATES >= 100_000 else 2
