@@ -170,7 +170,7 @@ PLAIN_KEYS: Final = "plain-keys"
 # Prefetch is smaller than the backlog: messages wait, and so meet the rules of those that wait.
 _WAITING: Final = ("--size", "16", *_ACK)
 _KEYS: Final = (
-    *("--exchange", "topic", "--bindings", "10", "--routing-keys", "100", "--consumers", "4"),
+    *("--exchange", "fanout", "--routing-keys", "100", "--consumers", "4"),
     *_WAITING,
 )
 

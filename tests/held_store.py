@@ -128,9 +128,7 @@ class HeldStore:
         stored = persistent and self.stores
         if stored:
             self.begin_storing()
-        number = int(self.lane.next_number)
-        self.lane.hold(self.message(body, persistent=persistent), self.now_ms + delay_ms, stored)
-        return number
+        return self.lane.hold(self.message(body, persistent=persistent), self.now_ms + delay_ms, stored)
 
     def close_batch(self) -> None:
         """Close the open batch, if the one before is written."""
@@ -170,9 +168,8 @@ class HeldStore:
     def give_up_pages(self) -> None:
         """Have everything on disk only, that can be."""
         kept_max, self.lane.kept_max = self.lane.kept_max, -1
-        self.index.unload_candidates += range(
-            int(self.index.first_page), int(self.lane.next_number) // self.page_entries
-        )
+        first = int(self.index.first_page)
+        self.index.unload_candidates += range(first, first + len(self.index.pages))
         for _ in range(3):
             self.lane.batch_closed()
             self.rest()

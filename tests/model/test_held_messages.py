@@ -44,10 +44,16 @@ class Run(HeldStore):
         self.serial = 0
         self.done: list[str] = []
         self.latest_ms = self.now_ms
+        # Delays that are sorted, in some runs.
+        self.far = [
+            self.random.randrange(1 << self.random.randrange(16, 39)) for _ in range(self.random.choice((0, 9)))
+        ]
         self._configure()
 
     def _configure(self) -> None:
+        self.given = [0]
         lane = self.lane
+        lane.sorted_from = self.random.choice((0, 10, 1 << 30))
         lane.kept_max = self.random.choice((0, 3, 20))
         lane.taken_max = self.random.choice((1, 3, 50))
         lane.taken_max_bytes = self.random.choice((1, 300, 100_000))
@@ -97,8 +103,9 @@ class Run(HeldStore):
         for _ in range(self.random.choice((1, 1, 1, 2, 12))):
             self.serial += 1
             body = b"%d " % self.serial + b"x" * self.random.choice((0, 0, 30, 400))
-            delay_ms = self.random.choice((1, 1, 50, 50, 300, 5000, self.random.randrange(1, 400)))
+            delay_ms = self.random.choice((1, 1, 50, 50, 300, 5000, self.random.randrange(1, 400), *self.far))
             number = self.hold(body, delay_ms, persistent=persistent)
+            self.given.append(number)
             self.held[body] = Held(self.now_ms + delay_ms, number, body, persistent)
 
     def commit(self) -> None:
@@ -116,7 +123,7 @@ class Run(HeldStore):
 
     def due(self) -> None:
         """Time passes; nobody waits for the disk."""
-        self._move(self.random.choice((0, 1, 50, 300, -100, -2000, 3000)))
+        self._move(self.random.choice((0, 1, 50, 300, -100, -2000, 3000, 1 << self.random.randrange(24))))
         if self.lane.first_ms() <= self.now_ms:
             self.lane.release_due(self.now_ms)
         self.follow()
@@ -138,7 +145,7 @@ class Run(HeldStore):
         bodies = {held.body for held in self.held.values() if held.number in wanted}
         purpose = self.random.choice((RELEASED, DROPPED, DEAD_LETTERED))
         if self.random.random() < 0.2:
-            wanted += [10**6, self.random.randrange(int(self.lane.next_number) or 1)]
+            wanted += [10**9, self.random.choice(self.given)]
             bodies |= {held.body for held in self.held.values() if held.number in wanted}
         if purpose == DROPPED:
             self.dropping.append(bodies)
@@ -244,7 +251,7 @@ def test_what_is_held_leaves_once_in_time_and_comes_back_after_a_crash(seed: int
             run.step()
         run.compare()
         run.die()
-        run.latest_ms += 10_000
+        run.latest_ms += 1 << 40
         run.pass_time(run.latest_ms - run.now_ms)
         run.follow()
         assert not run.held

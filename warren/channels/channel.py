@@ -175,7 +175,9 @@ class Channel(FastChannel):
         keys = [envelope.routing_key]
         properties: BasicProperties | None = None
         rewritten = False
-        known: i64 = known_headers(header) if flags & HEADERS else 0
+        known: i64 = 0
+        if flags & HEADERS:
+            known = known_headers(header)
         if flags & (EXPIRATION | USER_ID | REPLY_TO) or known & (HAS_CC | HAS_BCC):
             properties = decode_properties(header, 0, len(header))
             self._check_properties(properties)
@@ -205,12 +207,11 @@ class Channel(FastChannel):
                 message.due_ms = due_ms
         if flags & EXPIRATION:
             message.expiration_ms = expiration_ms_of(header)
-        exchange = vhost.exchange(envelope.exchange)
-        if len(keys) > 1 and isinstance(exchange, TopicExchange):
+        if len(keys) > 1 and isinstance(vhost.exchange(envelope.exchange), TopicExchange):
             principal = self.fast_connection.fast_principal
             assert principal is not None
             for key in keys:
-                principal.authorize_topic(WRITE, exchange.name, key)
+                principal.authorize_topic(WRITE, envelope.exchange, key)
         holders: list[Exchange] | None = None
         repeated = bool(vhost.seen_keys) and self._transaction is None and self._is_repeated(message)
         if repeated:
@@ -220,7 +221,7 @@ class Channel(FastChannel):
         else:
             routed = Content(header)
             routed.due_ms = message.due_ms
-            queues = vhost.route(exchange, keys, routed)
+            queues = vhost.route(vhost.exchange(envelope.exchange), keys, routed)
             holders = routed.holders
             if routed.rememberers is not None:
                 for rememberer in routed.rememberers:

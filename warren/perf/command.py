@@ -98,7 +98,9 @@ def perf(
         ExchangeType, typer.Option(help="Exchange type; fanout copies to every queue")
     ] = ExchangeType.DEFAULT,
     bindings: Annotated[int, typer.Option(min=0, help="Topic bindings of mixed patterns, spread over the queues")] = 0,
-    routing_keys: Annotated[int, typer.Option(min=1, help="Different routing keys published with --bindings")] = 1000,
+    routing_keys: Annotated[
+        int, typer.Option(min=0, help="Different routing keys published with --bindings (0: 1000) or to a fanout")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of bindings and routing keys")] = 1,
     queue_argument: Annotated[
         list[str] | None,

@@ -33,6 +33,7 @@ _LONGEST_WAIT_S: Final = 0.02
 _PATIENCE_NS: Final = 10_000_000_000
 _BATCH_BYTES: Final = 2 * SEND_BYTES
 _SMALLEST_BATCH_BYTES: Final = 16384
+_PATTERN_KEYS: Final = 1000
 _TICK_NS: Final = 1_000_000_000
 _LATE_NS: Final = 5_000_000
 
@@ -53,7 +54,7 @@ class Workload:
     durable: bool = False
     exchange: ExchangeType = ExchangeType.DEFAULT
     bindings: int = 0
-    routing_keys: int = 1000
+    routing_keys: int = 0
     rate: float = 0.0
     backlog: int = 0
     warmup_s: float = 1.0
@@ -75,6 +76,8 @@ class Workload:
             raise ValueError("at least one queue")
         if self.bindings and self.exchange is not ExchangeType.TOPIC:
             raise ValueError("--bindings belongs to --exchange topic")
+        if self.routing_keys and not self.bindings and self.exchange is not ExchangeType.FANOUT:
+            raise ValueError("--routing-keys belongs to --bindings and to --exchange fanout")
         if 0 < self.prefetch < self.ack_batch and not self.auto_ack:
             raise ValueError(f"a prefetch of {self.prefetch} never fills an ack batch of {self.ack_batch}")
         if not 0 <= self.priority_levels <= 256:
@@ -261,7 +264,8 @@ class Run:
 
     def _patterns(self) -> topic_patterns.TopicPatterns:
         work = self.workload
-        return topic_patterns.TopicPatterns(bindings=work.bindings, keys=work.routing_keys, seed=work.seed)
+        keys = work.routing_keys or _PATTERN_KEYS
+        return topic_patterns.TopicPatterns(bindings=work.bindings, keys=keys, seed=work.seed)
 
     def _delete(self) -> None:
         """Remove queues and exchange through a connection of its own: the one of the run may be closed by an
@@ -286,7 +290,8 @@ class Run:
             copies = [sum(queue in consumed for queue in queues) for queues in hits]
             return [_Route(patterns.routing_keys, None, copies)] * work.publishers
         if work.exchange is ExchangeType.FANOUT:
-            return [_Route([work.queue_name(0)], None, [len(consumed)])] * work.publishers
+            keys = [f"key-{number:08}" for number in range(work.routing_keys)] or [work.queue_name(0)]
+            return [_Route(keys, None, [len(consumed)] * len(keys))] * work.publishers
         routes = []
         for index in range(work.publishers):
             queue = work.queue_name(index % work.queues)

@@ -57,10 +57,12 @@ def due_time_ms(header: bytes, now_ms: i64) -> i64:
         elif length == 12 and read_i64_be(header, pos) == X_DELIV and header[pos + 8 : value] == b"er-at":
             at = _number(header, value, True)
         pos = value_end(header, value)
-    due_ms: i64 = now_ms + delay if delay > 0 else 0
-    if at > due_ms:
-        due_ms = at
-    return due_ms if due_ms > now_ms else 0
+    # No conditional expressions here: they would make objects of the numbers.
+    if delay > 0 and now_ms + delay > at:
+        return now_ms + delay
+    if at > now_ms:
+        return at
+    return 0
 
 
 def check_delay(due_ms: i64, now_ms: i64) -> None:
@@ -96,10 +98,14 @@ def _number(data: bytes, at: i64, is_time: bool) -> i64:
         number = data[start]
     elif tag == 84 and is_time:  # T, unsigned
         number = read_i64_be(data, start)
-        number = _FAR if number < 0 or number > _FAR // 1000 else number * 1000
+        if number < 0 or number > _FAR // 1000:
+            number = _FAR // 1000
+        number *= 1000
     elif tag == 102 or tag == 100 or tag == 68 or tag == 83:  # f d D S
         number = _whole(TableWalker(data, at, len(data)).value(1))
-    return number if number < _FAR else _FAR
+    if number > _FAR:
+        number = _FAR
+    return number
 
 
 def _whole(value: object) -> i64:

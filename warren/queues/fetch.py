@@ -24,12 +24,14 @@ from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.records import DROPPABLE, TIME_BYTES, page_entries, record_length, time_of
+from warren.queues.deadlines import Deadlines
 
 # Records lying this close are read in one go, and at most so much.
 READ_GAP_BYTES: Final = 4096
 READ_BYTES_MAX: Final = 1 << 20
-# How many index pages a scan looks at in one go, and how close together times are read in one go.
-SCAN_PAGES: Final = 16
+# How many index pages a scan looks at in one go, and how close together times are read in one go. What was stored one
+# after the other may be spread over many pages.
+SCAN_PAGES: Final = 32
 SCAN_GAP_BYTES: Final = 1024
 
 
@@ -291,6 +293,7 @@ class TimeScan(IndexOwner):
             self._lengths = vec[i64]()
             if not self._look():
                 return
+            self._sort()
         self._read()
 
     def _look(self) -> bool:
@@ -381,6 +384,34 @@ class TimeScan(IndexOwner):
         if moving:
             self._unwritten = True
             self._again.append(int(page_number))
+
+    def _sort(self) -> None:
+        """Bring what was noted into the order of the log, if it is not: what lies together is read in one go."""
+        order = Deadlines()
+        at: i64 = 0
+        last: i64 = 0
+        ascends = True
+        while at < len(self._lsns):
+            lsn: i64 = self._lsns[at]
+            if lsn < last:
+                ascends = False
+            last = lsn
+            order.add(lsn, at)
+            at += 1
+        if ascends:
+            return
+        numbers = vec[i64]()
+        lsns = vec[i64]()
+        lengths = vec[i64]()
+        while len(order) > 0:
+            at = order.first_number()
+            order.remove_first()
+            numbers = append(numbers, self._numbers[at])
+            lsns = append(lsns, self._lsns[at])
+            lengths = append(lengths, self._lengths[at])
+        self._numbers = numbers
+        self._lsns = lsns
+        self._lengths = lengths
 
     def _read(self) -> None:
         """Read the next of what was noted."""

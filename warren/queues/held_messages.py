@@ -28,6 +28,7 @@ from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER
 from warren.queues.deadlines import Deadlines
+from warren.queues.due_pages import DuePages
 from warren.queues.fetch import Fetch, TimeScan
 
 PARKED_UNTIL: Final = 1 << 61
@@ -41,6 +42,8 @@ KEPT_MAX_BYTES: Final = 8 << 20
 PAGED_OUT_MAX: Final = 4096
 # Index pages that may be in memory because messages of them were taken.
 LOADED_PAGES_MAX: Final = 4096
+# From so many on messages are numbered by their times (``queues.due_pages``).
+SORTED_FROM: Final = 65536
 
 # What becomes of a message that is taken.
 RELEASED: Final = 0
@@ -71,18 +74,18 @@ class HeldMessages(IndexOwner):
         self.kept_max: i64 = KEPT_MAX
         self.paged_out_max: i64 = PAGED_OUT_MAX
         self.loaded_pages_max: i64 = LOADED_PAGES_MAX
+        self.sorted_from: i64 = SORTED_FROM
         self.index: QueueIndex | None = None
         self.count: i64 = 0
         self.body_bytes: i64 = 0
-        self.next_number: i64 = 0
         self.scanning: bool = False  # not all deadlines are known yet after a restart
         self.delivered_before: i64 = 0  # older messages may have been ready, and delivered, before the last restart
         self._deadlines = Deadlines()
+        self._pages = DuePages(log.page_entries)
         self._in_memory: dict[int, Message] = {}
         self._unstored: dict[int, None] = {}  # those of them that are nowhere else
         self._kept: list[int] = []  # the others, and some that have gone
         self._kept_bytes: i64 = 0
-        self._offered_to: i64 = 0  # index pages below were offered to be given up
         self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
         self._storing: bool = False  # rows for pages that may be full are in the open batch
         self._fetches: i64 = 0
@@ -117,13 +120,16 @@ class HeldMessages(IndexOwner):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def hold(self, message: Message, until_ms: i64, stored: bool) -> None:
-        """Hold `message`; `stored`: the index is there, and it goes into the log.
+    def hold(self, message: Message, until_ms: i64, stored: bool) -> int:
+        """Hold `message` and return its number; `stored`: the index is there, and it goes into the log.
 
         Nobody else has the message, or whoever has it holds it until the same time: the time is in it.
         """
-        number: i64 = self.next_number
-        self.next_number = number + 1
+        index = self.index
+        first_page: i64 = 0
+        if index is not None:
+            first_page = index.first_page
+        number: i64 = self._pages.take(until_ms, self.log.now_ms, first_page, stored and self.count >= self.sorted_from)
         boxed = int(number)
         message.time_ms = until_ms
         self.count += 1
@@ -133,13 +139,13 @@ class HeldMessages(IndexOwner):
         cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self.log.resident_bytes += cost
         if stored:
-            index = self.index
             assert index is not None
             self.log.add(index, message, number)
             self._kept.append(boxed)
             self._kept_bytes += cost
         else:
             self._unstored[boxed] = None
+        return boxed
 
     def begin_storing(self, index: QueueIndex) -> None:
         """Take the index that the messages are stored in."""
@@ -152,11 +158,14 @@ class HeldMessages(IndexOwner):
         self.delivered_before = index.delivered_below if clean else index.next_number
         size: i64 = index.page_entries
         # The page of the next number may be absent: those behind it in this page were not stored.
-        self.next_number = (index.next_number + size - 1) // size * size
+        self._pages.next_number = (index.next_number + size - 1) // size * size
         self.count = index.live_count
         self.body_bytes = index.live_body_bytes
-        self._offered_to = index.first_page
-        self._offer_pages()
+        page_number: i64 = index.first_page
+        while page_number * size < self._pages.next_number:
+            index.unload_candidates.append(int(page_number))
+            page_number += 1
+        self._unload()
         self.scanning = True
         _DeadlineScan(self, index).go_on()
 
@@ -176,7 +185,7 @@ class HeldMessages(IndexOwner):
             for number, message in self._in_memory.items():
                 if message.row >= 0 and index.lsn_of_resident(number) == 0:
                     log.cancel(index, message)
-            log.settle_range(index, index.first_page * index.page_entries, self.next_number)
+            log.settle_range(index, index.first_page * index.page_entries, self._pages.next_number)
         self._forget_all()
         self.changed()
         return count
@@ -301,15 +310,11 @@ class HeldMessages(IndexOwner):
             self._kept_bytes -= cost
 
     def _offer_pages(self) -> None:
-        """Offer the pages that are full by now to be given up."""
+        """Offer the pages that get no more messages to be given up."""
         index = self.index
         assert index is not None
-        end_page: i64 = self.next_number // index.page_entries
-        page_number: i64 = self._offered_to if self._offered_to > index.first_page else index.first_page
-        while page_number < end_page:
-            index.unload_candidates.append(int(page_number))
-            page_number += 1
-        self._offered_to = end_page
+        index.unload_candidates += self._pages.closed
+        self._pages.closed = []
 
     def _note_loaded(self, page_numbers: list[int]) -> None:
         index = self.index
@@ -324,8 +329,12 @@ class HeldMessages(IndexOwner):
     def _unload(self) -> None:
         index = self.index
         assert index is not None
-        if not self._fetches and not self._storing and index.unload_candidates:
-            index.unload(index.first_page, self.next_number // index.page_entries)
+        if self._fetches or self._storing or not index.unload_candidates:
+            return
+        opened = self._pages.open
+        # Compaction offers whatever it has looked at.
+        index.unload_candidates = [number for number in index.unload_candidates if number not in opened]
+        index.unload(index.first_page, self._pages.next_number // index.page_entries)
 
     # --- out ------------------------------------------------------------------------------------------------------
 

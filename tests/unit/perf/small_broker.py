@@ -89,9 +89,10 @@ class _Session:
             self.sock.sendall(frames.method(channel, frames.QUEUE_DECLARE_OK, frames.short_string(queue) + bytes(8)))
         elif name == frames.QUEUE_DELETE:
             queue = _short_string(arguments, 2)
-            left = len(broker.queues.pop(queue, ()))
+            broker.left[queue] = broker.queues.pop(queue, deque())
             broker.consumers.pop(queue, None)
-            self.sock.sendall(frames.method(channel, frames.QUEUE_DELETE_OK, pack(">I", left)))
+            count = pack(">I", len(broker.left[queue]))
+            self.sock.sendall(frames.method(channel, frames.QUEUE_DELETE_OK, count))
         elif name == frames.QUEUE_BIND:
             broker.bound.append(_short_string(arguments, 2))
             self.sock.sendall(frames.method(channel, frames.QUEUE_BIND_OK))
@@ -163,6 +164,7 @@ class SmallBroker:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.queues: dict[str, deque[Message]] = {}
+        self.left: dict[str, deque[Message]] = {}  # in queues when they were deleted
         self.arguments: dict[str, bytes] = {}  # of declared queues, encoded
         self.published: list[bytes] = []  # header frames with what follows
         self.bound: list[str] = []

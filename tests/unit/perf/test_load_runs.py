@@ -196,6 +196,7 @@ def test_parts_of_a_uri_that_are_left_out_have_defaults() -> None:
         {"queues": 0},
         {"bindings": 5},
         {"auto_ack": False, "prefetch": 10, "ack_batch": 11},
+        {"routing_keys": 2},
         {"priority_levels": 257},
         {"delay_ms": -1},
     ],
@@ -204,6 +205,14 @@ def test_parts_of_a_uri_that_are_left_out_have_defaults() -> None:
 def test_a_load_that_means_nothing_is_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         Workload(**changes)  # type: ignore[arg-type]
+
+
+def test_a_fanout_is_published_to_with_as_many_keys_as_asked_for(broker: SmallBroker, address: Address) -> None:
+    load = Workload(messages=12, exchange=ExchangeType.FANOUT, routing_keys=3, queues=2, consumers=1)
+    result = Run(load, address).run()
+    assert (result.copies_per_message, result.window.received, result.missing) == (1, 12, 0)
+    left = [message.routing_key for message in broker.left["perf-1"]]
+    assert left == [f"key-{number:08}" for number in range(3)] * 4
 
 
 def test_queues_are_declared_with_their_arguments(broker: SmallBroker, address: Address) -> None:
