@@ -3,9 +3,9 @@
 An appointment knows its earliest time; whoever has many deadlines (``queues.deadlines``) makes one appointment for the
 earliest. Times are wall time in ms since the epoch: they mean the same after a restart.
 
-1. An appointment has at most one entry that counts, that of its ``entry`` number; those it had before are stale.
-2. Stale entries are at most about as many as those that count: an appointment ten years ahead that was cancelled must
-   not keep its queue in memory until then.
+1. An appointment has at most one entry that counts, that of its ``entry`` number; those it had before are stale, and
+   lead to nobody: an appointment ten years ahead that was cancelled must not keep its queue in memory until then.
+2. Stale entries are at most about as many as those that count.
 3. What is due is called once in each `keep`, in the order of the times, unless somebody cancels or moves it meanwhile.
 """
 
@@ -40,59 +40,59 @@ class Agenda:
 
     def __init__(self) -> None:
         self.on_earlier: Callable[[], None] | None = None
-        self._entries: list[tuple[int, int, Appointment]] = []  # a heap
+        self._times: list[tuple[int, int]] = []  # a heap: when, and the number of the entry
+        self._appointments: dict[int, Appointment] = {}  # by entry, those that count
         self._serial: i64 = 0
-        self._made: i64 = 0  # appointments that have a time
 
     def __len__(self) -> int:
         """Return how many entries there are, stale ones included."""
-        return len(self._entries)
+        return len(self._times)
 
     def at(self, time_ms: i64, appointment: Appointment) -> None:
         """Have `appointment` called at `time_ms`, or earlier if it has an earlier time already."""
         if time_ms >= appointment.at_ms:
             return
-        if appointment.entry == 0:
-            self._made += 1
-        appointment.at_ms = time_ms
+        if appointment.entry:
+            del self._appointments[int(appointment.entry)]
         self._serial += 1
+        serial = int(self._serial)
+        appointment.at_ms = time_ms
         appointment.entry = self._serial
-        heappush(self._entries, (int(time_ms), int(self._serial), appointment))
+        self._appointments[serial] = appointment
+        heappush(self._times, (int(time_ms), serial))
         self._tidy()
-        if self.on_earlier is not None and self._entries[0][2] is appointment:
+        if self.on_earlier is not None and self._times[0][1] == serial:
             self.on_earlier()
 
     def cancel(self, appointment: Appointment) -> None:
         """Forget `appointment`."""
         appointment.at_ms = NEVER
         if appointment.entry:
+            del self._appointments[int(appointment.entry)]
             appointment.entry = 0
-            self._made -= 1
             self._tidy()
 
     def _tidy(self) -> None:
-        if len(self._entries) > 2 * self._made + STALE_MIN:
-            self._entries = [entry for entry in self._entries if entry[2].entry == entry[1]]
-            heapify(self._entries)
+        if len(self._times) > 2 * len(self._appointments) + STALE_MIN:
+            self._times = [time for time in self._times if time[1] in self._appointments]
+            heapify(self._times)
 
     def next_ms(self) -> int:
         """Return the time of the next appointment; `NEVER` when there is none."""
-        entries = self._entries
-        while entries and entries[0][2].entry != entries[0][1]:
-            heappop(entries)
-        return entries[0][0] if entries else int(NEVER)
+        times = self._times
+        while times and times[0][1] not in self._appointments:
+            heappop(times)
+        return times[0][0] if times else int(NEVER)
 
     def keep(self, now_ms: i64) -> None:
         """Call everybody whose time has come, once."""
-        entries = self._entries
-        due: list[tuple[int, int, Appointment]] = []
-        while entries and entries[0][0] <= now_ms:
-            entry = heappop(entries)
-            if entry[2].entry == entry[1]:
-                due.append(entry)
-        for _, serial, appointment in due:
-            if appointment.entry == serial:
+        times = self._times
+        due: list[int] = []
+        while times and times[0][0] <= now_ms:
+            due.append(heappop(times)[1])
+        for serial in due:
+            appointment = self._appointments.pop(serial, None)
+            if appointment is not None:
                 appointment.at_ms = NEVER
                 appointment.entry = 0
-                self._made -= 1
                 appointment.due(now_ms)

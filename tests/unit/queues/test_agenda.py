@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -117,6 +118,18 @@ def test_only_an_earlier_first_one_is_told(calls: list[tuple[str, int]]) -> None
     agenda.at(40, second)
     agenda.at(45, first)
     assert told == [50, 40]
+
+
+def test_nothing_keeps_a_cancelled_appointment_alive(calls: list[tuple[str, int]]) -> None:
+    """(1)"""
+    agenda = Agenda()
+    note = Note("far away", calls)
+    agenda.at(1 << 50, note)
+    agenda.at(1 << 49, note)
+    agenda.cancel(note)
+    alive = weakref.ref(note)
+    del note
+    assert alive() is None
 
 
 def test_appointments_that_were_moved_or_cancelled_take_no_memory(calls: list[tuple[str, int]]) -> None:
