@@ -7,7 +7,8 @@ from durable_harness import DurableHarness
 from engine_harness import Client, Harness, Received, body_of, queue_declare
 
 from warren.amqp import methods as m
-from warren.amqp.field_table import Table, decode_table
+from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.queues.rule_keeper import UNDELIVERED_RETRY_MS
 from warren.queues.rules import QUORUM_DELIVERY_LIMIT
 
 from .rules import rule
@@ -183,6 +184,55 @@ def test_counts_survive(clean: bool) -> None:
         client.send(1, m.BasicNack(tag, False, True))  # it is returned once, which counts apart
     fail(client, 1)
     assert client.get("q") is None, "that was the fifth failure"
+
+
+@rule("rabbitmq.quorum.durable", "What it has is stored, whatever its delivery mode, and confirmed when it is.")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("headers", [None, {"x-delivery-count": 3}], ids=["plain", "counted before"])
+def test_transient_messages_survive(clean: bool, headers: Table | None) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    declare(client)
+    client.declare("classic", durable=True)
+    for queue in ("q", "classic"):
+        client.bind(queue, "amq.fanout")
+    client.call(1, m.ConfirmSelect(False))
+    harness.store.hold = True
+    properties = {} if headers is None else {"headers": encode_table(headers)}
+    client.publish("amq.fanout", "", b"x", delivery_mode=1, **properties)
+    client.nothing()
+    harness.store.hold = False
+    harness.settle()
+    assert client.expect(m.BasicAck).delivery_tag == 1
+    client = harness.restart(clean=clean).channel()
+    _, got = get(client)
+    assert body_of(got) == b"x" and got.content is not None and got.content.properties.delivery_mode == 1
+    assert client.get("classic") is None
+
+
+@rule("rabbitmq.quorum.durable", "Its dead letters are as durable as was asked for, and in a classic queue no more.")
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("at_once", [False, True], ids=["kept at first", "at once"])
+def test_dead_letters_of_transient_messages(clean: bool, at_once: bool) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    arguments = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
+    declare(client, dead_letter_strategy="at-least-once", overflow="reject-publish", **arguments)
+    if at_once:
+        client.declare("dead", durable=True)
+    client.publish("", "q", b"x", delivery_mode=1)
+    tag, _ = get(client)
+    client.send(1, m.BasicReject(tag, False))
+    harness.write()
+    if not at_once:
+        harness = harness.restart(clean=clean)
+        client = harness.channel()
+        client.declare("dead", durable=True)
+        harness.pass_time(UNDELIVERED_RETRY_MS / 1000)
+    assert harness.queue("dead").ready_count == 1
+    harness.write()
+    client = harness.restart(clean=clean).channel()
+    assert (client.get("dead"), client.get("q")) == (None, None)
 
 
 @rule("warren.quorum.counts.restart", "What was out when the process was lost has not failed.")

@@ -462,7 +462,7 @@ class Queue:
         self.out = []
         stored = self.durable and not self.rules.in_memory
         for entries in (self.ready, self.held, self.parked, self.undelivered):
-            entries[:] = [entry for entry in entries if stored and entry.message.persistent]
+            entries[:] = [entry for entry in entries if stored and (entry.message.persistent or self.rules.quorum)]
         for entry in self.ready:
             entry.doubtful = clean and entry.redelivered and not entry.returned
             entry.redelivered = entry.redelivered or not clean
@@ -684,10 +684,12 @@ class World:
             for entry in self.queues[name].ready:
                 entry.alone = entry.alone or entry.place == place
 
-    def moment(self, order: Sequence[tuple[str, int]]) -> None:
-        """Do what is due, in this order."""
+    def moment(self, order: Sequence[tuple[str, int]], *, hasty: bool = False) -> None:
+        """Do what is due, in this order; if `hasty` consumers get what they can after each."""
         for name, part in order:
             self.queues[name].agenda()[part][1]()
+            if hasty:
+                self.hand_out()
         for queue in self.expired:
             assert self.delete(queue) == []
         self.expired = []

@@ -54,6 +54,7 @@ from warren.amqp.properties import (
     HEADERS,
     MIN_HEADER_BYTES,
     find_property,
+    is_persistent,
 )
 from warren.msgstore.message import Envelope, Message, write_frame_head
 
@@ -157,6 +158,7 @@ def dead_letter(
     out.write(latest)
     out.write(older)
     made = _reheaded(message, Envelope(exchange, key), header.frame(message, out.getvalue(), True), header.frame_bytes)
+    made.persistent = is_persistent(header.payload)  # a quorum queue has stored it in any case
     return DeadLetter(made, keys, deaths.automatic)
 
 
@@ -164,6 +166,7 @@ def sent_again(message: Message) -> DeadLetter:
     """Return the letter that `dead_letter` has made `message` for, on its way once more."""
     header = _Header(message)
     split = _SplitHeaders(header, False)
+    message.persistent = is_persistent(header.payload)
     keys = [message.envelope.routing_key, *split.carbon_copies()]
     if message.envelope.blind_copies is not None:
         keys += message.envelope.blind_copies

@@ -150,7 +150,7 @@ class Queue(Destination):
         if not keeper.admit(message):
             return False
         self.published += 1
-        self._add(keeper, keeper.uncounted(message) if keeper.counts else message)
+        self._add(keeper, keeper.as_kept(message) if keeper.counts else message)
         return True
 
     def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> None:
@@ -219,7 +219,7 @@ class Queue(Destination):
                 return
             seen.add(keys, message, self.stores)
         self.published += 1
-        keeper.hold(keeper.uncounted(message) if keeper.counts else message, until_ms)
+        keeper.hold(keeper.as_kept(message) if keeper.counts else message, until_ms)
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come."""

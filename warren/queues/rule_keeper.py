@@ -147,17 +147,23 @@ class RuleKeeper(Appointment):
             self._latest_ms = message.time_ms
         return True
 
-    def uncounted(self, message: Message) -> Message:
-        """Return `message` without counts of failed deliveries that are not of this queue, the same one without any.
+    def as_kept(self, message: Message) -> Message:
+        """Return `message` as a queue that counts failed deliveries keeps it, the same one if it can be.
 
-        A message that a client publishes again, or that died elsewhere, has all its tries here.
+        Without counts that are not of this queue: a message that a client publishes again, or that died elsewhere, has
+        all its tries here. A quorum queue stores everything, whatever the delivery mode.
         """
+        kept = message
         header = message.header_payload()
-        if _RAW_DELIVERY_COUNT not in header and _RAW_RETURN_COUNT not in header:
-            return message
-        if message.persistent and self.queue.stores:
+        if _RAW_DELIVERY_COUNT in header or _RAW_RETURN_COUNT in header:
+            kept = without_header(without_header(message, DELIVERY_COUNT), RETURN_COUNT)
+        if self.rules.is_quorum and not message.persistent:
+            if kept is message:
+                kept = message.copy()
+            kept.persistent = True
+        if kept is not message and kept.persistent and self.queue.stores:
             message.awaits_batch = True  # its confirm: what is stored is another message
-        return without_header(without_header(message, DELIVERY_COUNT), RETURN_COUNT)
+        return kept
 
     def _would_overflow(self, message: Message) -> bool:
         rules = self.rules
@@ -395,6 +401,7 @@ class RuleKeeper(Appointment):
         if lane is None:
             lane = HeldLane(self, UNDELIVERED)
             self.undelivered = lane
+        message.persistent = message.persistent or self.rules.is_quorum
         self._keep_in(lane, message, self.log.now_ms + UNDELIVERED_RETRY_MS)
 
     def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> None:
