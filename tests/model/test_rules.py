@@ -442,7 +442,9 @@ class Run:
             delay_ms = self._moment_in(dice.randrange(1, 6000))
             properties["headers"] = encode_table({"x-delay": delay_ms})
         if dice.random() < 0.3 and not (self.is_short and transactional):  # it counts from the commit on
-            expiration_ms = self._moment_in(self._life_ms() + (delay_ms or 0)) - (delay_ms or 0)
+            # What dies as it comes may overtake one before it that is dropped, and has to be read from disk for that.
+            life_ms = max(self._life_ms(), int(self.is_short))
+            expiration_ms = self._moment_in(life_ms + (delay_ms or 0)) - (delay_ms or 0)
             properties["expiration"] = str(expiration_ms)
         if dice.random() < 0.4:
             priority = properties["priority"] = dice.randrange(8)
