@@ -611,6 +611,6 @@ def test_what_is_stored(client: Client, harness: Harness, mode: int, durable: bo
     kill(client, harness, "rejected", delivery_mode=mode)
     harness.broker.log.force()
     harness.settle()
-    index = harness.queue("dead").index_of(0)
+    index = harness.queue("dead").ready.index_of(0)
     stored = 0 if index is None else int(index.live_count)
     assert stored == (1 if durable and mode == 2 else 0)

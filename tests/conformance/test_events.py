@@ -166,7 +166,7 @@ def test_events_are_stored_in_durable_queues(harness: Harness) -> None:
     client.declare("kept", durable=True)
     client.bind("kept", EVENTS, "#")
     harness.settle()
-    (message,) = harness.queue("kept").peek_ready()
+    (message,) = harness.queue("kept").ready.in_memory()
     assert message.persistent
 
 

@@ -268,7 +268,7 @@ def test_from_the_middle_of_a_long_queue(client: Client, harness: Harness) -> No
     log.close_if_due(lingered=True)
     harness.settle()
     queue = harness.queue("q")
-    assert sum(1 for _ in queue.peek_ready()) < 600, "nothing is on disk only"
+    assert sum(1 for _ in queue.ready.in_memory()) < 600, "nothing is on disk only"
     harness.pass_time(0.999)
     assert ready(harness) == 900
     harness.pass_time(0.001)
@@ -276,7 +276,7 @@ def test_from_the_middle_of_a_long_queue(client: Client, harness: Harness) -> No
     assert bodies(client) == [b"%d" % number for number in range(900) if number % 3]
     log.close_if_due(lingered=True)
     harness.settle()
-    index = queue.index_of(0)
+    index = queue.ready.index_of(0)
     assert index is not None and int(index.live_count) == 0
     assert log.resident_bytes == 0
 

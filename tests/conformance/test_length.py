@@ -122,7 +122,7 @@ def test_a_limit_of_nothing(client: Client, other: Client, harness: Harness, arg
         assert isinstance(client.expect(m.BasicAck), m.BasicAck)
     assert other.bodies() == [b"1"]
     assert ready(harness) == 0
-    index = harness.queue("q").index_of(0)
+    index = harness.queue("q").ready.index_of(0)
     assert index is not None and index.live_count == 1
 
 
@@ -426,13 +426,13 @@ def test_a_head_on_disk_is_dropped(client: Client, harness: Harness) -> None:
     client.declare("q", durable=True, arguments=DEAD)
     publish_numbers(client, 600, mode=2)
     rest(harness)
-    assert len(harness.queue("q").peek_ready()) < 600, "nothing is on disk only"
+    assert len(harness.queue("q").ready.in_memory()) < 600, "nothing is on disk only"
     put_policy(harness, max_length=50)
     assert ready(harness) == 50
     assert bodies(client, "dead") == [b"%d" % number for number in range(550)]
     assert bodies(client) == [b"%d" % number for number in range(550, 600)]
     rest(harness)
-    index = harness.queue("q").index_of(0)
+    index = harness.queue("q").ready.index_of(0)
     assert index is not None and index.live_count == 0
 
 
@@ -443,7 +443,7 @@ def test_a_slow_disk(client: Client, harness: Harness) -> None:
     client.declare("q", durable=True, arguments={"x-max-length": 400})
     publish_numbers(client, 400, mode=2)
     rest(harness)
-    in_memory = len(harness.queue("q").peek_ready())
+    in_memory = len(harness.queue("q").ready.in_memory())
     assert in_memory < 400
     harness.store.hold = True
     publish_numbers(client, 300, mode=2, first=400)

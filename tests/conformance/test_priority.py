@@ -195,7 +195,7 @@ def test_purge(client: Client, harness: Harness) -> None:
     declare(client, 5)
     publish(client, [at % 6 for at in range(600)], 2)
     rest(harness)
-    assert len(harness.queue("q").peek_ready()) < 600, "nothing is on disk only"
+    assert len(harness.queue("q").ready.in_memory()) < 600, "nothing is on disk only"
     assert client.declare("q", passive=True).message_count == 600
     assert client.call(1, m.QueuePurge(0, "q", False)) == m.QueuePurgeOk(600)
     rest(harness)
@@ -217,7 +217,7 @@ def test_long_levels(client: Client, harness: Harness) -> None:
     declare(client, 2)
     publish(client, [2 if at >= 500 else at % 2 for at in range(1000)], 2)
     rest(harness)
-    assert len(harness.queue("q").peek_ready()) < 1000, "nothing is on disk only"
+    assert len(harness.queue("q").ready.in_memory()) < 1000, "nothing is on disk only"
     expected = [f"2:{at}" for at in range(500, 1000)]
     expected += [f"1:{at}" for at in range(1, 500, 2)] + [f"0:{at}" for at in range(0, 500, 2)]
     assert bodies(client) == expected
@@ -254,7 +254,7 @@ def test_levels_are_paged_out(client: Client, harness: Harness) -> None:
     for _ in range(2):  # first what is there is written, then given up
         harness.queue("q").page_out()
         rest(harness)
-    assert len(harness.queue("q").peek_ready()) < 900, "nothing is on disk only"
+    assert len(harness.queue("q").ready.in_memory()) < 900, "nothing is on disk only"
     harness.check()
     assert bodies(client) == [f"{level}:{at}" for level in (2, 1, 0) for at in range(900) if at % 3 == level]
     assert (ready(harness), int(log.resident_bytes)) == (0, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from durable_harness import DurableHarness
 from engine_harness import Client, Harness, Received, body_of, queue_declare
@@ -174,7 +176,7 @@ def test_counts_survive(clean: bool) -> None:
     for expected in ((2, 2), (4, 5)):
         fail(client, 2)
         harness.write()
-        index = harness.queue("q").index_of(0)
+        index = harness.queue("q").ready.index_of(0)
         assert index is not None and index.live_count == 1
         harness = harness.restart(clean=clean)
         client = harness.channel()
@@ -198,7 +200,7 @@ def test_transient_messages_survive(clean: bool, headers: Table | None) -> None:
         client.bind(queue, "amq.fanout")
     client.call(1, m.ConfirmSelect(False))
     harness.store.hold = True
-    properties = {} if headers is None else {"headers": encode_table(headers)}
+    properties: dict[str, Any] = {} if headers is None else {"headers": encode_table(headers)}
     client.publish("amq.fanout", "", b"x", delivery_mode=1, **properties)
     client.nothing()
     harness.store.hold = False

@@ -256,7 +256,7 @@ def test_copies_are_transient(harness: Harness, firehose: Firehose, client: Clie
     firehose.on()
     client.publish("", "q", b"m", delivery_mode=2, expiration="1000")
     harness.broker.keep_time(1030000)
-    copies = harness.queue("kept").peek_ready()
+    copies = harness.queue("kept").ready.in_memory()
     assert [(copy.envelope.routing_key, copy.persistent) for copy in copies] == [
         ("publish.", False),
         ("deliver.q", False),

@@ -252,13 +252,13 @@ def test_a_budget_for_bodies_received_in_part_makes_new_publishes_wait_and_ends_
     others.publish("", "q", b"in time")
     holder.feed(rest[2])
     others.publish("", "q", b"waits")
-    assert [body(each) for each in harness.queue("q").peek_ready()] == [b"in time"]
+    assert [body(each) for each in harness.queue("q").ready.in_memory()] == [b"in time"]
     holder.feed(rest[3])
     refusal = holder.refusal()
     assert (refusal.scope, refusal.code) == ("connection", 506)
     assert harness.broker.shared.inbound_bytes == 0
     harness.pass_time(1)
-    assert [body(each) for each in harness.queue("q").peek_ready()] == [b"in time", b"waits"]
+    assert [body(each) for each in harness.queue("q").ready.in_memory()] == [b"in time", b"waits"]
 
 
 def body(message: Message) -> bytes:

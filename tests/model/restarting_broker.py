@@ -129,8 +129,8 @@ class RestartingBroker(Harness):
     def read_heads(self) -> None:
         """Have the first messages of all queues and levels read now, not when somebody wants them."""
         for queue in self.vhost.queues.values():
-            for lane in queue.waiting_lanes():
-                queue.maybe_head(lane)
+            for lane in queue.ready.waiting_lanes():
+                queue.ready.maybe_head(lane)
         self.settle()
 
     def start(self) -> None:

@@ -417,7 +417,7 @@ class Comparison:
         assert set(vhost.queues) == set(self.small.queues)
         for name, queue in self.small.queues.items():
             real = vhost.queues[name]
-            assert [int(message.body()) for message in real.peek_ready()] == [entry.body for entry in queue.ready]
+            assert [int(message.body()) for message in real.ready.in_memory()] == [entry.body for entry in queue.ready]
             held = [each for channel in self.channels.values() for each in channel.held() if each.queue is queue]
             assert real.unacked_count == len(held)
 

@@ -217,7 +217,7 @@ class Comparison:
         if limit is None or small.arguments["x-overflow"] != "drop-head":
             return
         real = self.harness.queue("shared")
-        here = {int(message.body()) for message in real.peek_ready()}
+        here = {int(message.body()) for message in real.ready.in_memory()}
         if len(here) < real.ready_count:
             return  # the rest is on disk, from where nothing is dropped before it has been loaded
         delivered = {int(body_of(each)) for mine in sent for each in mine}
@@ -231,7 +231,7 @@ class Comparison:
         """Compare what is ready and what is out."""
         small = self.small
         real = self.harness.queue("shared")
-        here = [int(message.body()) for message in real.peek_ready()]
+        here = [int(message.body()) for message in real.ready.in_memory()]
         ready = [each.body for each in small.ready]
         if len(here) == real.ready_count:
             assert here == ready

@@ -256,7 +256,7 @@ class Run:
                 self._compare_out(queue)
             if len(queue.ready) > LONG and not thorough and self.dice.random() < 0.9:
                 continue
-            resident = sorted(real.peek_ready(), key=lambda each: -min(_priority(each), queue.rules.levels))
+            resident = sorted(real.ready.in_memory(), key=lambda each: -min(_priority(each), queue.rules.levels))
             counts = Counter(entry.message.body for entry in queue.ready)
             # Copies of one message are told apart by their deaths.
             several = {body for body, count in counts.items() if count > 1 or thorough}

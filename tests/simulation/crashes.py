@@ -111,7 +111,7 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
     ledger = DeliveryLedger(1, outbox, 0)
     redelivered: list[bool] = []
     while queue.ready_count:
-        if not queue.is_ready():
+        if not queue.ready.is_ready():
             if not run_reads(opened.store, log) and queue.ready_count:
                 raise Violation("a queue waits for messages that nobody reads")
             continue

@@ -440,7 +440,7 @@ class Machine:
     def get(self, name: str, *, no_ack: bool = False) -> bool:
         """Get the next message; False when there is none, or it has still to be read."""
         queue = self.queues[name]
-        if not queue.is_ready():
+        if not queue.ready.is_ready():
             return False
         self._getting = (name, no_ack)
         got = queue.get(self.ledger, no_ack)
@@ -582,7 +582,7 @@ class Machine:
             found += [leaving] if name == leaving_from else []
             released = int(queue.ready_count) + len(found) - len(self.paper.queues[name].ready)
             if released > 0:
-                found += [self._version_of(message) for message in queue.peek_ready()]
+                found += [self._version_of(message) for message in queue.ready.in_memory()]
                 self.paper.release(name, found, released, self.now_ms, asked=name in self._asked)
         self._asked -= self._answered
         self._answered.clear()

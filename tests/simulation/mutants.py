@@ -210,8 +210,8 @@ MUTANTS: Final = (
         "requeue-with-a-new-number",
         "what was given back and then acknowledged comes back",
         (
-            "queues/queue.py",
-            "heappush(self._returned, (int(delivery.sequence_number), message))\n",
+            "queues/ready_messages.py",
+            "heappush(self._returned, (int(place), message))\n",
             "heappush(self._returned, (int(self._backlog.skip_number()), message))\n",
         ),
     ),
@@ -254,12 +254,12 @@ MUTANTS: Final = (
         "after a crash a message that expired is in its queue and in the dead letter queue",
         (
             KEEPER,
-            lines("self.queue.settle_place(message, place)", "self._dead_letter(message, reason)"),
+            lines("self.queue.ready.settle(message, place)", "self._dead_letter(message, reason)"),
             lines(
                 "late: list[tuple[Message, i64]] = getattr(self.queue.rules, 'late', [])",
                 "self.queue.rules.late = [(message, place)]",
                 "for settled in late:",
-                "    self.queue.settle_place(*settled)",
+                "    self.queue.ready.settle(*settled)",
                 "self._dead_letter(message, reason)",
             ),
         ),
@@ -269,8 +269,8 @@ MUTANTS: Final = (
         "after a crash a message that died is nowhere",
         (
             "queues/dead_letter.py",
-            "message.body_bytes, largest, message.persistent)\n    made.pieces = pieces\n    return made",
-            "message.body_bytes, largest, False)\n    made.pieces = pieces\n    return made",
+            "made.persistent = is_persistent(header.payload)",
+            "made.persistent = False",
         ),
     ),
     mutant(
@@ -278,13 +278,13 @@ MUTANTS: Final = (
         "a segment counts references that nobody has, or the broker does not start",
         (
             QUEUE,
-            lines("    self.settle_place(delivery.message, place)", "if message.persistent and self.stores:"),
+            lines("self.ready.settle(delivery.message, place)", "if message.persistent and self.stores:"),
             lines(
-                "    index = self.index_of(place >> LANE_SHIFT)",
-                "    if delivery.message.row >= 0:",
-                "        self.settle_place(delivery.message, place)",
-                "    else:",
-                "        index.forget(place & NUMBER_MASK)",
+                "index = self.ready.index_of(place >> 48)",
+                "if delivery.message.row >= 0 or index is None:",
+                "    self.ready.settle(delivery.message, place)",
+                "else:",
+                "    index.forget(place & ((1 << 48) - 1))",
                 "if message.persistent and self.stores:",
             ),
         ),
@@ -296,7 +296,7 @@ MUTANTS: Final = (
             QUEUE,
             lines(
                 "if message.persistent and self.stores:",
-                "    self._store(message, place)",
+                "    self.ready.store(message, place)",
                 "delivery.message = message",
             ),
             lines("delivery.message = message"),
@@ -321,8 +321,8 @@ MUTANTS: Final = (
         "a delayed message that was due is not delivered before the next start",
         (
             HELD,
-            lines("if not self._fetches and not self._storing and index.unload_candidates:"),
-            lines("if index.unload_candidates:"),
+            lines("if self._fetches or self._storing or not index.unload_candidates:"),
+            lines("if not index.unload_candidates:"),
         ),
         (
             "queues/fetch.py",

@@ -246,9 +246,9 @@ class KeySharing:
             consumer = queue.pick() if key is None else self._maybe_next(key)
             if consumer is not None:
                 somebody = False
-                message = queue.take_next()
-                place: i64 = queue.next_place
-                redelivered = queue.next_redelivered
+                message = queue.ready.take_next()
+                place: i64 = queue.ready.next_place
+                redelivered = queue.ready.next_redelivered
                 if self._is_expired(message):
                     self._expire(message, place)
                     continue
@@ -357,8 +357,8 @@ class KeySharing:
         message = aside.message
         del self._aside[int(place)]
         self._log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
-        queue.ready_count -= 1
-        queue.ready_bytes -= message.body_bytes
+        queue.ready.count -= 1
+        queue.ready.body_bytes -= message.body_bytes
         was_first = key.remove(place)
         if key.waiting > 0:
             if was_first:
@@ -454,7 +454,7 @@ class KeySharing:
             return self._take(place)
         if self._backlog.is_empty() or self._is_full():
             return None
-        return self._queue.take_next()
+        return self._queue.ready.take_next()
 
     def got(self, message: Message, place: i64, ledger: DeliveryLedger) -> None:
         """What `maybe_take_for` returned wants an answer."""
@@ -502,7 +502,7 @@ class KeySharing:
         """Settle whatever is set aside. The queue counts."""
         log = self._log
         for place, aside in self._aside.items():
-            self._queue.settle_place(aside.message, place)
+            self._queue.ready.settle(aside.message, place)
             log.resident_bytes -= aside.message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self._aside.clear()
         self._clear_heaps()
@@ -531,8 +531,8 @@ class KeySharing:
         aside = self._aside[int(place)]
         self._remove(place, aside)
         queue = self._queue
-        queue.next_place = place
-        queue.next_redelivered = aside.redelivered
+        queue.ready.next_place = place
+        queue.ready.next_redelivered = aside.redelivered
         return aside.message
 
     # --- tests --------------------------------------------------------------------------------------------------------

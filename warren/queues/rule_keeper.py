@@ -99,7 +99,7 @@ class RuleKeeper(Appointment):
         self._fetching: bool = False
         self._since_ms: i64 = host.log.now_ms  # the time of messages that have none
         # The queue's time to live counts from here at the earliest.
-        has_messages = queue.published > 0 or queue.ready_count > 0 or queue.unacked_count > 0
+        has_messages = queue.published > 0 or queue.ready.count > 0 or queue.unacked_count > 0
         self._aging_from_ms: i64 = host.log.now_ms if has_messages else 0
         self._latest_ms: i64 = host.log.now_ms  # when the latest came that the queue's time to live holds for
         self._used_ms: i64 = host.log.now_ms
@@ -168,9 +168,9 @@ class RuleKeeper(Appointment):
     def _would_overflow(self, message: Message) -> bool:
         rules = self.rules
         queue = self.queue
-        if rules.max_length >= 0 and queue.ready_count + 1 > rules.max_length:
+        if rules.max_length >= 0 and queue.ready.count + 1 > rules.max_length:
             return True
-        return rules.max_length_bytes >= 0 and queue.ready_bytes + message.body_bytes > rules.max_length_bytes
+        return rules.max_length_bytes >= 0 and queue.ready.body_bytes + message.body_bytes > rules.max_length_bytes
 
     def waits(self, message: Message, place: i64) -> None:
         """`message` waits now: note its deadline, keep the limits."""
@@ -178,7 +178,7 @@ class RuleKeeper(Appointment):
         if message.time_ms != 0:
             own: i64 = message.expiration_ms
             if self.deadline_ms(message) <= self.log.now_ms:
-                if self.queue.maybe_take_out(place) is not None:
+                if self.queue.ready.maybe_take_out(place) is not None:
                     self._leave(message, place, EXPIRED)
             else:
                 if own >= 0:
@@ -195,7 +195,7 @@ class RuleKeeper(Appointment):
 
     def _note_early(self, at_ms: i64, place: i64) -> None:
         self._early.add(at_ms, place)
-        if len(self._early) > 2 * self.queue.ready_count + STALE_MIN:
+        if len(self._early) > 2 * self.queue.ready.count + STALE_MIN:
             self._forget_stale()
         self._host.agenda.at(at_ms, self)
 
@@ -203,11 +203,11 @@ class RuleKeeper(Appointment):
         """Forget deadlines of messages that do not wait any more: they may be far in the future, and very many."""
         queue = self.queue
         early = self._early
-        returned = queue.returned_places()
+        returned = queue.ready.returned_places()
         waiting = Deadlines()
         while len(early) > 0:
             place: i64 = early.first_number()
-            if queue.waits_at(place) or int(place) in returned:
+            if queue.ready.waits_at(place) or int(place) in returned:
                 waiting.add(early.first_ms(), place)
             early.remove_first()
         self._early = waiting
@@ -218,13 +218,13 @@ class RuleKeeper(Appointment):
         queue = self.queue
         if rules.overflow != DROP_HEAD:
             return
-        while (rules.max_length >= 0 and queue.ready_count > rules.max_length) or (
-            rules.max_length_bytes >= 0 and queue.ready_bytes > rules.max_length_bytes
+        while (rules.max_length >= 0 and queue.ready.count > rules.max_length) or (
+            rules.max_length_bytes >= 0 and queue.ready.body_bytes > rules.max_length_bytes
         ):
-            message = queue.maybe_take_oldest()
+            message = queue.ready.maybe_take_oldest()
             if message is None:
                 return
-            self._leave(message, queue.next_place, MAXLEN)
+            self._leave(message, queue.ready.next_place, MAXLEN)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -253,12 +253,12 @@ class RuleKeeper(Appointment):
             self._expire_early(now_ms)
         if self.rules.message_ttl_ms < 0:
             return
-        for lane in queue.waiting_lanes():
+        for lane in queue.ready.waiting_lanes():
             while True:
-                message = queue.maybe_head(lane)
+                message = queue.ready.maybe_head(lane)
                 if message is None or self.deadline_ms(message) > now_ms:
                     break
-                self._leave(queue.take_head(lane), queue.next_place, EXPIRED)
+                self._leave(queue.ready.take_head(lane), queue.ready.next_place, EXPIRED)
 
     def is_expired(self, message: Message) -> bool:
         """Tell whether a message that is about to be delivered is too old for it."""
@@ -271,7 +271,7 @@ class RuleKeeper(Appointment):
         missing: list[int] = []
         while len(early) > 0 and early.first_ms() <= now_ms and len(missing) < EXPIRE_MAX:
             place: i64 = early.first_number()
-            if queue.is_on_disk(place):
+            if queue.ready.is_on_disk(place):
                 if lane >= 0 and place >> LANE_SHIFT != lane:
                     break
                 lane = place >> LANE_SHIFT
@@ -279,12 +279,12 @@ class RuleKeeper(Appointment):
                 early.remove_first()
                 continue
             early.remove_first()
-            message = queue.maybe_waiting(place)
+            message = queue.ready.maybe_waiting(place)
             if message is not None and not self._lives_on(message, place, now_ms):
-                queue.maybe_take_out(place)
+                queue.ready.maybe_take_out(place)
                 self._leave(message, place, EXPIRED)
         if missing:
-            index = queue.index_of(lane)
+            index = queue.ready.index_of(lane)
             if index is not None:
                 self._fetching = True
                 _ExpiredFetch(self.log, index, missing, self, lane << LANE_SHIFT).begin()
@@ -307,7 +307,7 @@ class RuleKeeper(Appointment):
             if message is None or self._lives_on(message, lane_bits | number, self.log.now_ms):
                 continue
             # It may have been delivered meanwhile, or have come into memory.
-            if queue.take_out(lane_bits | number, message.body_bytes):
+            if queue.ready.take_out(lane_bits | number, message.body_bytes):
                 self._leave(message, lane_bits | number, EXPIRED)
         if fetch.goes_on():
             return
@@ -354,8 +354,8 @@ class RuleKeeper(Appointment):
         if len(self._early) > 0 and not self._fetching:
             at_ms = self._early.first_ms()
         if self.rules.message_ttl_ms >= 0:
-            for code in self.queue.waiting_lanes():
-                message = self.queue.maybe_head(code)
+            for code in self.queue.ready.waiting_lanes():
+                message = self.queue.ready.maybe_head(code)
                 if message is not None:
                     at_ms = _earlier(at_ms, self.deadline_ms(message))
         for lane in (self.held, self.parked, self.undelivered):
@@ -407,7 +407,7 @@ class RuleKeeper(Appointment):
     def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> None:
         stored: bool = message.persistent and self.queue.stores
         if stored and lane.index is None:
-            lane.begin_storing(self.queue.new_lane_index(lane.code))
+            lane.begin_storing(self.queue.ready.new_lane_index(lane.code))
         lane.hold(message, until_ms, stored)
         if until_ms < PARKED_UNTIL:
             self._host.agenda.at(until_ms, self)
@@ -565,7 +565,7 @@ class RuleKeeper(Appointment):
 
     def _leave(self, message: Message, place: i64, reason: str) -> None:
         """A message that waited is gone: settle it, and dead-letter it."""
-        self.queue.settle_place(message, place)
+        self.queue.ready.settle(message, place)
         self._dead_letter(message, reason)
 
     def _dead_letter(self, message: Message, reason: str) -> None:
@@ -613,7 +613,7 @@ class RuleKeeper(Appointment):
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 if lane.needs_index():
-                    lane.begin_storing(self.queue.new_lane_index(lane.code))
+                    lane.begin_storing(self.queue.ready.new_lane_index(lane.code))
                 lane.page_out()
 
 

@@ -21,7 +21,7 @@ def test_a_copy_begins_a_life_of_its_own() -> None:
     message.attempts = 4
     ChannelTracer(client.connection, 1).delivered(harness.queue("q"), message, True)
     harness.broker.own_messages.publish()
-    (copy,) = harness.queue("traces").peek_ready()
+    (copy,) = harness.queue("traces").ready.in_memory()
     assert copy.body() == b"body"
     assert (copy.persistent, copy.time_ms, copy.expiration_ms, copy.due_ms, copy.attempts) == (False, 0, -1, 0, 0)
     assert (message.persistent, message.time_ms, message.expiration_ms, message.due_ms) == (True, 1, 2, 3)
@@ -40,7 +40,7 @@ def test_a_large_body_is_shared_not_copied() -> None:
     message.content = b""
     ChannelTracer(client.connection, 1).published(["k"], message, [])
     harness.broker.own_messages.publish()
-    (copy,) = harness.queue("traces").peek_ready()
+    (copy,) = harness.queue("traces").ready.in_memory()
     assert message.pieces is not None
     assert copy.pieces is not None
     assert copy.pieces[1] is message.pieces[1]

@@ -1,0 +1,443 @@
+"""The messages of a queue that wait for a consumer: in which order, where in the log, and how they are taken out.
+
+1. Each message has a place, ascending in publish order within a lane (``queues.lanes``). The backlogs of the lanes hold
+   the never-delivered messages; ``_returned`` holds requeued ones, in each lane with smaller numbers than those.
+2. Messages leave in the order of their places, so a requeued message has its old place again.
+3. Whether the next message is in memory is the backlog's to say.
+4. Of a key-shared queue what was requeued, or set aside for its key, is in the hands of ``sharing``, not in
+   ``_returned``, and counted here.
+
+Nothing here knows a consumer or a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.msgstore.message import Message
+from warren.msgstore.queue_index import QueueIndex
+from warren.queues.backlog import Backlog
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+
+if TYPE_CHECKING:
+    from warren.msgstore.message_log import MessageLog
+    from warren.queues.key_sharing import KeySharing
+
+
+class ReadyMessages:
+    """What waits in a queue. ``store_id`` is its name in the log, 0 until it is needed."""
+
+    def __init__(
+        self,
+        log: MessageLog,
+        vhost_name: str,
+        queue_name: str,
+        durable: bool,
+        store_id: int,
+        on_loaded: Callable[[int, int], None],
+    ) -> None:
+        self.count: i64 = 0
+        self.body_bytes: i64 = 0
+        self.next_place: i64 = 0  # of what `take_next`, `take_oldest` or `take_head` returned last
+        self.next_redelivered: bool = False  # whether that may have been delivered before
+        self.store_id = store_id
+        self.sharing: KeySharing | None = None
+        self._log = log
+        self._vhost_name = vhost_name
+        self._queue_name = queue_name
+        self._durable = durable
+        self._index: QueueIndex | None = None
+        self._backlog = Backlog(log, on_loaded)
+        # Of a priority queue, the highest level, `_backlog`, first.
+        self._lanes: list[Backlog] | None = None
+        self._lane: i64 = 0  # none before this one has a message
+        self._returned: list[tuple[int, Message]] = []  # a heap by place
+
+    # --- lanes ----------------------------------------------------------------------------------------------------
+
+    def make_lanes(self, count: int, on_loaded: Callable[[int, int], None]) -> None:
+        """Have `count` lanes; nothing waits yet."""
+        lanes = [self._backlog]
+        while len(lanes) < count:
+            lanes.append(Backlog(self._log, on_loaded))
+        self._lanes = lanes
+        self._lane = len(lanes)
+
+    def lane_count(self) -> int:
+        """Return how many lanes there are."""
+        lanes = self._lanes
+        return 1 if lanes is None else len(lanes)
+
+    def lane_for(self, priority: i64) -> i64:
+        """Return the lane of messages with `priority`."""
+        lanes = self._lanes
+        if lanes is None:
+            return 0
+        lane: i64 = i64(len(lanes)) - 1 - priority
+        return lane if lane > 0 else i64(0)
+
+    def backlog(self, lane: i64) -> Backlog:
+        """Return the never-delivered messages of a lane."""
+        lanes = self._lanes
+        return self._backlog if lanes is None else lanes[lane]
+
+    def _backlogs(self) -> list[Backlog]:
+        lanes = self._lanes
+        return [self._backlog] if lanes is None else lanes
+
+    def _first_lane(self) -> i64:
+        """Return the first lane with a message; behind the last when there is none."""
+        lanes = self._lanes
+        assert lanes is not None
+        lane: i64 = self._lane
+        count: i64 = len(lanes)
+        while lane < count and lanes[lane].is_empty():
+            lane += 1
+        self._lane = lane
+        return lane
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def append(self, message: Message, lane: i64) -> i64:
+        """Have `message` wait behind all others of its lane; return its place."""
+        self.count += 1
+        self.body_bytes += message.body_bytes
+        lanes = self._lanes
+        if lanes is None:
+            return self._backlog.append(message)
+        if lane < self._lane:
+            self._lane = lane
+        return lane << LANE_SHIFT | lanes[lane].append(message)
+
+    def skip(self, lane: i64) -> i64:
+        """Return the place of a message that comes and goes at once. Nothing waits in its lane."""
+        lanes = self._lanes
+        if lanes is None:
+            return self._backlog.skip_number()
+        return lane << LANE_SHIFT | lanes[lane].skip_number()
+
+    def put_back(self, message: Message, place: i64) -> None:
+        """Have `message` wait again where it was."""
+        self.count += 1
+        self.body_bytes += message.body_bytes
+        sharing = self.sharing
+        if sharing is None:
+            heappush(self._returned, (int(place), message))
+        else:
+            sharing.returned(place, message)
+
+    def lost(self, count: int, body_bytes: int) -> None:
+        """Some that were counted are damaged on disk."""
+        self.count -= count
+        self.body_bytes -= body_bytes
+
+    # --- in the log -----------------------------------------------------------------------------------------------
+
+    def store(self, message: Message, place: i64) -> None:
+        """Have the log keep `message`, which waits or waited at `place`."""
+        if place > NUMBER_MASK:
+            self._log.add(self._lane_index(place >> LANE_SHIFT), message, place & NUMBER_MASK)
+            return
+        index = self._index
+        if index is None:
+            index = self._begin_storing()
+        self._log.add(index, message, place)
+
+    def settle(self, message: Message, place: i64) -> None:
+        """Have the log forget the message at `place`."""
+        lanes = self._lanes
+        index = self._index if lanes is None else lanes[place >> LANE_SHIFT].index
+        if index is not None:
+            self._log.settle(index, message, place & NUMBER_MASK)
+
+    def index_of(self, lane: i64) -> QueueIndex | None:
+        """Return the index of a lane; None while nothing of it is stored."""
+        lanes = self._lanes
+        return self._index if lanes is None else lanes[lane].index
+
+    def _begin_storing(self) -> QueueIndex:
+        if self.store_id == 0:
+            self.store_id = self._log.new_queue_id()
+        index = self._log.new_index(self.store_id, self._vhost_name, self._queue_name, 0, not self._durable)
+        index.owner = self._backlog
+        self._index = index
+        self._backlog.index = index
+        return index
+
+    def new_lane_index(self, lane: i64) -> QueueIndex:
+        """Begin to store the messages of another lane."""
+        return self._log.new_index(
+            self._log.new_queue_id(), self._vhost_name, self._queue_name, lane, not self._durable
+        )
+
+    def _lane_index(self, lane: i64) -> QueueIndex:
+        lanes = self._lanes
+        assert lanes is not None
+        backlog = lanes[lane]
+        index = backlog.index
+        if index is None:
+            index = self.new_lane_index(lane)
+            index.owner = backlog
+            backlog.index = index
+        return index
+
+    def restore(self, index: QueueIndex, clean: bool) -> None:
+        """Take over the messages that recovery found; after an unclean stop any of them may have been delivered."""
+        lane: i64 = index.lane
+        lanes = self._lanes
+        backlog = self._backlog
+        if lane == 0:
+            self._index = index
+        if lanes is not None:
+            backlog = lanes[lane]
+            if lane < self._lane:
+                self._lane = lane
+        backlog.restore(index)
+        self.count += index.live_count
+        self.body_bytes += index.live_body_bytes
+        # What was delivered and not stored has left no number behind: the next messages get those numbers again.
+        known = clean and index.delivered_below < index.next_number
+        backlog.delivered_before = index.delivered_below if known else index.next_number
+
+    def page_out(self) -> None:
+        """Have what waits stored and forgotten, transient or not."""
+        if not self.count:
+            return
+        lanes = self._lanes
+        if lanes is None:
+            if self._index is None:
+                self._begin_storing()
+            self._backlog.batch_closed()
+            return
+        for lane, backlog in enumerate(lanes):
+            if not backlog.is_empty():
+                if lane == 0 and self._index is None:
+                    self._begin_storing()
+                self._lane_index(lane)
+                backlog.batch_closed()
+
+    # --- out, in turn ---------------------------------------------------------------------------------------------
+
+    def is_ready(self) -> bool:
+        """Tell whether the next message is in memory, or there is none. See `KeySharing.is_ready` for those queues."""
+        if self.count == 0:
+            return True
+        lanes = self._lanes
+        if lanes is None:
+            sharing = self.sharing
+            if sharing is not None:
+                return sharing.is_ready()
+            return len(self._returned) > 0 or self._backlog.is_ready()
+        lane: i64 = self._first_lane()
+        if self._returned and self._returned[0][0] >> LANE_SHIFT <= lane:
+            return True
+        return lanes[lane].is_ready()
+
+    def take_next(self) -> Message:
+        """Take the next message out; `is_ready` has said that it is in memory. `next_place` is where it was."""
+        returned = self._returned
+        lanes = self._lanes
+        if returned and (lanes is None or returned[0][0] >> LANE_SHIFT <= self._first_lane()):
+            place, message = heappop(returned)
+            self.next_place = place
+            self.next_redelivered = True
+        elif lanes is None:
+            backlog = self._backlog
+            message = backlog.pop()
+            self.next_place = backlog.popped_number
+            self.next_redelivered = self.next_place < backlog.delivered_before
+        else:
+            lane: i64 = self._first_lane()
+            backlog = lanes[lane]
+            message = backlog.pop()
+            self.next_place = lane << LANE_SHIFT | backlog.popped_number
+            self.next_redelivered = backlog.popped_number < backlog.delivered_before
+        if message.attempts > 0:
+            self.next_redelivered = True
+        self.count -= 1
+        self.body_bytes -= message.body_bytes
+        return message
+
+    def maybe_take_oldest(self) -> Message | None:
+        """Take the oldest message out, whoever may have it; None when it is on disk. `next_place` is where it was."""
+        sharing = self.sharing
+        if sharing is None:
+            return self.take_next() if self.is_ready() else None
+        if sharing.maybe_oldest() is not None:
+            return sharing.take_oldest()
+        return self.take_next() if self._backlog.is_ready() else None
+
+    # --- out, out of turn -----------------------------------------------------------------------------------------
+
+    def waiting_lanes(self) -> list[int]:
+        """Return what `maybe_head` can be asked for: the lanes with messages, -1 for what was returned or set aside."""
+        found: list[int] = []
+        if self.maybe_head(-1) is not None:
+            found.append(-1)
+        lanes = self._lanes
+        if lanes is None:
+            if not self._backlog.is_empty():
+                found.append(0)
+            return found
+        lane = int(self._first_lane())
+        while lane < len(lanes):
+            if not lanes[lane].is_empty():
+                found.append(lane)
+            lane += 1
+        return found
+
+    def maybe_head(self, lane: i64) -> Message | None:
+        """Return the first message of a lane; None when there is none, or it has to come from disk."""
+        if lane < 0:
+            if self.sharing is not None:
+                return self.sharing.maybe_oldest()
+            return self._returned[0][1] if self._returned else None
+        backlog = self.backlog(lane)
+        return backlog.head() if backlog.is_ready() else None
+
+    def take_head(self, lane: i64) -> Message:
+        """Take out what `maybe_head` has returned. `next_place` is where it was."""
+        if lane < 0:
+            if self.sharing is not None:
+                return self.sharing.take_oldest()
+            place, message = heappop(self._returned)
+            self.next_place = place
+        else:
+            backlog = self.backlog(lane)
+            message = backlog.pop()
+            self.next_place = lane << LANE_SHIFT | backlog.popped_number
+        self.count -= 1
+        self.body_bytes -= message.body_bytes
+        return message
+
+    def is_on_disk(self, place: i64) -> bool:
+        """Tell whether a message at `place` waits on disk only, as far as that is known in memory."""
+        backlog = self.backlog(place >> LANE_SHIFT)
+        return backlog.find(place & NUMBER_MASK) is None and backlog.is_on_disk(place & NUMBER_MASK)
+
+    def maybe_waiting(self, place: i64) -> Message | None:
+        """Return the message at `place` if it waits in memory, wherever it stands."""
+        sharing = self.sharing
+        if sharing is not None:
+            aside = sharing.maybe_aside(place)
+            if aside is not None:
+                return aside
+        returned = self._returned
+        if returned and returned[0][0] == place:
+            return returned[0][1]
+        message = self.backlog(place >> LANE_SHIFT).find(place & NUMBER_MASK)
+        if message is None:
+            for returned_place, message in returned:
+                if returned_place == place:
+                    return message
+            return None
+        return message
+
+    def waits_at(self, place: i64) -> bool:
+        """Tell whether a message may wait at `place`, returned ones left aside: see `returned_places`."""
+        sharing = self.sharing
+        if sharing is not None and sharing.maybe_aside(place) is not None:
+            return True
+        backlog = self.backlog(place >> LANE_SHIFT)
+        number: i64 = place & NUMBER_MASK
+        return backlog.find(number) is not None or backlog.is_on_disk(number)
+
+    def returned_places(self) -> set[int]:
+        """Return the places of all returned messages."""
+        return {place for place, _ in self._returned}
+
+    def maybe_take_out(self, place: i64) -> Message | None:
+        """Take a message out that waits in memory, wherever it stands; None when it does not."""
+        if self.sharing is not None:
+            aside = self.sharing.maybe_take_out(place)
+            if aside is not None:
+                return aside
+        backlog = self.backlog(place >> LANE_SHIFT)
+        message = backlog.find(place & NUMBER_MASK)
+        if message is not None:
+            backlog.remove(place & NUMBER_MASK)
+        else:
+            message = self._maybe_take_returned(place)
+        if message is not None:
+            self.count -= 1
+            self.body_bytes -= message.body_bytes
+        return message
+
+    def _maybe_take_returned(self, place: i64) -> Message | None:
+        returned = self._returned
+        if returned and returned[0][0] == place:
+            return heappop(returned)[1]  # of those that expire together the first is first, so all do not take n * n
+        for at, (returned_place, message) in enumerate(returned):
+            if returned_place == place:
+                returned[at] = returned[-1]
+                returned.pop()
+                heapify(returned)
+                return message
+        return None
+
+    def take_out(self, place: i64, body_bytes: i64) -> bool:
+        """Take a message out that was fetched; False when it does not wait any more. Its index page is resident."""
+        if self.sharing is not None and self.sharing.maybe_take_out(place) is not None:
+            return True
+        if not self.backlog(place >> LANE_SHIFT).remove(place & NUMBER_MASK):
+            return False
+        self.count -= 1
+        self.body_bytes -= body_bytes
+        return True
+
+    # --- all of them ----------------------------------------------------------------------------------------------
+
+    def purge(self) -> None:
+        """Drop them all."""
+        for place, message in self._returned:
+            self.settle(message, place)
+        if self.sharing is not None:
+            self.sharing.purge()
+        for backlog in self._backlogs():
+            backlog.clear()
+        self._forget()
+
+    def close(self) -> None:
+        """Let go of everything: the queue is deleted. The log forgets its messages with the queue."""
+        self._index = None
+        for backlog in self._backlogs():
+            backlog.close()
+        # It has us, and we have it: nothing must be left for the cyclic collector.
+        sharing = self.sharing
+        if sharing is not None:
+            sharing.purge()
+            self.sharing = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._returned.clear()
+        self.count = 0
+        self.body_bytes = 0
+
+    def in_memory(self) -> list[Message]:
+        """Return those that are in memory, in order. For tests and small listings only."""
+        listed = [message for _, message in sorted(self._returned, key=_by_place)]
+        if self.sharing is not None:
+            listed += self.sharing.aside_messages()
+        for backlog in self._backlogs():
+            listed += backlog.resident_messages()
+        return listed
+
+    def check_invariants(self) -> None:
+        """Assert (1) of the module header, and the counts. For tests."""
+        resident = self.in_memory()
+        backlogs = self._backlogs()
+        middle = sum(int(backlog.middle_count) for backlog in backlogs)
+        assert self.count == len(resident) + middle
+        if middle == 0:
+            assert self.body_bytes == sum(int(message.body_bytes) for message in resident)
+        for place, _ in self._returned:
+            assert place & NUMBER_MASK < backlogs[place >> LANE_SHIFT].delivered_below()
+
+
+def _by_place(entry: tuple[int, Message]) -> int:
+    return entry[0]
