@@ -73,6 +73,10 @@ class Run:
         self.dice = Random(seed)
         self.trace: list[str] = []
         self.is_short = self.dice.random() < 0.3  # of memory
+        # Of many that reach the queue's time to live in one moment those in memory die first, the others when they have
+        # been read: where memory is short there is either a time to live of queues or dead lettering.
+        self.ages = not self.is_short or self.dice.random() < 0.5
+        self.dead_letters = not self.is_short or not self.ages
         memory_bytes = 0 if self.is_short else 128 << 20
         shape = Shape(1 << 17, self.dice.choice((4, 16, 64)), self.dice.choice((1 << 14, 1 << 30)))
         self.broker = RestartingBroker(shape, START_MS, memory_bytes)
@@ -297,9 +301,9 @@ class Run:
         dice = self.dice
         arguments: Table = {}
         durable = dice.random() < 0.7
-        if dice.random() < 0.5:
+        if self.dead_letters and dice.random() < 0.5:
             arguments |= self._dead_lettering()
-        if dice.random() < 0.35:
+        if self.ages and dice.random() < 0.35:
             arguments["x-message-ttl"] = self._life_ms()
         if dice.random() < 0.3:
             arguments |= self._limits()
@@ -403,9 +407,9 @@ class Run:
         name = self.dice.choice(NAMES)
         arguments: Table = {}
         if self.dice.random() < 0.7:
-            arguments |= {"x-message-ttl": self._life_ms()} if self.dice.random() < 0.5 else {}
+            arguments |= {"x-message-ttl": self._life_ms()} if self.ages and self.dice.random() < 0.5 else {}
             arguments |= self._limits() if self.dice.random() < 0.4 else {}
-            arguments |= self._dead_lettering() if self.dice.random() < 0.3 else {}
+            arguments |= self._dead_lettering() if self.dead_letters and self.dice.random() < 0.3 else {}
             arguments |= self._retrying() if self.dice.random() < 0.3 else {}
             arguments |= {"x-expires": self.dice.randrange(5000, 30000)} if self.dice.random() < 0.1 else {}
             arguments |= {"x-visibility-timeout": self.dice.randrange(1, 5000)} if self.dice.random() < 0.3 else {}
