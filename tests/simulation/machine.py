@@ -402,13 +402,17 @@ class Machine:
             # The queues share it, and so its time.
             time_ms = 0
             taking = [name for name in names if not self.paper.queues[name].is_full()]
-            times = max([self.paper.time_at(name, version, self.now_ms) for name in taking], default=0)
+            own = [self.paper.time_at(name, version, self.now_ms) for name in taking]
+            times = dict.fromkeys(taking, max(own, default=0))
+            for at, name in enumerate(taking):
+                if kind_of(name).at_least_once and not persistent:
+                    times[name] = max(own[: at + 1])  # it made a copy that is persistent
         message = self.messages.publish(version, time_ms)
         for name in names:
             queue = self.queues[name]
             refused = self.paper.queues[name].is_full()
             if not refused:
-                self.paper.enter(name, version, times if ruled else time_ms, persistent=persistent)
+                self.paper.enter(name, version, times[name] if ruled else time_ms, persistent=persistent)
             if ruled and message.expiration_ms >= 0:
                 queue.need_keeper()
             queue.publish(message)

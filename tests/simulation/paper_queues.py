@@ -3,7 +3,7 @@
 1. A message is one `Entry` for each queue that it went to. `place` is its turn over all that came to a queue; a requeue
    does not change it. What is held is in a lane of its own, with the time until which.
 2. What a restart may bring back is what was stored when some batch was closed (`Paper.stored`): persistent, in a
-   durable queue, and not settled by then.
+   durable queue, and not settled by then. A quorum queue stores what is transient, too.
 3. Of four plain messages one has a time, and one a time and a time to live of its own, which is never up.
 4. The paper decides what becomes of a message. Only when an expired one leaves, the head of a queue that is too long
    is dropped, or a held one is released, depends on the disk: the paper is told, and objects if that must not be.
@@ -414,7 +414,7 @@ class Paper:
             entries = [*queue.ready, *(entry._replace(delivered=True) for entry in queue.unacked.values())]
             for held in queue.held.values():
                 entries += held
-            for entry in sorted(entry for entry in entries if entry.persistent):
+            for entry in sorted(entry for entry in entries if entry.persistent or queue.kind.at_least_once):
                 key = index_ids.get((queue.name, entry.lane), -1) if entry.lane else queue.queue_id
                 found[key] = (*found.get(key, ()), entry)
         return found
