@@ -448,6 +448,9 @@ class Queue:
             for entry in [*self.ready, *(delivery.entry for delivery in self.out)]:
                 entry.ages_ms = self.world.now_ms
                 entry.aged = True
+        if before.ttl_ms is None or (self.rules.ttl_ms is not None and self.rules.ttl_ms < before.ttl_ms):
+            for entry in self.ready:
+                entry.alone = False  # no deadline was noted for it, or a later one
         for consumer in self.consumers:
             consumer.visible_ms = self.rules.visibility_ms
         self.keep_limits()
