@@ -167,8 +167,9 @@ class RuleCase:
 
 PLAIN: Final = "plain"
 PLAIN_KEYS: Final = "plain-keys"
-# Prefetch is smaller than the backlog: messages wait, and so meet the rules of those that wait.
-_WAITING: Final = ("--size", "16", *_ACK)
+# Prefetch is smaller than the backlog: messages wait, and so meet the rules of those that wait. The backlog has a
+# limit: else whatever costs more has more waiting, and pays for memory that no cache holds as well.
+_WAITING: Final = ("--size", "16", *_ACK, "--backlog", "20000")
 _KEYS: Final = (
     *("--exchange", "fanout", "--routing-keys", "100", "--consumers", "4"),
     *_WAITING,
@@ -191,7 +192,7 @@ RULES: Final = (
         PLAIN,
         1.6,
     ),
-    RuleCase("delay", "every message with an x-delay of 100 ms", (*_WAITING, "--delay", "100"), PLAIN, 1.6),
+    RuleCase("delay", "every message with an x-delay of 10 ms", (*_WAITING, "--delay", "10"), PLAIN, 1.6),
     RuleCase(PLAIN_KEYS, "no rule: 100 routing keys, four consumers", _KEYS, PLAIN),
     RuleCase(
         "key-shared",

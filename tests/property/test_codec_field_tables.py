@@ -14,9 +14,11 @@ from warren.amqp.field_table import (
     ENTRIES_MAX,
     Table,
     TableWalker,
+    Timestamp,
     decode_table,
     encode_table,
     find_tag,
+    flat_table_end,
     with_length,
     without_key,
 )
@@ -59,11 +61,22 @@ ONE_OF_EACH: dict[str, Any] = {
 
 def checked_without_decoding(data: bytes) -> bool:
     walker = TableWalker(data, 0, len(data))
+    quick = flat_table_end(data, 0, len(data))
     try:
         walker.skip_table(1)
     except ConnectionException:
+        assert quick == -1, data.hex()
         return False
+    assert quick in (-1, walker.pos), data.hex()
     return bool(walker.pos == len(data))
+
+
+def test_what_headers_mostly_are_needs_one_look_only() -> None:
+    headers = {"x-delay": 5000, "retry": True, "trace": "ab" * 16, "at": Timestamp(7), "none": None, "part": 0.5}
+    data = encode_table(headers)
+    assert flat_table_end(b"??" + data + b"?", 2, len(data) + 3) == 2 + len(data)
+    deep = encode_table({"deep": headers})
+    assert flat_table_end(deep, 0, len(deep)) == -1
 
 
 def assert_same_verdict(data: bytes) -> None:

@@ -70,7 +70,7 @@ def messages(draw: st.DrawFn) -> tuple[Message, list[tuple[str, bytes]]]:
     body = draw(st.binary(max_size=60) | st.integers(0, 40_000).map(bytes))
     frame_max = draw(st.sampled_from([0, 20, 100, 131072]))
     envelope = Envelope(draw(st.sampled_from(["", "x"])), draw(shortstrs))
-    made = build_message(envelope, properties.encode(), body, frame_max, draw(st.booleans()))
+    made = build_message(envelope, properties.encode(), body, frame_max, properties.delivery_mode == 2)
     if draw(st.booleans()):
         made.pieces = [made.content[: 8 + len(made.header_payload())]]
         rest = made.content[len(made.pieces[0]) :]

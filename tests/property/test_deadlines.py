@@ -8,7 +8,7 @@ from bisect import insort
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.queues.deadlines import SHRUNK_FROM, Deadlines
+from warren.queues.deadlines import PIECE_ENTRIES, SHRUNK_FROM, Deadlines
 
 TIMES = st.integers(-5, 5) | st.integers(-(1 << 62), 1 << 62)
 STEPS = st.lists(
@@ -41,6 +41,25 @@ def test_they_come_out_in_the_order_of_times_and_numbers(steps: list[tuple[str, 
                 assert deadlines.latest_ms() == expected[-1][0]
         assert len(deadlines) == len(expected)
     assert deadlines.earliest(len(steps) + 1) == expected
+
+
+def test_a_long_run_with_others_between() -> None:
+    deadlines = Deadlines()
+    expected: list[tuple[int, int]] = []
+    for number in range(3 * PIECE_ENTRIES):
+        time_ms = number // 3 if number % 7 else number // 6
+        deadlines.add(time_ms, number)
+        insort(expected, (time_ms, number))
+        if number % 3 == 0:
+            assert (deadlines.first_ms(), deadlines.first_number()) == expected.pop(0)
+            deadlines.remove_first()
+    assert (len(deadlines), deadlines.latest_ms()) == (len(expected), expected[-1][0])
+    assert deadlines.earliest(len(expected)) == expected
+    for first in expected:
+        assert not deadlines.is_empty()
+        assert (deadlines.first_ms(), deadlines.first_number()) == first
+        deadlines.remove_first()
+    assert deadlines.is_empty()
 
 
 def test_a_long_heap_that_shrinks_keeps_what_is_left() -> None:

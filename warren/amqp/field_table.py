@@ -44,6 +44,7 @@ from warren.amqp.errors import FRAME_ERROR, SYNTAX_ERROR, ConnectionException
 
 DEPTH_MAX: Final = 16
 ENTRIES_MAX: Final = 4096
+FLAT_TABLE_BYTES: Final = ENTRIES_MAX  # so long at most, a table has not too many entries
 EMPTY_TABLE: Final = b"\x00\x00\x00\x00"
 
 Value = object
@@ -293,6 +294,45 @@ def value_end(data: bytes, pos: i64) -> i64:
     if tag == 115 or tag == 117:  # s u
         return pos + 3
     return pos + 6 if tag == 68 else pos + 1  # D, V
+
+
+def flat_table_end(data: bytes, pos: i64, end: i64) -> i64:
+    """Return where the table at `pos` ends if it is as most are: ASCII keys, no nesting, not long; else -1.
+
+    What this does not accept may be valid all the same, or not: `TableWalker` has the verdict.
+    """
+    if end - pos < 4:
+        return -1
+    length: i64 = i64(read_i32_be(data, pos)) & 0xFFFFFFFF
+    pos += 4
+    if length > end - pos or length > FLAT_TABLE_BYTES:
+        return -1
+    end = pos + length
+    while pos < end:
+        key_end: i64 = pos + 1 + i64(data[pos])
+        if key_end >= end:
+            return -1
+        pos += 1
+        while pos < key_end:
+            if data[pos] >= 0x80:
+                return -1
+            pos += 1
+        tag: i64 = data[pos]
+        if tag == 83:  # S
+            if end - pos < 5:
+                return -1
+            pos += 5 + (i64(read_i32_be(data, pos + 1)) & 0xFFFFFFFF)
+        elif tag == 73 or tag == 105:  # I i
+            pos += 5
+        elif tag == 108 or tag == 76 or tag == 84 or tag == 100:  # l L T d
+            pos += 9
+        elif tag == 116 or tag == 98 or tag == 66:  # t b B
+            pos += 2
+        elif tag == 86:  # V
+            pos += 1
+        else:
+            return -1
+    return pos if pos == end else -1
 
 
 def find_tag(data: bytes, wanted: str) -> str:

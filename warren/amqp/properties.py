@@ -17,7 +17,7 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
-from warren.amqp.field_table import TableWalker, value_end
+from warren.amqp.field_table import TableWalker, flat_table_end, value_end
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
@@ -73,9 +73,12 @@ def scan_properties(data: bytes, start: i64, end: i64) -> i64:
     while bit > 2:
         if flags & bit:
             if bit == 0x2000:
-                walker = TableWalker(data, pos, end)
-                walker.skip_table(1)
-                pos = walker.pos
+                table_end: i64 = flat_table_end(data, pos, end)
+                if table_end < 0:
+                    walker = TableWalker(data, pos, end)
+                    walker.skip_table(1)
+                    table_end = walker.pos
+                pos = table_end
             elif bit == 0x1000:
                 if pos < end and data[pos] == PERSISTENT:
                     persistent = 2
@@ -98,21 +101,26 @@ def scan_properties(data: bytes, start: i64, end: i64) -> i64:
 
 def find_property(payload: bytes, wanted: i64) -> i64:
     """Return where the property with the flag bit `wanted` begins in a scanned content header payload; -1: nowhere."""
-    flags: i64 = i64(read_i16_be(payload, FLAGS_OFFSET)) & 0xFFFF
+    return find_property_from(payload, 0, wanted)
+
+
+def find_property_from(data: bytes, start: i64, wanted: i64) -> i64:
+    """Return the same for a payload that begins at `start`."""
+    flags: i64 = i64(read_i16_be(data, start + FLAGS_OFFSET)) & 0xFFFF
     if flags & wanted == 0:
         return -1
-    pos: i64 = MIN_HEADER_BYTES
+    pos: i64 = start + MIN_HEADER_BYTES
     bit: i64 = 0x8000
     while bit > wanted:
         if flags & bit:
             if bit == 0x2000:
-                pos += 4 + (i64(read_i32_be(payload, pos)) & 0xFFFFFFFF)
+                pos += 4 + (i64(read_i32_be(data, pos)) & 0xFFFFFFFF)
             elif bit == 0x1000 or bit == 0x0800:
                 pos += 1
             elif bit == 0x0040:
                 pos += 8
             else:
-                pos += 1 + i64(payload[pos])
+                pos += 1 + i64(data[pos])
         bit >>= 1
     return pos
 

@@ -52,7 +52,7 @@ from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.arguments import consumer_arguments
 from warren.queues.dead_letter import mark_republished
-from warren.queues.delay import check_delay, due_time_ms
+from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import CONTROL_EXCHANGE, VirtualHost
@@ -218,6 +218,7 @@ class Channel(FastChannel):
             queues = []
         elif route.cacheable and len(keys) == 1:
             queues = route.queues
+            message.sole = len(queues) == 1
         else:
             routed = Content(header)
             routed.due_ms = message.due_ms
@@ -267,6 +268,7 @@ class Channel(FastChannel):
         if not queues and mandatory:
             self._return(message)
         if message.due_ms:
+            negate_delay(message)
             for queue in queues:
                 queue.hold(message, message.due_ms)
             if holders is not None:

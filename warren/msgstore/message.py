@@ -65,6 +65,7 @@ class Message:
         "pieces",
         "refused",
         "row",
+        "sole",
         "time_ms",
     )
 
@@ -86,6 +87,7 @@ class Message:
         self.persistent: bool = persistent
         self.refused: bool = False  # a queue would not take it: its publisher gets a basic.nack
         self.awaits_batch: bool = False  # its confirm waits for the open batch, whether it has a row there or not
+        self.sole: bool = False  # one queue or exchange has it, and nobody else
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
         self.time_ms: i64 = 0
         self.expiration_ms: i64 = -1

@@ -1,7 +1,11 @@
-"""Deadlines of many messages in 16 bytes each: a binary heap of (time in ms, sequence number).
+"""Deadlines of many messages in 16 bytes each: (time in ms, sequence number), the earliest first.
 
-Nothing is ever taken out of the middle: whoever settles a message early leaves its deadline behind, and whoever takes
-the earliest looks whether the message still waits. Equal times come out in the order of the sequence numbers.
+    run     deadlines that came in ascending order, as those with one and the same delay do: a queue, in pieces
+    heap    all others: a binary heap
+
+1. What comes is appended to the run if it is not before its last; whatever leaves is the earlier of both fronts.
+2. Nothing is ever taken out of the middle: whoever settles a message early leaves its deadline behind, and whoever
+   takes the earliest looks whether the message still waits. Equal times come out in the order of the sequence numbers.
 """
 
 from __future__ import annotations
@@ -12,31 +16,82 @@ from typing import Final
 from librt.vecs import append, pop, vec
 from mypy_extensions import i64
 
-# From so many on memory is given back when only a quarter of it is used.
+# From so many on memory is given back when only a quarter of the heap is used.
 SHRUNK_FROM: Final = 4096
+PIECE_ENTRIES: Final = 4096
+
+
+class _Piece:
+    """A part of the run; what is before `at` has left."""
+
+    def __init__(self) -> None:
+        self.times = vec[i64]()
+        self.numbers = vec[i64]()
+        self.at: i64 = 0
 
 
 class Deadlines:
-    """A heap, earliest first."""
+    """Deadlines, earliest first."""
 
     def __init__(self) -> None:
+        self._front = _Piece()
+        self._behind: list[_Piece] = []  # the pieces behind the front, none of them empty
+        self._run_length: i64 = 0
+        self._last_ms: i64 = 0  # the last of the run
+        self._last_number: i64 = 0
         self._times = vec[i64]()
         self._numbers = vec[i64]()
-        self._most: i64 = 0  # how many there were, since memory was given back
+        self._most: i64 = 0  # how many there were in the heap, since memory was given back
 
     def __len__(self) -> int:
-        return len(self._times)
+        return int(self._run_length + i64(len(self._times)))
+
+    def is_empty(self) -> bool:
+        """Tell whether there is none."""
+        return self._run_length == 0 and len(self._times) == 0
+
+    def _run_leads(self) -> bool:
+        """Tell whether the earliest is in the run; there is one."""
+        if self._run_length == 0:
+            return False
+        if len(self._times) == 0:
+            return True
+        front = self._front
+        time_ms: i64 = front.times[front.at]
+        other: i64 = self._times[0]
+        return time_ms < other or (time_ms == other and front.numbers[front.at] < self._numbers[0])
 
     def first_ms(self) -> i64:
         """Return the earliest time; there is one."""
+        if self._run_leads():
+            return self._front.times[self._front.at]
         return self._times[0]
 
     def first_number(self) -> i64:
         """Return the sequence number that the earliest time belongs to."""
+        if self._run_leads():
+            return self._front.numbers[self._front.at]
         return self._numbers[0]
 
     def add(self, time_ms: i64, number: i64) -> None:
         """Add a deadline."""
+        if self._run_length > 0 and (
+            time_ms < self._last_ms or (time_ms == self._last_ms and number < self._last_number)
+        ):
+            self._add_to_heap(time_ms, number)
+            return
+        behind = self._behind
+        piece = behind[len(behind) - 1] if behind else self._front
+        if len(piece.times) >= PIECE_ENTRIES:
+            piece = _Piece()
+            behind.append(piece)
+        piece.times = append(piece.times, time_ms)
+        piece.numbers = append(piece.numbers, number)
+        self._run_length += 1
+        self._last_ms = time_ms
+        self._last_number = number
+
+    def _add_to_heap(self, time_ms: i64, number: i64) -> None:
         times = append(self._times, time_ms)
         numbers = append(self._numbers, number)
         at: i64 = len(times) - 1
@@ -57,6 +112,19 @@ class Deadlines:
 
     def remove_first(self) -> None:
         """Take the earliest deadline out."""
+        if self._run_leads():
+            self._remove_from_run()
+        else:
+            self._remove_from_heap()
+
+    def _remove_from_run(self) -> None:
+        front = self._front
+        front.at += 1
+        self._run_length -= 1
+        if front.at == i64(len(front.times)):
+            self._front = self._behind.pop(0) if self._behind else _Piece()
+
+    def _remove_from_heap(self) -> None:
         times = self._times
         numbers = self._numbers
         times, time_ms = pop(times)
@@ -90,17 +158,18 @@ class Deadlines:
 
     def bring_forward(self, ms: i64) -> None:
         """Make everything due so much earlier; the order stays."""
-        times = self._times
-        at: i64 = 0
-        while at < len(times):
-            times[at] -= ms
-            at += 1
+        for piece in (self._front, *self._behind):
+            _bring_forward(piece.times, ms)
+        _bring_forward(self._times, ms)
+        self._last_ms -= ms
 
     def latest_ms(self) -> i64:
-        """Return the latest time; there is one. Looks at half of them."""
+        """Return the latest time; there is one. Looks at half of the heap."""
         times = self._times
         at: i64 = len(times) // 2  # what has no children
-        latest: i64 = times[at]
+        latest: i64 = self._last_ms
+        if self._run_length == 0:
+            latest = times[at]
         while at < len(times):
             if times[at] > latest:
                 latest = times[at]
@@ -110,21 +179,39 @@ class Deadlines:
     def earliest(self, most: int) -> list[tuple[int, int]]:
         """Return (time, number) of at most so many of the earliest, in order, without looking at all the others."""
         found: list[tuple[int, int]] = []
+        for piece in (self._front, *self._behind):
+            entry = int(piece.at)
+            while entry < len(piece.times) and len(found) < most:
+                found.append((int(piece.times[entry]), int(piece.numbers[entry])))
+                entry += 1
         size = len(self._times)
         # Entries of the heap whose parents are found already.
         frontier: list[tuple[int, int, int]] = []
         if size:
             frontier.append((int(self._times[0]), int(self._numbers[0]), 0))
-        while frontier and len(found) < most:
+        left = most
+        while frontier and left > 0:
+            left -= 1
             time_ms, number, at = heappop(frontier)
             found.append((time_ms, number))
             for child in (2 * at + 1, 2 * at + 2):
                 if child < size:
                     heappush(frontier, (int(self._times[child]), int(self._numbers[child]), child))
-        return found
+        found.sort()
+        return found[:most]
 
     def clear(self) -> None:
         """Forget all."""
+        self._front = _Piece()
+        self._behind = []
+        self._run_length = 0
         self._times = vec[i64]()
         self._numbers = vec[i64]()
         self._most = 0
+
+
+def _bring_forward(times: vec[i64], ms: i64) -> None:
+    at: i64 = 0
+    while at < len(times):
+        times[at] -= ms
+        at += 1

@@ -7,8 +7,8 @@
    sign: what clients make of a number of milliseconds. Anything else is no delay: what other brokers ignore must not
    close a channel. Of several headers of the same name the last one counts.
 2. Whichever of the two is later counts. A time that has come, or a negative number, is no delay.
-3. A message that was delayed says so: its ``x-delay`` is negative when it is delivered, as RabbitMQ's exchange does it,
-   and so does not delay it again in the next broker.
+3. A message that is held says so: its ``x-delay`` is negative from then on, and when it is delivered, as RabbitMQ's
+   exchange does it, and so does not delay it again in the next exchange or broker.
 
 Source: RabbitMQ's delayed message exchange plugin for ``x-delay`` and its types.
 """
@@ -25,7 +25,7 @@ from mypy_extensions import i64, u8
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TableWalker, value_end
 from warren.amqp.outbox import CHUNK_MIN_BYTES
-from warren.amqp.properties import HEADERS, X_DELAY, X_DELIV, find_property
+from warren.amqp.properties import HEADERS, X_DELAY, X_DELIV, find_property, find_property_from
 from warren.msgstore.message import Message
 from warren.queues.dead_letter import with_header
 
@@ -36,8 +36,7 @@ DELAY_MAX_MS: Final = 315360000000
 _FAR: Final = 1 << 60
 _DIGITS_MAX: Final = 19
 
-# Type tags of signed integers, and how long those are: b s I l L.
-_SIGNED_BYTES: Final[dict[int, int]] = {98: 1, 115: 2, 73: 4, 108: 8, 76: 8}
+FRAME_HEAD_BYTES: Final = 7
 
 
 def due_time_ms(header: bytes, now_ms: i64) -> i64:
@@ -108,6 +107,17 @@ def _number(data: bytes, at: i64, is_time: bool) -> i64:
     return number
 
 
+def _signed_bytes(tag: i64) -> i64:
+    """Return how long integers with `tag` are, 0 when they are not signed."""
+    if tag == 108 or tag == 76:  # l L
+        return 8
+    if tag == 73:  # I
+        return 4
+    if tag == 115:  # s
+        return 2
+    return 1 if tag == 98 else 0  # b
+
+
 def _whole(value: object) -> i64:
     if isinstance(value, float):
         if math.isnan(value):
@@ -125,29 +135,28 @@ def _whole(value: object) -> i64:
 
 
 def negate_delay(message: Message) -> None:
-    """Change the sign of the ``x-delay`` of `message` where that is a delay. Nobody else has the message yet."""
+    """Change the sign of the ``x-delay`` of `message` where that is a delay."""
     pieces = message.pieces
     frame = message.content if pieces is None else pieces[0]
-    header = frame[7 : 7 + (i64(read_i32_be(frame, 3)) & 0xFFFFFFFF)]
-    table: i64 = find_property(header, HEADERS)
+    table: i64 = find_property_from(frame, FRAME_HEAD_BYTES, HEADERS)
     if table < 0:
         return
     delay: i64 = 0
     at: i64 = 0
     times: i64 = 0
     pos: i64 = table + 4
-    end: i64 = pos + (i64(read_i32_be(header, table)) & 0xFFFFFFFF)
+    end: i64 = pos + (i64(read_i32_be(frame, table)) & 0xFFFFFFFF)
     while pos < end:
-        length: i64 = header[pos]
+        length: i64 = frame[pos]
         value: i64 = pos + 1 + length
-        if length == 7 and read_i64_be(header, pos) == X_DELAY:
+        if length == 7 and read_i64_be(frame, pos) == X_DELAY:
             times += 1
             at = value
-            delay = _number(header, value, False)
-        pos = value_end(header, value)
+            delay = _number(frame, value, False)
+        pos = value_end(frame, value)
     if delay <= 0:
         return
-    size: i64 = _SIGNED_BYTES.get(header[at], 0)
+    size: i64 = _signed_bytes(frame[at])
     if times > 1 or size == 0 or pieces is not None or len(frame) >= CHUNK_MIN_BYTES:
         made = with_header(message, DELAY, int(-delay))
         message.content = made.content
@@ -158,7 +167,7 @@ def negate_delay(message: Message) -> None:
     out = BytesWriter()
     out.write(frame)
     delay = -delay
-    at += 7 + size
+    at += size
     while size > 0:
         out[at] = u8(delay & 255)
         delay >>= 8

@@ -22,7 +22,6 @@ from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.agenda import NEVER, Agenda, Appointment
 from warren.queues.dead_letter import with_header, without_header
-from warren.queues.delay import negate_delay
 from warren.queues.held_messages import HeldMessages
 from warren.queues.lanes import EXCHANGE
 
@@ -75,7 +74,6 @@ class DelayedExchange(Appointment):
 
     def released(self, message: Message) -> None:
         """A message is due."""
-        negate_delay(message)
         headers = headers_of(message.header_payload())
         copies = decode_table(headers).get(_BLIND_COPIES) if b"\x03BCC" in headers else None
         if isinstance(copies, list):

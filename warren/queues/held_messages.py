@@ -83,7 +83,7 @@ class HeldMessages(IndexOwner):
         self._deadlines = Deadlines()
         self._pages = DuePages(log.page_entries)
         self._in_memory: dict[int, Message] = {}
-        self._unstored: dict[int, None] = {}  # those of them that are nowhere else
+        self._unstored: dict[int, None] = {}  # those of them that are nowhere else; without an index all are
         self._kept: list[int] = []  # the others, and some that have gone
         self._kept_bytes: i64 = 0
         self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
@@ -113,7 +113,7 @@ class HeldMessages(IndexOwner):
 
     def first_ms(self) -> i64:
         """Return when the earliest is due; `NEVER` when none is, or when that has to wait for the disk."""
-        if self._fetches or self._waits or len(self._deadlines) == 0:
+        if self._fetches or self._waits or self._deadlines.is_empty():
             return NEVER
         time_ms: i64 = self._deadlines.first_ms()
         return NEVER if time_ms >= PARKED_UNTIL else time_ms
@@ -143,7 +143,7 @@ class HeldMessages(IndexOwner):
             self.log.add(index, message, number)
             self._kept.append(boxed)
             self._kept_bytes += cost
-        else:
+        elif index is not None:
             self._unstored[boxed] = None
         return boxed
 
@@ -151,6 +151,7 @@ class HeldMessages(IndexOwner):
         """Take the index that the messages are stored in."""
         self.index = index
         index.owner = self
+        self._unstored = dict.fromkeys(self._in_memory)
 
     def restore(self, index: QueueIndex, *, clean: bool = True) -> None:
         """Take over what recovery found; after an unclean stop any of it may have been released before."""
@@ -234,7 +235,7 @@ class HeldMessages(IndexOwner):
 
     def needs_index(self) -> bool:
         """Tell whether `page_out` could store something if there were an index."""
-        return self.index is None and self.log.under_pressure and len(self._unstored) > 0
+        return self.index is None and self.log.under_pressure and len(self._in_memory) > 0
 
     def page_out(self) -> None:
         """Memory is short: give up what is stored; have some of what is only in memory stored, if there is an index."""
@@ -354,7 +355,7 @@ class HeldMessages(IndexOwner):
             if self._sweep_left < most:
                 most = self._sweep_left
         numbers: list[int] = []
-        while len(numbers) < most and len(deadlines) > 0 and deadlines.first_ms() <= now_ms:
+        while len(numbers) < most and not deadlines.is_empty() and deadlines.first_ms() <= now_ms:
             numbers.append(int(deadlines.first_number()))
             deadlines.remove_first()
         if self._sweep_left:
@@ -387,10 +388,11 @@ class HeldMessages(IndexOwner):
             _Taking(self, index, numbers, purpose, told).begin()
             return
         count = 0
+        in_memory = self._in_memory
         for number in numbers:
-            message = self._in_memory.get(number)
+            message = in_memory.pop(number, None)
             if message is not None:
-                self._let_go(number, message, purpose)
+                self._let_go(number, message, purpose, True)
                 count += 1
         if told is not None:
             told(count)
@@ -427,19 +429,25 @@ class HeldMessages(IndexOwner):
             return True
         return index.lsn_of(number) != 0 and int(number) not in self._in_memory
 
-    def _let_go(self, number: int, message: Message, purpose: i64) -> None:
+    def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> None:
         index = self.index
-        stored = number not in self._unstored
-        if number in self._in_memory:
-            self._forget(number, message)
-        if index is not None and stored:
-            self.log.settle(index, message, number)
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        if was_in_memory:
+            self.log.resident_bytes -= cost
+        if index is not None:
+            if number in self._unstored:
+                del self._unstored[number]
+            else:
+                if was_in_memory:
+                    self._kept_bytes -= cost
+                self.log.settle(index, message, number)
         self.count -= 1
         self.body_bytes -= message.body_bytes
         if purpose == DROPPED:
             return
-        # The other queues that it went to hold it with its time in it.
-        message = message.copy()
+        if was_in_memory and (message.row >= 0 or not message.sole):
+            # The other queues that it went to, or the open batch, have it with its time in it.
+            message = message.copy()
         message.time_ms = 0
         if number < self.delivered_before:
             message.attempts = 1
@@ -453,13 +461,14 @@ class HeldMessages(IndexOwner):
         index = self.index
         if index is not None:
             for number, fetched in zip(fetch.numbers, messages, strict=True):
-                message = self._in_memory.get(number)
+                message = self._in_memory.pop(number, None)
+                was_in_memory = message is not None
                 if message is None and index.lsn_of_resident(number) != 0:
                     message = fetched
                     if message is None:
                         self._lose(index, number)
                 if message is not None:
-                    self._let_go(number, message, fetch.purpose)
+                    self._let_go(number, message, fetch.purpose, was_in_memory)
                     fetch.count += 1
             if fetch.goes_on():
                 return
@@ -564,8 +573,10 @@ class HeldMessages(IndexOwner):
     def check_invariants(self) -> None:
         """Assert that counts agree. For tests, while nothing is in the open batch."""
         index = self.index
-        stored = int(index.live_count) if index is not None else 0
-        assert self.count == stored + len(self._unstored) - self._lost
+        if index is None:
+            assert self.count == len(self._in_memory)
+            return
+        assert self.count == int(index.live_count) + len(self._unstored) - self._lost
         assert self._kept_bytes >= 0
         kept = [number for number in self._in_memory if number not in self._unstored]
         assert set(kept) <= set(self._kept)

@@ -35,7 +35,6 @@ from warren.msgstore.queue_index import EXPIRING, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER, Appointment
 from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, with_headers, without_header
 from warren.queues.deadlines import Deadlines
-from warren.queues.delay import negate_delay
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.fetch import Fetch, TimeScan
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
@@ -429,8 +428,6 @@ class RuleKeeper(Appointment):
 
     def released(self, lane: i64, message: Message) -> None:
         """The time of a held message has come."""
-        if lane == DELAYED:
-            negate_delay(message)
         if lane != UNDELIVERED:
             self.queue.take_released(message)
             return

@@ -509,6 +509,7 @@ class VirtualHost(QueueHost):
             return queues, False
         held = message.copy()  # the queues have it with another time
         held.due_ms = content.due_ms
+        negate_delay(held)
         for holder in content.holders:
             self.hold(holder, held)
         return queues, True
@@ -530,6 +531,7 @@ class VirtualHost(QueueHost):
 
     def _publish_released(self, exchange: Exchange, message: Message) -> None:
         """Route a message that `exchange` has held; nothing holds it again."""
+        message.sole = False
         keys = [message.envelope.routing_key, *_carbon_copies(message)]
         blind_copies = message.envelope.blind_copies
         if blind_copies is not None:
@@ -543,11 +545,11 @@ class VirtualHost(QueueHost):
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""
         copy = message.copy()
         copy.time_ms = 0  # its time in another queue is not that in this one
+        if message.due_ms:
+            negate_delay(copy)
         if message.due_ms > self.log.now_ms:
             queue.hold(copy, message.due_ms)
         else:
-            if message.due_ms:
-                negate_delay(copy)
             if copy.expiration_ms >= 0:
                 queue.need_keeper()
             queue.publish(copy)
