@@ -817,7 +817,7 @@ def _timeless(headers: Table, now_s: int) -> Table:
 
 
 def _priority(message: StoredMessage) -> int:
-    return int(priority_of(message.header_payload()))
+    return int(priority_of(message.header_payload(), 0))
 
 
 def _history(message: StoredMessage) -> tuple[int, Any]:

@@ -161,7 +161,7 @@ def test_looking_for_one_property_finds_what_decoding_all_finds(
         properties = properties | {"expiration": expiration}
     data = header(properties, weight=weight, body_size=size)
     every = decode_properties(data, 0, len(data))
-    assert priority_of(data) == (every.priority or 0)
+    assert priority_of(data, 0) == (every.priority or 0)
     assert headers_of(data) == (every.headers or b"")
     assert expiration_ms_of(data) == expiration_by_hand(every.expiration)
 

@@ -125,10 +125,12 @@ def find_property_from(data: bytes, start: i64, wanted: i64) -> i64:
     return pos
 
 
-def priority_of(payload: bytes) -> i64:
-    """Return the priority in a scanned content header payload, 0 without."""
-    at: i64 = find_property(payload, PRIORITY)
-    return 0 if at < 0 else i64(payload[at])
+def priority_of(data: bytes, start: i64) -> i64:
+    """Return the priority in the scanned content header payload that begins at `start`, 0 without."""
+    at: i64 = find_property_from(data, start, PRIORITY)
+    if at < 0:
+        return 0
+    return i64(data[at])
 
 
 def is_persistent(payload: bytes) -> bool:

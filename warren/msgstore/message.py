@@ -13,6 +13,8 @@ the cyclic collector never walks a backlog.
 
 from __future__ import annotations
 
+from typing import Final
+
 from librt.strings import BytesWriter, read_i32_be, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
@@ -41,6 +43,10 @@ class Envelope:
         self.blind_copies: list[str] | None = None
         self.taken_by: list[str] | None = None
         self.tail = bytes([len(raw_exchange)]) + raw_exchange + bytes([len(raw_key)]) + raw_key + b"\xce"
+
+
+# Where the payload of a content header frame begins.
+HEADER_AT: Final = 7
 
 
 @mypyc_attr(acyclic=True)
@@ -123,10 +129,14 @@ class Message:
             self.pieces = None
         return self.content
 
+    def header_frame(self) -> bytes:
+        """Return bytes that begin with the content header frame, whose payload begins at `HEADER_AT`."""
+        pieces = self.pieces
+        return self.content if pieces is None else pieces[0]
+
     def header_payload(self) -> bytes:
         """Return the payload of the content header frame."""
-        pieces = self.pieces
-        content = self.content if pieces is None else pieces[0]
+        content = self.header_frame()
         size: i64 = i64(read_i32_be(content, 3)) & 0xFFFFFFFF
         return content[7 : 7 + size]
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-NEVER: i64 = 1 << 62
+NEVER: Final = 1 << 62
 # So many stale entries are never worth tidying up.
 STALE_MIN: Final = 64
 

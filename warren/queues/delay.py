@@ -26,7 +26,7 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TableWalker, value_end
 from warren.amqp.outbox import CHUNK_MIN_BYTES
 from warren.amqp.properties import HEADERS, X_DELAY, X_DELIV, find_property, find_property_from
-from warren.msgstore.message import Message
+from warren.msgstore.message import HEADER_AT, Message
 from warren.queues.dead_letter import with_header
 
 DELAY: Final = "x-delay"
@@ -35,8 +35,6 @@ DELAY_MAX_MS: Final = 315360000000
 # What is further away than this cannot be told apart, and need not be.
 _FAR: Final = 1 << 60
 _DIGITS_MAX: Final = 19
-
-FRAME_HEAD_BYTES: Final = 7
 
 
 def due_time_ms(header: bytes, now_ms: i64) -> i64:
@@ -136,9 +134,8 @@ def _whole(value: object) -> i64:
 
 def negate_delay(message: Message) -> None:
     """Change the sign of the ``x-delay`` of `message` where that is a delay."""
-    pieces = message.pieces
-    frame = message.content if pieces is None else pieces[0]
-    table: i64 = find_property_from(frame, FRAME_HEAD_BYTES, HEADERS)
+    frame = message.header_frame()
+    table: i64 = find_property_from(frame, HEADER_AT, HEADERS)
     if table < 0:
         return
     delay: i64 = 0
@@ -157,7 +154,7 @@ def negate_delay(message: Message) -> None:
     if delay <= 0:
         return
     size: i64 = _signed_bytes(frame[at])
-    if times > 1 or size == 0 or pieces is not None or len(frame) >= CHUNK_MIN_BYTES:
+    if times > 1 or size == 0 or message.pieces is not None or len(frame) >= CHUNK_MIN_BYTES:
         made = with_header(message, DELAY, int(-delay))
         message.content = made.content
         message.pieces = made.pieces

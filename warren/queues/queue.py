@@ -23,7 +23,7 @@ from mypy_extensions import i64
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.properties import priority_of
 from warren.exchanges.destination import Destination
-from warren.msgstore.message import Message
+from warren.msgstore.message import HEADER_AT, Message
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.consumer_groups import ConsumerGroups
@@ -160,7 +160,7 @@ class Queue(Destination):
         ready = self.ready
         lane: i64 = 0
         if self.has_levels:
-            lane = ready.lane_for(priority_of(message.header_payload()))
+            lane = ready.lane_for(priority_of(message.header_frame(), HEADER_AT))
         sharing = self.sharing
         if sharing is not None:
             # On the runnable list older messages of other keys go first.

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.field_table import decode_table
-from warren.amqp.properties import headers_of
-from warren.msgstore.message import Message
+from warren.amqp.properties import HEADERS, find_property_from, headers_of
+from warren.msgstore.message import HEADER_AT, Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import EXPIRING, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER, Appointment
@@ -153,9 +153,10 @@ class RuleKeeper(Appointment):
         all its tries here. A quorum queue stores everything, whatever the delivery mode.
         """
         kept = message
-        header = message.header_payload()
-        if _RAW_DELIVERY_COUNT in header or _RAW_RETURN_COUNT in header:
-            kept = without_header(without_header(message, DELIVERY_COUNT), RETURN_COUNT)
+        if find_property_from(message.header_frame(), HEADER_AT, HEADERS) >= 0:
+            header = message.header_payload()
+            if _RAW_DELIVERY_COUNT in header or _RAW_RETURN_COUNT in header:
+                kept = without_header(without_header(message, DELIVERY_COUNT), RETURN_COUNT)
         if self.rules.is_quorum and not message.persistent:
             if kept is message:
                 kept = message.copy()

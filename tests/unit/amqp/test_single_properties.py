@@ -51,7 +51,7 @@ def test_properties_are_found_among_all_others() -> None:
     assert find_property(data, CONTENT_TYPE) == MIN_HEADER_BYTES
     assert data[find_property(data, TIMESTAMP) :].startswith(b"\xff" * 8 + b"\x04type")
     assert data[find_property(data, CLUSTER_ID) :] == b"\x0acluster_id"
-    assert priority_of(data) == 255
+    assert priority_of(data, 0) == 255
     assert headers_of(data) == properties.headers
     assert expiration_ms_of(data) == 60000
 
@@ -59,7 +59,7 @@ def test_properties_are_found_among_all_others() -> None:
 def test_what_is_not_there_is_not_found() -> None:
     data = payload(BasicProperties())
     assert [find_property(data, flag) for flag in (CONTENT_TYPE, HEADERS, EXPIRATION, CLUSTER_ID)] == [-1] * 4
-    assert (priority_of(data), headers_of(data), expiration_ms_of(data)) == (0, b"", -1)
+    assert (priority_of(data, 0), headers_of(data), expiration_ms_of(data)) == (0, b"", -1)
 
 
 def test_an_empty_table_is_not_the_same_as_none() -> None:
