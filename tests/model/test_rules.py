@@ -73,10 +73,10 @@ class Run:
         self.dice = Random(seed)
         self.trace: list[str] = []
         self.is_short = self.dice.random() < 0.3  # of memory
-        # Of many that reach the queue's time to live in one moment those in memory die first, the others when they have
-        # been read: where memory is short there is either a time to live of queues or dead lettering.
-        self.ages = not self.is_short or self.dice.random() < 0.5
-        self.dead_letters = not self.is_short or not self.ages
+        # What a queue lets go of itself, for its age or its length, may have to be read first if it is a dead letter;
+        # what comes meanwhile goes before it. Where memory is short a run has either such rules or dead lettering.
+        self.dead_letters = not self.is_short or self.dice.random() < 0.4
+        self.drops = not self.is_short or not self.dead_letters
         memory_bytes = 0 if self.is_short else 128 << 20
         shape = Shape(1 << 17, self.dice.choice((4, 16, 64)), self.dice.choice((1 << 14, 1 << 30)))
         self.broker = RestartingBroker(shape, START_MS, memory_bytes)
@@ -303,9 +303,9 @@ class Run:
         durable = dice.random() < 0.7
         if self.dead_letters and dice.random() < 0.5:
             arguments |= self._dead_lettering()
-        if self.ages and dice.random() < 0.35:
+        if self.drops and dice.random() < 0.35:
             arguments["x-message-ttl"] = self._life_ms()
-        if dice.random() < 0.3:
+        if self.drops and dice.random() < 0.3:
             arguments |= self._limits()
         if dice.random() < 0.1:
             arguments["x-expires"] = dice.randrange(1000, 20000)
@@ -407,8 +407,8 @@ class Run:
         name = self.dice.choice(NAMES)
         arguments: Table = {}
         if self.dice.random() < 0.7:
-            arguments |= {"x-message-ttl": self._life_ms()} if self.ages and self.dice.random() < 0.5 else {}
-            arguments |= self._limits() if self.dice.random() < 0.4 else {}
+            arguments |= {"x-message-ttl": self._life_ms()} if self.drops and self.dice.random() < 0.5 else {}
+            arguments |= self._limits() if self.drops and self.dice.random() < 0.4 else {}
             arguments |= self._dead_lettering() if self.dead_letters and self.dice.random() < 0.3 else {}
             arguments |= self._retrying() if self.dice.random() < 0.3 else {}
             arguments |= {"x-expires": self.dice.randrange(5000, 30000)} if self.dice.random() < 0.1 else {}

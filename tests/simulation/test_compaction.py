@@ -18,7 +18,7 @@ from simulation.machine import Machine, Shape
 from simulation.paper_queues import Messages
 from simulation.simulated_file_system import SimulatedFileSystem
 
-STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "150000"))
+STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 NAMES: Final = ("a", "b")
 LIMIT: Final = 4
 

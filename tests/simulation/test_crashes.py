@@ -30,7 +30,7 @@ from simulation.simulated_file_system import Fault
 from simulation.small_limits import small_limits
 from simulation.workloads import Life
 
-STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "150000"))
+STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 # Of these the sequences are a fixed number, and random lives the rest; those of errors and of rules come on top.
 SEQUENCE_STATES: Final = 120_000 if STATES >= 1_000_000 else 40_000 if STATES >= 100_000 else 1_000

@@ -33,7 +33,7 @@ from warren.queues.lanes import HELD_FROM, UNDELIVERED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
 from warren.queues.rule_keeper import HeldLane, RuleKeeper
-from warren.queues.rules import QueueRules
+from warren.queues.rules import PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
 
 # How many messages one drain hands out before the other queues have their turn.
@@ -79,7 +79,7 @@ class Queue(Destination):
         self._scheduled: bool = False
         self._runnable = runnable
         self.parsed: QueueArguments | None = None  # None: a reply queue
-        self.rules = QueueRules()
+        self.rules = PLAIN_RULES
         self.keeper: RuleKeeper | None = None
         self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
         self.paused: bool = False

@@ -115,6 +115,10 @@ class QueueRules:
         return delay_ms + steps * step_ms
 
 
+# Those of all queues without arguments and policies. Nobody changes rules: others take their place.
+PLAIN_RULES: Final = QueueRules()
+
+
 def rules_of(
     arguments: QueueArguments, policy: dict[str, object] | None, operator_policy: dict[str, object] | None
 ) -> QueueRules:
@@ -127,6 +131,8 @@ def rules_of(
         values = dict(values)
         _merge(values, operator_policy)
         _merge(values, policy)
+    if not values and not arguments.is_quorum:
+        return PLAIN_RULES
     rules = QueueRules()
     rules.is_quorum = arguments.is_quorum
     rules.single_active = values.get("single-active-consumer") is True
