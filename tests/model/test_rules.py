@@ -38,7 +38,7 @@ from warren.queues.queue import Queue as RealQueue
 from .restarting_broker import RestartingBroker
 from .small_rules import NEVER, Channel, Consumer, Entry, Message, Queue, World
 
-RUNS: Final = int(os.environ.get("WARREN_TEST_RULE_RUNS", "40"))
+RUNS: Final = int(os.environ.get("WARREN_TEST_RULE_RUNS", "25"))
 SEED: Final = int(os.environ.get("WARREN_TEST_RULE_SEED", "0"))
 COMMANDS: Final = 250
 
