@@ -52,6 +52,8 @@ EXPIRES: Final = 0x10
 DELIVERED: Final = 0x20
 
 TIME_BYTES: Final = 8
+# Lanes from here on have no messages: what the broker notes for itself has the form of messages there.
+NOTES_FROM: Final = 260
 
 # Contents from this size on are not copied into the frame but written from where they are.
 CHUNK_MIN_BYTES: Final = 8192

@@ -32,7 +32,7 @@ from warren.msgstore.checkpoint import CheckpointError, CheckpointReader, snapsh
 from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.errors import StoreError
 from warren.msgstore.message_log import MessageLog
-from warren.msgstore.records import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES
+from warren.msgstore.records import FRAME_HEADER_BYTES, FRAME_MAGIC, NOTES_FROM, SEGMENT_HEADER_BYTES
 from warren.msgstore.replay import FrameHead, Replay, ReplayError, damaged_payload, maybe_frame
 from warren.msgstore.segments import Segment
 
@@ -306,4 +306,4 @@ class _Recoverer:
         self._files.sync_segments(replayed)
         found.segments = len(segments)
         found.records = self._replay.records
-        found.messages = sum(int(index.live_count) for index in log.indexes.values())
+        found.messages = sum(int(index.live_count) for index in log.indexes.values() if index.lane < NOTES_FROM)

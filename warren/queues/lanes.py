@@ -20,6 +20,7 @@ DELAYED: Final = 256
 PARKED: Final = 257
 UNDELIVERED: Final = 258  # dead letters that no target has taken yet
 EXCHANGE: Final = 259  # held by an exchange of that name
+# From here on notes of the broker, not messages (`NOTES_FROM`).
 SEEN_KEYS: Final = 260  # of a queue that drops duplicates
 EXCHANGE_SEEN_KEYS: Final = 261
 PRODUCERS: Final = 262  # whose numbers such a queue knows

@@ -11,6 +11,7 @@ from store_directory import StoreDirectory, ack, checkpoint_page, checkpoint_que
 
 from warren.msgstore.checksum import CRC32C, checksum
 from warren.msgstore.format import EXPIRES, EXPIRING, FRAME_HEAD_BYTES, MOVED, TIMED, Checkpoint
+from warren.msgstore.records import NOTES_FROM
 
 from .stores import Lines, dumped, of_type, problems, repaired, run
 
@@ -58,6 +59,15 @@ def test_inspect_shows_the_time_of_a_message_and_the_lane_of_a_queue(tmp_path: P
     assert times == [None, NOW_MS, LATER_MS, NOW_MS, None]
     queues = [record["lsn"] for record in records if record["kind"] == "QUEUE"]
     assert [run("inspect", store.path, "--lsn", lsn)[1][1]["lane"] for lsn in queues] == [2, 0, 256, 0, 7]
+
+
+def test_what_the_broker_notes_for_itself_is_no_message(tmp_path: Path) -> None:
+    store = StoreDirectory(tmp_path / "data")
+    store.frame(epoch(1), queue(1, "orders"), queue(2, "orders", lane=NOTES_FROM))
+    store.frame(message((1, 0), body=b"order"), message((2, 0), body=b"key of an order"))
+    code, lines = run("dump-queue", store.path, "--queue", "orders")
+    assert (code, [line["body"] for line in lines]) == (0, ["order"])
+    assert lanes(run("inspect", store.path)[1]) == [("orders", None, 1), ("orders", NOTES_FROM, 1)]
 
 
 def test_dump_queue_prints_lane_after_lane(tmp_path: Path) -> None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.records import NOTES_FROM
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem
 from warren.msgstore.tools.message_json import message_fields
 from warren.msgstore.tools.stored_state import LostPage, StoredState, name_fields
 
 
 def matching_queues(state: StoredState, vhost: str | None, name: str | None) -> list[QueueIndex]:
-    """Return the queues of that vhost and name, None meaning any, each with all its lanes.
+    """Return the queues of that vhost and name, None meaning any, each with all its lanes of messages.
 
     Raises UnreadableStore: there is none.
     """
     queues = [
         index
         for index in state.queues()
-        if (vhost is None or index.vhost == vhost) and (name is None or index.name == name)
+        if index.lane < NOTES_FROM and (vhost is None or index.vhost == vhost) and (name is None or index.name == name)
     ]
     if not queues and (vhost, name) != (None, None):
         asked = [f"queue {name!r}"] * (name is not None) + [f"vhost {vhost!r}"] * (vhost is not None)
