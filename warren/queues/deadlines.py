@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heappop, heappush
 from typing import Final
 
@@ -18,16 +19,21 @@ from mypy_extensions import i64
 
 # From so many on memory is given back when only a quarter of the heap is used.
 SHRUNK_FROM: Final = 4096
-PIECE_ENTRIES: Final = 4096
+PIECE_ENTRIES: Final = 256
 
 
 class _Piece:
-    """A part of the run; what is before `at` has left."""
+    """A part of the run: entries from `at` to `end`.
+
+    The first one grows. Those that follow have their full size at once: growing, they would leave behind holes as
+    large as they are.
+    """
 
     def __init__(self) -> None:
         self.times = vec[i64]()
         self.numbers = vec[i64]()
         self.at: i64 = 0
+        self.end: i64 = 0
 
 
 class Deadlines:
@@ -35,7 +41,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._front = _Piece()
-        self._behind: list[_Piece] = []  # the pieces behind the front, none of them empty
+        self._behind: deque[_Piece] = deque()  # the pieces behind the front, none of them empty
         self._run_length: i64 = 0
         self._last_ms: i64 = 0  # the last of the run
         self._last_number: i64 = 0
@@ -81,12 +87,21 @@ class Deadlines:
             self._add_to_heap(time_ms, number)
             return
         behind = self._behind
-        piece = behind[len(behind) - 1] if behind else self._front
-        if len(piece.times) >= PIECE_ENTRIES:
+        piece = behind[-1] if behind else self._front
+        if piece.end >= PIECE_ENTRIES:
+            full = piece
             piece = _Piece()
+            piece.times = full.times[:]
+            piece.numbers = full.numbers[:]
             behind.append(piece)
-        piece.times = append(piece.times, time_ms)
-        piece.numbers = append(piece.numbers, number)
+        end: i64 = piece.end
+        if end < i64(len(piece.times)):
+            piece.times[end] = time_ms
+            piece.numbers[end] = number
+        else:
+            piece.times = append(piece.times, time_ms)
+            piece.numbers = append(piece.numbers, number)
+        piece.end = end + 1
         self._run_length += 1
         self._last_ms = time_ms
         self._last_number = number
@@ -121,8 +136,8 @@ class Deadlines:
         front = self._front
         front.at += 1
         self._run_length -= 1
-        if front.at == i64(len(front.times)):
-            self._front = self._behind.pop(0) if self._behind else _Piece()
+        if front.at == front.end:
+            self._front = self._behind.popleft() if self._behind else _Piece()
 
     def _remove_from_heap(self) -> None:
         times = self._times
@@ -181,7 +196,7 @@ class Deadlines:
         found: list[tuple[int, int]] = []
         for piece in (self._front, *self._behind):
             entry = int(piece.at)
-            while entry < len(piece.times) and len(found) < most:
+            while entry < piece.end and len(found) < most:
                 found.append((int(piece.times[entry]), int(piece.numbers[entry])))
                 entry += 1
         size = len(self._times)
@@ -203,7 +218,7 @@ class Deadlines:
     def clear(self) -> None:
         """Forget all."""
         self._front = _Piece()
-        self._behind = []
+        self._behind.clear()
         self._run_length = 0
         self._times = vec[i64]()
         self._numbers = vec[i64]()
