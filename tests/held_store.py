@@ -130,6 +130,25 @@ class HeldStore:
             self.begin_storing()
         return self.lane.hold(self.message(body, persistent=persistent), self.now_ms + delay_ms, stored)
 
+    def fill(
+        self,
+        count: int,
+        *,
+        first_ms: int = 0,
+        step_ms: int,
+        body: bytes = b"",
+        absent: bool,
+        persistent: bool = True,
+    ) -> None:
+        """Hold messages ``0``, ``1`` and so on, each `step_ms` longer; `absent`: on disk only, their pages too."""
+        for number in range(count):
+            self.hold(b"%d" % number + body, first_ms + number * step_ms, persistent=persistent)
+            if number % 10 == 9:
+                self.rest()
+        self.rest()
+        if absent:
+            self.give_up_pages()
+
     def close_batch(self) -> None:
         """Close the open batch, if the one before is written."""
         self.log.close_if_due(lingered=True)

@@ -57,13 +57,7 @@ class Times(TimeScan):
 def filled(count: int, *, body: bytes = b"", segment_bytes: int = 1 << 16, absent: bool = True) -> HeldStore:
     """Return a store with messages ``0``, ``1`` and so on; on disk only, their pages too, if `absent`."""
     store = HeldStore(segment_bytes=segment_bytes)
-    for number in range(count):
-        store.hold(b"%d" % number + body, number)
-        if number % 10 == 9:
-            store.rest()
-    store.rest()
-    if absent:
-        store.give_up_pages()
+    store.fill(count, step_ms=1, body=body, absent=absent)
     return store
 
 

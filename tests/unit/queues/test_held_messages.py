@@ -18,13 +18,7 @@ def filled(
 ) -> HeldStore:
     """Return a store with messages ``0``, ``1`` and so on, each due `step_ms` after the one before."""
     store = HeldStore(segment_bytes=1 << 13)
-    for number in range(count):
-        store.hold(b"%d" % number + body, 1000 + number * step_ms, persistent=persistent)
-        if number % 10 == 9:
-            store.rest()
-    store.rest()
-    if absent:
-        store.give_up_pages()
+    store.fill(count, first_ms=1000, step_ms=step_ms, body=body, absent=absent, persistent=persistent)
     return store
 
 
