@@ -30,7 +30,7 @@ COMPILED_STORE = (
 )
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing.
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "metadata.py", "errors.py"}
-COMPILED_MODULES = ("server/reactor.py", "server/transport.py")
+COMPILED_MODULES = ("server/histogram.py", "server/reactor.py", "server/transport.py")
 
 
 def compiled_sources() -> list[str]:

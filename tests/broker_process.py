@@ -70,7 +70,7 @@ class WarrenProcess:
         self.amqps_port = 0
         self.http_port = 0
         self._health_url = ""
-        self.flags = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0"} | dict(flags or {})
+        self.flags = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0", "prometheus": "off"} | dict(flags or {})
         self._settings = dict(settings or {})
         self._wrapper = list(wrapper)
         self._process: subprocess.Popen[bytes] | None = None

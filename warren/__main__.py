@@ -1,5 +1,27 @@
-"""`python -m warren` is the `warren` command."""
+"""The program: the broker, its plugins, and the `warren` command. Here they meet; nothing else imports a plugin."""
 
-from warren.server.cli import main
+from __future__ import annotations
 
-main()
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from warren.server import cli
+
+if TYPE_CHECKING:
+    from warren.server.management import Plugin
+
+
+def plugins() -> Sequence[Plugin]:
+    """Return what runs beside the broker."""
+    from warren.mgmt_plugin.plugin import ManagementPlugin
+
+    return (ManagementPlugin(),)
+
+
+def main() -> None:
+    """Run the `warren` command."""
+    cli.main(plugins)
+
+
+if __name__ == "__main__":
+    main()

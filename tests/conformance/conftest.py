@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from engine_harness import Client, Harness
 
+from .event_listener import Listener
+
 
 @pytest.fixture
 def harness() -> Harness:
@@ -14,6 +16,12 @@ def harness() -> Harness:
 @pytest.fixture
 def client(harness: Harness) -> Client:
     return harness.channel()
+
+
+@pytest.fixture
+def listener(harness: Harness) -> Listener:
+    """All events from now on."""
+    return Listener(harness)
 
 
 @pytest.fixture

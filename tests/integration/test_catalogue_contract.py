@@ -13,7 +13,11 @@ from warren.queues.metadata import (
     BindingPut,
     ExchangeDelete,
     ExchangePut,
+    GlobalParameterDelete,
+    GlobalParameterPut,
     MetadataChange,
+    ParameterDelete,
+    ParameterPut,
     PermissionDelete,
     PermissionPut,
     PolicyDelete,
@@ -108,7 +112,7 @@ def test_a_deleted_guest_does_not_come_back(store: Store) -> None:
 
 def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: Store) -> None:
     changes: list[MetadataChange] = [
-        VhostPut("v", "a vhost", ("one", "two"), "quorum"),
+        VhostPut("v", "a vhost", ("one", "two"), "quorum", protected_from_deletion=True),
         UserPut("u", "hash", "rabbit_password_hashing_sha256", ("monitoring", "policymaker")),
         PermissionPut("u", "v", "^a", "", ".*"),
         TopicPermissionPut("u", "v", "t", "^w", "^r"),
@@ -116,6 +120,9 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
         UserLimitsPut("u", '{"max-channels":7}'),
         PolicyPut("v", "p", "^a.*\\d", "classic_queues", 2**63 - 1, '{"dead-letter-exchange":"\u00e9"}'),
         PolicyPut("v", "p", "", "all", -(2**63), '{"expires":1}', operator=True),
+        GlobalParameterPut("cluster_name", '"\u00e9"'),
+        ParameterPut("v", "federation-upstream", "up", '{"uri":"amqp://"}'),
+        ParameterPut("v", "shovel", "\u00e9", "[1,null]"),
         ExchangePut("v", "t", "topic", True, True, b"\x00\x00\x00\x02\x00V"),
         QueuePut("v", "q", True, b"\x00\x00\x00\x03\x01xV", 2**63 - 1),
         BindingPut("v", "t", "q", "queue", "a.#", b"\x00\x00\x00\x03\x01yV"),
@@ -126,13 +133,15 @@ def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: S
 
 def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
     first: list[MetadataChange] = [
-        VhostPut("v", "before"),
+        VhostPut("v", "before", protected_from_deletion=True),
         UserPut("u", "before", "scrypt"),
         PermissionPut("u", "v", "before", "", ""),
         TopicPermissionPut("u", "v", "x", "before", ""),
         VhostLimitsPut("v", '{"max-queues":1}'),
         UserLimitsPut("u", '{"max-channels":1}'),
         PolicyPut("v", "p", "before", "all", 1, '{"expires":1}'),
+        GlobalParameterPut("g", "1"),
+        ParameterPut("v", "shovel", "s", "1"),
         ExchangePut("v", "x", "direct", False, False, EMPTY),
         QueuePut("v", "q", False, EMPTY, 1),
     ]
@@ -144,6 +153,8 @@ def test_a_second_put_replaces_what_is_not_identity(store: Store) -> None:
         VhostLimitsPut("v", "{}"),
         UserLimitsPut("u", '{"max-connections":2}'),
         PolicyPut("v", "p", "after", "queues", -2, '{"max-length":2}'),
+        GlobalParameterPut("g", "2"),
+        ParameterPut("v", "shovel", "s", "2"),
         ExchangePut("v", "x", "fanout", True, True, b"\x00\x00\x00\x01"),
         QueuePut("v", "q", True, b"\x00\x00\x00\x01", 2),
     ]
@@ -225,6 +236,8 @@ def test_names_of_255_bytes_fit_everywhere(store: Store) -> None:
         VhostLimitsPut(long, "{}"),
         UserLimitsPut(long, "{}"),
         PolicyPut(long, long, "", "all", 0, "{}"),
+        GlobalParameterPut(long, "{}"),
+        ParameterPut(long, long, long, "{}"),
         exchange(long, long),
         queue(long, long),
         BindingPut(long, long, long, "queue", long, EMPTY),
@@ -257,14 +270,17 @@ def test_deleting_a_vhost_deletes_everything_in_it_and_nothing_else(store: Store
             VhostLimitsPut(vhost, "{}"),
             PolicyPut(vhost, "p", "", "all", 0, "{}"),
             PolicyPut(vhost, "p", "", "all", 0, "{}", operator=True),
+            ParameterPut(vhost, "shovel", "s", "1"),
             exchange("x", vhost),
             queue("q", vhost),
             binding("x", "q", vhost=vhost),
         ]
 
     store.commit(*contents("a"), *contents("b"))
-    store.commit(VhostDelete("a"))
-    assert store.loaded() == contents("b")
+    store.commit(GlobalParameterPut("a", "1"), VhostDelete("a"))
+    loaded = store.loaded()
+    assert [change for change in loaded if not isinstance(change, GlobalParameterPut)] == contents("b")
+    assert len(loaded) == len(contents("b")) + 1
 
 
 def test_deleting_a_user_deletes_its_permissions_and_limits_and_nobody_elses(store: Store) -> None:
@@ -338,6 +354,14 @@ def test_a_policy_and_an_operator_policy_of_one_name_are_two(store: Store) -> No
     assert store.loaded() == [policies[1], policies[3]]
 
 
+def test_parameters_differ_by_vhost_component_and_name_and_are_deleted_one_by_one(store: Store) -> None:
+    parameters = [ParameterPut(v, c, n, "1") for v in ("v", "w") for c in ("shovel", "Shovel") for n in ("s", "S")]
+    store.commit(*parameters, GlobalParameterPut("s", "1"), GlobalParameterPut("S", "1"))
+    gone = parameters.pop(3)
+    store.commit(ParameterDelete(gone.vhost, gone.component, gone.name), GlobalParameterDelete("s"))
+    assert set(store.loaded()) == {*parameters, GlobalParameterPut("S", "1")}
+
+
 def test_deleting_what_is_not_there_does_nothing(store: Store) -> None:
     store.commit(
         VhostDelete("v"),
@@ -348,6 +372,8 @@ def test_deleting_what_is_not_there_does_nothing(store: Store) -> None:
         UserLimitsDelete("u"),
         PolicyDelete("v", "p"),
         PolicyDelete("v", "p", operator=True),
+        ParameterDelete("v", "shovel", "s"),
+        GlobalParameterDelete("g"),
         ExchangeDelete("v", "x"),
         QueueDelete("v", "q"),
         BindingDelete("v", "x", "q", "queue", "k", EMPTY),
@@ -446,7 +472,7 @@ def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_lef
     store.commit(queue("q"))
     _set_version(store, SCHEMA_VERSION + 1)
     store.catalogue.close()
-    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 4, this one knows 3\)") as caught:
+    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 5, this one knows 4\)") as caught:
         Catalogue.open(store.url)
     assert "\n" not in str(caught.value)
 

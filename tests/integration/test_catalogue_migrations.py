@@ -12,7 +12,9 @@ import pytest
 from warren.queues.metadata import (
     BindingPut,
     ExchangePut,
+    GlobalParameterPut,
     MetadataChange,
+    ParameterPut,
     PermissionPut,
     PolicyPut,
     QueueDelete,
@@ -20,6 +22,7 @@ from warren.queues.metadata import (
     TopicPermissionPut,
     UserLimitsPut,
     UserPut,
+    VhostDelete,
     VhostLimitsPut,
     VhostPut,
 )
@@ -74,6 +77,18 @@ CREATE TABLE warren_bindings""",
 CREATE TABLE warren_bindings""",
 ).replace("INTO warren_schema VALUES (1)", "INTO warren_schema VALUES (2)")
 
+# What version 3 sent: the same with limits and policies.
+VERSION_3 = VERSION_2.replace(
+    "INSERT INTO warren_schema VALUES (2)",
+    """CREATE TABLE warren_vhost_limits (vhost {name} NOT NULL, definition TEXT NOT NULL, PRIMARY KEY (vhost));
+CREATE TABLE warren_user_limits (user_name {name} NOT NULL, definition TEXT NOT NULL, PRIMARY KEY (user_name));
+CREATE TABLE warren_policies (
+    vhost {name} NOT NULL, operator BOOLEAN NOT NULL, name {name} NOT NULL, pattern TEXT NOT NULL,
+    apply_to TEXT NOT NULL, priority BIGINT NOT NULL, definition TEXT NOT NULL,
+    PRIMARY KEY (vhost, operator, name));
+INSERT INTO warren_schema VALUES (3)""",
+)
+
 # Declared in this order, which is not the order of their names. PostgreSQL's server locale would sort "a" before "B".
 QUEUES = [("w", "q"), ("/", "\u00e9"), ("/", "z"), ("/", "a"), ("/", "B"), ("/", "\U0001f407"), ("/", "\uffee")]
 NUMBERED = [("/", "B"), ("/", "a"), ("/", "z"), ("/", "\u00e9"), ("/", "\uffee"), ("/", "\U0001f407"), ("w", "q")]
@@ -126,7 +141,18 @@ class Database:
 
     def make_version_2(self, queues: Sequence[tuple[str, str, int]]) -> None:
         """Create the tables of version 2 with a row in each, and `queues` (vhost, name, id)."""
-        self._make(VERSION_2)
+        self._make_numbered(VERSION_2, queues)
+
+    def make_version_3(self, queues: Sequence[tuple[str, str, int]]) -> None:
+        """Create the tables of version 3 with a row in each, and `queues` (vhost, name, id)."""
+        self._make_numbered(VERSION_3, queues)
+        self.execute("INSERT INTO warren_vhost_limits VALUES (?, ?)", [("/", '{"max-queues":1}')])
+        self.execute("INSERT INTO warren_user_limits VALUES (?, ?)", [("alice", '{"max-channels":1}')])
+        policy = ("/", False, "p", "^q", "queues", -3, '{"expires":1}')
+        self.execute("INSERT INTO warren_policies VALUES (?, ?, ?, ?, ?, ?, ?)", [policy])
+
+    def _make_numbered(self, statements: str, queues: Sequence[tuple[str, str, int]]) -> None:
+        self._make(statements)
         rows = [(vhost, name, name == "z", ARGUMENTS, queue_id) for vhost, name, queue_id in queues]
         self.execute("INSERT INTO warren_queues VALUES (?, ?, ?, ?, ?)", rows)
 
@@ -226,6 +252,40 @@ def test_a_store_of_version_2_keeps_everything_and_takes_limits_and_policies(fre
     assert database.execute("SELECT version FROM warren_schema") == [(SCHEMA_VERSION,)]
 
 
+def test_a_store_of_version_3_keeps_everything_and_takes_parameters_and_protection(fresh_url: FreshUrl) -> None:
+    database = Database(fresh_url())
+    database.make_version_3([("/", "z", 9)])
+    administered: list[MetadataChange] = [
+        UserPut("alice", "hash", "scrypt"),
+        PermissionPut("alice", "/", "c", "w", "r"),
+        TopicPermissionPut("alice", "/", "x", "w", "r"),
+        VhostLimitsPut("/", '{"max-queues":1}'),
+        UserLimitsPut("alice", '{"max-channels":1}'),
+        PolicyPut("/", "p", "^q", "queues", -3, '{"expires":1}'),
+    ]
+    new: list[MetadataChange] = [
+        GlobalParameterPut("cluster_name", '"c"'),
+        ParameterPut("/", "shovel", "s", '{"src-queue":"a"}'),
+    ]
+    declared: list[MetadataChange] = [
+        ExchangePut("/", "x", "topic", False, False, EMPTY),
+        QueuePut("/", "z", True, ARGUMENTS, 9),
+        BindingPut("/", "x", "z", "queue", "k\x00", ARGUMENTS),
+    ]
+    vhost = VhostPut("/", "of old", ("t",), "classic")
+    assert loaded(database.url) == [vhost, *administered, *declared]
+    protected = VhostPut("/", "of old", ("t",), "classic", protected_from_deletion=True)
+    catalogue = Catalogue.open(database.url)
+    catalogue.commit([protected, *new])
+    catalogue.close()
+    assert loaded(database.url) == [protected, *administered, *new, *declared]
+    assert database.execute("SELECT version FROM warren_schema") == [(SCHEMA_VERSION,)]
+    catalogue = Catalogue.open(database.url)
+    catalogue.commit([VhostDelete("/")])
+    catalogue.close()
+    assert database.execute("SELECT name FROM warren_parameters") == []
+
+
 def test_a_store_of_version_1_without_queues_is_migrated(fresh_url: FreshUrl) -> None:
     database = Database(fresh_url())
     database.make_version_1([])
@@ -252,13 +312,15 @@ def test_thousands_of_queues_are_numbered_alike_on_both_databases(fresh_url: Fre
     assert {queue.name: queue.queue_id for queue in queues} == {name: n for n, name in enumerate(sorted(names), 1)}
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_migrated_store_has_the_tables_columns_and_indexes_of_a_new_one(fresh_url: FreshUrl, version: int) -> None:
     migrated, new = Database(fresh_url()), Database(fresh_url())
     if version == 1:
         migrated.make_version_1(QUEUES)
-    else:
+    elif version == 2:
         migrated.make_version_2([("/", "q", 1)])
+    else:
+        migrated.make_version_3([("/", "q", 1)])
     for database in (migrated, new):
         Catalogue.open(database.url).close()
     assert migrated.columns_and_indexes() == new.columns_and_indexes()

@@ -32,6 +32,7 @@ class Outbox:
         self.soft_limit_bytes: i64 = soft_limit_bytes
         self.in_flight_bytes: i64 = 0  # taken by the shell, not yet by the socket
         self.sent_bytes: i64 = 0
+        self.sent_writes: i64 = 0  # how often the socket took some
         self._chunks: list[bytes] = []
         self._chunks_bytes: i64 = 0
         self._queued: bool = False
@@ -94,6 +95,7 @@ class Outbox:
         """Note that the socket accepted `size` bytes; return True when deliveries may start again."""
         self.in_flight_bytes -= size
         self.sent_bytes += size
+        self.sent_writes += 1
         if self.writable or self.in_flight_bytes + self._chunks_bytes + len(self.writer) > 0:
             return False
         self.writable = True

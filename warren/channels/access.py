@@ -16,6 +16,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
+from warren.exchanges.exchange import Exchange
 from warren.msgstore.message import Envelope
 from warren.queues.limits import USER_LIMITS, parse_limits
 from warren.queues.metadata import (
@@ -44,13 +45,21 @@ AccessChange = UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPe
 class Route:
     """What publishing with certain arguments of basic.publish means for one principal.
 
-    ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message.
+    ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message. ``exchange`` is
+    the one they are published to, the only one that counts them.
     """
 
     def __init__(
-        self, envelope: Envelope, queues: list[Queue], cacheable: bool, mandatory: bool, immediate: bool
+        self,
+        envelope: Envelope,
+        exchange: Exchange,
+        queues: list[Queue],
+        cacheable: bool,
+        mandatory: bool,
+        immediate: bool,
     ) -> None:
         self.envelope = envelope
+        self.exchange = exchange
         self.queues = queues
         self.cacheable: bool = cacheable
         self.mandatory: bool = mandatory

@@ -18,24 +18,32 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection, LoginRequest
+from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
-from warren.channels.fast_path import PAUSED_ALARM, Shared
+from warren.channels.fast_path import CLOSING, PAUSED_ALARM, FastChannel, Shared
 from warren.channels.own_messages import OwnMessages
 from warren.msgstore.jobs import CommitJob, ReadJob
+from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.agenda import Agenda
+from warren.queues.counters import Churn, DeathTable, MessageCounts
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.limits import VHOST_LIMITS, parse_limits
 from warren.queues.metadata import (
     BindingPut,
     ExchangePut,
+    GlobalParameterDelete,
+    GlobalParameterPut,
     MetadataChange,
     MetadataJournal,
+    ParameterDelete,
+    ParameterPut,
     PermissionDelete,
     PermissionPut,
     PolicyDelete,
@@ -53,10 +61,11 @@ from warren.queues.metadata import (
     VhostPut,
     check_storable,
 )
+from warren.queues.parameters import CLUSTER_NAME, ParameterBook, ParameterChange, own_change
 from warren.queues.queue import Queue
 from warren.queues.seen_keys import SeenKeys
-from warren.queues.topology_watcher import INTERNAL_USER
-from warren.queues.virtual_host import VirtualHost
+from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatchers
+from warren.queues.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
 
 NODE_NAME: Final = "warren"
 
@@ -113,13 +122,21 @@ class Broker:
         self.access = AccessControl(self._access_changed)
         self.own_messages = OwnMessages()
         self.events = Events(self, NODE_NAME)
+        self.watchers = TopologyWatchers()  # of all vhosts
+        self.watchers.add(self.events)
+        self.parameters = ParameterBook()
+        self.host_name = ""  # of the machine, set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Connection] = {}
         self.open_connections: int = 0
+        self.churn = Churn()
+        self.deaths = DeathTable()
+        self.counted = MessageCounts()  # in vhosts that were deleted
         self.logins: list[LoginRequest] = []  # taken by the shell
         self.notices: list[Notice] = []  # taken by the shell
         self.ended: list[Connection] = []  # to be closed by the shell once flushed
         self.resumed: list[Connection] = []  # may be read again
+        self.direct_outboxes: list[Outbox] = []  # of direct connections, with something to read or to go on with
         self.alarm_reason: str = ""
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
         self._alarms: set[str] = set()
@@ -138,6 +155,24 @@ class Broker:
         key = self._next_key
         self._next_key += 1
         connection = Connection(self, key, peer, local, address, certificate_user)
+        self.connections[key] = connection
+        return connection
+
+    def connect_direct(self, user: str, vhost: str) -> DirectConnection:
+        """Open a connection without a socket, on which the caller acts for `user`; the caller closes it.
+
+        Raises:
+            ConnectionException: 530, there is no such vhost, or the user may not enter it.
+        """
+        entered = self.vhosts.get(vhost)
+        if entered is None:
+            raise ConnectionException(NOT_ALLOWED, f"vhost {vhost} not found")
+        principal = self.access.maybe_principal(user, vhost)
+        if principal is None:
+            raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
+        key = self._next_key
+        self._next_key += 1
+        connection = DirectConnection(self, key, principal, entered)
         self.connections[key] = connection
         return connection
 
@@ -292,6 +327,13 @@ class Broker:
         """Return the wall time of this turn in ms since the epoch."""
         return int(self.log.now_ms)
 
+    def cluster_name(self) -> str:
+        """Return what this broker calls itself to clients and other brokers: the global parameter, or a default."""
+        named = self.parameters.maybe_global(CLUSTER_NAME)
+        if named is not None and isinstance(named.value, str):
+            return named.value
+        return f"{NODE_NAME}@{self.host_name}" if self.host_name else NODE_NAME
+
     def emit(self, key: str, headers: dict[str, object]) -> None:
         """Tell the event exchange; see `channels.events`. To be called once it has happened."""
         self.events.emit(key, headers)
@@ -312,6 +354,69 @@ class Broker:
                 for channel in connection.channels.values():
                     if isinstance(channel, Channel):
                         channel.trace(on)
+
+    # --- counts -----------------------------------------------------------------------------------------------------
+
+    def totals(self, vhost: str | None = None) -> MessageCounts:
+        """Return what happened to messages in `vhost`, None: everywhere, since the start; nothing in it goes back.
+
+        Looks at every channel there is.
+
+        Raises:
+            KeyError: no such vhost.
+        """
+        totals = MessageCounts()
+        only: VirtualHost | None = None
+        if vhost is None:
+            totals.add(self.counted)
+            for each in self.vhosts.values():
+                totals.add(each.counted)
+        else:
+            only = self.vhosts[vhost]
+            totals.add(only.counted)
+        for connection in self.connections.values():
+            if only is None or connection.fast_vhost is only:
+                for channel in connection.channels.values():
+                    if channel.state != CLOSING:  # or it is in the counts of its vhost
+                        channel.add_counts(totals)
+        return totals
+
+    def totals_by_vhost(self) -> dict[str, MessageCounts]:
+        """Return `totals` of each vhost, with one look at the channels."""
+        found: dict[str, MessageCounts] = {}
+        for name, vhost in self.vhosts.items():
+            found[name] = MessageCounts()
+            found[name].add(vhost.counted)
+        for connection in self.connections.values():
+            of_vhost = found.get(connection.vhost_name)
+            if of_vhost is not None:
+                for channel in connection.channels.values():
+                    if channel.state != CLOSING:
+                        channel.add_counts(of_vhost)
+        return found
+
+    def size_buckets(self, totals: MessageCounts) -> list[int]:
+        """Return how many bodies of all published had at most so many bytes, for each of `SIZE_BOUNDS`; then all.
+
+        `totals` are those of the broker; their sum is its ``published_bytes``.
+        """
+        return self.shared.sizes.buckets(int(totals.publish))
+
+    # --- faults on purpose, for tests of clients --------------------------------------------------------------------
+
+    def judge_publishes(self, judge: Callable[[FastChannel, Message, list[Queue]], int]) -> None:
+        """Have `judge` say what becomes of every publish (`fast_path.TAKE` and so on). Before the first connection."""
+        self.shared.judge = judge
+
+    def hold_confirms(self, *, held: bool) -> None:
+        """Write no basic.ack for publishes until that is over; they are stored and delivered meanwhile."""
+        shared = self.shared
+        shared.holds_confirms = held
+        if not held:
+            channels = shared.unheld
+            shared.unheld = []
+            for channel in channels:
+                channel.batch_done(self.log.done_batch)
 
     # --- alarms -----------------------------------------------------------------------------------------------------
 
@@ -373,6 +478,8 @@ class Broker:
                 self._limit_vhost(change)
             case PolicyPut():
                 self._existing_vhost(change.vhost).policies.put(change)
+            case ParameterPut() | GlobalParameterPut():
+                self.parameters.restore(change)
             case _:
                 raise ValueError(f"the catalogue may not hold {type(change).__name__}")
 
@@ -383,10 +490,14 @@ class Broker:
             ValueError: the change is not valid, a pattern for instance, or its vhost or user does not exist. The text
                 is for whoever asked; nothing is changed.
         """
+        change = own_change(change)
         check_storable(change)
         told = self.events.describe(change, by)
+        changed: ParameterChange | None = None
         match change:
             case VhostPut():
+                if change.default_queue_type not in DEFAULT_QUEUE_TYPES:
+                    raise ValueError(f"default queue type '{change.default_queue_type}' is neither classic nor quorum")
                 self._add_vhost(change)
             case VhostDelete():
                 self._delete_vhost(change.name, by)
@@ -403,14 +514,23 @@ class Broker:
                 vhost = self._existing_vhost(change.vhost)
                 vhost.policies.put(change)
                 vhost.apply_policies()
+                self.watchers.policies_changed(vhost.name)
             case PolicyDelete():
                 vhost = self._existing_vhost(change.vhost)
                 vhost.policies.delete(change.name, operator=change.operator)
                 vhost.apply_policies()
+                self.watchers.policies_changed(vhost.name)
+            case ParameterPut() | ParameterDelete():
+                self._existing_vhost(change.vhost)
+                changed = change if self.parameters.apply(change) else None
+            case GlobalParameterPut() | GlobalParameterDelete():
+                changed = change if self.parameters.apply(change) else None
             case _:
                 raise ValueError("exchanges, queues and bindings are declared, not administered")
         ticket = self.journal.append(change)
         self.events.emit_all(told)
+        if changed is not None:
+            self.parameters.tell(changed)
         if isinstance(change, UserDelete):
             for connection in list(self.connections.values()):
                 if connection.user_name == change.name:
@@ -438,17 +558,24 @@ class Broker:
             return
         vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log, self.agenda)
         vhost.sync_confirms = self.syncs_confirms(record.name)
-        vhost.watcher = self.events
+        vhost.watcher = self.watchers
+        vhost.churn = self.churn
+        vhost.deaths = self.deaths
         self.vhosts[record.name] = vhost
 
     def _delete_vhost(self, name: str, by: str) -> None:
-        vhost = self.vhosts.pop(name, None)
+        vhost = self.vhosts.get(name)
         if vhost is None:
             return
+        if vhost.record.protected_from_deletion:
+            raise ValueError(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
+        del self.vhosts[name]
         for connection in list(self.connections.values()):
             if connection.fast_vhost is vhost:
                 connection.force_close(f"vhost '{name}' was deleted")
+        self.counted.add(vhost.counted)
         self.events.vhost_emptied(vhost, by)
+        self.churn.queues_deleted += len(vhost.queues)
         for queue in list(vhost.queues.values()):
             queue.close()
         for seen in vhost.seen_keys.values():
@@ -456,6 +583,9 @@ class Broker:
         for delayed in vhost.delayed.values():
             delayed.close()
         self.access.forget_vhost(name)
+        self.watchers.vhost_deleted(name)
+        for cleared in self.parameters.forget_vhost(name):
+            self.parameters.tell(cleared)
 
     def _recheck(self, user: str, vhost: str) -> None:
         for connection in list(self.connections.values()):

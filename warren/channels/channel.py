@@ -44,13 +44,14 @@ from warren.amqp.properties import (
 )
 from warren.channels.access import READ, WRITE, Route
 from warren.channels.control import control
-from warren.channels.fast_path import CLOSING, FastChannel
+from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
 from warren.channels.tracing import ChannelTracer
 from warren.exchanges.content import Content
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.arguments import consumer_arguments
+from warren.queues.counters import SMALL_MAX_BYTES
 from warren.queues.dead_letter import mark_republished
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
@@ -70,8 +71,8 @@ class Transaction:
     """What a transactional channel has buffered since tx.select or the last commit."""
 
     def __init__(self) -> None:
-        # With the queues and the exchanges that hold it.
-        self.publishes: list[tuple[Message, list[Queue], list[Exchange] | None, bool]] = []
+        # With the exchange, the queues and the exchanges that hold it.
+        self.publishes: list[tuple[Message, Exchange, list[Queue], list[Exchange] | None, bool]] = []
         self.acked: list[Delivery] = []
         self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
 
@@ -140,7 +141,8 @@ class Channel(FastChannel):
         if publish.immediate:
             raise ConnectionException(NOT_IMPLEMENTED, "immediate=true")
         if publish.exchange == CONTROL_EXCHANGE:
-            return Route(Envelope(CONTROL_EXCHANGE, publish.routing_key), [], False, False, False)
+            control_exchange = vhost.exchange(CONTROL_EXCHANGE)
+            return Route(Envelope(CONTROL_EXCHANGE, publish.routing_key), control_exchange, [], False, False, False)
         self.authorize(WRITE, "exchange", publish.exchange)
         exchange = vhost.exchange(publish.exchange)
         if exchange.internal:
@@ -151,13 +153,13 @@ class Channel(FastChannel):
         if isinstance(exchange, TopicExchange):
             principal.authorize_topic(WRITE, exchange.name, publish.routing_key)
         envelope = Envelope(publish.exchange, publish.routing_key)
-        cacheable = vhost.is_cacheable(exchange)
+        cacheable = vhost.is_cacheable(exchange) and self.shared.judge is None
         queues: list[Queue] = []
         if exchange.name == "" and publish.routing_key.startswith(REPLY_TO_PREFIX):
             cacheable = False
         if cacheable:
             queues = vhost.route(exchange, [publish.routing_key], Content(b""))
-        return Route(envelope, queues, cacheable, publish.mandatory, publish.immediate)
+        return Route(envelope, exchange, queues, cacheable, publish.mandatory, publish.immediate)
 
     def publish_with_care(
         self, route: Route, content: bytes, header: bytes, flags: i64, body_bytes: i64, largest: i64
@@ -170,7 +172,7 @@ class Channel(FastChannel):
         vhost = self.vhost
         envelope = route.envelope
         if envelope.exchange == CONTROL_EXCHANGE:
-            self._control(envelope, header)
+            self._control(route, header, body_bytes)
             return
         keys = [envelope.routing_key]
         properties: BasicProperties | None = None
@@ -227,22 +229,32 @@ class Channel(FastChannel):
             if routed.rememberers is not None:
                 for rememberer in routed.rememberers:
                     rememberer.remember(message)
-        self.shared.published += 1
         if self._tracer is not None:
             self._tracer.published(keys, message, queues)
         transaction = self._transaction
         if transaction is not None:
-            transaction.publishes.append((message, queues, holders, route.mandatory))
+            transaction.publishes.append((message, route.exchange, queues, holders, route.mandatory))
             return
+        self._count(route.exchange, body_bytes, len(queues))
         if not repeated:
             self._enqueue(message, queues, holders, route.mandatory)
         if self.confirming:
             self.count_publish(message)
 
-    def _control(self, envelope: Envelope, header: bytes) -> None:
-        control(self, envelope.routing_key, header)
+    def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:
+        """Count a message published to `exchange` that goes to so many queues."""
+        self.published += 1
+        self.published_bytes += body_bytes
+        if body_bytes > SMALL_MAX_BYTES:
+            self.shared.sizes.count(body_bytes)
+        exchange.published_in += 1
+        self.not_to_one(exchange, queues)
+
+    def _control(self, route: Route, header: bytes, body_bytes: i64) -> None:
+        control(self, route.envelope.routing_key, header)
+        self._count(route.exchange, body_bytes, 0)
         if self.confirming:
-            self.count_publish(Message(envelope, b"", 0, 0, 0, False))
+            self.count_publish(Message(route.envelope, b"", 0, 0, 0, False))
 
     def _is_repeated(self, message: Message) -> bool:
         """Tell whether its exchange has accepted `message` before, and so drops it."""
@@ -265,8 +277,19 @@ class Channel(FastChannel):
 
     def _enqueue(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool) -> None:
         """Hand a routed message to whoever takes it."""
-        if not queues and mandatory:
-            self._return(message)
+        judge = self.shared.judge
+        if judge is not None:
+            verdict = judge(self, message, queues)
+            if verdict != TAKE:
+                message.refused = verdict == REFUSE
+                if verdict == RETURN and mandatory:
+                    self._return(message)
+                return
+        if not queues:
+            if mandatory:
+                self._return(message)
+            elif holders is None:
+                self.dropped += 1
         if message.due_ms:
             negate_delay(message)
             for queue in queues:
@@ -319,8 +342,11 @@ class Channel(FastChannel):
         """Return a mandatory message that no queue takes."""
         if route.mandatory:
             self._return(message)
+        else:
+            self.dropped += 1
 
     def _return(self, message: Message) -> None:
+        self.returned += 1
         envelope = message.envelope
         self.connection.send_event(
             int(self.number), m.BasicReturn(NO_ROUTE, "NO_ROUTE", envelope.exchange, envelope.routing_key)
@@ -382,6 +408,7 @@ class Channel(FastChannel):
 
     def _settle(self, deliveries: list[Delivery]) -> None:
         """Settle what was acknowledged in a transaction."""
+        self.ledger.acked += len(deliveries)
         for delivery in deliveries:
             self.ledger.release(delivery)
             delivery.queue.settle(delivery)
@@ -480,7 +507,8 @@ class Channel(FastChannel):
         consumer.owner = self
         queue.add_consumer(consumer)
         self.ledger.consumers[tag] = consumer
-        self.connection.broker.events.consumer_created(self, consumer)
+        self.connection.broker.churn.consumers_created += 1
+        self.connection.broker.watchers.consumer_created(consumer)
         if not method.no_wait:
             self.reply(m.BasicConsumeOk(tag))
 
@@ -506,6 +534,7 @@ class Channel(FastChannel):
         queue.add_consumer(consumer)
         self.reply_queue = queue
         self.ledger.consumers[tag] = consumer
+        self.connection.broker.churn.consumers_created += 1
         if not method.no_wait:
             self.reply(m.BasicConsumeOk(tag))
 
@@ -518,9 +547,10 @@ class Channel(FastChannel):
 
     def _remove_consumer(self, consumer: Consumer) -> None:
         del self.ledger.consumers[consumer.tag]
+        self.connection.broker.churn.consumers_deleted += 1
         queue = consumer.queue
         if queue is not self.reply_queue:
-            self.connection.broker.events.consumer_deleted(consumer)
+            self.connection.broker.watchers.consumer_deleted(consumer)
         consumer.owner = None
         if queue is self.reply_queue:
             self.vhost.close_reply_queue(queue)
@@ -534,6 +564,7 @@ class Channel(FastChannel):
         """The queue of `consumer` is gone, or the right to read it: tell a client that understands."""
         if self.ledger.consumers.pop(consumer.tag, None) is None:
             return
+        self.connection.broker.churn.consumers_deleted += 1
         consumer.owner = None
         if self.connection.consumer_cancel_notify:
             self.connection.send_event(int(self.number), m.BasicCancel(consumer.tag, True))
@@ -546,7 +577,7 @@ class Channel(FastChannel):
             if consumer.queue is self.reply_queue or principal.may(READ, consumer.queue.name):
                 continue
             queue = consumer.queue
-            self.connection.broker.events.consumer_deleted(consumer)
+            self.connection.broker.watchers.consumer_deleted(consumer)
             self.consumer_lost(consumer)
             queue.remove_consumer(consumer)
             if queue.auto_delete and not queue.consumers:
@@ -595,11 +626,14 @@ class Channel(FastChannel):
         transaction = self._take_transaction()
         partial = False
         repeats = False
-        for message, queues, holders, mandatory in transaction.publishes:
+        for message, exchange, queues, holders, mandatory in transaction.publishes:
             # A queue deleted since the publish takes nothing any more.
+            left = [queue for queue in queues if not queue.deleted]
             if not self.vhost.seen_keys or not self._is_repeated(message):
-                left = [queue for queue in queues if not queue.deleted]
+                self._count(exchange, message.body_bytes, len(left))
                 self._enqueue(message, left, holders, mandatory)
+            else:
+                self._count(exchange, message.body_bytes, 0)
             partial = partial or message.refused
             repeats = repeats or message.awaits_batch
         self._settle(transaction.acked)
@@ -623,12 +657,24 @@ class Channel(FastChannel):
             delivery.queue.touch(self.ledger, delivery)
         self.reply(m.TxRollbackOk())
 
+    def unconfirmed_count(self) -> int:
+        """Return how many publishes have not been answered yet."""
+        return int(self.published_count - self.confirmed_count) if self.confirming else 0
+
+    def uncommitted(self) -> tuple[int, int]:
+        """Return how many publishes and how many acknowledgements wait for tx.commit."""
+        transaction = self._transaction
+        if transaction is None:
+            return 0, 0
+        return len(transaction.publishes), len(transaction.acked) + len(transaction.rejected)
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Let go of everything: consumers first, so that what is requeued does not come back here."""
         self.drop_content()
         self.state = CLOSING
+        self.add_counts(self.vhost.counted)
         for consumer in list(self.ledger.consumers.values()):
             self._remove_consumer(consumer)
         outstanding = self.ledger.take_all()
@@ -638,7 +684,9 @@ class Channel(FastChannel):
         self._put_back(outstanding, True, True)
         # It has us and we have it: nothing must be left for the cyclic collector.
         self.ledger.owner = None
-        self.connection.broker.events.channel_closed(self)
+        if not self.connection.is_direct:
+            self.connection.broker.churn.channels_closed += 1
+            self.connection.broker.events.channel_closed(self)
 
 
 def _signed(tag: int) -> int:

@@ -123,9 +123,11 @@ class Connection(FastConnection):
         self.frame_max_bytes: int = broker.limits.frame_max_bytes
         self.channel_max: int = broker.limits.channel_max
         self.heartbeat_s: int = 0
+        self.received_reads: i64 = 0  # how often the socket had something
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
         self.is_tls: bool = False  # set by the shell
+        self.is_direct: bool = False  # without a socket, see `channels.direct`
         self.channels_opened: int = 0  # ever
         self.consumer_cancel_notify: bool = False
         self.authentication_failure_close: bool = False
@@ -152,11 +154,14 @@ class Connection(FastConnection):
 
     def feed(self, data: bytes) -> None:
         """Handle received bytes; ``b""`` after `Broker.take_resumed` goes on with what was held back."""
+        if data:
+            self.received_reads += 1
         if self.state == AWAIT_HEADER:
             data = self.carry + data
             self.carry = b""
             if not self._protocol_header(data):
                 return
+            self.received_bytes += 8
             data = data[8:]
             if not data:
                 return
@@ -168,7 +173,7 @@ class Connection(FastConnection):
         """Check the first 8 bytes; True when they are there and right."""
         if data[:8] == PROTOCOL_HEADER or data[:8] == b"AMQP\x01\x01\x00\x09":
             self.state = AWAIT_START_OK
-            self.send_event(0, start_method(self.certificate_user is not None))
+            self.send_event(0, start_method(self.certificate_user is not None, self.broker.cluster_name()))
             return True
         known = len(data) if len(data) < 4 else 4
         if data[:known] == b"AMQP"[:known] and len(data) < 8:
@@ -245,6 +250,7 @@ class Connection(FastConnection):
         if self.state != CHECKING_LOGIN:
             return
         self.user_name = user
+        self.broker.churn.logins_accepted += 1
         self.broker.events.authenticated(self, user, True)
         self.state = AWAIT_TUNE_OK
         limits = self.broker.limits
@@ -255,6 +261,7 @@ class Connection(FastConnection):
         """The shell's answer to a `LoginRequest`: the same for an unknown user and a wrong password."""
         if self.state != CHECKING_LOGIN:
             return
+        self.broker.churn.logins_refused += 1
         self.broker.events.authenticated(self, self._asked_user, False)
         if self.authentication_failure_close:
             explanation = (
@@ -312,6 +319,7 @@ class Connection(FastConnection):
         usage.connections += 1
         vhost.open_connections += 1
         broker.open_connections += 1
+        broker.churn.connections_opened += 1
         self.send_event(0, m.ConnectionOpenOk(""))
         fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": name}
         if self.name:
@@ -390,17 +398,19 @@ class Connection(FastConnection):
                 f"({self.channel_max})",
             )
         usage = self._usage
-        assert usage is not None
-        if is_reached(usage.limits, MAX_CHANNELS, usage.channels):
+        if usage is not None and is_reached(usage.limits, MAX_CHANNELS, usage.channels):
             raise ConnectionException(
                 NOT_ALLOWED,
                 f"number of channels opened for user '{self.user_name}' has reached the maximum allowed user limit of "
                 f"({usage.limits[MAX_CHANNELS]})",
             )
-        usage.channels += 1
+        if usage is not None:
+            usage.channels += 1
         channel = Channel(self, number)
         self.channels[number] = channel
-        self.broker.events.channel_created(channel)
+        if not self.is_direct:
+            self.broker.churn.channels_opened += 1
+            self.broker.events.channel_created(channel)
         self.send_event(number, m.ChannelOpenOk(b""))
         return True
 
@@ -617,6 +627,8 @@ class Connection(FastConnection):
         self._note_error("channel.error", int(channel.number), error)
 
     def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
+        if self.is_direct:
+            return  # whoever asked is told, and is not at fault
         fields: dict[str, object] = {
             "peer": self.peer,
             "user": self.user_name,
@@ -646,7 +658,7 @@ class Connection(FastConnection):
 
     def lost(self) -> None:
         """The socket is gone."""
-        if self.state == RUNNING:
+        if self.state == RUNNING and not self.is_direct:
             self.broker.note("info", "connection.lost", {"peer": self.peer, "reason": "closed by the peer"})
         self._end_channels()
         self._end()
@@ -711,6 +723,7 @@ class Connection(FastConnection):
             self._usage = None
             usage.connections -= 1
             self.broker.open_connections -= 1
+            self.broker.churn.connections_closed += 1
             if self.fast_vhost is not None:
                 self.fast_vhost.open_connections -= 1
         self.broker.connections.pop(self.key, None)

@@ -17,6 +17,7 @@ from mypy_extensions import i64, u8
 from warren.amqp.field_table import EMPTY_TABLE, TYPE_NAMES, Table, TableWalker, with_length
 from warren.amqp.term_text import term_text
 from warren.channels.own_messages import cut_short
+from warren.queues.definitions import erlang_term
 
 TERMS_MAX_BYTES: Final = 32768  # of the arguments shown in one event
 SMALL_MAX_CHARACTERS: Final = 1024  # of a text, where an event has to be made smaller
@@ -45,6 +46,27 @@ def argument_terms(arguments: bytes) -> list[object]:
 def property_terms(properties: Table) -> list[object]:
     """Return the text of each of the decoded client-properties, of which the handshake has taken 8 KiB at most."""
     return [term_text({name: value})[1:-1] for name, value in properties.items()]
+
+
+def parameter_value(value: object) -> object:
+    """Return a value read from JSON as it is told: an object within another value is the text of its term."""
+    if isinstance(value, dict):
+        return {key: _inner(each) for key, each in value.items()} if value else []
+    return _inner(value)
+
+
+def _inner(value: object) -> object:
+    if isinstance(value, list):
+        return [_inner(each) for each in value]
+    return erlang_term(value) if isinstance(value, dict) or value is None else value
+
+
+def atom_text(name: str) -> str:
+    """Return the atom that is called `name` as Erlang writes it: ``tag``, ``'my-tag'``."""
+    if name[:1].islower() and name.isascii() and name.replace("_", "").replace("@", "").isalnum():
+        return name
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def port_of(endpoint: str) -> int:

@@ -7,19 +7,20 @@ timestamp is that of the header ``timestamp_in_ms``.
     queue.created .deleted                 exchange.created .deleted           binding.created .deleted
     user.authentication.success .failure   user.created .deleted               user.tags.set
     user.password.changed .cleared         permission.created .deleted         topic.permission.created .deleted
-    vhost.created .deleted                 vhost.limits.set .cleared           user.limits.set .cleared
+    vhost.created .updated .deleted        vhost.limits.set .cleared           user.limits.set .cleared
     policy.set .cleared                    operator.policy.cleared             queue.policy.updated .cleared
     parameter.set .cleared                 alarm.set .cleared
 
 Texts are longstr, all integers long, lists arrays, objects tables. What RabbitMQ knows as an Erlang term and has no
 field type for, it sends as the text of that term, and so do we: addresses (``{127,0,0,1}``), the arguments of queues,
-exchanges, bindings and consumers, and client-properties (an array of texts like ``{<<"x-max-length">>,signedint,5}``).
+exchanges, bindings and consumers, and client-properties (an array of texts like ``{<<"x-max-length">>,signedint,5}``),
+objects within the value of a parameter (``#{<<"max-hops">> => 1}``).
 ``pid`` is the name of a connection or a channel that no other one ever had; ``closed`` has little else.
 
 1. While nothing is bound to the exchange nothing is built: an event costs two look-ups.
 2. Events are published at the end of the turn, in the order in which things happened (`channels.own_messages`).
-3. What was refused is not told, nor that a policy or limit was set to what it is. What goes along with something else
-   is told on its own, as the doing of `INTERNAL_USER` if it is not part of what a user asked for.
+3. What was refused is not told, nor that a vhost, policy, limit or parameter was set to what it is. What goes along
+   with something else is told on its own, as the doing of `INTERNAL_USER` if it is not part of what a user asked for.
 4. Headers that would be too large or nested too deep for their readers are sent without what makes them so.
 
 Source: RabbitMQ, "Event Exchange"; names, types and order as 3.10.8 sends them.
@@ -37,7 +38,9 @@ from warren.channels.connection import Connection
 from warren.channels.event_values import (
     address_term,
     argument_terms,
+    atom_text,
     event_table,
+    parameter_value,
     port_of,
     property_terms,
     without_large,
@@ -46,10 +49,14 @@ from warren.channels.own_messages import cut_short, fits
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.message import Envelope, build_message
-from warren.queues.definitions import parse_definition
+from warren.queues.definitions import parse_definition, parse_json
 from warren.queues.delivery import Consumer
 from warren.queues.metadata import (
+    GlobalParameterDelete,
+    GlobalParameterPut,
     MetadataChange,
+    ParameterDelete,
+    ParameterPut,
     PermissionDelete,
     PermissionPut,
     PolicyDelete,
@@ -64,6 +71,12 @@ from warren.queues.metadata import (
     VhostLimitsDelete,
     VhostLimitsPut,
     VhostPut,
+)
+from warren.queues.parameters import (
+    OPERATOR_POLICY_COMPONENT,
+    VHOST_LIMITS_COMPONENT,
+    VHOST_LIMITS_NAME,
+    ParameterChange,
 )
 from warren.queues.policies import PolicyBook
 from warren.queues.queue import Queue
@@ -220,9 +233,9 @@ class Events(TopologyWatcher):
 
     # --- consumers --------------------------------------------------------------------------------------------------
 
-    def consumer_created(self, channel: Channel, consumer: Consumer) -> None:
-        """Tell that somebody consumes."""
-        if not self.is_watched():
+    def consumer_created(self, consumer: Consumer) -> None:
+        channel = consumer.owner
+        if not isinstance(channel, Channel) or not self.is_watched():
             return
         headers: Table = {
             BY: channel.connection.user_name,
@@ -296,6 +309,8 @@ class Events(TopologyWatcher):
     def vhost_emptied(self, vhost: VirtualHost, by: str) -> None:
         """Tell that what is left in `vhost` goes with it."""
         if self.is_watched():
+            for user in self._broker.access.users:
+                self.emit_all(self._lost_permissions(user, vhost.name, by))
             for queue in vhost.queues.values():
                 self.queue_deleted(vhost.name, queue, by)
             for exchange in vhost.exchanges.values():
@@ -315,7 +330,7 @@ class Events(TopologyWatcher):
             case VhostPut():
                 return self._vhost_put(change, by)
             case VhostDelete():
-                return [("vhost.deleted", {BY: by, "name": change.name})] if change.name in self._broker.vhosts else []
+                return self._vhost_delete(change.name, by)
             case UserPut():
                 return self._user_put(change, by)
             case UserDelete():
@@ -334,27 +349,54 @@ class Events(TopologyWatcher):
                 return self._user_limits(change, by)
             case PolicyPut() | PolicyDelete():
                 return self._policy(change, by)
+            case ParameterPut() | ParameterDelete() | GlobalParameterPut() | GlobalParameterDelete():
+                return self._parameter(change, by)
         return []
 
     def _vhost_put(self, change: VhostPut, by: str) -> list[Event]:
-        if change.name in self._broker.vhosts:
-            return []
+        vhost = self._broker.vhosts.get(change.name)
+        headers: Table = {
+            "tags": list(change.tags),
+            "description": change.description,
+            BY: by,
+            "cluster_state": {self.node: "running"},
+            "tracing": vhost is not None and vhost.tracing,
+            "metadata": _vhost_metadata(change),
+            "default_queue_type": change.default_queue_type or "undefined",
+            "name": change.name,
+        }
+        if vhost is not None:
+            return [("vhost.updated", headers)] if vhost.record != change else []
         events: list[Event] = [
             ("exchange.created", _exchange(change.name, exchange, "", by))
             for exchange in standard_exchanges(change.name)
         ]
-        tags = ",".join(change.tags)
-        headers: Table = {
-            "tags": tags,
-            "description": change.description,
-            BY: by,
-            "cluster_state": {self.node: "running"},
-            "tracing": False,
-            "metadata": f"#{{description => {term_text(change.description)},tags => {term_text(tags)}}}",
-            "default_queue_type": change.default_queue_type or "undefined",
-            "name": change.name,
-        }
         events.append(("vhost.created", headers))
+        return events
+
+    def _vhost_delete(self, name: str, by: str) -> list[Event]:
+        """Return the event of a vhost that goes, and of what an administrator has set for it."""
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            return []
+        events: list[Event] = [("vhost.deleted", {BY: by, "name": name})]
+        for parameter in self._broker.parameters.parameters(name):
+            events.append(parameter_cleared(name, parameter.component, parameter.name, by))
+        events += self._vhost_limits(VhostLimitsDelete(name), by)
+        for policy in vhost.policies.operator_policies:
+            events.append(parameter_cleared(name, OPERATOR_POLICY_COMPONENT, policy, by))
+            events.append(("operator.policy.cleared", {BY: by, "vhost": name, "name": policy}))
+        for policy in vhost.policies.policies:
+            events.append(("policy.cleared", {BY: by, "vhost": name, "name": policy}))
+        return events
+
+    def _lost_permissions(self, user: str, vhost: str, by: str) -> list[Event]:
+        events: list[Event] = []
+        access = self._broker.access
+        if (user, vhost) in access.permissions:
+            events.append(("permission.deleted", {BY: by, "vhost": vhost, "user": user}))
+        if any(key[:2] == (user, vhost) for key in access.topic_permissions):
+            events.append(("topic.permission.deleted", {BY: by, "vhost": vhost, "user": user}))
         return events
 
     def _user_put(self, change: UserPut, by: str) -> list[Event]:
@@ -379,10 +421,13 @@ class Events(TopologyWatcher):
         headers["name"] = "limits"
         if isinstance(change, VhostLimitsDelete):
             return [
-                parameter_cleared(change.vhost, "vhost-limits", "limits", by),
+                parameter_cleared(change.vhost, VHOST_LIMITS_COMPONENT, VHOST_LIMITS_NAME, by),
                 ("vhost.limits.cleared", headers),
             ]
-        return [parameter_set(change.vhost, "vhost-limits", "limits", limits, by), ("vhost.limits.set", headers)]
+        return [
+            parameter_set(change.vhost, VHOST_LIMITS_COMPONENT, VHOST_LIMITS_NAME, limits, by),
+            ("vhost.limits.set", headers),
+        ]
 
     def _user_limits(self, change: UserLimitsPut | UserLimitsDelete, by: str) -> list[Event]:
         access = self._broker.access
@@ -412,9 +457,9 @@ class Events(TopologyWatcher):
         events: list[Event] = []
         if change.operator:
             if isinstance(change, PolicyPut):
-                events.append(parameter_set(change.vhost, "operator_policy", change.name, headers, by))
+                events.append(parameter_set(change.vhost, OPERATOR_POLICY_COMPONENT, change.name, headers, by))
             else:
-                events.append(parameter_cleared(change.vhost, "operator_policy", change.name, by))
+                events.append(parameter_cleared(change.vhost, OPERATOR_POLICY_COMPONENT, change.name, by))
         for queue in _touched(vhost, change):
             touched: Table = dict(headers)
             touched[BY] = by
@@ -433,6 +478,23 @@ class Events(TopologyWatcher):
         else:
             events.append(("operator.policy.cleared" if change.operator else "policy.cleared", headers))
         return events
+
+    def _parameter(self, change: ParameterChange, by: str) -> list[Event]:
+        try:
+            if not self._broker.parameters.would_change(change):
+                return []
+        except ValueError:
+            return []  # it will be refused
+        # RabbitMQ 3.10 says parameter.set, without a value, when a global one is cleared.
+        match change:
+            case ParameterPut():
+                value = parameter_value(parse_json(change.value))
+                return [parameter_set(change.vhost, change.component, change.name, value, by)]
+            case ParameterDelete():
+                return [parameter_cleared(change.vhost, change.component, change.name, by)]
+            case GlobalParameterPut():
+                return [parameter_set("", "global", change.name, parameter_value(parse_json(change.value)), by)]
+        return [parameter_cleared("", "global", change.name, by)]
 
 
 def _touched(vhost: VirtualHost, change: PolicyPut | PolicyDelete) -> list[Queue]:
@@ -478,6 +540,18 @@ def _is_upgrade(old: UserPut, new: UserPut, by: str) -> bool:
 
 
 # --- headers ----------------------------------------------------------------------------------------------------------
+
+
+def _vhost_metadata(change: VhostPut) -> str:
+    """Return what RabbitMQ keeps besides the name, as a term."""
+    pairs: list[str] = []
+    if change.default_queue_type not in ("", "undefined"):
+        pairs.append(f"default_queue_type => {term_text(change.default_queue_type)}")
+    pairs.append(f"description => {term_text(change.description)}")
+    if change.protected_from_deletion:
+        pairs.append("protected_from_deletion => true")
+    pairs.append("tags => [" + ",".join([atom_text(tag) for tag in change.tags]) + "]")
+    return "#{" + ",".join(pairs) + "}"
 
 
 def _exchange(vhost: str, exchange: Exchange, policy: str, by: str) -> Table:

@@ -22,6 +22,7 @@ buffered for an announcement that we would refuse.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
@@ -41,10 +42,13 @@ from warren.amqp.errors import (
 from warren.amqp.outbox import Outbox
 from warren.amqp.properties import EXPIRATION, HEADERS, REPLY_TO, USER_ID, scan_properties
 from warren.channels.access import ROUTES_MAX, Principal, Route
+from warren.exchanges.exchange import Exchange
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import BatchWaiter, MessageLog
+from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts, SizeCounts
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.metadata import MetadataJournal
+from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
 
 EXPECT_METHOD: Final = 0
@@ -73,6 +77,12 @@ JOIN_MAX_BYTES: Final = 4096
 # A body frame of at least this size that a read has cut is taken in pieces, each copied once, instead of being joined.
 CUT_MIN_BYTES: Final = 16384
 
+# What a judge of publishes may say (`Shared.judge`).
+TAKE: Final = 0
+REFUSE: Final = 1  # as a queue that is full: basic.nack
+RETURN: Final = 2  # as if no queue were bound
+LOSE: Final = 3  # as if it had come to a queue and gone
+
 # Reasons for not reading from a connection, a bit each.
 PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
 PAUSED_LOGIN: Final = 2  # credentials are being checked
@@ -100,8 +110,13 @@ class Shared:
         self.message_max_bytes: i64 = 16777216
         self.unconfirmed: list[FastChannel] = []
         self.undeclared: list[FastChannel] = []  # their confirms wait for a declare to be committed
+        # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
+        # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
+        self.judge: Callable[[FastChannel, Message, list[Queue]], int] | None = None
+        self.holds_confirms: bool = False
+        self.unheld: list[FastChannel] = []  # their confirms wait for the end of that
         self.dirty: list[Outbox] = []
-        self.published: int = 0
+        self.sizes = SizeCounts()  # of what is published
 
 
 class FastChannel(BatchWaiter):
@@ -119,8 +134,17 @@ class FastChannel(BatchWaiter):
         self.state: i64 = EXPECT_METHOD
         self.transactional: bool = False
         self.confirming: bool = False
+        # What was published here, to how many more queues than messages, and what became of the rest.
+        self.published: i64 = 0
+        self.published_bytes: i64 = 0
+        self.spread: i64 = 0
+        self.returned: i64 = 0
+        self.dropped: i64 = 0
         self.published_count: i64 = 0  # since confirm.select
         self.confirmed_count: i64 = 0
+        self.confirmed: i64 = 0  # of `confirmed_count`, those that were not refused
+        self._refused_ahead: i64 = 0  # refused, and below whatever is confirmed next
+        self._refused: list[int] = []  # refused behind something that is not confirmed yet
         self._accepted_count: i64 = 0  # the latest publish that was not refused
         self.awaits_confirm: bool = False  # on shared.unconfirmed
         self.sync_confirms: bool = True  # a confirm means synced, not just written
@@ -298,17 +322,46 @@ class FastChannel(BatchWaiter):
                 content = b"".join(pieces)
             self.publish_with_care(route, content, data[start + 7 : header_end - 1], flags, body_bytes, largest)
             return
-        self.shared.published += 1
+        self.published += 1
+        self.published_bytes += body_bytes
+        if body_bytes > SMALL_MAX_BYTES:
+            self.shared.sizes.count(body_bytes)
+        route.exchange.published_in += 1
         message = Message(route.envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
         if pieces is not None:
             message.pieces = pieces
         queues = route.queues
-        if len(queues) == 0:
-            self.unroutable(route, message)
+        if len(queues) != 1:
+            self.not_to_one(route.exchange, i64(len(queues)))
+            if len(queues) == 0:
+                self.unroutable(route, message)
         for queue in queues:
             queue.publish(message)
         if self.confirming:
             self.count_publish(message)
+
+    def not_to_one(self, exchange: Exchange, queues: i64) -> None:
+        """Note that a message published to `exchange` did not go to one queue but to `queues`."""
+        self.spread += queues - 1
+        exchange.spread += queues - 1
+
+    def add_counts(self, counts: MessageCounts) -> None:
+        """Add what this channel has counted to `counts`."""
+        ledger = self.ledger
+        counts.publish += self.published
+        counts.publish_confirm += self.published_count
+        counts.published_bytes += self.published_bytes
+        counts.routed += self.published + self.spread
+        counts.confirm += self.confirmed
+        counts.return_unroutable += self.returned
+        counts.drop_unroutable += self.dropped
+        counts.deliver += ledger.delivered
+        counts.deliver_no_ack += ledger.next_tag - 1 - ledger.delivered - ledger.got - ledger.got_no_ack
+        counts.get += ledger.got
+        counts.get_no_ack += ledger.got_no_ack
+        counts.get_empty += ledger.got_empty
+        counts.redeliver += ledger.redelivered
+        counts.ack += ledger.acked
 
     def count_publish(self, message: Message) -> None:
         """Number a publish in confirm mode; its confirm goes out at the end of the turn, or when it is on disk."""
@@ -336,6 +389,10 @@ class FastChannel(BatchWaiter):
         """Write basic.nack for the latest publish. A later basic.ack for several does not name it as its last one."""
         if self.state == CLOSING:
             return
+        if self.confirmed_count == self._accepted_count:
+            self._refused_ahead += 1
+        else:
+            self._refused.append(int(self.published_count))
         outbox = self.ledger.outbox
         outbox.touch()
         out = outbox.writer
@@ -373,7 +430,13 @@ class FastChannel(BatchWaiter):
         count: i64 = number - self.confirmed_count
         if count == 0 or self.state == CLOSING:
             return
+        if self.shared.holds_confirms:
+            self.shared.unheld.append(self)
+            return
         self.confirmed_count = number
+        self.confirmed += count
+        if self._refused_ahead or self._refused:
+            self.confirmed -= self._take_refused(number)
         outbox = self.ledger.outbox
         outbox.touch()
         out = outbox.writer
@@ -384,6 +447,20 @@ class FastChannel(BatchWaiter):
         write_i64_be(out, self.confirmed_count)
         out.append(1 if count > 1 else 0)
         out.append(0xCE)
+
+    def _take_refused(self, number: i64) -> i64:
+        """Return how many of the publishes up to `number`, and not confirmed before, were refused."""
+        refused = self._refused
+        below: i64 = 0
+        while below < len(refused) and refused[below] < number:
+            below += 1
+        count: i64 = self._refused_ahead + below
+        self._refused_ahead = 0
+        del refused[:below]
+        if number == self._accepted_count:
+            self._refused_ahead = len(refused)
+            refused.clear()
+        return count
 
     # --- overridden by channels.channel ---------------------------------------------------------------------------
 

@@ -30,14 +30,14 @@ CAPABILITIES: Final = (
 )
 
 
-def start_method(external: bool) -> m.ConnectionStart:
+def start_method(external: bool, cluster_name: str) -> m.ConnectionStart:
     """Return connection.start; `external`: the peer has shown a certificate that names a user."""
     capabilities: Table = {}
     for capability in CAPABILITIES:
         capabilities[capability] = True
     properties: Table = {
         "capabilities": capabilities,
-        "cluster_name": "warren",
+        "cluster_name": cluster_name,
         "copyright": "The Warren contributors",
         "information": "An AMQP 0-9-1 broker that behaves as RabbitMQ does",
         "platform": f"Warren {__version__}",

@@ -68,7 +68,7 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
             rememberer.remember(message)
     for queue in queues:
         if not queue.deleted:
-            queue.publish(message)
+            queue.publish_own(message)
 
 
 def header_frame(message: Message) -> bytes:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.inequivalence import check_argument, check_flag, check_text
 from warren.exchanges.binding import Binding, chained_to_destination, unchained_to_destination
@@ -45,11 +47,20 @@ class Exchange(Destination):
         alternate = self.table.get(ALTERNATE_EXCHANGE)
         self.alternate: str = alternate if isinstance(alternate, str) else ""
         self.cacheable = True
-        self.published_in = 0
-        self.published_out = 0
+        # What channels have published here; how many more went to queues than came in, negative: fewer.
+        self.published_in: i64 = 0
+        self.spread: i64 = 0
         self.bindings: dict[BindingIdentity, Binding] = {}
         self.by_destination: dict[Destination, Binding] = {}
         self.downstream: dict[Exchange, None] = {}
+
+    @property
+    def published_out(self) -> int:
+        """To how many queues the messages that channels published here went, all together.
+
+        Over bindings to other exchanges and alternates too: those were not published to.
+        """
+        return int(self.published_in + self.spread)
 
     @property
     def table(self) -> Table:

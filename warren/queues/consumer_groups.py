@@ -45,6 +45,10 @@ class ConsumerGroups:
         self._groups = [by_priority[priority] for priority in sorted(by_priority, reverse=True)]
         return len(self._groups) > 0
 
+    def active(self) -> Consumer | None:
+        """Return the only one that is served in a queue with a single active consumer."""
+        return self._active
+
     def clear(self) -> None:
         """Serve nobody."""
         self._groups = []

@@ -16,12 +16,22 @@ def parse_definition(text: str) -> dict[str, object]:
     Raises:
         ValueError: it is none.
     """
+    parsed = parse_json(text)
+    if not isinstance(parsed, dict):
+        raise ValueError("a definition must be a JSON object")
+    return parsed
+
+
+def parse_json(text: str) -> object:
+    """Return what the JSON `text` says.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
     try:
         parsed: object = json.loads(text, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("a definition is nested too deeply") from None
-    if not isinstance(parsed, dict):
-        raise ValueError("a definition must be a JSON object")
     return parsed
 
 
@@ -31,13 +41,13 @@ def is_integer(value: object) -> bool:
 
 
 def erlang_term(value: object) -> str:
-    """Write a JSON value the way RabbitMQ shows it: ``<<"text">>``, ``[1,2]``, ``#{<<"key">> => true}``."""
+    """Write a JSON value the way RabbitMQ shows it: ``<<"text">>``, ``[1,2]``, ``#{<<"key">> => true}``, by key."""
     if value is None:
         return "null"
     if isinstance(value, list):
         return "[" + ",".join([erlang_term(each) for each in value]) + "]"
     if isinstance(value, dict):
-        return "#{" + ",".join([f"{erlang_term(key)} => {erlang_term(each)}" for key, each in value.items()]) + "}"
+        return "#{" + ",".join([f"{erlang_term(key)} => {erlang_term(value[key])}" for key in sorted(value)]) + "}"
     return term_text(value)
 
 

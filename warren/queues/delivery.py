@@ -120,6 +120,13 @@ class DeliveryLedger:
         self.prefetch: i64 = 0  # basic.qos with global=true; 0: no limit
         self.consumer_unacked: i64 = 0  # unacked of consumers, what the global prefetch limits
         self.unacked_count: i64 = 0
+        # Counts (`queues.counters`). Deliveries without acks are the rest of the tags.
+        self.delivered: i64 = 0
+        self.got: i64 = 0
+        self.got_no_ack: i64 = 0
+        self.got_empty: i64 = 0
+        self.redelivered: i64 = 0
+        self.acked: i64 = 0
         self.starved: bool = False  # a queue found `unacked_max` reached
         self.consumers: dict[str, Consumer] = {}
         self.watcher: DeliveryWatcher | None = None
@@ -140,6 +147,7 @@ class DeliveryLedger:
         self.next_tag = tag + 1
         if not consumer.no_ack:
             self._remember(Delivery(tag, message, consumer.queue, sequence_number, consumer))
+            self.delivered += 1
             consumer.outstanding += 1
             self.consumer_unacked += 1
         outbox = self.outbox
@@ -164,8 +172,13 @@ class DeliveryLedger:
         """Write basic.get-ok with its content; `left` is the number of ready messages behind it."""
         tag: i64 = self.next_tag
         self.next_tag = tag + 1
-        if not no_ack:
+        if no_ack:
+            self.got_no_ack += 1
+        else:
+            self.got += 1
             self._remember(Delivery(tag, message, queue, sequence_number, None))
+        if redelivered:
+            self.redelivered += 1
         outbox = self.outbox
         outbox.touch()
         out = outbox.writer
@@ -242,6 +255,7 @@ class DeliveryLedger:
             self._ack_multiple(tag)
             return
         delivery = self._take_one(tag)
+        self.acked += 1
         queue = delivery.queue
         self.release(delivery)
         queue.settle(delivery)
@@ -252,6 +266,7 @@ class DeliveryLedger:
     def _ack_multiple(self, tag: i64) -> None:
         """Settle a run: queues are woken once for each run of their deliveries, not for each delivery."""
         self._check_outstanding(tag)
+        before: i64 = self.unacked_count
         last: Queue | None = None
         delivery: Delivery | None = None
         while True:
@@ -267,6 +282,7 @@ class DeliveryLedger:
             if last is not None and last is not queue:
                 last.wake()
             last = queue
+        self.acked += before - self.unacked_count
         if last is not None:
             last.wake()
         if self.prefetch or self.starved:

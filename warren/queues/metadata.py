@@ -6,7 +6,8 @@ a value; the shell commits the values in batches and tells the engine how far it
 1. Tickets count appended changes from 1; a change is committed when ``committed_ticket`` has reached its ticket.
 2. Changes are committed in the order they were appended. A reply that promises durability waits for its ticket.
 3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
-   permissions, limits, policies, exchanges, queues, bindings. An exchange or queue finds its policies in place.
+   permissions, limits, policies, parameters, exchanges, queues, bindings. An exchange or queue finds its policies in
+   place.
 
 Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed.
 """
@@ -20,17 +21,22 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class VhostPut:
-    """Create or update a virtual host. ``tags`` and ``default_queue_type`` are shown, not interpreted, here."""
+    """Create or update a virtual host.
+
+    ``default_queue_type`` is ``classic``, ``quorum``, or ``""`` for none; what it does is in
+    `warren.queues.virtual_host`. A vhost that is ``protected_from_deletion`` cannot be deleted while it is.
+    """
 
     name: str
     description: str = ""
     tags: tuple[str, ...] = ()
     default_queue_type: str = ""
+    protected_from_deletion: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class VhostDelete:
-    """Delete a virtual host with everything in it: permissions, limits, policies, exchanges, queues, bindings."""
+    """Delete a virtual host with everything in it, from its permissions and parameters to its bindings."""
 
     name: str
 
@@ -152,6 +158,40 @@ class PolicyDelete:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterPut:
+    """Set a parameter of a vhost. ``value`` is JSON; its component says what it may be (`warren.queues.parameters`)."""
+
+    vhost: str
+    component: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDelete:
+    """Clear a parameter of a vhost."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterPut:
+    """Set a parameter of the whole broker. ``value`` is JSON."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterDelete:
+    """Clear a parameter of the whole broker."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangePut:
     """Create a durable exchange. ``arguments`` is an encoded field table including its length prefix."""
 
@@ -233,6 +273,10 @@ MetadataChange = (
     | UserLimitsDelete
     | PolicyPut
     | PolicyDelete
+    | ParameterPut
+    | ParameterDelete
+    | GlobalParameterPut
+    | GlobalParameterDelete
     | ExchangePut
     | ExchangeDelete
     | QueuePut
@@ -243,7 +287,7 @@ MetadataChange = (
 
 
 NAME_MAX_BYTES: Final = 255
-_NAMES: Final = ("name", "vhost", "user", "exchange")
+_NAMES: Final = ("name", "vhost", "user", "exchange", "component")
 
 
 def check_storable(change: MetadataChange) -> None:

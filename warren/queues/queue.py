@@ -27,6 +27,8 @@ from warren.msgstore.message import HEADER_AT, Message
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.consumer_groups import ConsumerGroups
+from warren.queues.counters import DeathCounts, MessageCounts
+from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
@@ -68,10 +70,18 @@ class Queue(Destination):
 
         self.ready = ReadyMessages(host.log, host.name, name, durable, store_id, self._loaded)
         self.unacked_count: i64 = 0
-        self.published: i64 = 0
+        # Counts (`queues.counters`).
+        self.published: i64 = 0  # taken, from whomever
+        self.not_by_channels: i64 = 0  # of those: dead letters, what was released or remembered, the broker's own
+        self.refused: i64 = 0  # what channels published and was not taken: too much, or a repetition
         self.delivered: i64 = 0
+        self.delivered_no_ack: i64 = 0
+        self.got: i64 = 0
+        self.got_no_ack: i64 = 0
+        self.got_empty: i64 = 0
         self.redelivered: i64 = 0
         self.acked: i64 = 0
+        self.deaths: DeathCounts | None = None  # None: none
 
         self.consumers: list[Consumer] = []  # in registration order
         self._groups = ConsumerGroups()
@@ -109,10 +119,8 @@ class Queue(Destination):
         """Take a routed message: hand it to a consumer at once, keep it, or do with it what the rules say."""
         keeper = self.keeper
         if keeper is not None:
-            if keeper.seen is None:
-                self._publish_by_rules(keeper, message)
-            else:
-                self._publish_once(keeper, keeper.seen, message)
+            if not self._publish_kept(keeper, message):
+                self.refused += 1
             return
         self.published += 1
         ready = self.ready
@@ -120,8 +128,10 @@ class Queue(Destination):
             consumer = self.pick()
             if consumer is not None:
                 place: i64 = ready.skip(0)
-                self.delivered += 1
-                if not consumer.no_ack:
+                if consumer.no_ack:
+                    self.delivered_no_ack += 1
+                else:
+                    self.delivered += 1
                     self.unacked_count += 1
                     if message.persistent and self.stores:
                         ready.store(message, place)
@@ -133,6 +143,21 @@ class Queue(Destination):
         if message.persistent and self.stores:
             ready.store(message, waiting_place)
 
+    def publish_own(self, message: Message) -> None:
+        """Take a message that no channel published: it was released or remembered, or is the broker's own."""
+        keeper = self.keeper
+        if keeper is None:
+            self.not_by_channels += 1
+            self.publish(message)
+        elif self._publish_kept(keeper, message):
+            self.not_by_channels += 1
+
+    def _publish_kept(self, keeper: RuleKeeper, message: Message) -> bool:
+        seen = keeper.seen
+        if seen is None:
+            return self._publish_by_rules(keeper, message)
+        return self._publish_once(keeper, seen, message)
+
     def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> bool:
         """Do what the rules say; False when the message is refused."""
         if not keeper.admit(message):
@@ -141,20 +166,23 @@ class Queue(Destination):
         self._add(keeper, keeper.as_kept(message) if keeper.counts else message)
         return True
 
-    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> None:
+    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> bool:
         keys = seen.keys_of(message)
         if keys is None:
-            self._publish_by_rules(keeper, message)
-        elif not seen.drops(keys, message) and self._publish_by_rules(keeper, message):
-            seen.add(keys, message, self.stores)
+            return self._publish_by_rules(keeper, message)
+        if seen.drops(keys, message) or not self._publish_by_rules(keeper, message):
+            return False
+        seen.add(keys, message, self.stores)
+        return True
 
     def take_letter(self, message: Message) -> None:
-        """Take a dead letter: as `publish`, but nothing that the queue has seen before keeps it out."""
+        """Take a dead letter: as `publish_own`, but nothing that the queue has seen before keeps it out."""
         keeper = self.keeper
         if keeper is None:
+            self.not_by_channels += 1
             self.publish(message)
-        else:
-            self._publish_by_rules(keeper, message)
+        elif self._publish_by_rules(keeper, message):
+            self.not_by_channels += 1
 
     def _add(self, keeper: RuleKeeper, message: Message) -> None:
         ready = self.ready
@@ -185,19 +213,26 @@ class Queue(Destination):
         place: i64 = self.ready.skip(lane)
         if not consumer.no_ack and message.persistent and self.stores:
             self.ready.store(message, place)
+        if message.attempts > 0:
+            self.redelivered += 1
+            consumer.ledger.redelivered += 1
         self._deliver(consumer, message, place, message.attempts > 0)
         return place
 
-    def hold(self, message: Message, until_ms: i64) -> None:
-        """Take a routed message that is not to be delivered before a time."""
+    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> None:
+        """Take a routed message that is not to be delivered before a time. `own`: see `publish_own`."""
         keeper = self.need_keeper()
         seen = keeper.seen
         keys = None if seen is None else seen.keys_of(message)
         if seen is not None and keys is not None:
             if seen.drops(keys, message):
+                if not own:
+                    self.refused += 1
                 return
             seen.add(keys, message, self.stores)
         self.published += 1
+        if own:
+            self.not_by_channels += 1
         keeper.hold(keeper.as_kept(message) if keeper.counts else message, until_ms)
 
     def take_released(self, message: Message) -> None:
@@ -294,7 +329,16 @@ class Queue(Destination):
         keeper = self.keeper
         if keeper is not None and not self.deleted:
             keeper.rejected(delivery)
-        self.settle(delivery)
+        elif not self.deleted:
+            self.count_death(REJECTED, self._host.deaths.at(False, False, False))
+        self.forget(delivery)
+
+    def count_death(self, reason: str, of_all: DeathCounts) -> None:
+        """Count a message that died here, and `of_all` queues of our kind."""
+        of_all.count(reason)
+        if self.deaths is None:
+            self.deaths = DeathCounts()
+        self.deaths.count(reason)
 
     def forget(self, delivery: Delivery) -> None:
         """Settle a delivery that leaves in another way."""
@@ -357,14 +401,17 @@ class Queue(Destination):
         """Deliver a message that has waited, and was taken out."""
         if redelivered:
             self.redelivered += 1
+            consumer.ledger.redelivered += 1
         if consumer.no_ack:
             self.ready.settle(message, place)
         self._deliver(consumer, message, place, redelivered)
 
     def _deliver(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
-        self.delivered += 1
         ledger = consumer.ledger
-        if not consumer.no_ack:
+        if consumer.no_ack:
+            self.delivered_no_ack += 1
+        else:
+            self.delivered += 1
             self.unacked_count += 1
         ledger.deliver(consumer, message, place, redelivered)
         if consumer.has_time_limit:
@@ -385,6 +432,13 @@ class Queue(Destination):
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
         """Answer basic.get through `ledger` with the next message; False when there is none. See `is_ready`."""
+        if self._get(ledger, no_ack):
+            return True
+        self.got_empty += 1
+        ledger.got_empty += 1
+        return False
+
+    def _get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
         keeper = self.keeper
         if keeper is not None:
             keeper.used()
@@ -403,8 +457,10 @@ class Queue(Destination):
             if self.ready.next_redelivered:
                 self.redelivered += 1
             if no_ack:
+                self.got_no_ack += 1
                 self.ready.settle(message, place)
             else:
+                self.got += 1
                 self.unacked_count += 1
                 if sharing is not None:
                     sharing.got(message, place, ledger)
@@ -519,6 +575,19 @@ class Queue(Destination):
             return True
         return False
 
+    def counts(self) -> MessageCounts:
+        """Return what happened to messages here."""
+        counts = MessageCounts()
+        counts.publish = self.published - self.not_by_channels + self.refused
+        counts.deliver = self.delivered
+        counts.deliver_no_ack = self.delivered_no_ack
+        counts.get = self.got
+        counts.get_no_ack = self.got_no_ack
+        counts.get_empty = self.got_empty
+        counts.redeliver = self.redelivered
+        counts.ack = self.acked
+        return counts
+
     # --- consumers ------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -546,6 +615,10 @@ class Queue(Destination):
         self._regroup()
         if self.keeper is not None:
             self.keeper.used()
+
+    def active_consumer(self) -> Consumer | None:
+        """Return the consumer that is served, in a queue with a single active one."""
+        return self._groups.active()
 
     def _regroup(self) -> None:
         self._hungry = self._groups.regroup(self.consumers, self.single_active)

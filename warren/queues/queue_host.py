@@ -9,6 +9,7 @@ from mypy_extensions import mypyc_attr
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
+from warren.queues.counters import DeathTable
 
 if TYPE_CHECKING:
     from warren.queues.delivery import DeliveryLedger
@@ -23,6 +24,7 @@ class QueueHost:
         self.name = name
         self.log = log
         self.agenda = agenda
+        self.deaths = DeathTable()  # shared by all hosts of a broker
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         """Route `message` through the dead letter exchange of `queue`; return the letter unless everybody took it."""

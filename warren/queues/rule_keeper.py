@@ -105,6 +105,7 @@ class RuleKeeper(Appointment):
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._limits_made: i64 = 0
         self.counts: bool = False
+        self._deaths = host.deaths.at(False, False, False)
         self.change(rules)
 
     def change(self, rules: QueueRules) -> None:
@@ -115,6 +116,9 @@ class RuleKeeper(Appointment):
         if self.rules.expires_ms != rules.expires_ms:
             self._used_ms = self.log.now_ms
         self.rules = rules
+        self._deaths = self._host.deaths.at(
+            rules.is_quorum, rules.dead_letter_exchange is not None, rules.dead_letters_at_least_once
+        )
         self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
         if rules.dedup and self.seen is None:
             queue = self.queue
@@ -138,6 +142,7 @@ class RuleKeeper(Appointment):
         if rules.overflow != DROP_HEAD and self._would_overflow(message):
             message.refused = True
             if rules.overflow == REJECT_PUBLISH_DLX and rules.dead_letter_exchange is not None:
+                self.queue.count_death(MAXLEN, self._deaths)
                 self._host.dead_letter(self.queue, message, MAXLEN)
             return False
         if message.time_ms == 0 and (rules.message_ttl_ms >= 0 or message.expiration_ms >= 0):
@@ -433,7 +438,9 @@ class RuleKeeper(Appointment):
             self.queue.take_released(message)
             return
         message.attempts = 0  # to whoever takes the letter it is new
-        if not self._host.send_letter(self.queue, message):
+        if self._host.send_letter(self.queue, message):
+            self._deaths.confirmed += 1
+        else:
             self._keep_undelivered(message.copy())
 
     # --- returned and leaving ---------------------------------------------------------------------------------------
@@ -567,10 +574,15 @@ class RuleKeeper(Appointment):
         self._dead_letter(message, reason)
 
     def _dead_letter(self, message: Message, reason: str) -> None:
+        self.queue.count_death(reason, self._deaths)
         if self.rules.dead_letter_exchange is None:
             return
         letter = self._host.dead_letter(self.queue, message, reason)
-        if letter is not None and self.rules.dead_letters_at_least_once:
+        if not self.rules.dead_letters_at_least_once:
+            return
+        if letter is None:
+            self._deaths.confirmed += 1
+        else:
             self._keep_undelivered(letter.copy())
 
     def dead_letter_parked(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Who is told what comes and goes in a vhost: `channels.events`, which tells the event exchange.
+"""Who is told what comes and goes in a vhost: `channels.events`, which tells the event exchange, and whoever joins it.
 
 `by` is the user whose doing it was, `INTERNAL_USER` where it was nobody's: what goes along with something else, with
 its last consumer or with its connection.
@@ -7,6 +7,8 @@ its last consumer or with its connection.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import mypyc_attr
 
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
@@ -18,8 +20,13 @@ if TYPE_CHECKING:
 INTERNAL_USER: Final = "rmq-internal"  # as RabbitMQ calls it
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # those that connect vhosts with other brokers are not compiled
 class TopologyWatcher:
-    """Listens to one vhost or several. This one does not care: what a vhost has until it is given another."""
+    """Listens to one vhost or several. This one does not care: what a vhost has until it is given another.
+
+    It is called in the middle of a change, and so may look at what it is given, but change nothing before the turn is
+    over.
+    """
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
         """`exchange` was declared."""
@@ -39,5 +46,65 @@ class TopologyWatcher:
     def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
         """`binding` is gone."""
 
+    def consumer_created(self, consumer: Consumer) -> None:
+        """`consumer` has its queue and its channel."""
+
     def consumer_deleted(self, consumer: Consumer) -> None:
-        """`consumer` is gone; its channel is still its owner."""
+        """`consumer` is going; its channel is still its owner."""
+
+    def policies_changed(self, vhost: str) -> None:
+        """Other policies or operator policies than before may apply to what there is in `vhost`."""
+
+    def vhost_deleted(self, vhost: str) -> None:
+        """`vhost` is gone with everything in it, of which nothing is told one by one."""
+
+
+class TopologyWatchers(TopologyWatcher):
+    """Several watchers, told in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._watchers: list[TopologyWatcher] = []
+
+    def add(self, watcher: TopologyWatcher) -> None:
+        """Tell `watcher` everything from now on."""
+        self._watchers.append(watcher)
+
+    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.exchange_created(vhost, exchange, by)
+
+    def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.exchange_deleted(vhost, exchange, by)
+
+    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.queue_created(vhost, queue, by)
+
+    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.queue_deleted(vhost, queue, by)
+
+    def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.binding_created(vhost, binding, by)
+
+    def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.binding_deleted(vhost, binding, by)
+
+    def consumer_created(self, consumer: Consumer) -> None:
+        for watcher in self._watchers:
+            watcher.consumer_created(consumer)
+
+    def consumer_deleted(self, consumer: Consumer) -> None:
+        for watcher in self._watchers:
+            watcher.consumer_deleted(consumer)
+
+    def policies_changed(self, vhost: str) -> None:
+        for watcher in self._watchers:
+            watcher.policies_changed(vhost)
+
+    def vhost_deleted(self, vhost: str) -> None:
+        for watcher in self._watchers:
+            watcher.vhost_deleted(vhost)

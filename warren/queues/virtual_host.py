@@ -5,6 +5,8 @@
 3. A binding is durable when both of its ends are; it goes with either end. An exclusive queue is never durable.
 4. An auto-delete exchange goes with its last outgoing binding, an auto-delete queue with its last consumer; both
    only after having had one.
+5. In a vhost with a default queue type a queue that may be of that type, and names none, is declared as if it had named
+   that one. A queue that was declared without a type, when there was no default, can be declared so again.
 
 Whether a user may do these things is decided before, in ``channels``. Telling consumers that their queue is gone is
 the caller's duty: `delete_queue` returns them.
@@ -18,7 +20,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, decode_table
+from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table, find_tag, with_length
 from warren.amqp.properties import headers_of
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
@@ -32,6 +34,7 @@ from warren.msgstore.message import Envelope, Message
 from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
+from warren.queues.counters import Churn, MessageCounts
 from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, sent_again
 from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delayed_exchange import DelayedExchange
@@ -70,6 +73,9 @@ PREDECLARED: Final = (
 EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
 BROKERS_OWN: Final = "amq.rabbitmq."
 EVENT_VHOST: Final = "/"
+QUEUE_TYPE: Final = "x-queue-type"
+# What a vhost may have as its default, and which type that is; ``""``: none, a queue without a type is classic.
+DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": "classic", "quorum": "quorum"}
 
 
 class VirtualHost(QueueHost):
@@ -108,6 +114,8 @@ class VirtualHost(QueueHost):
         self.sync_confirms: bool = True  # a confirm means synced, not just written
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
         self.watcher = TopologyWatcher()
+        self.churn = Churn()  # shared by all vhosts of a broker
+        self.counted = MessageCounts()  # by channels that have ended
         for exchange in standard_exchanges(record.name, seed):
             self.exchanges[exchange.name] = exchange
 
@@ -150,6 +158,10 @@ class VirtualHost(QueueHost):
         """Yield every binding."""
         for exchange in self.exchanges.values():
             yield from exchange.bindings.values()
+
+    def sources_of(self, destination: Destination) -> list[Exchange]:
+        """Return the exchanges with bindings to `destination`."""
+        return list(self._incoming.get(destination, ()))
 
     # --- routing --------------------------------------------------------------------------------------------------
 
@@ -256,10 +268,13 @@ class VirtualHost(QueueHost):
         """
         durable = durable and not exclusive
         queue = self.queues.get(name)
+        if self.record.default_queue_type and not self._restoring:
+            arguments = self._with_default_type(queue, durable, auto_delete, arguments)
         if queue is not None:
             if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
                 raise self.locked(name)
             QueueArguments.check_equivalent(queue, durable, auto_delete, arguments)
+            self.churn.queues_declared += 1
             queue.used()
             return self._journal.last_ticket if queue.durable else 0
         stored = self._restored_id > 0
@@ -277,10 +292,24 @@ class VirtualHost(QueueHost):
         queue.apply_rules(rules)
         self.queues[name] = queue
         self.topology_version += 1
+        if not self._restoring:
+            self.churn.queues_declared += 1
+            self.churn.queues_created += 1
         self.watcher.queue_created(self.name, queue, by)
         if not queue.durable:
             return 0
         return self._journal.append(QueuePut(self.name, name, auto_delete, arguments, queue.store_id))
+
+    def _with_default_type(self, queue: Queue | None, durable: bool, auto_delete: bool, arguments: bytes) -> bytes:
+        """Return the arguments of a declaration of `queue`, or of a new one, with the type that it left to us (5)."""
+        default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
+        if default == "" or find_tag(arguments, QUEUE_TYPE):
+            return arguments
+        if default == "quorum" and (not durable or auto_delete):
+            return arguments
+        if queue is not None and not find_tag(queue.arguments, QUEUE_TYPE):
+            return arguments
+        return with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:])
 
     def delete_queue(self, queue: Queue, by: str = INTERNAL_USER) -> tuple[list[Consumer], int]:
         """Delete `queue` and its bindings; return its consumers, which know nothing yet, and the ticket."""
@@ -295,6 +324,7 @@ class VirtualHost(QueueHost):
         for consumer in consumers:
             self.watcher.consumer_deleted(consumer)
         self._unbind_destination(queue, INTERNAL_USER)
+        self.churn.queues_deleted += 1
         self.watcher.queue_deleted(self.name, queue, by)
         queue.close()
         return consumers, ticket
@@ -539,7 +569,7 @@ class VirtualHost(QueueHost):
         for queue in self._route_content(exchange, keys, Content(message.header_payload()), message):
             if message.expiration_ms >= 0 or message.attempts > 0:
                 queue.need_keeper()
-            queue.publish(message)
+            queue.publish_own(message)
 
     def _publish_remembered(self, queue: Queue, message: Message) -> None:
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""
@@ -548,11 +578,11 @@ class VirtualHost(QueueHost):
         if message.due_ms:
             negate_delay(copy)
         if message.due_ms > self.log.now_ms:
-            queue.hold(copy, message.due_ms)
+            queue.hold(copy, message.due_ms, own=True)
         else:
             if copy.expiration_ms >= 0:
                 queue.need_keeper()
-            queue.publish(copy)
+            queue.publish_own(copy)
 
     def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
         self.overdue.append((ledger, timeout_ms))

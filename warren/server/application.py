@@ -6,6 +6,8 @@ Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, co
           checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends at once.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
 Tasks:    reactor, ticker, memory watch, catalogue writer, message store, HTTP, signals, and one short task per login.
+Process:  signals, resource limits, the watch over its memory, the cyclic collector and what is printed are the business
+          of `serve`, which has the process to itself. `warren.testing` runs an `Application` in a thread instead.
 Threads:  those of the message store; and of trio, for logins and commits of the catalogue.
 
 Nothing else in the package starts tasks or opens listeners.
@@ -23,9 +25,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Protocol
 
 import trio
 
@@ -36,21 +38,23 @@ from warren.channels.broker import Broker, Limits
 from warren.channels.connection import LoginRequest
 from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.errors import StoreError
-from warren.msgstore.file_system import OsFileSystem
+from warren.msgstore.file_system import FileSystem, OsFileSystem
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.recovery import Recovery, recover
 from warren.msgstore.store import Store, wall_time_ms
 from warren.queues.agenda import NEVER
-from warren.queues.metadata import UserPut
+from warren.queues.metadata import MetadataChange, UserPut
 from warren.server.admission import Admission
-from warren.server.authenticator import Authenticator
+from warren.server.authenticator import Authenticator, Users
 from warren.server.catalogue import Catalogue
-from warren.server.catalogue_writer import CatalogueWriter
+from warren.server.catalogue_writer import CatalogueWriter, InThread, in_worker_thread
+from warren.server.catalogue_writer import Store as MetadataFiles
 from warren.server.data_dir import DataDir
+from warren.server.direct_client import DirectClients
 from warren.server.errors import StartError, listen_error
-from warren.server.http import Health, serve_http
 from warren.server.logs import get_logger
-from warren.server.message_store import EXIT_CODE, MessageStoreService
+from warren.server.management import Health, Listening, Management, Plugin
+from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
 from warren.server.paging import Pager
 from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
@@ -80,29 +84,94 @@ MESSAGES: Final = "messages"
 log = get_logger("server")
 
 
-async def serve(settings: Settings) -> int:
-    """Run the broker until it is told to stop; return the exit code.
+async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
+    """Run the broker with its plugins until it is told to stop; return the exit code.
 
     Raises:
         StartError: something outside the program stands in the way, said in one line.
     """
     with DataDir.open(settings.data_dir):
-        return await Application(settings).run()
+        directory = _messages_directory(settings.data_dir)
+        _check_file_size_limit(directory, settings.store.segment_bytes)
+        _raise_descriptor_limit()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        catalogue = Catalogue.open(settings.catalogue_url())
+        application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_obey, signals, application)
+                nursery.start_soon(application.watch_memory)
+                exit_code = await application.run(lambda: _serving(settings, application))
+                nursery.cancel_scope.cancel()
+        return exit_code
+
+
+async def _obey(signals: AsyncIterator[int], application: Application) -> None:
+    async for number in signals:
+        if number == signal.SIGHUP:
+            application.reload_certificates()
+        else:
+            application.stop()
+
+
+def _serving(settings: Settings, application: Application) -> None:
+    # The engine makes no cycles on its busy paths: what lives now is never walked again, the rest when idle.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    lines = [
+        f"Warren {__version__}, AMQP 0-9-1",
+        f"  listening   {', '.join(application.places())}",
+        f"  data        {settings.data_dir.absolute()}",
+        f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+class MetadataStore(MetadataFiles, Protocol):
+    """What the application needs of a catalogue."""
+
+    def load(self) -> Iterator[MetadataChange]: ...
+    def close(self) -> None: ...
 
 
 class Application:
-    """One broker process."""
+    """One broker, with its metadata in `catalogue` and its messages in the root of `files`.
 
-    def __init__(self, settings: Settings) -> None:
+    `make_authenticator` gets the users, and what is to be told of an upgraded record. `in_thread` makes the calls that
+    block, `abandon` ends the process when the disk has failed and does not let go. To be run once.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalogue: MetadataStore,
+        files: FileSystem,
+        plugins: Sequence[Plugin] = (),
+        *,
+        make_authenticator: Callable[[Users, Callable[[UserPut], None]], Authenticator] = Authenticator,
+        in_thread: InThread = in_worker_thread,
+        abandon: Callable[[], None] = end_process,
+    ) -> None:
         self._settings = settings
-        self._tls = ServerTls(settings.tls) if settings.amqps is not None else None
-        self._catalogue = Catalogue.open(settings.catalogue_url())
-        store, message_log, self._recovery, self._recovery_s = _recover_messages(settings)
+        self._plugins = plugins
+        uses_tls = settings.amqps is not None or settings.https is not None
+        self._tls = ServerTls(settings.tls) if uses_tls else None
+        self._catalogue = catalogue
+        store, message_log, self._recovery, self._recovery_s = _recover_messages(settings, files)
         message_log.now_ms = wall_time_ms()
         self._broker = Broker(_engine_limits(settings), _entropy, secrets.randbits(63), message_log)
         self._broker.syncs_confirms = self._syncs_confirms
+        self._broker.host_name = socket.gethostname()
         self._messages = MessageStoreService(
-            store, self._broker, settings.store, self._wake, self._settle, self._store_failed
+            store,
+            self._broker,
+            settings.store,
+            self._wake,
+            self._settle,
+            self._store_failed,
+            abandon,
+            in_thread=in_thread,
         )
         limits = settings.limits
         self._reactor = Reactor(
@@ -120,50 +189,91 @@ class Application:
             self._messages.completed,
             limits.tls_handshake_timeout_s,
         )
-        self._writer = CatalogueWriter(self._catalogue, self._broker.journal, self._committed, self._messages.deleted)
-        self._authenticator = Authenticator(self._broker.access, self._upgrade_user)
+        self._writer = CatalogueWriter(
+            catalogue, self._broker.journal, self._committed, self._messages.deleted, in_thread
+        )
+        self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
+        self._management = Management(
+            self._broker,
+            settings,
+            self._authenticator,
+            self._messages,
+            self._reactor,
+            DirectClients(self._broker, self._settle),
+            self._settle,
+            self._health,
+            self._tls,
+            wall_time_ms(),
+            settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
+        )
         self._sooner = trio.Event()
         self._broker.agenda.on_earlier = lambda: self._sooner.set()
         self._nursery: trio.Nursery | None = None
+        self._asked_to_stop = trio.Event()
+        self._drain_scope = trio.CancelScope()
         self._stopping = False
         self._stopped_clean = False
         self._exit_code = 0
         self._logins_under_way = 0
 
-    async def run(self) -> int:
-        """Restore, listen, serve, stop."""
+    def places(self) -> list[str]:
+        """Return where it listens, as URLs without a path."""
+        opened = self._management.listening
+        return sorted(f"{each.protocol}://{Endpoint(each.host, each.port)}" for each in opened)
+
+    async def run(self, serving: Callable[[], None]) -> int:
+        """Restore, listen, tell `serving`, serve until `stop`, drain; return the exit code."""
         try:
-            _raise_descriptor_limit()
-            sys.setswitchinterval(SWITCH_INTERVAL_S)
             restored = self._restore()
             self._restore_messages()
             listeners = self._listen()
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    places = await self._start_http(nursery) + [place for place, _ in listeners]
-                    self._messages.start()
-                    nursery.start_soon(self._messages.run)
-                    nursery.start_soon(self._writer.run)
-                    nursery.start_soon(self._reactor.run)
-                    nursery.start_soon(self._tick)
-                    nursery.start_soon(self._keep_time)
-                    nursery.start_soon(self._watch_memory)
-                    # That this process has begun is on disk before it delivers anything, unless there is no space.
-                    with trio.move_on_after(BEGIN_WITHIN_S):
-                        await self._messages.deleted()
-                    await self._messages.restored(self._broker.is_restoring)
-                    for _, listener in listeners:
-                        self._reactor.listen(listener)
-                    self._settle_memory()
-                    self._announce(sorted(places), restored)
-                    await self._obey(signals)
-                    nursery.cancel_scope.cancel()
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await self._start_plugins(nursery)
+                self._messages.start()
+                nursery.start_soon(self._messages.run)
+                nursery.start_soon(self._writer.run)
+                nursery.start_soon(self._reactor.run)
+                nursery.start_soon(self._tick)
+                nursery.start_soon(self._keep_time)
+                # That this process has begun is on disk before it delivers anything, unless there is no space.
+                with trio.move_on_after(BEGIN_WITHIN_S):
+                    await self._messages.deleted()
+                await self._messages.restored(self._broker.is_restoring)
+                for listener in listeners:
+                    self._reactor.listen(listener)
+                serving()
+                self._tell_started(restored)
+                await self._asked_to_stop.wait()
+                await self._stop()
+                nursery.cancel_scope.cancel()
             return self._exit_code
         finally:
             self._catalogue.close()
             self._messages.end()
             self._reactor.close()
+
+    def stop(self) -> None:
+        """Have `run` drain and end; asked once more, it ends at once."""
+        if self._asked_to_stop.is_set() and not self._drain_scope.cancel_called:
+            log.warning("stopping at once")
+            self._drain_scope.cancel()
+        self._asked_to_stop.set()
+
+    def abort(self) -> None:
+        """Have `run` close all sockets and end with nothing more committed. Not before it serves."""
+        self._reactor.stop()
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads of the message store, when `run` is over; tell whether they ended in time."""
+        return self._messages.join(timeout_s)
+
+    def reload_certificates(self) -> None:
+        """Read the files of TLS again; connections to come get what they say now."""
+        if self._tls is not None:
+            self._tls.reload()
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -205,42 +315,28 @@ class Application:
                 advice="run `warren store export` on a copy of the data directory",
             )
 
-    def _listen(self) -> list[tuple[str, Listener]]:
-        """Open the AMQP sockets. Returns what to tell the operator, and the listeners."""
-        opened: list[tuple[str, Listener]] = []
+    def _listen(self) -> list[Listener]:
+        """Open the AMQP sockets, on which nothing is accepted yet."""
+        opened: list[Listener] = []
         tls = self._tls
         if self._settings.amqp is not None:
             for sock in _open_sockets("amqp", self._settings.amqp):
-                opened.append((f"amqp://{_place(sock)}", Listener(sock, None)))
+                opened.append(Listener(sock, None))
+                self._management.listening.append(Listening("amqp", *sock.getsockname()[:2]))
         if self._settings.amqps is not None and tls is not None:
             for sock in _open_sockets("amqps", self._settings.amqps):
-                opened.append((f"amqps://{_place(sock)}", Listener(sock, lambda: tls.context)))
+                opened.append(Listener(sock, lambda: tls.context))
+                self._management.listening.append(Listening("amqps", *sock.getsockname()[:2]))
         return opened
 
-    async def _start_http(self, nursery: trio.Nursery) -> list[str]:
-        endpoint = self._settings.http
-        if endpoint is None:
-            return []
-        address = await nursery.start(serve_http, endpoint.host, endpoint.port, self._health)
-        return [f"http://{Endpoint(*address)}"]
+    async def _start_plugins(self, nursery: trio.Nursery) -> None:
+        for plugin in self._plugins:
+            self._management.listening += await nursery.start(plugin.run, self._management)
 
-    def _settle_memory(self) -> None:
-        """The engine makes no cycles on its busy paths: what lives now is never walked again, the rest when idle."""
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-
-    def _announce(self, places: list[str], restored: int) -> None:
+    def _tell_started(self, restored: int) -> None:
         compiled = fast_path.__file__.endswith(".so")
         if not compiled:
             log.warning("the engine runs interpreted, several times slower than compiled")
-        lines = [
-            f"Warren {__version__}, AMQP 0-9-1",
-            f"  listening   {', '.join(places)}",
-            f"  data        {self._settings.data_dir.absolute()}",
-            f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
-        ]
-        print("\n".join(lines), flush=True)
         recovery = self._recovery
         log.info(
             "message store recovered",
@@ -281,7 +377,8 @@ class Application:
             with trio.move_on_after(min((next_ms - now_ms) / 1000, CLOCK_CHECK_S) if next_ms < NEVER else math.inf):
                 await self._sooner.wait()
 
-    async def _watch_memory(self) -> None:
+    async def watch_memory(self) -> None:
+        """Block publishers, and have messages moved to disk, while this process takes too much. For ever."""
         total = total_memory_bytes()
         limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
         pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
@@ -331,27 +428,16 @@ class Application:
             request.connection.login_refused()
         self._settle()
 
-    async def _obey(self, signals: Any) -> None:
-        """Wait for the signal to stop, then drain."""
-        async for number in signals:
-            if number == signal.SIGHUP:
-                if self._tls is not None:
-                    self._tls.reload()
-                continue
-            break
+    async def _stop(self) -> None:
+        """Drain, as long as that may take."""
         self._stopping = True
         log.info("stopping", connections=self._reactor.connection_count())
-        with trio.move_on_after(STOP_DEADLINE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._drain, nursery.cancel_scope)
-                async for number in signals:
-                    if number != signal.SIGHUP:
-                        log.warning("stopping at once")
-                        nursery.cancel_scope.cancel()
+        with trio.move_on_after(STOP_DEADLINE_S), self._drain_scope:
+            await self._drain()
         self._reactor.stop()
         log.info("stopped", clean=self._stopped_clean)
 
-    async def _drain(self, scope: trio.CancelScope) -> None:
+    async def _drain(self) -> None:
         deadline = trio.current_time() + STOP_DEADLINE_S
         self._reactor.stop_listening()
         self._broker.shut_down("shutdown")
@@ -360,7 +446,6 @@ class Application:
         while self._reactor.connection_count():
             await trio.sleep(0.02)
         self._stopped_clean = await self._messages.stop(deadline)
-        scope.cancel()
 
     # --- what the parts call ----------------------------------------------------------------------------------------
 
@@ -389,13 +474,12 @@ class Application:
     def _store_failed(self) -> None:
         """Nothing may be confirmed any more: close all sockets and end."""
         self._exit_code = EXIT_CODE
-        self._reactor.stop()
-        assert self._nursery is not None
-        self._nursery.cancel_scope.cancel()
+        self.abort()
 
     def _committed(self, ticket: int) -> None:
         self._broker.committed(ticket)
         self._settle()
+        self._management.note_commit()
 
     def _upgrade_user(self, record: UserPut) -> None:
         self._broker.administer(record)
@@ -412,6 +496,8 @@ class Application:
 
     def _engine_settled(self) -> None:
         broker = self._broker
+        if broker.direct_outboxes:
+            self._management.clients.deliver()
         notices, broker.notices = broker.notices, []
         for notice in notices:
             write: Callable[..., None] = getattr(log, notice.level)
@@ -423,7 +509,7 @@ class Application:
             self._nursery.start_soon(self._login, request)
 
 
-def _recover_messages(settings: Settings) -> tuple[Store, MessageLog, Recovery, float]:
+def _recover_messages(settings: Settings, files: FileSystem) -> tuple[Store, MessageLog, Recovery, float]:
     """Open the message store and bring its log to what is on disk, ready to go on; return how long that took, too.
 
     Raises:
@@ -433,14 +519,12 @@ def _recover_messages(settings: Settings) -> tuple[Store, MessageLog, Recovery, 
     message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
     message_log.checkpoint_bytes = settings.store.checkpoint_bytes
     message_log.memory_bytes = settings.store.memory_bytes
-    directory = _messages_directory(settings.data_dir)
-    _check_file_size_limit(directory, settings.store.segment_bytes)
-    store = Store(OsFileSystem(str(directory)))
+    store = Store(files)
     try:
         store.open()
         recovery = recover(store, message_log, secrets.token_bytes(16))
     except StoreError as error:
-        raise StartError(f"message store {directory}: {error}") from None
+        raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():
         log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
     for event in recovery.events:
@@ -550,8 +634,3 @@ def _spare_pacing(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     except OSError as error:
         log.debug("the default congestion control stays", reason=str(error))
-
-
-def _place(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

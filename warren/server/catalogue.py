@@ -1,20 +1,22 @@
-"""The durable metadata in SQL: vhosts, users, permissions, limits, policies, exchanges, queues, bindings, a row each.
+"""The durable metadata in SQL, from vhosts and users to queues and bindings, a row each.
 
     warren_schema             version
-    warren_vhosts             name | description, tags, default_queue_type
+    warren_vhosts             name | description, tags, default_queue_type, protected_from_deletion
     warren_users              name | password_hash, hashing_algorithm, tags
     warren_permissions        user_name, vhost | configure, write, read
     warren_topic_permissions  user_name, vhost, exchange | write, read
     warren_vhost_limits       vhost | definition
     warren_user_limits        user_name | definition
     warren_policies           vhost, operator, name | pattern, apply_to, priority, definition
+    warren_parameters         vhost, component, name | value
+    warren_global_parameters  name | value
     warren_exchanges          vhost, name | type, auto_delete, internal, arguments
     warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
                               | arguments, ordinal
 
 Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store;
-3, limits of vhosts and users, and policies.
+3, limits of vhosts and users, and policies; 4, parameters, and vhosts that are protected from deletion.
 
 1. When `commit` returns, all changes of the call are on disk; when it raises or the process dies, none or all
    are.
@@ -79,7 +81,11 @@ from warren.queues.metadata import (
     BindingPut,
     ExchangeDelete,
     ExchangePut,
+    GlobalParameterDelete,
+    GlobalParameterPut,
     MetadataChange,
+    ParameterDelete,
+    ParameterPut,
     PermissionDelete,
     PermissionPut,
     PolicyDelete,
@@ -100,7 +106,7 @@ from warren.queues.metadata import (
 from warren.server.errors import StartError
 from warren.server.passwords import hash_password
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_WAIT_MS: Final = 5000
@@ -134,6 +140,7 @@ _vhosts = Table(
     _value("description"),
     _value("tags"),
     _value("default_queue_type"),
+    _value("protected_from_deletion", Boolean),
 )
 _users = Table(
     "warren_users",
@@ -176,6 +183,8 @@ _policies = Table(
     _value("priority", BigInteger),
     _value("definition"),
 )
+_parameters = Table("warren_parameters", _metadata, _key("vhost"), _key("component"), _key("name"), _value("value"))
+_global_parameters = Table("warren_global_parameters", _metadata, _key("name"), _value("value"))
 _exchanges = Table(
     "warren_exchanges",
     _metadata,
@@ -440,10 +449,7 @@ def _prepare_schema(connection: Connection) -> None:
 
 def _number_queues(connection: Connection) -> None:
     """Lead from version 1 to 2: give the queues the ids 1, 2, 3 ... in the order of vhost and name."""
-    connection.exec_driver_sql("ALTER TABLE warren_queues ADD COLUMN queue_id BIGINT NOT NULL DEFAULT 0")
-    if connection.dialect.name == "postgresql":
-        # SQLite cannot take a default back; there it stays, unused, since every insert names the column.
-        connection.exec_driver_sql("ALTER TABLE warren_queues ALTER COLUMN queue_id DROP DEFAULT")
+    _add_column(connection, "warren_queues", "queue_id", "BIGINT", "0")
     queues = Table("warren_queues", MetaData(), _key("vhost"), _key("name"), _value("queue_id", BigInteger))
     ordered = connection.execute(select(queues.c.vhost, queues.c.name).order_by(queues.c.vhost, queues.c.name)).all()
     numbering = (
@@ -472,8 +478,33 @@ def _add_limits_and_policies(connection: Connection) -> None:
     )
 
 
+def _add_parameters_and_protection(connection: Connection) -> None:
+    """Lead from version 3 to 4: two tables more, empty, and no vhost is protected."""
+    name = 'TEXT COLLATE "C"' if connection.dialect.name == "postgresql" else "TEXT"
+    _add_column(connection, "warren_vhosts", "protected_from_deletion", "BOOLEAN", "FALSE")
+    connection.exec_driver_sql(
+        f"CREATE TABLE warren_parameters (vhost {name} NOT NULL, component {name} NOT NULL, name {name} NOT NULL, "
+        "value TEXT NOT NULL, PRIMARY KEY (vhost, component, name))"
+    )
+    connection.exec_driver_sql(
+        f"CREATE TABLE warren_global_parameters (name {name} NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name))"
+    )
+
+
+def _add_column(connection: Connection, table: str, column: str, type_: str, value: str) -> None:
+    """Add a column that may not be null and is `value` in the rows there are."""
+    connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
+    if connection.dialect.name == "postgresql":
+        # SQLite cannot take a default back; there it stays, unused, since every insert names the column.
+        connection.exec_driver_sql(f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT")
+
+
 # Entry n leads from schema version n + 1 to n + 2. A release that changes a table appends one.
-MIGRATIONS: Final[list[Callable[[Connection], None]]] = [_number_queues, _add_limits_and_policies]
+MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
+    _number_queues,
+    _add_limits_and_policies,
+    _add_parameters_and_protection,
+]
 
 
 def _put_first_contents(connection: Connection) -> None:
@@ -514,6 +545,8 @@ def _put_statements(dialect: Dialect) -> dict[type, Executable]:
         VhostLimitsPut: put(_vhost_limits),
         UserLimitsPut: put(_user_limits),
         PolicyPut: put(_policies),
+        ParameterPut: put(_parameters),
+        GlobalParameterPut: put(_global_parameters),
         ExchangePut: put(_exchanges),
         QueuePut: put(_queues),
         BindingPut: put(_bindings),
@@ -533,6 +566,7 @@ _DELETES: Final[dict[type, tuple[Executable, ...]]] = {
         _delete_where(_bindings, vhost="name"),
         _delete_where(_queues, vhost="name"),
         _delete_where(_exchanges, vhost="name"),
+        _delete_where(_parameters, vhost="name"),
         _delete_where(_policies, vhost="name"),
         _delete_where(_vhost_limits, vhost="name"),
         _delete_where(_topic_permissions, vhost="name"),
@@ -556,6 +590,8 @@ _DELETES: Final[dict[type, tuple[Executable, ...]]] = {
     VhostLimitsDelete: (_delete_where(_vhost_limits, vhost="vhost"),),
     UserLimitsDelete: (_delete_where(_user_limits, user_name="user_name"),),
     PolicyDelete: (_delete_where(_policies, vhost="vhost", operator="operator", name="name"),),
+    ParameterDelete: (_delete_where(_parameters, vhost="vhost", component="component", name="name"),),
+    GlobalParameterDelete: (_delete_where(_global_parameters, name="name"),),
     ExchangeDelete: (
         _delete_where(_bindings, vhost="vhost", source="name"),
         _delete_where(_bindings, vhost="vhost", destination_type="as_destination", destination="name"),
@@ -579,6 +615,7 @@ def _row(change: MetadataChange) -> _Row:
                 "description": change.description,
                 "tags": json.dumps(change.tags),
                 "default_queue_type": change.default_queue_type,
+                "protected_from_deletion": change.protected_from_deletion,
             }
         case UserPut():
             row = {
@@ -617,6 +654,15 @@ def _row(change: MetadataChange) -> _Row:
                 "priority": change.priority,
                 "definition": change.definition,
             }
+        case ParameterPut():
+            row = {
+                "vhost": change.vhost,
+                "component": change.component,
+                "name": change.name,
+                "value": change.value,
+            }
+        case GlobalParameterPut():
+            row = {"name": change.name, "value": change.value}
         case ExchangePut():
             row = {
                 "vhost": change.vhost,
@@ -638,7 +684,7 @@ def _row(change: MetadataChange) -> _Row:
             row = {**_binding_key(change), "arguments": change.arguments}
         case BindingDelete():
             row = _binding_key(change)
-        case VhostDelete() | UserDelete():
+        case VhostDelete() | UserDelete() | GlobalParameterDelete():
             row = {"name": change.name}
         case PermissionDelete():
             row = {"user_name": change.user, "vhost": change.vhost}
@@ -650,6 +696,8 @@ def _row(change: MetadataChange) -> _Row:
             row = {"user_name": change.user}
         case PolicyDelete():
             row = {"vhost": change.vhost, "operator": change.operator, "name": change.name}
+        case ParameterDelete():
+            row = {"vhost": change.vhost, "component": change.component, "name": change.name}
         case ExchangeDelete():
             row = {"vhost": change.vhost, "name": change.name, "as_destination": "exchange"}
         case QueueDelete():
@@ -687,18 +735,25 @@ def _binding_put(row: Row[Any]) -> BindingPut:
     return BindingPut(row.vhost, row.source, row.destination, row.destination_type, routing_key, row.arguments)
 
 
+def _vhost_put(row: Row[Any]) -> VhostPut:
+    tags = tuple(json.loads(row.tags))
+    return VhostPut(row.name, row.description, tags, row.default_queue_type, row.protected_from_deletion)
+
+
 def _policy_put(row: Row[Any]) -> PolicyPut:
     return PolicyPut(row.vhost, row.name, row.pattern, row.apply_to, row.priority, row.definition, row.operator)
 
 
 _LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], ...]] = (
-    (_vhosts, lambda r: VhostPut(r.name, r.description, tuple(json.loads(r.tags)), r.default_queue_type)),
+    (_vhosts, _vhost_put),
     (_users, lambda r: UserPut(r.name, r.password_hash, r.hashing_algorithm, tuple(json.loads(r.tags)))),
     (_permissions, lambda r: PermissionPut(r.user_name, r.vhost, r.configure, r.write, r.read)),
     (_topic_permissions, lambda r: TopicPermissionPut(r.user_name, r.vhost, r.exchange, r.write, r.read)),
     (_vhost_limits, lambda r: VhostLimitsPut(r.vhost, r.definition)),
     (_user_limits, lambda r: UserLimitsPut(r.user_name, r.definition)),
     (_policies, _policy_put),
+    (_global_parameters, lambda r: GlobalParameterPut(r.name, r.value)),
+    (_parameters, lambda r: ParameterPut(r.vhost, r.component, r.name, r.value)),
     (_exchanges, lambda r: ExchangePut(r.vhost, r.name, r.type, r.auto_delete, r.internal, r.arguments)),
     (_queues, lambda r: QueuePut(r.vhost, r.name, r.auto_delete, r.arguments, r.queue_id)),
     (_bindings, _binding_put),

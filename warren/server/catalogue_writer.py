@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -25,6 +25,8 @@ from warren.server.logs import get_logger
 
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
+
+_Result = TypeVar("_Result")
 
 log = get_logger("catalogue")
 
@@ -36,6 +38,17 @@ class Store(Protocol):
         """Make `changes` durable, all or none. Raises CatalogueError."""
 
 
+class InThread(Protocol):
+    """Makes a call that blocks, and returns what it returns; `abandon_on_cancel`: a cancelled caller need not wait."""
+
+    async def __call__(self, work: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result: ...
+
+
+async def in_worker_thread(work: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
+    """Call `work` in one of trio's threads."""
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=abandon_on_cancel)
+
+
 async def _nothing_before_delete() -> None:
     """Return at once: there is no message store to wait for."""
 
@@ -43,7 +56,8 @@ async def _nothing_before_delete() -> None:
 class CatalogueWriter:
     """Commit the changes of `journal` to `store` and report each batch to `committed`.
 
-    `before_delete` returns when the message store has durably deleted every queue and exchange deleted so far.
+    `before_delete` returns when the message store has durably deleted every queue and exchange deleted so far;
+    `in_thread` makes the call of `store`, which blocks.
     `healthy` is False while the store refuses; `reason` then says why.
     """
 
@@ -53,6 +67,7 @@ class CatalogueWriter:
         journal: MetadataJournal,
         committed: Callable[[int], None],
         before_delete: Callable[[], Awaitable[None]] = _nothing_before_delete,
+        in_thread: InThread = in_worker_thread,
     ) -> None:
         self.healthy = True
         self.reason = ""
@@ -60,6 +75,7 @@ class CatalogueWriter:
         self._journal = journal
         self._committed = committed
         self._before_delete = before_delete
+        self._in_thread = in_thread
         self._committed_ticket = journal.committed_ticket
         self._wake_up: trio.Event | None = None
         self._progress = trio.Event()
@@ -97,7 +113,7 @@ class CatalogueWriter:
         pause_s = _RETRY_FIRST_S
         while True:
             try:
-                await trio.to_thread.run_sync(partial(self._store.commit, changes))
+                await self._in_thread(partial(self._store.commit, changes))
             except CatalogueError as error:
                 if self.healthy:
                     log.error("metadata store unavailable, declarations wait", reason=str(error))

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from warren.server.errors import StartError
 from warren.server.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from warren.server.management import Plugin
 
 SERVE_OPTIONS: Final = {
     "--data-dir": "data_dir",
     "--amqp": "amqp",
     "--amqps": "amqps",
     "--http": "http",
+    "--https": "https",
+    "--prometheus": "prometheus",
     "--metadata-url": "metadata_url",
     "--log-level": "log_level",
     "--log-format": "log_format",
@@ -31,21 +36,27 @@ SERVE_OPTIONS: Final = {
 _CONFIG_OPTION: Final = "--config"
 
 
-def main() -> None:
-    """Run the command line of this process and exit."""
+def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple) -> None:
+    """Run the command line of this process and exit. `make_plugins` imports and makes what runs beside the broker."""
     if sys.flags.optimize:
         _fail("Python must not run with -O or PYTHONOPTIMIZE: Warren relies on its assertions", 2)
+    if sys.argv[1:2] == ["ctl"]:
+        # Nothing of a broker runs here: what serves one is not imported either.
+        from warren.ctl.command_table import main as ctl
+
+        sys.exit(ctl(sys.argv[2:]))
     try:
         options = maybe_serve_options(sys.argv[1:])
         if options is None:
-            from warren.server.commands import app
+            from warren.server import commands
 
-            app()
+            commands.make_plugins = make_plugins
+            commands.app()
         else:
             config = options.pop(_CONFIG_OPTION, None)
             flags = {SERVE_OPTIONS[name]: value for name, value in options.items()}
             settings = load_settings(flags, os.environ, None if config is None else Path(config))
-            sys.exit(run_broker(settings))
+            sys.exit(run_broker(settings, make_plugins()))
     except StartError as error:
         _fail(str(error), error.exit_code)
     except BaseExceptionGroup as group:
@@ -74,15 +85,15 @@ def maybe_serve_options(arguments: Sequence[str]) -> dict[str, str] | None:
     return options
 
 
-def run_broker(settings: Settings) -> int:
-    """Serve with `settings`; return the exit code."""
+def run_broker(settings: Settings, plugins: Sequence[Plugin]) -> int:
+    """Serve with `settings` and `plugins`; return the exit code."""
     import trio
 
     from warren.server import application, logs, process_memory
 
     logs.configure(settings.log_level, settings.log_format)
     process_memory.return_large_blocks()
-    return trio.run(application.serve, settings)
+    return trio.run(application.serve, settings, plugins)
 
 
 def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError | None:

@@ -8,30 +8,40 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from warren import __version__
+from warren.ctl.command_table import ctl_app
 from warren.server.cli import run_broker
 from warren.server.settings import Settings, load_settings, shown_values
 from warren.server.store_commands import store_app
+
+if TYPE_CHECKING:
+    from warren.server.management import Plugin
 
 app = typer.Typer(
     name="warren",
     help="Warren, an AMQP 0-9-1 message broker.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(store_app)
+app.add_typer(ctl_app)
+
+# Makes what runs beside the broker. Set by `warren.server.cli`, which has it from whoever composes the program.
+make_plugins: Callable[[], Sequence[Plugin]] = tuple
 
 _ConfigFlag = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings")]
 _DataDirFlag = Annotated[str | None, typer.Option(metavar="DIR", help="Everything that outlives the broker")]
 _AmqpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where AMQP clients connect, or "off"')]
 _AmqpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
-_HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where /health is answered, or "off"')]
+_HttpFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Where the management API is, or "off"')]
+_HttpsFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='The same with TLS, or "off"')]
+_PrometheusFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='Metrics without a login, or "off"')]
 _MetadataUrlFlag = Annotated[
     str | None,
     typer.Option(metavar="URL", help="postgresql+psycopg://… instead of SQLite in the data directory"),
@@ -62,13 +72,15 @@ def serve(
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
     http: _HttpFlag = None,
+    https: _HttpsFlag = None,
+    prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
 ) -> None:
     """Run the broker in the foreground until Ctrl-C or SIGTERM."""
-    settings = _settings(config, data_dir, amqp, amqps, http, metadata_url, log_level, log_format)
-    raise typer.Exit(run_broker(settings))
+    settings = _settings(config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
+    raise typer.Exit(run_broker(settings, make_plugins()))
 
 
 @app.command("config")
@@ -78,13 +90,15 @@ def show_config(
     amqp: _AmqpFlag = None,
     amqps: _AmqpsFlag = None,
     http: _HttpFlag = None,
+    https: _HttpsFlag = None,
+    prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""
-    settings = _settings(config, data_dir, amqp, amqps, http, metadata_url, log_level, log_format)
+    settings = _settings(config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
     rows = list(shown_values(settings))
     if as_json:
         import json
@@ -142,6 +156,8 @@ def _settings(
     amqp: str | None,
     amqps: str | None,
     http: str | None,
+    https: str | None,
+    prometheus: str | None,
     metadata_url: str | None,
     log_level: str | None,
     log_format: str | None,
@@ -151,6 +167,8 @@ def _settings(
         "amqp": amqp,
         "amqps": amqps,
         "http": http,
+        "https": https,
+        "prometheus": prometheus,
         "metadata_url": metadata_url,
         "log_level": log_level,
         "log_format": log_format,

@@ -20,6 +20,7 @@ what nobody waits for: checkpoints, spare segments, copies for the quarantine, r
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -37,6 +38,8 @@ from warren.msgstore.recovery import ADVICE
 from warren.msgstore.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
 from warren.msgstore.scrub import Scrubber
 from warren.msgstore.store import ReadProblem, wall_time_ms
+from warren.server.catalogue_writer import InThread, in_worker_thread
+from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
 
@@ -61,6 +64,11 @@ _POLL_S: Final = 0.02
 _DAMAGES_LOGGED_MAX: Final = 20
 
 log = get_logger("message_store")
+
+
+def end_process() -> None:
+    """End the process at once, as it ends when the store has failed."""
+    os._exit(EXIT_CODE)
 
 
 class StoreFiles(Protocol):
@@ -213,10 +221,19 @@ class MessageStoreService:
         wake: Callable[[], None],
         settle: Callable[[], None],
         on_failed: Callable[[], None],
-        abandon: Callable[[], None] = lambda: os._exit(EXIT_CODE),
+        abandon: Callable[[], None] = end_process,
         clock_ms: Callable[[], int] = wall_time_ms,
+        in_thread: InThread = in_worker_thread,
     ) -> None:
         self.failed = ""  # why the store has failed
+        self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
+        # Since the start.
+        self.batches = 0  # carried out, those included that only synced
+        self.syncs = 0
+        self.written_bytes = 0
+        self.synced_bytes = 0
+        self.reads = 0
+        self.checkpoints = 0
         self._store = store
         self._broker = broker
         self._log = broker.log
@@ -226,6 +243,7 @@ class MessageStoreService:
         self._on_failed = on_failed
         self._abandon = abandon
         self._clock_ms = clock_ms
+        self._in_thread = in_thread
         self._compaction = Compaction(broker.log)
         self._outcomes: deque[Outcome] = deque()
         self._committer = Worker("committer", self._commit, self._report, _committer_retries)
@@ -287,14 +305,21 @@ class MessageStoreService:
         while outcomes and not self.failed:
             outcome = outcomes.popleft()
             if isinstance(outcome, CommitJob):
+                self.batches += 1
+                self.written_bytes += int(outcome.payload_bytes)
+                if outcome.sync:
+                    self.syncs += 1
+                    self.synced_bytes = self.written_bytes
                 self._broker.stored(outcome)
                 self._maybe_prepare_spare(outcome)
                 self._note_segment(outcome)
             elif isinstance(outcome, ReadJob):
+                self.reads += 1
                 self._broker.loaded(outcome)
                 if self._log.damages:
                     self._tell_damages()
             elif isinstance(outcome, CheckpointJob):
+                self.checkpoints += 1
                 self._clean_checkpoint = bool(outcome.content[13] & CLEAN)
                 self._log.checkpointed(outcome)
             elif isinstance(outcome, ReleaseJob):
@@ -357,7 +382,9 @@ class MessageStoreService:
 
     def _commit(self, job: Job) -> None:
         assert isinstance(job, CommitJob)
+        began_s = time.monotonic()
         self._store.commit(job, self._clock_ms())
+        self.commit_times.observe(time.monotonic() - began_s)
 
     def _read(self, job: Job) -> None:
         store = self._store
@@ -425,6 +452,16 @@ class MessageStoreService:
         self.failed = failure.reason
         log.error("the message store has failed, the broker stops", reason=failure.reason, exception=failure.error)
         self._on_failed()
+
+    # --- counts -----------------------------------------------------------------------------------------------------
+
+    def compacted_segments(self) -> int:
+        """Return how many segments have been emptied since the start."""
+        return int(self._compaction.segments_done)
+
+    def moved_bytes(self) -> int:
+        """Return how much was copied for that."""
+        return int(self._compaction.moved_bytes)
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
@@ -580,7 +617,7 @@ class MessageStoreService:
                 self._settle()
                 await self._next_progress()
             if not self.failed:
-                return await trio.to_thread.run_sync(self._finish, abandon_on_cancel=True)
+                return await self._in_thread(self._finish, abandon_on_cancel=True)
         return False
 
     def _is_clean(self) -> bool:
@@ -615,6 +652,10 @@ class MessageStoreService:
         self._committer.finish()
         self._reader.finish()
         self._housekeeper.finish()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads after `end`, at most so long for each; tell whether all are over."""
+        return all(worker.join(timeout_s) for worker in (self._committer, self._reader, self._housekeeper))
 
 
 def _kind(job: Job) -> str:

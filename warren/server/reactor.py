@@ -29,6 +29,7 @@ from mypy_extensions import i64
 from warren.channels.broker import Broker
 from warren.channels.connection import AWAIT_TUNE_OK, ENDED, Connection
 from warren.server.admission import Admission
+from warren.server.histogram import Histogram
 from warren.server.transport import TlsTransport, Transport
 
 TURN_BUDGET_S: Final = 0.010
@@ -70,6 +71,7 @@ class Reactor:
     ) -> None:
         self.broker = broker
         self.crashes = 0
+        self.turn_times = Histogram()
         self._admission = admission
         self._certificate_user = certificate_user
         self._on_crash = on_crash
@@ -127,6 +129,7 @@ class Reactor:
             busy = True
             self.turn(events)
             now_s = time.monotonic()
+            self.turn_times.observe(now_s - self.broker.now_s)  # since the turn began
             if now_s - last_yield_s > YIELD_EVERY_S:
                 # Other tasks (timers, commits, HTTP) get their turn however busy the sockets are.
                 await trio.lowlevel.checkpoint()
@@ -205,7 +208,7 @@ class Reactor:
                 self._flush(transport)
         for connection in broker.take_ended():
             self._ended(connection)
-        if broker.notices or broker.logins:
+        if broker.notices or broker.logins or broker.direct_outboxes:
             self._on_settled()
         if resumed or broker.has_work():
             self.wake()

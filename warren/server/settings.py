@@ -44,6 +44,8 @@ _NOT_OURS: Final = re.compile(
 _AMQP_PORT: Final = 5672
 _AMQPS_PORT: Final = 5671
 _HTTP_PORT: Final = 15672
+_HTTPS_PORT: Final = 15671
+_PROMETHEUS_PORT: Final = 15692
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
 _SIZE_UNITS: Final = {
     None: 1,
@@ -391,7 +393,15 @@ class Settings:
     )
     http: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _HTTP_PORT),
-        metadata=_about(_endpoint(_HTTP_PORT), "where GET /health is answered, or off", absent="off"),
+        metadata=_about(_endpoint(_HTTP_PORT), "where the management API is, or off", absent="off"),
+    )
+    https: Endpoint | None = field(
+        default=None,
+        metadata=_about(_endpoint(_HTTPS_PORT), "where the management API is with TLS, or off", absent="off"),
+    )
+    prometheus: Endpoint | None = field(
+        default=Endpoint("127.0.0.1", _PROMETHEUS_PORT),
+        metadata=_about(_endpoint(_PROMETHEUS_PORT), "where metrics are without a login, or off", absent="off"),
     )
     metadata_url: str = field(
         default="",
@@ -520,12 +530,13 @@ def _check_together(settings: Settings) -> None:
 
     if settings.amqp is None and settings.amqps is None:
         raise refuse("amqp", "neither amqp nor amqps listens anywhere")
-    if settings.amqps is not None and settings.tls.certificate is None:
-        raise refuse("amqps", "needs tls.certificate")
+    for key in ("amqps", "https"):
+        if getattr(settings, key) is not None and settings.tls.certificate is None:
+            raise refuse(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
         raise refuse("tls.client_certificates", "needs tls.ca")
     taken: dict[Endpoint, str] = {}
-    for key in ("amqp", "amqps", "http"):
+    for key in ("amqp", "amqps", "http", "https", "prometheus"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             raise refuse(key, f"{endpoint} is also the address of {taken[endpoint]}")

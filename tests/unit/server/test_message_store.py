@@ -225,6 +225,36 @@ def test_batches_are_committed_in_order_and_reported_on_the_loop_only() -> None:
     run(test)
 
 
+def test_what_was_done_is_counted_and_how_long_commits_took() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        first = f.service.written_bytes
+        assert (f.service.batches, f.service.syncs, f.service.reads) == (1, 1, 0)
+        assert first > 0
+        assert f.service.synced_bytes == first
+        f.publish(force=False)
+        f.log.close_if_due(lingered=True)
+        f.settle()
+        await f.until_written()
+        assert (f.service.batches, f.service.syncs) == (2, 1)
+        assert f.service.written_bytes > f.service.synced_bytes == first
+        f.log.force()
+        f.settle()
+        await f.until_written()
+        assert (f.service.batches, f.service.syncs) == (3, 2)
+        assert f.service.written_bytes == f.service.synced_bytes > first
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.log.want_checkpoint()
+        f.settle()
+        await f.until(lambda: f.service.reads == 1 and f.service.checkpoints == 1)
+        assert f.service.commit_times.count == f.service.batches
+        assert f.service.commit_times.sum_s > 0
+        assert (f.service.compacted_segments(), f.service.moved_bytes()) == (0, 0)
+
+    run(test)
+
+
 def test_a_segment_is_removed_behind_the_reads_that_were_asked_for_before_and_ahead_of_the_next_checkpoint() -> None:
     """(1)"""
 

@@ -1,0 +1,1 @@
+"""`warren.testing` with the clients that it is for."""

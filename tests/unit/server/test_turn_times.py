@@ -1,0 +1,45 @@
+"""The reactor observes each of its turns once."""
+
+from __future__ import annotations
+
+import trio
+from engine_harness import Harness
+
+from warren.server.admission import Admission
+from warren.server.reactor import Reactor
+
+
+def test_each_turn_is_observed() -> None:
+    broker = Harness().broker
+    crashes: list[BaseException] = []
+    woken = trio.Event()
+    counts: list[int] = []
+
+    def on_wake() -> None:
+        woken.set()
+
+    def nothing() -> None:
+        pass
+
+    async def main() -> None:
+        nonlocal woken
+        admission = Admission(10, 10, 10)
+        reactor = Reactor(
+            broker, admission, lambda _: None, crashes.append, nothing, lambda: False, nothing, on_wake, 10.0
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reactor.run)
+            for _ in range(3):
+                woken = trio.Event()
+                reactor.wake()
+                await woken.wait()
+                # The turn that woke us is over: nothing in it waits.
+                counts.append(int(reactor.turn_times.count))
+            reactor.stop()
+        reactor.close()
+        assert reactor.turn_times.buckets()[-1] == reactor.turn_times.count
+        assert reactor.turn_times.sum_s > 0
+
+    trio.run(main)
+    assert counts == [1, 2, 3]
+    assert crashes == []

@@ -1,0 +1,50 @@
+"""A connection without a socket: the broker's own management acts on it for a user, by the methods of AMQP.
+
+1. It begins open. There is no handshake and no password: whoever asks for one has checked who the user is.
+2. What the user may do, limits of vhosts, texts of refusals and events of what is declared are those of any other
+   connection, because it is one. It counts towards no limit of connections and is told to nobody.
+3. Its outbox is not on the list that sockets are flushed from. `Broker.take_answered` yields it when there is
+   something to read, or to go on with after a pause.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.outbox import Outbox
+from warren.channels.access import Principal
+from warren.channels.connection import NO_LIMIT_S, RUNNING, Connection
+from warren.queues.virtual_host import VirtualHost
+
+if TYPE_CHECKING:
+    from warren.channels.broker import Broker
+
+PEER: Final = "management"
+
+
+class DirectConnection(Connection):
+    """One such connection of `principal` in `vhost`."""
+
+    def __init__(self, broker: Broker, key: int, principal: Principal, vhost: VirtualHost) -> None:
+        super().__init__(broker, key, PEER, PEER, "", None)
+        self.is_direct = True
+        # Of its own list: it is never in the way of those who flush sockets.
+        self.outbox = Outbox(key, broker.direct_outboxes, broker.limits.outbox_soft_bytes)
+        self.user_name = principal.user.name
+        self.vhost_name = vhost.name
+        self.fast_vhost = vhost
+        self.fast_principal = principal
+        self.consumer_cancel_notify = True
+        self.frame_limit_bytes = i64(broker.limits.frame_max_bytes)
+        self._deadline_s = NO_LIMIT_S
+        self.state = RUNNING
+        self.running = True
+
+    def resume(self, reason: i64) -> None:
+        """End the pause for `reason`; whoever uses this connection goes on with ``feed(b"")``."""
+        if self.paused & reason:
+            self.paused &= ~reason
+            if self.paused == 0:
+                self.outbox.touch()

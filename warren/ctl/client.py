@@ -1,0 +1,302 @@
+"""The management API as a client sees it: JSON over one connection that is kept alive.
+
+1. Paths are given as segments and quoted here, so a vhost ``/`` or a queue ``a/b`` needs no thought elsewhere.
+2. A connection that the broker closed while it was idle is opened again, and the request repeated, for methods that
+   may be repeated. A POST never goes out twice.
+3. Every failure is a `CtlError` with the broker's reason and the exit code of its kind.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from html import unescape
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from warren.ctl.errors import CtlError, ExitCode, usage_error
+
+PAGE_SIZE: Final = 500  # the most that RabbitMQ serves at once
+_SINGULAR: Final = {
+    "connections": "connection",
+    "exchanges": "exchange",
+    "global-parameters": "global parameter",
+    "nodes": "node",
+    "operator-policies": "operator policy",
+    "policies": "policy",
+    "queues": "queue",
+    "users": "user",
+    "vhosts": "vhost",
+}
+_IN_VHOST: Final = ("exchanges", "operator-policies", "policies", "queues")
+_REPEATABLE: Final = ("GET", "PUT", "DELETE")
+
+Object = dict[str, Any]
+
+
+class Target(NamedTuple):
+    """Where the API is and who asks."""
+
+    url: str
+    username: str
+    password: str
+    cacert: Path | None = None
+    insecure: bool = False
+    timeout_s: float = 30.0
+
+
+class Answer(NamedTuple):
+    """What came back; `value` is the parsed body, None when that was empty."""
+
+    status: int
+    value: Any
+    location: str | None
+
+
+class Client:
+    """One keep-alive connection to a management API."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        parts = urlsplit(target.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise usage_error(f"--url {target.url}: not of the form http://HOST:PORT or https://HOST:PORT")
+        try:
+            port = parts.port
+        except ValueError:
+            raise usage_error(f"--url {target.url}: not a port") from None
+        self.host = parts.hostname
+        self._secure = parts.scheme == "https"
+        self._port = port or (15671 if self._secure else 15672)
+        self._prefix = parts.path.rstrip("/").removesuffix("/api") + "/api/"
+        credentials = f"{target.username}:{target.password}".encode()
+        self._authorization = "Basic " + base64.b64encode(credentials).decode()
+        self._connection: HTTPConnection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def get(self, *segments: str, query: Mapping[str, str] | None = None) -> Any:
+        """Return the parsed answer to a GET."""
+        return self.request("GET", segments, query=query).value
+
+    def get_object(self, *segments: str, query: Mapping[str, str] | None = None) -> Object:
+        """Return the answer to a GET of one thing."""
+        value = self.get(*segments, query=query)
+        if not isinstance(value, dict):
+            raise self._not_an_api(segments)
+        return value
+
+    def get_list(self, *segments: str, query: Mapping[str, str] | None = None) -> list[Object]:
+        """Return the answer to a GET of many things."""
+        value = self.get(*segments, query=query)
+        if not isinstance(value, list):
+            raise self._not_an_api(segments)
+        return value
+
+    def maybe_get(self, *segments: str) -> Any:
+        """Return the parsed answer to a GET; None when there is no such thing."""
+        try:
+            return self.get(*segments)
+        except CtlError as error:
+            if error.exit_code is not ExitCode.NOT_FOUND:
+                raise
+            return None
+
+    def put(self, *segments: str, body: Mapping[str, object] | None = None) -> None:
+        """PUT an object; without a body an empty one."""
+        self.request("PUT", segments, body=body or {})
+
+    def post(self, *segments: str, body: object, query: Mapping[str, str] | None = None) -> Answer:
+        """POST an object and return the answer."""
+        return self.request("POST", segments, body=body, query=query)
+
+    def delete(
+        self,
+        *segments: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """DELETE one thing."""
+        self.request("DELETE", segments, query=query, headers=headers)
+
+    def pages(
+        self, *segments: str, query: Mapping[str, str] | None = None, page_size: int = PAGE_SIZE
+    ) -> Iterator[list[Object]]:
+        """Yield the items of a listing page by page; one page when the broker does not cut this listing up.
+
+        Things that come or go meanwhile may be missed or seen twice, as with any paging.
+        """
+        page = 1
+        while True:
+            asked = {**(query or {}), "page": str(page), "page_size": str(page_size)}
+            try:
+                value = self.get(*segments, query=asked)
+            except CtlError as error:
+                if page > 1 and "page_out_of_range" in error.reason:
+                    return  # the last page emptied while we read the others
+                raise
+            if isinstance(value, list):
+                yield value
+                return
+            if not isinstance(value, dict) or not isinstance(value.get("items"), list):
+                raise self._not_an_api(segments)
+            yield value["items"]
+            if page >= int(value.get("page_count", 1)):
+                return
+            page += 1
+
+    def request(
+        self,
+        method: str,
+        segments: tuple[str, ...],
+        *,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request below ``/api/`` and return the answer.
+
+        Raises:
+            CtlError: no connection, no JSON, or a status that is not 2xx.
+        """
+        path = self._prefix + "/".join(quote(segment, safe="") for segment in segments)
+        if query:
+            path += "?" + urlencode(query)
+        # No Accept: asked for JSON only, RabbitMQ answers 406 for what it does not know.
+        sent = {"Authorization": self._authorization, **(headers or {})}
+        payload = None
+        if body is not None:
+            payload = json.dumps(body).encode()
+            sent["Content-Type"] = "application/json"
+        status, location, data = self._exchange(method, path, payload, sent)
+        try:
+            value = json.loads(data) if data.strip() else None
+        except ValueError:
+            value = None
+            if status < 300:
+                raise self._not_an_api(segments) from None
+        if status >= 300:
+            raise _refusal(status, value, segments)
+        return Answer(status, value, location)
+
+    # --- the wire ------------------------------------------------------------------------------------------------
+
+    def _exchange(
+        self, method: str, path: str, payload: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, str | None, bytes]:
+        """Send and receive once, or twice when a kept connection turns out to be dead."""
+        while True:
+            kept = self._connection is not None
+            try:
+                connection = self._connected()
+                connection.request(method, path, payload, dict(headers))
+                response = connection.getresponse()
+                return response.status, response.headers.get("Location"), response.read()
+            except TimeoutError:
+                self.close()
+                raise self._unreachable(f"no answer in {self.target.timeout_s:g} s") from None
+            except (ConnectionError, HTTPException) as error:
+                self.close()
+                if kept and method in _REPEATABLE:
+                    continue
+                raise self._unreachable(_words(error)) from None
+            except OSError as error:
+                self.close()
+                raise self._unreachable(_words(error)) from None
+
+    def _connected(self) -> HTTPConnection:
+        if self._connection is None:
+            if self._secure:
+                self._connection = HTTPSConnection(
+                    self.host, self._port, timeout=self.target.timeout_s, context=self._tls_context()
+                )
+            else:
+                self._connection = HTTPConnection(self.host, self._port, timeout=self.target.timeout_s)
+            self._connection.connect()
+        return self._connection
+
+    def _tls_context(self) -> Any:
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=self.target.cacert)
+        except OSError as error:
+            raise usage_error(f"--cacert {self.target.cacert}: {error.strerror or error}") from None
+        if self.target.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def _unreachable(self, reason: str) -> CtlError:
+        return CtlError(f"cannot reach {self.shown_url}: {reason}", ExitCode.UNREACHABLE)
+
+    def _not_an_api(self, segments: tuple[str, ...]) -> CtlError:
+        return CtlError(
+            f"{self.shown_url}: the answer for {'/'.join(segments)} is not that of a management API",
+            ExitCode.UNREACHABLE,
+        )
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without credentials."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self._secure else 'http'}://{host}:{self._port}"
+
+
+def last_segment(location: str) -> str:
+    """Return the last part of a Location header: the name of what was made."""
+    return unquote(urlsplit(location).path.rpartition("/")[2])
+
+
+def _refusal(status: int, value: Any, segments: tuple[str, ...]) -> CtlError:
+    """Return the error of an answer that is not 2xx, with the reason the broker gave."""
+    reason = value.get("reason") or value.get("error") if isinstance(value, dict) else None
+    kind = value.get("error") if isinstance(value, dict) else None
+    text = reason if isinstance(reason, str) else json.dumps(reason) if reason else f"HTTP status {status}"
+    # RabbitMQ escapes some reasons for its pages.
+    text = " ".join(unescape(text).split())
+    if status in (401, 403):
+        return CtlError(f"refused: {text}", ExitCode.REFUSED)
+    if status in (404, 405):
+        if segments[0] == "warren" and kind != "not_found":
+            return CtlError(f"not found, or not a Warren broker: {'/'.join(segments)}", ExitCode.NOT_FOUND)
+        if status == 405:
+            return CtlError(f"the API of this broker cannot do that: {'/'.join(segments)}", ExitCode.NOT_FOUND)
+        return CtlError(f"not found: {_thing(segments)}", ExitCode.NOT_FOUND)
+    if status == 503:
+        more = {key: item for key, item in value.items() if key not in ("status", "reason")} if value else {}
+        detail = ", ".join(f"{key}: {json.dumps(item)}" for key, item in more.items())
+        return CtlError(f"{text} ({detail})" if detail else text, ExitCode.CHECK_FAILED)
+    return CtlError(f"{kind}: {text}" if kind == "page_out_of_range" else text)
+
+
+def _words(error: Exception) -> str:
+    """Return what went wrong on the wire, without the number."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _thing(segments: tuple[str, ...]) -> str:
+    """Return what a path names: ``queue "q" in vhost "/"``."""
+    kind = segments[0]
+    if kind in _IN_VHOST and len(segments) > 2:
+        return f'{_SINGULAR[kind]} "{segments[2]}" in vhost "{segments[1]}"'
+    if kind in _IN_VHOST and len(segments) == 2:
+        return f'vhost "{segments[1]}"'
+    if kind in _SINGULAR and len(segments) > 1:
+        return f'{_SINGULAR[kind]} "{segments[1]}"'
+    return "/".join(segments)

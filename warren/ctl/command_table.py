@@ -1,0 +1,267 @@
+"""All commands by group, and the typer application made of them.
+
+1. A command's module is imported, and its options read, when that command is wanted: `warren ctl list_queues` pays
+   for one of more than ninety. Help and completion of names pay for all.
+2. Names are rabbitmqctl's, with underscores; dashes mean the same.
+3. Every command has the options of `shared_options`.
+4. Errors end in one place, as one line on standard error with the exit code of their kind.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import typer
+import typer.core
+import typer.main
+
+from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.quick_parameters import make_quick
+from warren.ctl.session import session
+
+_Commands = Mapping[str, Callable[..., None]]
+
+
+class Group(NamedTuple):
+    """Commands that are shown together in the help."""
+
+    title: str
+    names: str  # in this order
+    load: Callable[[], _Commands]
+
+
+def _node() -> _Commands:
+    from warren.ctl import node
+
+    return node.COMMANDS
+
+
+def _listings() -> _Commands:
+    from warren.ctl import listings
+
+    return listings.COMMANDS
+
+
+def _users() -> _Commands:
+    from warren.ctl import users
+
+    return users.COMMANDS
+
+
+def _vhosts() -> _Commands:
+    from warren.ctl import vhosts
+
+    return vhosts.COMMANDS
+
+
+def _permissions() -> _Commands:
+    from warren.ctl import permissions
+
+    return permissions.COMMANDS
+
+
+def _policies() -> _Commands:
+    from warren.ctl import policies
+
+    return policies.COMMANDS
+
+
+def _topology() -> _Commands:
+    from warren.ctl import topology
+
+    return topology.COMMANDS
+
+
+def _messages() -> _Commands:
+    from warren.ctl import messages
+
+    return messages.COMMANDS
+
+
+def _transfers() -> _Commands:
+    from warren.ctl import transfers
+
+    return transfers.COMMANDS
+
+
+def _connections() -> _Commands:
+    from warren.ctl import connections
+
+    return connections.COMMANDS
+
+
+def _definitions() -> _Commands:
+    from warren.ctl import definitions
+
+    return definitions.COMMANDS
+
+
+def _links() -> _Commands:
+    from warren.ctl import links
+
+    return links.COMMANDS
+
+
+def _checks() -> _Commands:
+    from warren.ctl import checks
+
+    return checks.COMMANDS
+
+
+GROUPS: Final = (
+    Group(
+        "Broker", "status overview version listeners environment report search store reactor set_cluster_name", _node
+    ),
+    Group("Broker", "list_nodes list_feature_flags", _listings),
+    Group(
+        "Health checks",
+        "ping await_startup check_running check_local_alarms check_alarms check_port_connectivity "
+        "check_port_listener check_protocol_listener check_certificate_expiration check_virtual_hosts is_in_service "
+        "check_ready_to_serve_clients check_below_node_connection_limit check_if_node_is_quorum_critical "
+        "check_quorum_leaders check_aliveness",
+        _checks,
+    ),
+    Group("Users", "list_users", _listings),
+    Group(
+        "Users",
+        "add_user delete_user change_password clear_password set_user_tags authenticate_user whoami",
+        _users,
+    ),
+    Group("Vhosts", "list_vhosts", _listings),
+    Group("Vhosts", "add_vhost delete_vhost trace_on trace_off", _vhosts),
+    Group(
+        "Permissions",
+        "list_permissions list_user_permissions list_topic_permissions list_user_topic_permissions",
+        _listings,
+    ),
+    Group(
+        "Permissions",
+        "set_permissions clear_permissions set_topic_permissions clear_topic_permissions",
+        _permissions,
+    ),
+    Group("Limits", "list_vhost_limits list_user_limits", _listings),
+    Group("Limits", "set_vhost_limits clear_vhost_limits set_user_limits clear_user_limits", _vhosts),
+    Group(
+        "Policies and parameters",
+        "list_policies list_operator_policies list_parameters list_global_parameters",
+        _listings,
+    ),
+    Group(
+        "Policies and parameters",
+        "set_policy clear_policy set_operator_policy clear_operator_policy set_parameter clear_parameter "
+        "set_global_parameter clear_global_parameter",
+        _policies,
+    ),
+    Group("Queues, exchanges and bindings", "list_queues list_exchanges list_bindings", _listings),
+    Group(
+        "Queues, exchanges and bindings",
+        "declare_queue delete_queue purge_queue pause_queue resume_queue declare_exchange delete_exchange bind unbind "
+        "route",
+        _topology,
+    ),
+    Group("Messages", "publish get peek", _messages),
+    Group("Messages", "move copy redrive", _transfers),
+    Group("Messages", "list_transfers", _listings),
+    Group("Connections", "list_connections list_channels list_consumers", _listings),
+    Group("Connections", "close_connection close_all_connections close_all_user_connections", _connections),
+    Group("Definitions", "export_definitions import_definitions", _definitions),
+    Group("Shovels and federation", "list_shovels federation_status", _listings),
+    Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link", _links),
+)
+_GROUP_OF: Final = {name: group for group in GROUPS for name in group.names.split()}
+
+
+@cache
+def _shared_parameters() -> list[Any]:
+    from warren.ctl.shared_options import shared_options
+
+    return list(_click_command("shared", shared_options, "").params)
+
+
+def _click_command(name: str, function: Callable[..., None], panel: str) -> Any:
+    """Return what typer makes of one function."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name, rich_help_panel=panel)(function)
+    command = typer.main.get_command(app)
+    for parameter in command.params:
+        make_quick(parameter)
+    return command
+
+
+class CommandGroup(typer.core.TyperGroup):
+    """The group `warren ctl`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.params = [*self.params, *_shared_parameters()]
+        # typer suggests names from the keys.
+        made: dict[str, Any] = dict.fromkeys(_GROUP_OF)
+        self.commands = made
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return all names, group by group."""
+        return list(_GROUP_OF)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name with underscores or dashes, None when there is no such."""
+        name = cmd_name.replace("-", "_")
+        if name in _GROUP_OF and self.commands[name] is None:
+            group = _GROUP_OF[name]
+            command = _click_command(name, group.load()[name], group.title)
+            command.params = [*command.params, *_shared_parameters()]
+            make_quick(command.get_help_option(ctx))
+            self.commands[name] = command
+        return self.commands.get(name)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help``."""
+        option = super().get_help_option(ctx)
+        make_quick(option)
+        return option
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an error becomes one line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except CtlError as error:
+            session(ctx).out.flush()
+            print(f"warren ctl: {error.reason}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+
+
+ctl_app = typer.Typer(
+    name="ctl",
+    cls=CommandGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 cannot connect, 4 refused, 5 not found, 6 a check failed. "
+    "Options of the connection may also stand in WARREN_CTL_URL, WARREN_CTL_USERNAME, … or in a profile of "
+    "~/.config/warren/ctl.toml.",
+)
+
+
+@ctl_app.callback()
+def ctl() -> None:
+    """Manage a running broker, Warren or RabbitMQ, over its HTTP API."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command and return the exit code; mistakes on the command line are one line, too."""
+    group = typer.main.get_command(ctl_app)
+    try:
+        ended = group.main(args=list(arguments), prog_name="warren ctl", standalone_mode=False)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        # Empty: help was printed because nothing was asked for.
+        if reason := " ".join(message().split()):
+            print(f"warren ctl: {reason[:1].lower()}{reason[1:]}", file=sys.stderr)
+        return ExitCode.USAGE
+    return ended if isinstance(ended, int) else ExitCode.OK

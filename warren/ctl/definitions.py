@@ -1,0 +1,86 @@
+"""Commands for definitions: everything that is configured, as one JSON file.
+
+A file with password hashes is created readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.session import session
+from warren.ctl.words import json_object
+
+_Out = Annotated[str, typer.Argument(metavar="FILE", help="- is standard output")]
+_In = Annotated[str, typer.Argument(metavar="FILE", help="- is standard input")]
+# What a file of one vhost may hold: there the items do not name it.
+_OF_VHOST: Final = ("exchanges", "queues", "bindings", "policies", "parameters", "permissions", "topic_permissions")
+
+
+def export_definitions(context: typer.Context, file: _Out = "-") -> None:
+    """Write definitions to a file: of everything, or of the vhost named with --vhost."""
+    current = session(context)
+    vhost = current.maybe_vhost
+    found = current.client.get_object("definitions", *(() if vhost is None else (vhost,)))
+    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        # Not write_text: hashes of passwords are nobody else's business.
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as target:
+            target.write(text)
+    except OSError as error:
+        raise CtlError(f"{file}: {error.strerror}") from None
+    current.out.say(f"Exported definitions to {file}")
+
+
+def import_definitions(
+    context: typer.Context,
+    file: _In = "-",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would change; exit code 6: conflicts (Warren)")
+    ] = False,
+) -> None:
+    """Add the definitions of a file: to everything, or to the vhost named with --vhost."""
+    current = session(context)
+    document = _read(file)
+    vhost = current.maybe_vhost
+    if not dry_run:
+        current.client.post("definitions", *(() if vhost is None else (vhost,)), body=document)
+        current.out.say(f"Imported definitions from {'standard input' if file == '-' else file}")
+        return
+    if vhost is not None:
+        document = _within(document, vhost)
+    found = current.client.post("warren", "definitions", "dry-run", body=document).value
+    columns = ("action", "kind", "vhost", "name", "detail")
+    current.out.rows(columns, ([change.get(column) for column in columns] for change in found["changes"]))
+    if found["conflicts"]:
+        raise CtlError(f"{found['conflicts']} conflicts with what is there", ExitCode.CHECK_FAILED)
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise usage_error(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
+    return json_object(text, "standard input" if file == "-" else file)
+
+
+def _within(document: dict[str, Any], vhost: str) -> dict[str, Any]:
+    """Return the definitions of one vhost in the form of a file of all."""
+    kept = {key: document[key] for key in _OF_VHOST if isinstance(document.get(key), list)}
+    return {key: [{**item, "vhost": vhost} for item in items] for key, items in kept.items()}
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "export_definitions": export_definitions,
+    "import_definitions": import_definitions,
+}

@@ -1,0 +1,46 @@
+"""Commands for shovels and federation links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.session import session
+
+_Name = Annotated[str, typer.Argument(metavar="NAME")]
+_LinkId = Annotated[str, typer.Argument(metavar="ID", help="As in federation_status id")]
+
+
+def delete_shovel(context: typer.Context, name: _Name) -> None:
+    """Delete a shovel."""
+    current = session(context)
+    current.client.delete("parameters", "shovel", current.vhost, name)
+    current.out.say(f'Deleted shovel "{name}" in vhost "{current.vhost}"')
+
+
+def restart_shovel(context: typer.Context, name: _Name) -> None:
+    """Let a shovel begin anew."""
+    current = session(context)
+    current.client.delete("shovels", "vhost", current.vhost, name, "restart")
+    current.out.say(f'Restarted shovel "{name}" in vhost "{current.vhost}"')
+
+
+def restart_federation_link(context: typer.Context, link: _LinkId) -> None:
+    """Let a federation link begin anew."""
+    current = session(context)
+    for found in current.client.get_list("federation-links", current.vhost):
+        if found.get("id") == link:
+            current.client.delete("federation-links", "vhost", current.vhost, link, found["node"], "restart")
+            current.out.say(f"Restarted federation link {link}")
+            return
+    raise CtlError(f'not found: federation link "{link}" in vhost "{current.vhost}"', ExitCode.NOT_FOUND)
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "delete_shovel": delete_shovel,
+    "restart_shovel": restart_shovel,
+    "restart_federation_link": restart_federation_link,
+}

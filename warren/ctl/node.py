@@ -1,0 +1,248 @@
+"""Commands that look at the broker as a whole: what it is, what it does, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from warren import __version__
+from warren.ctl.client import Object
+from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.output import value_at
+from warren.ctl.session import Session, session
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_TOTALS: Final = ("connections", "channels", "consumers", "exchanges", "queues")
+_MESSAGES: Final = ("messages_ready", "messages_unacknowledged", "messages")
+_RATES: Final = {
+    "publish": "publish",
+    "confirm": "confirm",
+    "deliver_get": "deliver",
+    "ack": "ack",
+    "redeliver": "redeliver",
+    "drop_unroutable": "drop unroutable",
+    "return_unroutable": "return unroutable",
+}
+
+
+def status(context: typer.Context) -> None:
+    """Show the node: versions, memory, disk, files, alarms, listeners, totals."""
+    current = session(context)
+    seen, node = _seen(current)
+    if current.out.is_json:
+        current.out.document({"overview": seen, "node": node})
+        return
+    _show_sections(current, _status_sections(seen, node))
+
+
+def overview(context: typer.Context) -> None:
+    """Show totals and rates of the whole broker."""
+    current = session(context)
+    seen = current.client.get_object("overview")
+    if current.out.is_json:
+        current.out.document(seen)
+        return
+    _show_sections(current, {"Broker": _broker(seen), "Totals": _totals(seen), "Messages per second": _rates(seen)})
+
+
+def version(context: typer.Context) -> None:
+    """Show the versions of this command and of the broker."""
+    current = session(context)
+    current.out.record("", {"warren ctl": __version__, "broker": _product(current.client.get_object("overview"))})
+
+
+def listeners(context: typer.Context) -> None:
+    """List where the broker listens."""
+    current = session(context)
+    found = current.client.get_object("overview").get("listeners", [])
+    columns = ("node", "protocol", "ip_address", "port")
+    current.out.rows(columns, ([item.get(column) for column in columns] for item in found))
+
+
+def environment(context: typer.Context) -> None:
+    """Show the settings that are in force."""
+    current = session(context)
+    found = current.client.get("config", "effective")
+    if isinstance(found, Mapping):
+        current.out.record("", found)
+    else:
+        current.out.document(found)
+
+
+def set_cluster_name(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Change the name that the broker shows."""
+    current = session(context)
+    current.client.put("cluster-name", body={"name": name})
+    current.out.say(f'The cluster is called "{name}"')
+
+
+def search(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT")],
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1)] = 50,
+) -> None:
+    """Find queues, exchanges, connections, users, … by a part of their names (Warren)."""
+    current = session(context)
+    found = current.client.get_object("warren", "search", query={"q": text, "limit": str(limit)})
+    columns = ("kind", "vhost", "name", "detail")
+    current.out.rows(columns, ([item.get(column) for column in columns] for item in found["items"]))
+    if found["more"]:
+        current.out.say("There are more: --limit")
+
+
+def store(
+    context: typer.Context,
+    segments: Annotated[bool, typer.Option("--segments", help="A row for every segment")] = False,
+) -> None:
+    """Show the message store of the running broker (Warren); warren store looks at a stopped one."""
+    current = session(context)
+    found = current.client.get_object("warren", "store")
+    if current.out.is_json:
+        current.out.document(found)
+    elif segments:
+        columns = ("number", "bytes", "live_bytes", "live_messages", "state")
+        current.out.rows(columns, ([item.get(column) for column in columns] for item in found["segments"]))
+    else:
+        current.out.record("Message store", _flat(found))
+
+
+def reactor(context: typer.Context) -> None:
+    """Show how long the turns of the broker take (Warren)."""
+    current = session(context)
+    found = current.client.get_object("warren", "reactor")
+    if current.out.is_json:
+        current.out.document(found)
+    else:
+        current.out.record("Reactor", _flat(found))
+
+
+def report(context: typer.Context) -> None:
+    """Print status and every listing, to attach to a question; no passwords and no hashes."""
+    from warren.ctl.listing_table import LISTINGS
+    from warren.ctl.listings import Asked, show, table
+
+    current = session(context)
+    seen, node = _seen(current)
+    whole: dict[str, object] = {"overview": seen, "node": node}
+    if not current.out.is_json:
+        _show_sections(current, _status_sections(seen, node))
+    for listing in LISTINGS:
+        if listing.argument:
+            continue
+        try:
+            if current.out.is_json:
+                columns, rows = table(current, listing, Asked(all_vhosts=True))
+                whole[listing.command] = [dict(zip(columns, row, strict=True)) for row in rows]
+            else:
+                current.out.heading(listing.command)
+                show(current, listing, Asked(all_vhosts=True))
+        except CtlError as error:
+            # Without a plugin, or without the right to see it, the rest is still worth having.
+            if error.exit_code not in (ExitCode.NOT_FOUND, ExitCode.REFUSED):
+                raise
+            whole[listing.command] = None
+    if current.out.is_json:
+        current.out.document(whole)
+
+
+def _seen(current: Session) -> tuple[Object, Object]:
+    """Return the overview and the node that gave it."""
+    seen = current.client.get_object("overview")
+    return seen, current.client.get_object("nodes", seen["node"])
+
+
+def _show_sections(current: Session, sections: Mapping[str, Mapping[str, object]]) -> None:
+    for title, values in sections.items():
+        current.out.record(title, values)
+
+
+def _status_sections(seen: Object, node: Object) -> dict[str, dict[str, object]]:
+    alarms = [name for name, key in (("memory", "mem_alarm"), ("disk", "disk_free_alarm")) if node.get(key)]
+    return {
+        "Broker": {
+            **_broker(seen),
+            "process": node.get("os_pid"),
+            "uptime": _duration(node.get("uptime")),
+            "alarms": ", ".join(alarms) or "none",
+        },
+        "Resources": {
+            "memory": _of(node, "mem_used", "mem_limit", _size),
+            "disk free": _of(node, "disk_free", "disk_free_limit", _size, "at least"),
+            "files": _of(node, "fd_used", "fd_total", str),
+            "sockets": _of(node, "sockets_used", "sockets_total", str),
+        },
+        "Totals": _totals(seen),
+        "Listeners": {
+            f"{item['protocol']} {item['port']}": item.get("ip_address") for item in seen.get("listeners", [])
+        },
+    }
+
+
+def _broker(seen: Object) -> dict[str, object]:
+    return {"product": _product(seen), "cluster": seen.get("cluster_name"), "node": seen.get("node")}
+
+
+def _product(seen: Object) -> str:
+    version = seen.get("product_version") or seen.get("rabbitmq_version") or ""
+    return f"{seen.get('product_name', 'RabbitMQ')} {version}".strip()
+
+
+def _totals(seen: Object) -> dict[str, object]:
+    counts = {name: value_at(seen, f"object_totals.{name}") for name in _TOTALS}
+    return counts | {name.replace("_", " "): value_at(seen, f"queue_totals.{name}") or 0 for name in _MESSAGES}
+
+
+def _rates(seen: Object) -> dict[str, object]:
+    return {label: value_at(seen, f"message_stats.{key}_details.rate") or 0 for key, label in _RATES.items()}
+
+
+def _of(node: Object, key: str, limit_key: str, form: Callable[[Any], str], word: str = "of") -> str | None:
+    value, limit = node.get(key), node.get(limit_key)
+    if not isinstance(value, int):
+        return None
+    return f"{form(value)} ({word} {form(limit)})" if isinstance(limit, int) else form(value)
+
+
+def _flat(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the values with those of nested objects beside them; lists are left out."""
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": item for inner, item in value.items()}
+        elif not isinstance(value, list):
+            flat[key] = value
+    return flat
+
+
+def _size(value: int) -> str:
+    amount = float(value)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def _duration(milliseconds: object) -> str | None:
+    if not isinstance(milliseconds, int):
+        return None
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return (f"{days} d " if days else "") + f"{hours:02}:{minutes:02}:{seconds:02}"
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "status": status,
+    "overview": overview,
+    "version": version,
+    "listeners": listeners,
+    "environment": environment,
+    "set_cluster_name": set_cluster_name,
+    "search": search,
+    "store": store,
+    "reactor": reactor,
+    "report": report,
+}

@@ -1,0 +1,190 @@
+"""What reaches standard output: rows and records in the format that was asked for.
+
+1. ``table`` is for eyes on a terminal and tab-separated lines otherwise, as scripts around rabbitmqctl expect;
+   rich is imported only to draw on a terminal, or for ``pretty_table``.
+2. Text formats never pass on control characters of names and payloads: a tab or an escape sequence is shown as such.
+3. JSON keeps the values as the API gave them, one row a line.
+4. What a command did is said on standard output, unless ``--quiet`` or a machine-readable format is on.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import chain, islice
+from typing import Any, Final, TextIO
+
+# Beyond so many rows columns are aligned without rich, which takes a millisecond for each few.
+_MANY_ROWS: Final = 1000
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class Format(StrEnum):
+    """The formats of ``--formatter``."""
+
+    TABLE = "table"
+    PRETTY_TABLE = "pretty_table"
+    JSON = "json"
+    CSV = "csv"
+    TSV = "tsv"
+
+
+class Output:
+    """Writes answers to `stream` in one format."""
+
+    def __init__(
+        self,
+        form: Format = Format.TABLE,
+        *,
+        quiet: bool = False,
+        headers: bool = True,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._stream = stream or sys.stdout
+        self._terminal = self._stream.isatty()
+        self._asked = form
+        self.form = Format.TSV if form is Format.TABLE and not self._terminal else form
+        self.is_json = form is Format.JSON
+        self._talks = not quiet and form in (Format.TABLE, Format.PRETTY_TABLE)
+        self._headers = headers
+
+    def say(self, text: str) -> None:
+        """Tell what was done."""
+        if self._talks:
+            self._write(shown(text) + "\n")
+
+    def heading(self, text: str) -> None:
+        """Print a line above what follows, for people and for those who read text."""
+        self._write(f"\n{text}\n")
+
+    def result(self, text: str) -> None:
+        """Print the answer itself, also when quiet; in JSON a string."""
+        self._write((json.dumps(text) if self.is_json else shown(text)) + "\n")
+
+    def document(self, value: object) -> None:
+        """Print a JSON document."""
+        self._write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print rows of as many values as there are `columns`.
+
+        Nothing is printed before the first row is there: fetching it may fail.
+        """
+        rows = _begun(rows)
+        if self.form is Format.JSON:
+            self._json_rows(columns, rows)
+        elif self.form is Format.CSV:
+            writer = csv.writer(self._stream, lineterminator="\n")
+            if self._headers:
+                writer.writerow(columns)
+            writer.writerows([cell(value) for value in row] for row in rows)
+        elif self.form is Format.TSV:
+            if self._headers:
+                self._write("\t".join(columns) + "\n")
+            for row in rows:
+                self._write("\t".join(shown(cell(value)) for value in row) + "\n")
+        else:
+            self._draw(columns, [[shown(cell(value)) for value in row] for row in rows])
+
+    def record(self, title: str, values: Mapping[str, object]) -> None:
+        """Print one thing as lines of name and value below a `title`, which is left out where machines read."""
+        if self.form is Format.JSON:
+            self.document(values)
+            return
+        lines = [[name, cell(value)] for name, value in values.items()]
+        if self._asked in (Format.CSV, Format.TSV):
+            Output(self._asked, headers=False, stream=self._stream).rows(("", ""), lines)
+            return
+        if title:
+            self._write(f"{title}\n")
+        width = max((len(name) for name, _ in lines), default=0)
+        for name, value in lines:
+            self._write(f"{'  ' if title else ''}{name:<{width}}  {shown(value)}\n")
+
+    def flush(self) -> None:
+        """Send out what is buffered: a line on standard error is to come after it."""
+        self._stream.flush()
+
+    def _json_rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        before = "["
+        for row in rows:
+            self._write(before + "\n" + json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
+            before = ","
+        self._write("[]\n" if before == "[" else "\n]\n")
+
+    def _draw(self, columns: Sequence[str], rows: list[list[str]]) -> None:
+        pretty = self.form is Format.PRETTY_TABLE
+        if not pretty and len(rows) > _MANY_ROWS:
+            for line in _aligned([list(columns), *rows] if self._headers else rows):
+                self._write(line + "\n")
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            *columns,
+            box=box.ROUNDED if pretty else None,
+            show_header=self._headers,
+            header_style="bold",
+            pad_edge=pretty,
+        )
+        for row in rows:
+            table.add_row(*(Text(value, overflow="fold") for value in row))
+        console = Console(file=self._stream, highlight=False)
+        if not self._terminal:
+            # A pipe has no width: lines are as long as they must be.
+            console.width = max(80, console.measure(table).maximum)
+        console.print(table)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+
+
+def cell(value: object) -> str:
+    """Return a value as text: nothing for None, lists of words as rabbitmqctl shows tags, the rest as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return f"[{', '.join(value)}]"
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def shown(text: str) -> str:
+    r"""Return text with its control characters made visible, a newline as ``\n``."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def value_at(item: Any, path: str) -> object:
+    """Return what a dotted path leads to inside nested objects; None when the way ends."""
+    for key in path.split("."):
+        if not isinstance(item, Mapping):
+            return None
+        item = item.get(key)
+    found: object = item
+    return found
+
+
+def _begun(rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:
+    """Return the same rows, the first of them already fetched."""
+    rest = iter(rows)
+    return chain(list(islice(rest, 1)), rest)
+
+
+def _aligned(rows: list[list[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()

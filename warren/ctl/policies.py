@@ -1,0 +1,115 @@
+"""Commands for policies and runtime parameters: JSON under a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from warren.ctl.session import Session, session
+from warren.ctl.words import JsonText, Policy, json_object, json_value
+
+_Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help="A regex for names; it may match anywhere")]
+_Definition = Annotated[str, typer.Argument(metavar="DEFINITION", help='JSON, such as {"max-length": 1000}')]
+_Priority = Annotated[int, typer.Option("--priority", metavar="N", help="The highest that matches applies")]
+_ApplyTo = Annotated[
+    str,
+    typer.Option("--apply-to", metavar="KIND", help="all, queues, exchanges, classic_queues, quorum_queues or streams"),
+]
+_Component = Annotated[str, typer.Argument(metavar="COMPONENT", help="shovel, federation-upstream, …")]
+_Name = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+def set_policy(
+    context: typer.Context,
+    name: Policy,
+    pattern: _Pattern,
+    definition: _Definition,
+    priority: _Priority = 0,
+    apply_to: _ApplyTo = "all",
+) -> None:
+    """Create or replace a policy."""
+    _set_policy(session(context), "policies", name, pattern, definition, priority, apply_to)
+
+
+def clear_policy(context: typer.Context, name: Policy) -> None:
+    """Remove a policy."""
+    _clear_policy(session(context), "policies", name)
+
+
+def set_operator_policy(
+    context: typer.Context,
+    name: _Name,
+    pattern: _Pattern,
+    definition: _Definition,
+    priority: _Priority = 0,
+    apply_to: _ApplyTo = "queues",
+) -> None:
+    """Create or replace an operator policy: limits that users cannot lift."""
+    _set_policy(session(context), "operator-policies", name, pattern, definition, priority, apply_to)
+
+
+def clear_operator_policy(context: typer.Context, name: _Name) -> None:
+    """Remove an operator policy."""
+    _clear_policy(session(context), "operator-policies", name)
+
+
+def set_parameter(context: typer.Context, component: _Component, name: _Name, value: JsonText) -> None:
+    """Create or replace a runtime parameter."""
+    current = session(context)
+    body = {"vhost": current.vhost, "component": component, "name": name, "value": json_value(value, "value")}
+    current.client.put("parameters", component, current.vhost, name, body=body)
+    current.out.say(f'Parameter "{name}" of component "{component}" in vhost "{current.vhost}" is set')
+
+
+def clear_parameter(context: typer.Context, component: _Component, name: _Name) -> None:
+    """Remove a runtime parameter."""
+    current = session(context)
+    current.client.delete("parameters", component, current.vhost, name)
+    current.out.say(f'Parameter "{name}" of component "{component}" in vhost "{current.vhost}" is cleared')
+
+
+def set_global_parameter(context: typer.Context, name: _Name, value: JsonText) -> None:
+    """Create or replace a global parameter."""
+    current = session(context)
+    body = {"name": name, "value": json_value(value, "value")}
+    current.client.put("global-parameters", name, body=body)
+    current.out.say(f'Global parameter "{name}" is set')
+
+
+def clear_global_parameter(context: typer.Context, name: _Name) -> None:
+    """Remove a global parameter."""
+    current = session(context)
+    current.client.delete("global-parameters", name)
+    current.out.say(f'Global parameter "{name}" is cleared')
+
+
+def _set_policy(
+    current: Session, kind: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
+) -> None:
+    body = {
+        "pattern": pattern,
+        "definition": json_object(definition, "definition"),
+        "priority": priority,
+        "apply-to": apply_to,
+    }
+    current.client.put(kind, current.vhost, name, body=body)
+    current.out.say(f'Policy "{name}" in vhost "{current.vhost}" is set')
+
+
+def _clear_policy(current: Session, kind: str, name: str) -> None:
+    current.client.delete(kind, current.vhost, name)
+    current.out.say(f'Policy "{name}" in vhost "{current.vhost}" is cleared')
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "set_policy": set_policy,
+    "clear_policy": clear_policy,
+    "set_operator_policy": set_operator_policy,
+    "clear_operator_policy": clear_operator_policy,
+    "set_parameter": set_parameter,
+    "clear_parameter": clear_parameter,
+    "set_global_parameter": set_global_parameter,
+    "clear_global_parameter": clear_global_parameter,
+}

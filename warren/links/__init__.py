@@ -1,0 +1,13 @@
+"""Links between brokers: dynamic shovels, federated exchanges and federated queues, with RabbitMQ's parameters.
+
+A link is a client of two brokers. It knows this one only through `host.Host` and an AMQP connection like any other.
+
+    supervisor      which links there should be, starting, restarting, stopping, status
+    shovel          parameter and life of a shovel
+    upstreams       parameters of federation, which upstreams a policy names
+    exchange_federation, queue_federation    one link each
+    transfer        deliveries of one channel become publishes on another, with an ack mode
+    amqp_client     AMQP 0-9-1 as links need it        address_guard   where it may connect to
+    amqp_uri        URIs and their redaction            forwarding      what a link writes into headers
+    validation      what RabbitMQ says of a wrong parameter
+"""

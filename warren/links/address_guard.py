@@ -1,0 +1,87 @@
+"""Which addresses a link may connect to: not the inside of the machine that the broker runs on.
+
+Whoever may set a parameter chooses where the broker connects. Loopback, link-local, unspecified and multicast
+addresses and the metadata services of clouds are refused, unless the operator has allowed their network.
+
+1. What is judged is the resolved address, and that very address is connected to: a name that changes its mind
+   between check and connect gains nothing.
+2. An IPv4 address in IPv6 clothes (mapped, NAT64, 6to4) is judged as the IPv4 address, too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_DENIED: Final[tuple[Network, ...]] = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "224.0.0.0/4",
+        "255.255.255.255/32",
+        "100.100.100.200/32",  # metadata of Alibaba Cloud
+        "168.63.129.16/32",  # of Azure
+        "192.0.0.192/32",  # of Oracle Cloud
+        "::/128",
+        "::1/128",
+        "fe80::/10",
+        "fec0::/10",
+        "ff00::/8",
+        "fd00:ec2::254/128",  # of Amazon
+    )
+)
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
+
+
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Parse addresses and networks in CIDR notation.
+
+    Raises:
+        ValueError: one of them is neither.
+    """
+    return tuple(ipaddress.ip_network(text.strip()) for text in texts if text.strip())
+
+
+def _inner_address(address: Address) -> Address | None:
+    """Return the IPv4 address that an IPv6 address carries."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return None
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 0xFFFF):
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+class AddressGuard:
+    """Decides about resolved addresses; `allowed` networks are exempt from the rules."""
+
+    def __init__(self, allowed: Sequence[Network] = ()) -> None:
+        self._allowed = tuple(allowed)
+
+    def permits(self, text: str) -> bool:
+        """Tell whether a link may connect to the numeric address `text`; a zone (``%eth0``) does not matter."""
+        try:
+            address = ipaddress.ip_address(text.partition("%")[0])
+        except ValueError:
+            return False
+        seen = [address]
+        inner = _inner_address(address)
+        if inner is not None:
+            seen.append(inner)
+        if any(_within(one, self._allowed) for one in seen):
+            return True
+        return not any(_within(one, _DENIED) for one in seen)
+
+
+def _within(address: Address, among: Sequence[Network]) -> bool:
+    return any(address.version == network.version and address in network for network in among)

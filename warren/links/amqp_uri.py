@@ -1,0 +1,184 @@
+"""AMQP URIs with RabbitMQ's parameters, and what may be shown of them.
+
+    amqp[s]://[user[:password]@][host[:port]][/vhost][?parameter=value&…]
+
+1. A URI without host means this broker. A path that is missing means the default vhost, ``/`` alone the empty name.
+2. Nothing that `redact_uri` or `redact` returns holds user, password or query, however broken the URI is.
+
+Source: RabbitMQ's URI specification and its query parameters; the reasons are those of RabbitMQ 3.10.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl
+
+PORT: Final = 5672
+TLS_PORT: Final = 5671
+DEFAULT_HEARTBEAT_S: Final = 10
+DEFAULT_TIMEOUT_MS: Final = 60_000
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+_ENTITY = re.compile(r"%(.{0,2})", re.DOTALL)
+# Greedy up to the last @ before white space or a quote: a password may hold a raw @, / or ?.
+_USERINFO = re.compile(r"(?i)\b(amqps?://)[^\s\"'<>]*@")
+_QUERY = re.compile(r"(?i)(\bamqps?://[^\s\"'<>?]*)\?[^\s\"'<>]*")
+_NUMBERS: Final = ("heartbeat", "connection_timeout", "channel_max", "frame_max", "depth")
+_WHITESPACE = re.compile(r"\s+")
+
+
+class UriError(ValueError):
+    """A URI nobody can connect to. The text is the reason only; it never quotes the URI."""
+
+
+@dataclass(frozen=True)
+class BrokerUri:
+    """One parsed URI. ``host`` is empty for this broker; ``user`` None: not given."""
+
+    tls: bool
+    host: str
+    port: int
+    vhost: str
+    shown: str
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    heartbeat_s: int = DEFAULT_HEARTBEAT_S
+    connection_timeout_ms: int = DEFAULT_TIMEOUT_MS
+    channel_max: int = 0
+    mechanisms: tuple[str, ...] = ()
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify: bool = True
+    server_name: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return not self.host
+
+
+def _unquote(text: str) -> str:
+    for entity in _ENTITY.finditer(text):
+        digits = entity[1]
+        if len(digits) < 2:
+            raise UriError("unterminated_entity")
+        if not re.fullmatch("[0-9A-Fa-f]{2}", digits):
+            raise UriError("invalid_entity")
+    raw = bytearray()
+    at = 0
+    encoded = text.encode()
+    while at < len(encoded):
+        if encoded[at] == 0x25:
+            raw.append(int(encoded[at + 1 : at + 3], 16))
+            at += 3
+        else:
+            raw.append(encoded[at])
+            at += 1
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise UriError("a part is not UTF-8") from None
+
+
+def _split_authority(authority: str) -> tuple[str | None, str | None, str, int | None]:
+    userinfo, at, place = authority.rpartition("@")
+    user: str | None = None
+    password: str | None = None
+    if at:
+        name, colon, secret = userinfo.partition(":")
+        user = _unquote(name)
+        password = _unquote(secret) if colon else None
+    if place.startswith("["):
+        host, bracket, rest = place[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise UriError("{unable_to_parse_uri,malformed_uri}")
+        port_text = rest[1:]
+    else:
+        host, _, port_text = place.partition(":")
+        host = _unquote(host)
+    if not port_text:
+        return user, password, host, None
+    if not port_text.isascii() or not port_text.isdigit():
+        raise UriError("{unable_to_parse_uri,malformed_uri}")
+    port = int(port_text[:9])
+    if not 0 < port < 65536:
+        raise UriError(f"{{port_out_of_range,{port}}}")
+    return user, password, host, port
+
+
+def _vhost(path: str, default: str) -> str:
+    if not path:
+        return default
+    if "/" in path[1:]:
+        raise UriError("invalid_vhost")
+    return _unquote(path[1:])
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,10}", text):
+        raise UriError(f"{{invalid_amqp_params_parameter,{name},not_an_integer}}")
+    return int(text)
+
+
+def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
+    """Parse `text`.
+
+    Raises:
+        UriError: not an AMQP URI. Parameters nobody knows are ignored, as RabbitMQ does.
+    """
+    found = _SCHEME.fullmatch(text)
+    if found is None:
+        raise UriError("{unable_to_parse_uri,no_scheme}")
+    scheme = found[1].lower()
+    if scheme not in ("amqp", "amqps"):
+        raise UriError(f'{{unexpected_uri_scheme,"{scheme}"}}')
+    if not found[2].startswith("//"):
+        raise UriError("{unable_to_parse_uri,malformed_uri}")
+    rest, _, query = found[2][2:].partition("?")
+    authority, slash, path = rest.partition("/")
+    user, password, host, port = _split_authority(authority)
+    if port is not None and not host:
+        raise UriError("{unable_to_parse_uri,malformed_uri}")
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    numbers = {name: _number(name, parameters[name]) for name in _NUMBERS if name in parameters}
+    tls = scheme == "amqps"
+    mechanisms = tuple(
+        value.upper() for name, value in parse_qsl(query, keep_blank_values=True) if name == "auth_mechanism"
+    )
+    return BrokerUri(
+        tls=tls,
+        host=host,
+        port=port or (TLS_PORT if tls else PORT),
+        vhost=_vhost(slash + path, default_vhost),
+        shown=redact_uri(text),
+        user=user,
+        password=password,
+        heartbeat_s=max(0, min(0xFFFF, numbers.get("heartbeat", DEFAULT_HEARTBEAT_S))),
+        connection_timeout_ms=max(1, numbers.get("connection_timeout", DEFAULT_TIMEOUT_MS)),
+        channel_max=max(0, min(0xFFFF, numbers.get("channel_max", 0))),
+        mechanisms=mechanisms,
+        ca_file=parameters.get("cacertfile"),
+        certificate_file=parameters.get("certfile"),
+        key_file=parameters.get("keyfile"),
+        key_password=parameters.get("password"),
+        verify=parameters.get("verify", "verify_peer") != "verify_none",
+        server_name=parameters.get("server_name_indication"),
+    )
+
+
+def redact_uri(text: str) -> str:
+    """Return one URI without user, password and query: what status, logs and errors show."""
+    found = _SCHEME.fullmatch(text)
+    if found is None:
+        # Whoever forgot the scheme may still have written the password.
+        return _WHITESPACE.sub("", text.rpartition("@")[2].partition("?")[0])
+    rest = found[2].rpartition("@")[2].partition("?")[0]
+    slashes = "" if rest.startswith("//") else "//"
+    return f"{found[1]}:{slashes}{rest}"
+
+
+def redact(text: str) -> str:
+    """Return any text with the AMQP URIs in it redacted: for reasons and log lines made by others."""
+    return _QUERY.sub(r"\1", _USERINFO.sub(r"\1", text))

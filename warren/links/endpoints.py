@@ -1,0 +1,97 @@
+"""Opening the two ends of a link: URIs tried in turn, this broker as its internal user."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from warren.amqp.errors import NOT_FOUND
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
+from warren.links.amqp_uri import BrokerUri, UriError, parse_uri, redact_uri
+from warren.links.host import Host
+
+SHORT_MAX: Final = 0xFFFF
+
+
+def parse_uris(value: object, default_vhost: str) -> tuple[BrokerUri, ...]:
+    """Parse a validated ``uri`` of a parameter: one, or a list.
+
+    Raises:
+        LinkError: it is not valid after all, or the list is empty.
+    """
+    texts = value if isinstance(value, list) else [value]
+    parsed = []
+    for text in texts:
+        if not isinstance(text, str):
+            raise LinkError("a URI is not a string")
+        try:
+            parsed.append(parse_uri(text, default_vhost))
+        except UriError as error:
+            raise LinkError(f'"{redact_uri(text)}" not a valid URI: {error}') from None
+    if not parsed:
+        raise LinkError("no URI to connect to")
+    return tuple(parsed)
+
+
+class Endpoints:
+    """Opens connections for the links of one broker."""
+
+    def __init__(self, host: Host, settings: ClientSettings) -> None:
+        self.host = host
+        self._settings = settings
+
+    async def open(self, nursery: trio.Nursery, uris: Sequence[BrokerUri], name: str) -> tuple[Connection, BrokerUri]:
+        """Connect to the first of `uris` that can be; return which.
+
+        Raises:
+            LinkError: none can; the text is that of the last one, or of all.
+        """
+        problems: list[LinkError] = []
+        for uri in uris:
+            try:
+                return await self._connect(nursery, uri, name), uri
+            except LinkError as error:
+                problems.append(error)
+        if len(problems) == 1:
+            raise problems[0]
+        raise LinkError("; ".join(dict.fromkeys(map(str, problems))))
+
+    async def open_local(self, nursery: trio.Nursery, vhost: str, name: str) -> Connection:
+        """Connect to `vhost` of this broker as its internal user."""
+        uri = BrokerUri(tls=False, host="", port=0, vhost=vhost, shown="amqp://")
+        return await self._connect(nursery, uri, name)
+
+    async def _connect(self, nursery: trio.Nursery, uri: BrokerUri, name: str) -> Connection:
+        if not uri.is_local:
+            return await connect(nursery, uri, self._settings, name)
+        if uri.user is None:
+            user, password = self.host.local_login()
+            uri = dataclasses.replace(uri, user=user, password=password)
+        return await connect(nursery, uri, self._settings, name, self.host.open_local)
+
+
+async def ensure_queue(
+    connection: Connection, queue: str, arguments: bytes = EMPTY_TABLE, *, create: bool = True
+) -> int:
+    """Make sure that a queue exists, whatever its properties; create a durable one if not. Return its length.
+
+    Raises:
+        LinkError: it cannot be looked at or created.
+    """
+    probe = await connection.open_channel()
+    try:
+        return (await probe.declare_queue(queue, passive=True)).message_count
+    except PeerClosed as error:
+        if error.reply_code != NOT_FOUND or error.scope != "channel" or not create:
+            raise
+    maker = await connection.open_channel()
+    return (await maker.declare_queue(queue, arguments=arguments)).message_count
+
+
+def prefetch(value: object, default: int = 1000) -> int:
+    """Return a prefetch-count as the protocol takes it; 0 is no limit."""
+    return max(0, min(SHORT_MAX, int(value))) if isinstance(value, int | float) else default

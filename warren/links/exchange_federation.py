@@ -1,0 +1,324 @@
+"""One upstream of a federated exchange: what is published there and wanted here, comes here.
+
+At the upstream, all durable but for its auto-delete exchange, under names that RabbitMQ uses too:
+
+    X --(the bindings of X here)--> exchange "federation: X -> us A" or "… B" --> queue "federation: X -> us" --> link
+
+1. The upstream exchange gets what is bound here, by following `Host.bindings`; the same key and arguments from
+   several destinations are one binding there.
+2. Of the two names A and B one is in use. A new attempt builds the other one up completely and then deletes the
+   former: stale bindings vanish, and no message is missed, for both lead to the same queue meanwhile.
+3. A message goes no further than max-hops, and never back to a broker it came through: x-received-from. Bindings
+   carry x-bound-from, so that they do not run in circles either.
+4. Messages wait in the upstream queue while the link is down, within expires and message-ttl.
+5. The upstream queue and exchange go when the link is removed for good, unless resource-cleanup-mode says never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from warren.amqp import methods
+from warren.amqp.errors import NOT_FOUND
+from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
+from warren.links import forwarding, transfer
+from warren.links.amqp_client import (
+    Channel,
+    Connection,
+    Delivery,
+    LinkError,
+    PeerClosed,
+    Signal,
+    is_unknown_exchange_type,
+)
+from warren.links.endpoints import Endpoints
+from warren.links.federation import FederationLink, delete_exchange, delete_queue, upstream_cluster_name
+from warren.links.host import LocalExchange
+from warren.links.transfer import Publish, Transfer
+from warren.links.upstreams import Upstream
+from warren.links.validation import Json
+
+BOUND_FROM: Final = "x-bound-from"
+_PURPOSE: Final = ("x-internal-purpose", "federation")
+_UPSTREAM_TYPE: Final = "x-federation-upstream"
+Key = tuple[str, bytes]
+
+
+def upstream_queue_name(exchange: str, upstream_vhost: str, cluster_name: str, vhost: str, downstream: str) -> str:
+    """Return the name of the queue at the upstream: unique for cluster, vhost and exchange of the downstream."""
+    place = cluster_name
+    if vhost != upstream_vhost:
+        place += f":{vhost}:{downstream}"
+    elif downstream != exchange:
+        place += f":{downstream}"
+    return f"federation: {exchange} -> {place}"
+
+
+def bound_from(
+    arguments: bytes,
+    *,
+    cluster_name: str,
+    vhost: str,
+    exchange: str,
+    max_hops: int,
+    upstream_name: str,
+    upstream_vhost: str,
+) -> bytes | None:
+    """Return the arguments of a binding as it is made upstream; None when it has come far enough.
+
+    A binding that was itself made by a federation link further downstream has one hop less than it had there, and
+    none when it has already been at the upstream.
+    """
+    hops = max_hops
+    before = forwarding.array_entries(arguments, BOUND_FROM)
+    if before:
+        former = before[0].get("hops")
+        hops = min(max_hops, former - 1 if isinstance(former, int) else 0)
+        if any(one.get("cluster-name") == upstream_name and one.get("vhost") == upstream_vhost for one in before):
+            return None
+    if hops <= 0:
+        return None
+    entry = encode_table({"cluster-name": cluster_name, "vhost": vhost, "exchange": exchange})
+    hop = b"s" + min(hops, 0x7FFF).to_bytes(2, "big")
+    return forwarding.prepended(arguments, BOUND_FROM, b"F" + forwarding.with_value(entry, "hops", hop))
+
+
+class ExchangeLink(FederationLink):
+    """Follows one exchange at one upstream."""
+
+    kind = "exchange"
+
+    def __init__(self, exchange: LocalExchange, upstream: Upstream, endpoints: Endpoints) -> None:
+        super().__init__(exchange.vhost, exchange.name, upstream, endpoints)
+        self._exchange = exchange
+        self._bindings_changed = Signal()
+        self._suffix = "A"
+
+    @property
+    def upstream_exchange(self) -> str:
+        return self.upstream.exchange or self.name
+
+    def bindings_changed(self) -> None:
+        """Wake the link: the bindings here may differ from those at the upstream."""
+        self._bindings_changed.wake()
+
+    def _queue_name(self) -> str:
+        cluster_name = self.endpoints.host.cluster_name
+        return upstream_queue_name(self.upstream_exchange, self.uri.vhost, cluster_name, self.vhost, self.name)
+
+    # --- set up -------------------------------------------------------------------------------------------------
+
+    async def carry(
+        self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
+    ) -> None:
+        queue = self._queue_name()
+        channel = await remote.open_channel()
+        await self._declare_upstream(channel)
+        await channel.declare_queue(queue, arguments=encode_table(self._queue_arguments()))
+        known = await self._build(nursery, remote, channel, queue)
+        outbound = await local.open_channel()
+        if self.upstream.ack_mode == transfer.ON_CONFIRM:
+            await outbound.confirm_select()
+        inbound = await remote.open_channel()
+        if self.upstream.prefetch_count and self.upstream.ack_mode != transfer.NO_ACK:
+            await inbound.qos(self.upstream.prefetch_count)
+        await inbound.consume(queue, no_ack=self.upstream.ack_mode == transfer.NO_ACK)
+        self.transfer = Transfer(inbound, outbound, self.upstream.ack_mode, self._rewriter(remote))
+        running()
+        failure: LinkError | None = None
+        async with trio.open_nursery() as both:
+
+            async def follow() -> None:
+                nonlocal failure
+                try:
+                    await self._follow(channel, known, upstream_cluster_name(remote))
+                except LinkError as error:
+                    failure = error
+                    both.cancel_scope.cancel()
+
+            both.start_soon(follow)
+            try:
+                await self.transfer.run()
+            except LinkError as error:
+                failure = failure or error
+            both.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _declare_upstream(self, channel: Channel) -> None:
+        """Make sure of the upstream exchange, with the properties of ours; the predeclared ones are just there."""
+        exchange = self._exchange
+        name = self.upstream_exchange
+        declare = methods.ExchangeDeclare(
+            0,
+            name,
+            exchange.type,
+            name.startswith("amq."),
+            exchange.durable,
+            exchange.auto_delete,
+            exchange.internal,
+            False,
+            exchange.arguments,
+        )
+        await channel.call(declare, methods.ExchangeDeclareOk)
+
+    def _queue_arguments(self) -> Table:
+        arguments: Table = {}
+        if self.upstream.expires_ms is not None:
+            arguments["x-expires"] = self.upstream.expires_ms
+        if self.upstream.message_ttl_ms is not None:
+            arguments["x-message-ttl"] = self.upstream.message_ttl_ms
+        if self.upstream.queue_type is not None:
+            arguments["x-queue-type"] = self.upstream.queue_type
+        arguments[_PURPOSE[0]] = _PURPOSE[1]
+        return arguments
+
+    async def _exists(self, remote: Connection, exchange: str) -> bool:
+        probe = await remote.open_channel()
+        declare = methods.ExchangeDeclare(0, exchange, "fanout", True, True, True, True, False, EMPTY_TABLE)
+        try:
+            await probe.call(declare, methods.ExchangeDeclareOk)
+        except PeerClosed as error:
+            if error.reply_code != NOT_FOUND or error.scope != "channel":
+                raise
+            return False
+        return True
+
+    async def _build(self, nursery: trio.Nursery, remote: Connection, channel: Channel, queue: str) -> set[Key]:
+        """Build up one of the exchanges A and B with all bindings, delete the other; return the bindings."""
+        existing = [suffix for suffix in "AB" if await self._exists(remote, f"{queue} {suffix}")]
+        if len(existing) == 2:
+            # An attempt ended half way. Which of them is complete nobody knows: complete A, then go on as always.
+            self._suffix = "A"
+            await self._sync(channel, set(), upstream_cluster_name(remote))
+            await delete_exchange(remote, f"{queue} B")
+            existing = ["A"]
+        self._suffix = "B" if existing == ["A"] else "A"
+        internal = f"{queue} {self._suffix}"
+        await self._declare_internal(nursery, channel, internal)
+        bind = methods.QueueBind(0, queue, internal, "", False, EMPTY_TABLE)
+        await channel.call(bind, methods.QueueBindOk)
+        known = await self._sync(channel, set(), upstream_cluster_name(remote))
+        for suffix in existing:
+            await delete_exchange(remote, f"{queue} {suffix}")
+        return known
+
+    async def _declare_internal(self, nursery: trio.Nursery, channel: Channel, name: str) -> None:
+        """Declare the internal exchange: of the type that counts hops where the upstream knows it, else a fanout."""
+        arguments = {
+            "x-downstream-name": self.endpoints.host.cluster_name,
+            "x-downstream-vhost": self.vhost,
+            _PURPOSE[0]: _PURPOSE[1],
+        }
+        table = forwarding.with_value(
+            encode_table(dict(arguments)), "x-max-hops", forwarding.long_value(self.upstream.max_hops)
+        )
+        counting = methods.ExchangeDeclare(0, name, _UPSTREAM_TYPE, False, True, True, True, False, table)
+        # An unknown type closes the connection in older brokers: on one of its own.
+        probe, _ = await self.endpoints.open(nursery, [self.uri], self.connection_name)
+        try:
+            await (await probe.open_channel()).call(counting, methods.ExchangeDeclareOk)
+            return
+        except PeerClosed as error:
+            if not is_unknown_exchange_type(error):
+                raise
+        finally:
+            await probe.close()
+        purpose = encode_table({_PURPOSE[0]: _PURPOSE[1]})
+        fanout = methods.ExchangeDeclare(0, name, "fanout", False, True, True, True, False, purpose)
+        await channel.call(fanout, methods.ExchangeDeclareOk)
+
+    # --- bindings -----------------------------------------------------------------------------------------------
+
+    async def _follow(self, channel: Channel, known: set[Key], upstream_name: str) -> None:
+        while True:
+            known = await self._sync(channel, known, upstream_name)
+            if self._wanted(upstream_name) == known:
+                await self._bindings_changed.wait()  # nothing else ran since the comparison
+
+    def _wanted(self, upstream_name: str) -> set[Key]:
+        internal = f"{self.vhost}:{self.name} {self._suffix}"
+        wanted: set[Key] = set()
+        for binding in self.endpoints.host.bindings(self.vhost, self.name):
+            arguments = bound_from(
+                binding.arguments or with_length(b""),
+                cluster_name=self.endpoints.host.cluster_name,
+                vhost=self.vhost,
+                exchange=internal,
+                max_hops=self.upstream.max_hops,
+                upstream_name=upstream_name,
+                upstream_vhost=self.uri.vhost,
+            )
+            if arguments is not None:
+                wanted.add((binding.binding_key, arguments))
+        return wanted
+
+    async def _sync(self, channel: Channel, known: set[Key], upstream_name: str) -> set[Key]:
+        """Bind and unbind at the upstream what makes `known` the wanted bindings; return these."""
+        wanted = self._wanted(upstream_name)
+        source = self.upstream_exchange
+        internal = f"{self._queue_name()} {self._suffix}"
+        for key, arguments in sorted(wanted - known):
+            bind = methods.ExchangeBind(0, internal, source, key, False, arguments)
+            await channel.call(bind, methods.ExchangeBindOk)
+        for key, arguments in sorted(known - wanted):
+            unbind = methods.ExchangeUnbind(0, internal, source, key, False, arguments)
+            await channel.call(unbind, methods.ExchangeUnbindOk)
+        return wanted
+
+    # --- messages -----------------------------------------------------------------------------------------------
+
+    def _rewriter(self, remote: Connection) -> Callable[[Delivery], Publish | None]:
+        host = self.endpoints.host
+        cluster_name, max_hops = host.cluster_name, self.upstream.max_hops
+        upstream_name = upstream_cluster_name(remote)
+
+        def rewrite(delivery: Delivery) -> Publish | None:
+            properties = forwarding.decode(self.trusted(delivery.properties))
+            # The upstream's exchange has looked already, unless it is a plain fanout.
+            if not forwarding.should_forward(properties.headers, max_hops, cluster_name, self.vhost):
+                return None
+            properties.headers = forwarding.received_from_exchange(
+                properties.headers,
+                uri=self.uri.shown,
+                exchange=self.upstream_exchange,
+                redelivered=delivery.redelivered,
+                cluster_name=upstream_name,
+                vhost=self.uri.vhost,
+            )
+            return Publish(self.name, delivery.routing_key, properties.encode(), False)
+
+        return rewrite
+
+    async def clean_up(self) -> None:
+        if not self.upstream.cleans_up:
+            return
+        failure: LinkError | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                remote, self.uri = await self.endpoints.open(nursery, self.upstream.uris, self.connection_name)
+                try:
+                    queue = self._queue_name()
+                    for suffix in "AB":
+                        await delete_exchange(remote, f"{queue} {suffix}")
+                    await delete_queue(remote, queue)
+                finally:
+                    await remote.close()
+            except LinkError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def status(self) -> dict[str, Json]:
+        return {
+            "exchange": self.name,
+            "upstream_exchange": self.upstream_exchange,
+            "type": self.kind,
+            "vhost": self.vhost,
+            "upstream": self.upstream.name,
+            "id": self.id,
+        }

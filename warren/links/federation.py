@@ -1,0 +1,106 @@
+"""What links of federated exchanges and queues have in common: identity, attempts, status."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import trio
+
+from warren.amqp import methods
+from warren.links import forwarding
+from warren.links.amqp_client import Connection, LinkError
+from warren.links.endpoints import Endpoints
+from warren.links.transfer import Transfer
+from warren.links.upstreams import Upstream
+from warren.links.validation import Json
+
+
+class FederationLink:
+    """One upstream of one exchange or queue, over all attempts. ``kind`` is ``exchange`` or ``queue``."""
+
+    kind = ""
+
+    def __init__(self, vhost: str, name: str, upstream: Upstream, endpoints: Endpoints) -> None:
+        self.vhost = vhost
+        self.name = name
+        self.upstream = upstream
+        self.endpoints = endpoints
+        self.uri = upstream.uris[0]
+        self.transfer: Transfer | None = None
+        self.id = f"{zlib.crc32(repr((self.kind, vhost, name, upstream.name)).encode()):08x}"
+
+    @property
+    def reconnect_delay_s(self) -> float:
+        return self.upstream.reconnect_delay_s
+
+    @property
+    def connection_name(self) -> str:
+        return f"Federation link (upstream: {self.upstream.name}, policy: {self.kind} {self.name} in {self.vhost})"
+
+    async def attempt(self, running: Callable[[], None]) -> None:
+        """Connect both ways, call `running` and carry messages for as long as that goes well.
+
+        Raises:
+            LinkError: why it does not.
+        """
+        failure: LinkError | None = None
+        opened: list[Connection] = []
+        async with trio.open_nursery() as nursery:
+            try:
+                local = await self.endpoints.open_local(nursery, self.vhost, self.connection_name)
+                opened.append(local)
+                remote, self.uri = await self.endpoints.open(nursery, self.upstream.uris, self.connection_name)
+                opened.append(remote)
+                await self.carry(nursery, remote, local, running)
+            except LinkError as error:
+                failure = error
+            finally:
+                self.transfer = None
+                for connection in opened:
+                    await connection.close()
+                nursery.cancel_scope.cancel()
+        raise failure or LinkError("the link ended")
+
+    async def carry(
+        self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
+    ) -> None:
+        """Set up what is needed at both ends and move messages; the link's own part."""
+        raise NotImplementedError
+
+    async def clean_up(self) -> None:
+        """Remove what the link made upstream, once it is not wanted any more.
+
+        Raises:
+            LinkError: the upstream cannot be reached.
+        """
+
+    def trusted(self, properties: bytes) -> bytes:
+        """Return the properties without a user-id, unless the upstream is trusted with it."""
+        if self.upstream.trust_user_id or not properties[1] & 0x10:
+            return properties
+        decoded = forwarding.decode(properties)
+        decoded.user_id = None
+        return decoded.encode()
+
+    def status(self) -> dict[str, Json]:
+        """Return the fields of /api/federation-links that name the link; no credentials."""
+        raise NotImplementedError
+
+
+def upstream_cluster_name(remote: Connection) -> str:
+    """Return the name that an upstream gives its cluster; its address when it gives none."""
+    name = remote.server_properties.get("cluster_name")
+    return name if isinstance(name, str) and name else remote.where
+
+
+async def delete_queue(connection: Connection, queue: str) -> None:
+    """Delete a queue if it is there."""
+    channel = await connection.open_channel()
+    await channel.call(methods.QueueDelete(0, queue, False, False, False), methods.QueueDeleteOk)
+
+
+async def delete_exchange(connection: Connection, exchange: str) -> None:
+    """Delete an exchange if it is there."""
+    channel = await connection.open_channel()
+    await channel.call(methods.ExchangeDelete(0, exchange, False, False), methods.ExchangeDeleteOk)

@@ -1,0 +1,146 @@
+"""What links need of the broker they live in; the broker implements it, tests have a fake.
+
+1. All methods run on trio's thread. Those that are not ``async`` return at once, from memory.
+2. `Listener` calls are hints: they may come too often, never too seldom. Whoever hears one reads the state anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from warren.links.validation import Json
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A runtime parameter. ``component``: shovel, federation-upstream or federation-upstream-set."""
+
+    component: str
+    vhost: str
+    name: str
+    value: Json = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The federation keys of the policy that is in effect for an exchange or queue; at most one is set."""
+
+    upstream: str | None = None
+    upstream_set: str | None = None
+    upstream_pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class LocalExchange:
+    """An exchange with a federation policy. ``arguments``: encoded table, length included.
+
+    Never the default exchange, nor one with the argument ``x-internal-purpose``.
+    """
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: bytes
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class LocalQueue:
+    """A queue with a federation policy. ``arguments``: encoded table, length included.
+
+    Never an exclusive one, nor one with the argument ``x-internal-purpose``.
+    """
+
+    vhost: str
+    name: str
+    durable: bool
+    auto_delete: bool
+    arguments: bytes
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class LocalBinding:
+    """A binding whose source is a federated exchange; its destination, queue or exchange, does not matter."""
+
+    binding_key: str
+    arguments: bytes
+
+
+class Listener(Protocol):
+    """Who wants to hear of changes. Calls return at once and raise nothing."""
+
+    def definitions_changed(self) -> None:
+        """Tell that a parameter, a policy, or an exchange or queue that could have one came, changed or went."""
+
+    def bindings_changed(self, vhost: str, exchange: str) -> None:
+        """Tell that a federated exchange has gained or lost a binding as source."""
+
+    def demand_changed(self, vhost: str, queue: str) -> None:
+        """Tell that `Host.wants_messages` of a federated queue may have changed."""
+
+
+class Host(Protocol):
+    """The broker around the links."""
+
+    @property
+    def cluster_name(self) -> str:
+        """The name that other brokers know this one by: in names of upstream queues, in x-received-from, against
+        loops. It must differ between brokers that are linked, and should not change.
+        """
+
+    @property
+    def node_name(self) -> str:
+        """The name in status objects."""
+
+    def now(self) -> float:
+        """Return seconds since the epoch."""
+
+    def parameters(self) -> Sequence[Parameter]:
+        """Return the parameters of the three components, of all vhosts."""
+
+    def federated_exchanges(self) -> Sequence[LocalExchange]:
+        """Return the exchanges for which a policy with a federation key is in effect."""
+
+    def federated_queues(self) -> Sequence[LocalQueue]:
+        """Return the same of queues."""
+
+    def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:
+        """Return the bindings with that exchange as source; none when it is gone."""
+
+    def wants_messages(self, vhost: str, queue: str) -> bool:
+        """Tell whether the queue has no ready message, and a consumer of priority 0 or higher that could take one.
+
+        Consumers of lower priority do not count: federation links themselves consume with -1, and two brokers that
+        are each other's upstream would pass messages to and fro.
+        """
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` of every change from now on; return what ends that."""
+
+    async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
+        """Delete a parameter, as a shovel does with its own when it is done; nothing happens if it is gone."""
+
+    async def open_local(self) -> trio.abc.Stream:
+        """Connect to this broker's AMQP without TLS: a socket to a listener, or any stream that is served as one.
+
+        Raises:
+            OSError: not now.
+        """
+
+    def local_login(self) -> tuple[str, str]:
+        """Return user and password of the internal user that links log in as, by PLAIN, over `open_local`.
+
+        It has all permissions in all vhosts and the tag ``impersonator`` (messages keep their user-id when
+        trust-user-id says so). It exists for `open_local` alone and has no password that would work elsewhere.
+        """
+
+    def log(self, level: str, event: str, **details: object) -> None:
+        """Write a log line: level ``info``, ``warning`` or ``error``. Details hold no credentials."""

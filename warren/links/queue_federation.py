@@ -1,0 +1,133 @@
+"""One upstream of a federated queue: messages move here while somebody here waits for them.
+
+1. The link consumes upstream only while `Host.wants_messages` says so: the local queue is empty and has a consumer
+   with room. It consumes with priority -1: consumers at the upstream come first.
+2. What had arrived when demand ended is still moved; at most prefetch-count messages.
+3. Publishes are mandatory: a queue that is deleted under way ends the attempt, and the messages stay upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from warren.amqp.errors import NOT_FOUND
+from warren.amqp.field_table import encode_table
+from warren.links import forwarding, transfer
+from warren.links.amqp_client import Channel, Connection, Delivery, LinkError, PeerClosed, Signal
+from warren.links.endpoints import Endpoints
+from warren.links.federation import FederationLink
+from warren.links.host import LocalQueue
+from warren.links.transfer import Publish, Transfer
+from warren.links.upstreams import Upstream
+from warren.links.validation import Json
+
+PRIORITY: Final = -1
+
+
+class QueueLink(FederationLink):
+    """Fetches for one queue from one upstream."""
+
+    kind = "queue"
+
+    def __init__(self, queue: LocalQueue, upstream: Upstream, endpoints: Endpoints) -> None:
+        super().__init__(queue.vhost, queue.name, upstream, endpoints)
+        self._queue = queue
+        self._demand_changed = Signal()
+
+    @property
+    def upstream_queue(self) -> str:
+        return self.upstream.queue or self.name
+
+    def demand_changed(self) -> None:
+        """Wake the link: the queue here may want messages, or none any more."""
+        self._demand_changed.wake()
+
+    async def carry(
+        self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
+    ) -> None:
+        await self._ensure_upstream(remote)
+        outbound = await local.open_channel()
+        if self.upstream.ack_mode == transfer.ON_CONFIRM:
+            await outbound.confirm_select()
+        inbound = await remote.open_channel()
+        if self.upstream.prefetch_count and self.upstream.ack_mode != transfer.NO_ACK:
+            await inbound.qos(self.upstream.prefetch_count)
+        self.transfer = Transfer(inbound, outbound, self.upstream.ack_mode, self._rewrite)
+        running()
+        failure: LinkError | None = None
+        async with trio.open_nursery() as both:
+
+            async def follow() -> None:
+                nonlocal failure
+                try:
+                    await self._follow(inbound)
+                except LinkError as error:
+                    failure = error
+                    both.cancel_scope.cancel()
+
+            both.start_soon(follow)
+            try:
+                await self.transfer.run()
+            except LinkError as error:
+                failure = failure or error
+            both.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _ensure_upstream(self, remote: Connection) -> None:
+        """Make sure of the upstream queue: with the properties of ours if it is not there, else as it is."""
+        queue = self._queue
+        probe = await remote.open_channel()
+        try:
+            await probe.declare_queue(self.upstream_queue, passive=True)
+            return
+        except PeerClosed as error:
+            if error.scope != "channel" or error.reply_code != NOT_FOUND:
+                raise
+        maker = await remote.open_channel()
+        await maker.declare_queue(
+            self.upstream_queue, durable=queue.durable, auto_delete=queue.auto_delete, arguments=queue.arguments
+        )
+
+    async def _follow(self, inbound: Channel) -> None:
+        """Consume while there is demand."""
+        arguments = encode_table({"x-priority": PRIORITY})
+        no_ack = self.upstream.ack_mode == transfer.NO_ACK
+        consuming = False
+        while True:
+            wanted = self.endpoints.host.wants_messages(self.vhost, self.name)
+            if wanted == consuming:
+                await self._demand_changed.wait()  # nothing else ran since the look at it
+                continue
+            tag = self.upstream.consumer_tag
+            if wanted:
+                await inbound.consume(self.upstream_queue, tag, no_ack=no_ack, arguments=arguments)
+            else:
+                await inbound.cancel(tag)
+            consuming = wanted
+
+    def _rewrite(self, delivery: Delivery) -> Publish:
+        properties = forwarding.decode(self.trusted(delivery.properties))
+        properties.headers = forwarding.received_from_queue(
+            properties.headers,
+            uri=self.uri.shown,
+            queue=self.upstream_queue,
+            redelivered=delivery.redelivered,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
+        )
+        return Publish("", self.name, properties.encode(), True)
+
+    def status(self) -> dict[str, Json]:
+        return {
+            "queue": self.name,
+            "upstream_queue": self.upstream_queue,
+            "consumer_tag": self.upstream.consumer_tag,
+            "type": self.kind,
+            "vhost": self.vhost,
+            "upstream": self.upstream.name,
+            "id": self.id,
+        }

@@ -1,0 +1,295 @@
+"""Which links there should be, and that they run: from parameters and policies to tasks, and status of them.
+
+1. Each link is a task of its own. What one raises, faults of ours included, ends its attempt and nothing else; it is
+   tried again after its reconnect delay.
+2. A link is never there twice: a changed one starts when the former has ended.
+3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most. One that is stopped because
+   the broker stops does not.
+4. Status, logs and reasons hold no credentials.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import trio
+
+from warren.links import shovel, upstreams
+from warren.links.amqp_client import ClientSettings, LinkError
+from warren.links.amqp_uri import redact
+from warren.links.endpoints import Endpoints
+from warren.links.exchange_federation import ExchangeLink
+from warren.links.federation import FederationLink
+from warren.links.host import Host
+from warren.links.queue_federation import QueueLink
+from warren.links.shovel import Shovel
+from warren.links.validation import Json
+
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+TERMINATED: Final = "terminated"
+DONE: Final = "src-delete-after is reached"
+CLEAN_UP_S: Final = 10.0
+# A federation link has no way to say "never again", so 0 is a short delay.
+DELAY_MIN_S: Final = 0.1
+Key = tuple[str, ...]
+
+
+@dataclass
+class _Entry:
+    """One link that should be there, or is on its way out."""
+
+    key: Key
+    spec: Hashable
+    link: Shovel | FederationLink | None
+    state: str = STARTING
+    reason: str = ""
+    since: float = 0.0
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    has_task: bool = False
+    removed: bool = False
+    problem: str = ""
+
+
+def timestamp(seconds: float) -> str:
+    """Return a moment as RabbitMQ's status objects have it: UTC, the hour without a leading zero."""
+    at = time.gmtime(seconds)
+    return f"{at.tm_year}-{at.tm_mon:02}-{at.tm_mday:02} {at.tm_hour}:{at.tm_min:02}:{at.tm_sec:02}"
+
+
+class Supervisor:
+    """All links of one broker. It is the `Listener` of its host."""
+
+    def __init__(self, host: Host, settings: ClientSettings) -> None:
+        self._host = host
+        self._endpoints = Endpoints(host, settings)
+        self._entries: dict[Key, _Entry] = {}
+        self._stale = True
+        self._changed = trio.Event()
+
+    # --- what the host calls ------------------------------------------------------------------------------------
+
+    def definitions_changed(self) -> None:
+        """See `host.Listener`."""
+        self._stale = True
+        self._changed.set()
+
+    def bindings_changed(self, vhost: str, exchange: str) -> None:
+        """See `host.Listener`."""
+        for link in self._links("exchange", vhost, exchange):
+            if isinstance(link, ExchangeLink):
+                link.bindings_changed()
+
+    def demand_changed(self, vhost: str, queue: str) -> None:
+        """See `host.Listener`."""
+        for link in self._links("queue", vhost, queue):
+            if isinstance(link, QueueLink):
+                link.demand_changed()
+
+    def _links(self, kind: str, vhost: str, name: str) -> list[Shovel | FederationLink]:
+        return [
+            entry.link
+            for key, entry in self._entries.items()
+            if key[0] == kind and key[2] == name and key[1] == vhost and entry.link is not None
+        ]
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the links as they should be until cancelled."""
+        unsubscribe = self._host.subscribe(self)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    if not self._stale:
+                        await self._changed.wait()
+                    self._stale = False
+                    self._changed = trio.Event()
+                    self._reconcile(nursery)
+                    await trio.lowlevel.checkpoint()
+        finally:
+            unsubscribe()
+
+    def _reconcile(self, nursery: trio.Nursery) -> None:
+        wanted = self._wanted()
+        for key, entry in list(self._entries.items()):
+            if key in wanted and wanted[key][0] == entry.spec:
+                continue
+            if entry.has_task:
+                entry.removed = key not in wanted
+                entry.scope.cancel()
+            else:
+                del self._entries[key]
+        for key, (spec, make) in wanted.items():
+            if key not in self._entries:
+                self._begin(nursery, key, spec, make)
+
+    def _begin(
+        self, nursery: trio.Nursery, key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink]
+    ) -> None:
+        entry = _Entry(key, spec, None, since=self._host.now())
+        self._entries[key] = entry
+        try:
+            entry.link = make()
+        except LinkError as error:
+            self._set(entry, TERMINATED, str(error))
+            return
+        entry.has_task = True
+        nursery.start_soon(self._live, entry, entry.link)
+
+    def _wanted(self) -> dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]]:
+        wanted: dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]] = {}
+        parameters = self._host.parameters()
+        for parameter in parameters:
+            if parameter.component == shovel.COMPONENT:
+                vhost, name, value = parameter.vhost, parameter.name, parameter.value
+                wanted["shovel", vhost, name] = (repr(value), partial(self._shovel, vhost, name, value))
+        book = upstreams.UpstreamBook(parameters)
+        for exchange in self._host.federated_exchanges():
+            for upstream in book.resolve(exchange.vhost, exchange.policy):
+                wanted["exchange", exchange.vhost, exchange.name, upstream.name] = (
+                    (exchange, upstream),
+                    partial(ExchangeLink, exchange, upstream, self._endpoints),
+                )
+        for queue in self._host.federated_queues():
+            for upstream in book.resolve(queue.vhost, queue.policy):
+                wanted["queue", queue.vhost, queue.name, upstream.name] = (
+                    (queue, upstream),
+                    partial(QueueLink, queue, upstream, self._endpoints),
+                )
+        return wanted
+
+    def _shovel(self, vhost: str, name: str, value: Json) -> Shovel:
+        return Shovel(vhost, name, shovel.parse(name, value), self._endpoints)
+
+    async def _live(self, entry: _Entry, link: Shovel | FederationLink) -> None:
+        with entry.scope:
+            await self._attempts(entry, link)
+        entry.has_task = False
+        if not entry.scope.cancelled_caught:
+            # It is done, and stays to be looked at until its parameter is gone or another one.
+            self.definitions_changed()
+            return
+        if entry.removed and isinstance(link, FederationLink):
+            try:
+                with trio.fail_after(CLEAN_UP_S):
+                    await link.clean_up()
+            except (LinkError, trio.TooSlowError) as error:
+                self._log("warning", "link_left_something_upstream", entry, str(error) or "no answer in time")
+            except Exception as error:
+                self._log("error", "link_failed_to_clean_up", entry, redact(repr(error)))
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+        self.definitions_changed()
+
+    async def _attempts(self, entry: _Entry, link: Shovel | FederationLink) -> None:
+        while True:
+            if entry.state != STARTING:
+                self._set(entry, STARTING, entry.reason)
+            try:
+                await link.attempt(lambda: self._set(entry, RUNNING, ""))
+                _, vhost, name = entry.key
+                await self._host.delete_parameter(shovel.COMPONENT, vhost, name)
+                self._set(entry, TERMINATED, DONE)
+                return
+            except LinkError as error:
+                reason = str(error)
+            except Exception as error:
+                # A fault of ours, in this link only.
+                reason = f"internal error: {redact(repr(error))}"
+            self._set(entry, TERMINATED, reason)
+            delay_s = link.reconnect_delay_s
+            if isinstance(link, Shovel) and not delay_s:
+                return  # as the parameter asks: reconnect-delay 0 means never
+            await trio.sleep(max(DELAY_MIN_S, delay_s))
+
+    def _set(self, entry: _Entry, state: str, reason: str) -> None:
+        entry.state = state
+        entry.reason = reason
+        entry.since = self._host.now()
+        if state == RUNNING:
+            self._log("info", "link_running", entry, "")
+            entry.problem = ""
+        elif reason == DONE:
+            self._log("info", "shovel_done", entry, reason)
+        elif state == TERMINATED and reason != entry.problem:
+            # The same reason again and again would fill the log.
+            entry.problem = reason
+            self._log("warning", "link_down", entry, reason)
+
+    def _log(self, level: str, event: str, entry: _Entry, reason: str) -> None:
+        kind, vhost, name = entry.key[:3]
+        details = {"kind": kind, "vhost": vhost, "name": name}
+        if len(entry.key) > 3:
+            details["upstream"] = entry.key[3]
+        if reason:
+            details["reason"] = redact(reason)
+        self._host.log(level, event, **details)
+
+    def _restart(self, entry: _Entry) -> None:
+        if entry.has_task:
+            entry.scope.cancel()
+        else:
+            del self._entries[entry.key]
+            self.definitions_changed()
+
+    # --- for the management API ---------------------------------------------------------------------------------
+
+    def restart_shovel(self, vhost: str, name: str) -> bool:
+        """Start a shovel anew; False when there is none of that name."""
+        entry = self._entries.get(("shovel", vhost, name))
+        if entry is None:
+            return False
+        self._restart(entry)
+        return True
+
+    def restart_federation_link(self, vhost: str, link_id: str) -> bool:
+        """Start a federation link anew, by the ``id`` of its status; False when there is none."""
+        for entry in list(self._entries.values()):
+            if isinstance(entry.link, FederationLink) and entry.link.id == link_id and entry.link.vhost == vhost:
+                self._restart(entry)
+                return True
+        return False
+
+    def shovels(self, vhost: str | None = None) -> list[dict[str, Json]]:
+        """Return the objects of GET /api/shovels, or /api/shovels/{vhost}."""
+        found = []
+        for key, entry in sorted(self._entries.items()):
+            if key[0] != "shovel" or vhost not in (None, key[1]):
+                continue
+            status: dict[str, Json] = {
+                "node": self._host.node_name,
+                "timestamp": timestamp(entry.since),
+                "name": key[2],
+                "vhost": key[1],
+                "type": "dynamic",
+                "state": entry.state,
+            }
+            if isinstance(entry.link, Shovel) and entry.state == RUNNING:
+                status |= entry.link.status()
+            if entry.reason:
+                status["reason"] = redact(entry.reason)
+            found.append(status)
+        return found
+
+    def federation_links(self, vhost: str | None = None) -> list[dict[str, Json]]:
+        """Return the objects of GET /api/federation-links, or /api/federation-links/{vhost}."""
+        found = []
+        for key, entry in sorted(self._entries.items()):
+            link = entry.link
+            if not isinstance(link, FederationLink) or vhost not in (None, key[1]):
+                continue
+            status: dict[str, Json] = {"node": self._host.node_name, **link.status()}
+            status["status"] = "error" if entry.state == TERMINATED else entry.state
+            if entry.state == RUNNING:
+                status["local_connection"] = link.connection_name
+            if entry.reason:
+                status["error"] = redact(entry.reason)
+            status["uri"] = link.uri.shown
+            status["timestamp"] = timestamp(entry.since)
+            found.append(status)
+        return found

@@ -1,0 +1,246 @@
+"""The part all links share: deliveries of a source channel become publishes on a destination channel.
+
+1. on-confirm: a delivery is acked at the source only after the destination has confirmed its publish; whatever dies
+   in between, the source still has it. on-publish: after its bytes went to the operating system. no-ack: never.
+2. Acks are cumulative and go up to the oldest publish that is not settled; a delivery that is not forwarded
+   (hops) is settled when all before it are.
+3. A publish that the destination refuses (basic.nack) is given back to the source queue, and nothing more is
+   published for `RETRY_S`, so that a full destination costs no busy loop. A mandatory message that comes back
+   ends the transfer before its confirm is looked at: it stays in the source.
+4. With a limit exactly so many messages are settled; deliveries beyond it go back when the channel closes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import trio
+
+from warren.links.amqp_client import Channel, Confirm, Delivery, LinkError, Signal
+
+NO_ACK: Final = "no-ack"
+ON_PUBLISH: Final = "on-publish"
+ON_CONFIRM: Final = "on-confirm"
+RETRY_S: Final = 1.0
+# Deliveries handled in one go, before the other tasks get their turn.
+BATCH: Final = 50
+
+
+class Publish(NamedTuple):
+    """A message as the destination gets it."""
+
+    exchange: str
+    routing_key: str
+    properties: bytes
+    mandatory: bool
+
+
+Rewrite = Callable[[Delivery], Publish | None]
+
+
+class SettlementWindow:
+    """Publishes not yet settled, in order, each with the delivery tag it came from."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, int]] = deque()  # sequence number (0: not forwarded), delivery tag
+        self._confirmed_to = 0
+        self._single: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def published(self, sequence: int, delivery_tag: int) -> None:
+        """Note a publish; sequence numbers rise."""
+        self._waiting.append((sequence, delivery_tag))
+
+    def skipped(self, delivery_tag: int) -> None:
+        """Note a delivery that is not forwarded."""
+        self._waiting.append((0, delivery_tag))
+
+    def confirmed(self, confirm: Confirm) -> None:
+        """Take in an ack of the destination."""
+        if confirm.multiple:
+            if self._waiting and confirm.sequence == 0:
+                self._confirmed_to = max(self._confirmed_to, self._waiting[-1][0])
+            self._confirmed_to = max(self._confirmed_to, confirm.sequence)
+        else:
+            self._single.add(confirm.sequence)
+
+    def refused(self, confirm: Confirm) -> list[int]:
+        """Take in a nack of the destination; return the delivery tags it means, which are gone from here."""
+        tags = []
+        kept: deque[tuple[int, int]] = deque()
+        for sequence, tag in self._waiting:
+            meant = sequence <= confirm.sequence if confirm.multiple else sequence == confirm.sequence
+            if meant and sequence > self._confirmed_to and sequence not in self._single:
+                tags.append(tag)
+            else:
+                kept.append((sequence, tag))
+        self._waiting = kept
+        return tags
+
+    def settle(self) -> tuple[int, int]:
+        """Return the delivery tag up to which all is settled (0: none newly), and how many publishes that were."""
+        tag = count = 0
+        waiting = self._waiting
+        while waiting:
+            sequence = waiting[0][0]
+            if sequence > self._confirmed_to:
+                if sequence not in self._single:
+                    break
+                self._single.discard(sequence)
+            tag = waiting.popleft()[1]
+            count += sequence > 0
+        if self._single and self._confirmed_to:
+            self._single = {one for one in self._single if one > self._confirmed_to}
+        return tag, count
+
+
+class Transfer:
+    """One source channel, one destination channel, one ack mode. Consumers are the caller's."""
+
+    def __init__(
+        self, source: Channel, destination: Channel, ack_mode: str, rewrite: Rewrite, limit: int | None = None
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._ack_mode = ack_mode
+        self._rewrite = rewrite
+        self._window = SettlementWindow()
+        self._not_before = 0.0
+        self._settled = Signal()
+        self.to_publish = limit
+        self.to_settle = limit
+        self.forwarded = 0
+        self.refused = 0
+
+    @property
+    def pending(self) -> int:
+        """Publishes whose confirm is still out."""
+        return len(self._window)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the destination takes nothing at present."""
+        return self._destination.connection.blocked_reason is not None or trio.current_time() < self._not_before
+
+    async def run(self) -> None:
+        """Move messages until the limit is reached.
+
+        Raises:
+            LinkError: either side ended, the consumer was cancelled, or a mandatory message found no queue.
+        """
+        failure: LinkError | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def guarded(task: Callable[[], object]) -> None:
+                nonlocal failure
+                try:
+                    await task()  # type: ignore[misc]
+                except LinkError as error:
+                    failure = failure or error
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(guarded, self._watch_source)
+            if self._ack_mode == ON_CONFIRM:
+                nursery.start_soon(guarded, self._settle)
+            else:
+                nursery.start_soon(guarded, self._watch_destination)
+            await guarded(self._forward)
+        if failure is not None:
+            raise failure
+
+    async def _watch_source(self) -> None:
+        """Notice the end of the source while `_forward` waits for the destination."""
+        while True:
+            self._source.check()
+            if self._source.cancelled:
+                raise LinkError(f"{self._source.connection.where} cancelled the consumer: its queue is gone")
+            await self._source.changed.wait()
+
+    async def _watch_destination(self) -> None:
+        while True:
+            self._destination.check()
+            self._check_returned()
+            await self._destination.changed.wait()
+
+    def _check_returned(self) -> None:
+        for returned in self._destination.returned:
+            where = self._destination.connection.where
+            raise LinkError(f"{where} has no queue for a message with routing key '{returned.routing_key}'")
+
+    async def _forward(self) -> None:
+        source, destination = self._source, self._destination
+        while self.to_settle is None or self.to_settle > 0:
+            if self.to_publish == 0 or not source.deliveries:
+                source.check()
+                await (self._settled.wait() if self.to_publish == 0 else source.changed.wait())
+                continue
+            await destination.connection.writable()
+            if trio.current_time() < self._not_before:
+                await trio.sleep_until(self._not_before)
+                continue
+            batch = source.take_deliveries(BATCH if self.to_publish is None else min(BATCH, self.to_publish))
+            for delivery in batch:
+                self._publish(delivery)
+            if self._ack_mode == ON_PUBLISH and batch:
+                await destination.connection.flushed()
+                source.ack(batch[-1].delivery_tag, multiple=True)
+            if self._ack_mode != ON_CONFIRM and self.to_settle is not None:
+                self.to_settle = self.to_publish
+            await trio.lowlevel.checkpoint()
+        await destination.connection.flushed()
+
+    def _publish(self, delivery: Delivery) -> None:
+        message = self._rewrite(delivery)
+        if message is None:
+            if self._ack_mode == ON_CONFIRM:
+                self._window.skipped(delivery.delivery_tag)
+                # Nothing may be outstanding whose confirm would settle this one as well.
+                if len(self._window) == 1:
+                    self._ack_settled()
+            return
+        exchange, routing_key, properties, mandatory = message
+        sequence = self._destination.publish(exchange, routing_key, properties, delivery.body, mandatory=mandatory)
+        self.forwarded += 1
+        if self._ack_mode == ON_CONFIRM:
+            self._window.published(sequence, delivery.delivery_tag)
+        if self.to_publish is not None:
+            self.to_publish -= 1
+
+    async def _settle(self) -> None:
+        destination = self._destination
+        while True:
+            self._check_returned()
+            destination.check()
+            if not destination.confirms:
+                await destination.changed.wait()
+                continue
+            for confirm in destination.take_confirms():
+                if confirm.accepted:
+                    self._window.confirmed(confirm)
+                else:
+                    self._give_back(confirm)
+            self._ack_settled()
+            await trio.lowlevel.checkpoint()
+
+    def _give_back(self, confirm: Confirm) -> None:
+        tags = self._window.refused(confirm)
+        for tag in tags:
+            self._source.requeue(tag)
+        self.refused += len(tags)
+        self.forwarded -= len(tags)
+        self._not_before = trio.current_time() + RETRY_S
+        if self.to_publish is not None:
+            self.to_publish += len(tags)
+        self._settled.wake()
+
+    def _ack_settled(self) -> None:
+        tag, count = self._window.settle()
+        if tag:
+            self._source.ack(tag, multiple=True)
+        if self.to_settle is not None:
+            self.to_settle -= count
+            self._settled.wake()

@@ -1,0 +1,203 @@
+"""Upstreams and upstream sets: their parameters, their place in policies, and what a policy makes of them.
+
+    policy key                    upstreams
+    federation-upstream           the one of that name
+    federation-upstream-set       those of the set; ``all`` means every upstream of the vhost
+    federation-upstream-pattern   those whose name matches, unanchored
+
+1. A member of a set may override settings of its upstream. Upstreams that do not exist are passed over: they may
+   come later.
+2. A URI without vhost means the vhost of the same name as the downstream's.
+
+Source: RabbitMQ's federation, keys and sentences of 3.10; ``queue-type`` of later versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import re2
+
+from warren.links import transfer, validation
+from warren.links.amqp_client import LinkError
+from warren.links.amqp_uri import BrokerUri, parse_uri
+from warren.links.endpoints import parse_uris, prefetch
+from warren.links.host import Parameter, Policy
+from warren.links.validation import Json, optional, required, term
+
+UPSTREAM: Final = "federation-upstream"
+UPSTREAM_SET: Final = "federation-upstream-set"
+UPSTREAM_PATTERN: Final = "federation-upstream-pattern"
+ALL: Final = "all"
+RECONNECT_DELAY_S: Final = 5.0
+_PATTERN_MAX: Final = 1024
+_SETTINGS: Final = (
+    optional("exchange", validation.binary),
+    optional("queue", validation.binary),
+    optional("consumer-tag", validation.binary),
+    optional("prefetch-count", validation.number),
+    optional("reconnect-delay", validation.number),
+    optional("max-hops", validation.number),
+    optional("expires", validation.number),
+    optional("message-ttl", validation.number),
+    optional("trust-user-id", validation.boolean),
+    optional("ack-mode", validation.choice(transfer.NO_ACK, transfer.ON_PUBLISH, transfer.ON_CONFIRM)),
+    optional("resource-cleanup-mode", validation.choice("default", "never")),
+    optional("queue-type", validation.choice("classic", "quorum")),
+    optional("ha-policy", validation.binary),
+    optional("bind-nowait", validation.boolean),
+    optional("channel-use-mode", validation.choice("multiple", "single")),
+)
+
+
+def validate_upstream(
+    name: str, value: Json, *, user: str = "", may_connect: Callable[[str], bool] | None = None, vhost: str = "/"
+) -> list[str]:
+    """Return what is wrong with a federation-upstream parameter; nothing when it may be stored.
+
+    `may_connect`: whether `user`, who sets it, may use a vhost of this broker; None: nobody has to be asked.
+    """
+
+    def may_use(uri: str) -> str | None:
+        parsed = parse_uri(uri, vhost)
+        if not parsed.is_local or may_connect is None or may_connect(parsed.vhost):
+            return None
+        return f'user "{user}" may not connect to vhost "{parsed.vhost}"'
+
+    return validation.fields(name, value, (required("uri", validation.uris(may_use)), *_SETTINGS))
+
+
+def validate_upstream_set(name: str, value: Json) -> list[str]:
+    """Return what is wrong with a federation-upstream-set parameter."""
+    if value == {}:
+        return []
+    if not isinstance(value, list):
+        return [f"{name} should be list, actually was {term(value)}"]
+    known = (required("upstream", validation.binary), *_SETTINGS)
+    return [problem for member in value for problem in validation.fields(name, member, known)]
+
+
+def validate_policy(definition: Mapping[str, Json]) -> list[str]:
+    """Return what is wrong with the federation keys of a policy definition."""
+    problems = []
+    if sum(key in definition for key in (UPSTREAM, UPSTREAM_SET, UPSTREAM_PATTERN)) > 1:
+        problems.append(f"cannot specify {UPSTREAM}, {UPSTREAM_SET} or {UPSTREAM_PATTERN} together")
+        return problems
+    for key, what in ((UPSTREAM, "name"), (UPSTREAM_SET, "set name"), (UPSTREAM_PATTERN, "pattern name")):
+        value = definition.get(key, "")
+        if not isinstance(value, str):
+            problems.append(f"{term(value)} is not a valid federation upstream {what}")
+        elif key == UPSTREAM_PATTERN:
+            problems += _pattern_problems(value)
+    return problems
+
+
+def _pattern_problems(pattern: str) -> list[str]:
+    if len(pattern.encode()) > _PATTERN_MAX:
+        return [f"a federation upstream pattern is longer than {_PATTERN_MAX} bytes"]
+    try:
+        _compile(pattern)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "unknown"
+        reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        return [f"could not compile pattern {pattern} to a regular expression. Error: {reason}"]
+    return []
+
+
+def _compile(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """One upstream as a policy means it: settings of the parameter and of the set member together."""
+
+    name: str
+    uris: tuple[BrokerUri, ...]
+    exchange: str | None
+    queue: str | None
+    consumer_tag: str
+    prefetch_count: int
+    reconnect_delay_s: float
+    max_hops: int
+    expires_ms: int | None
+    message_ttl_ms: int | None
+    trust_user_id: bool
+    ack_mode: str
+    cleans_up: bool
+    queue_type: str | None
+    bind_nowait: bool
+
+
+def _maybe_int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _upstream(name: str, vhost: str, settings: Mapping[str, Any]) -> Upstream:
+    return Upstream(
+        name=name,
+        uris=parse_uris(settings["uri"], vhost),
+        exchange=settings.get("exchange"),
+        queue=settings.get("queue"),
+        consumer_tag=settings.get("consumer-tag", f"federation-link-{name}"),
+        prefetch_count=prefetch(settings.get("prefetch-count")),
+        reconnect_delay_s=max(0.0, float(settings.get("reconnect-delay", RECONNECT_DELAY_S))),
+        max_hops=max(1, int(settings.get("max-hops", 1))),
+        expires_ms=_maybe_int(settings.get("expires")),
+        message_ttl_ms=_maybe_int(settings.get("message-ttl")),
+        trust_user_id=settings.get("trust-user-id", False),
+        ack_mode=settings.get("ack-mode", transfer.ON_CONFIRM),
+        cleans_up=settings.get("resource-cleanup-mode", "default") == "default",
+        queue_type=settings.get("queue-type"),
+        bind_nowait=settings.get("bind-nowait", False),
+    )
+
+
+class UpstreamBook:
+    """The upstreams and sets of all vhosts, as the parameters have them at one moment."""
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        self._upstreams: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._sets: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+        for parameter in parameters:
+            value = parameter.value
+            if parameter.component == UPSTREAM and not validate_upstream(parameter.name, value):
+                assert isinstance(value, dict)
+                self._upstreams.setdefault(parameter.vhost, {})[parameter.name] = value
+            elif parameter.component == UPSTREAM_SET and not validate_upstream_set(parameter.name, value):
+                self._sets.setdefault(parameter.vhost, {})[parameter.name] = value if isinstance(value, list) else []
+
+    def resolve(self, vhost: str, policy: Policy) -> list[Upstream]:
+        """Return the upstreams that `policy` means in `vhost`, by name; each name once."""
+        known = self._upstreams.get(vhost, {})
+        chosen = {name: settings for name, settings in self._members(vhost, known, policy) if settings is not None}
+        found = []
+        for name in sorted(chosen):
+            try:
+                found.append(_upstream(name, vhost, chosen[name]))
+            except (LinkError, OverflowError, ValueError):
+                continue  # numbers like infinity pass as numbers
+        return found
+
+    def _members(
+        self, vhost: str, known: Mapping[str, Mapping[str, Any]], policy: Policy
+    ) -> Sequence[tuple[str, Mapping[str, Any] | None]]:
+        if policy.upstream is not None:
+            return [(policy.upstream, known.get(policy.upstream))]
+        if policy.upstream_pattern is not None:
+            if _pattern_problems(policy.upstream_pattern):
+                return []
+            pattern = _compile(policy.upstream_pattern)
+            return [(name, settings) for name, settings in known.items() if pattern.search(name)]
+        if policy.upstream_set == ALL:
+            return list(known.items())
+        members: list[tuple[str, Mapping[str, Any] | None]] = []
+        for member in self._sets.get(vhost, {}).get(policy.upstream_set or "", []):
+            name = member["upstream"]
+            settings = known.get(name)
+            members.append((name, None if settings is None else {**settings, **member}))
+        return members

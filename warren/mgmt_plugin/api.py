@@ -1,0 +1,121 @@
+"""Requests to answers: static files, who is asking, the route, the handler, and its result as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from warren.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, NOT_FOUND, AmqpError
+from warren.mgmt_plugin.http import HttpError, Request, Response
+from warren.mgmt_plugin.operators import Doorkeeper, Operator
+from warren.mgmt_plugin.overview import CheckFailed
+from warren.mgmt_plugin.routes import Access, Call, Route, RouteTable, not_authorised, not_found, parse_query
+from warren.mgmt_plugin.static_files import StaticFiles
+from warren.server.management import CommitTimeout, Management
+
+if TYPE_CHECKING:
+    from warren.mgmt_plugin.plugin import Services
+
+MANAGEMENT_PREFIXES: Final = ("/api", "/metrics", "/health")
+
+
+class Api:
+    """Answers every request on the management port."""
+
+    def __init__(
+        self, table: RouteTable, doorkeeper: Doorkeeper, management: Management, services: Services, static: StaticFiles
+    ) -> None:
+        self._table = table
+        self._doorkeeper = doorkeeper
+        self._management = management
+        self._services = services
+        self._static = static
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            HttpError: it is refused.
+        """
+        found = self._static.maybe_respond(request)
+        if found is not None:
+            return found
+        try:
+            route, params = self._table.find(request.method, request.path)
+        except HttpError as refusal:
+            if request.method != "OPTIONS" or refusal.status != 405:
+                raise
+            return Response(200, headers=refusal.headers)
+        if route.access is Access.PUBLIC:
+            operator = self._doorkeeper.nobody()
+        else:
+            operator = await self._doorkeeper.identify(request)
+        call = Call(request, params, operator, self._management, self._services, parse_query(request.query))
+        check(route, operator, params.get("vhost"), self._management)
+        try:
+            result = await route.handler(call)
+        except AmqpError as error:
+            raise refused(error) from None
+        except CheckFailed as failure:
+            return Response(failure.status, msgspec.json.encode(failure.document))
+        except CommitTimeout:
+            raise HttpError(503, "unavailable", "the metadata store does not answer") from None
+        return as_response(result)
+
+
+def check(route: Route, operator: Operator, vhost: str | None, management: Management) -> None:
+    """Let `operator` through to the handler of `route`, or not.
+
+    Raises:
+        HttpError: 401, the tags or the vhost do not allow it; 404, there is no such vhost.
+    """
+    access = route.access
+    if access is Access.PUBLIC:
+        return
+    allowed = operator.is_manager
+    if not allowed:
+        raise not_authorised(Access.USER.value)
+    if access is Access.ADMINISTRATOR:
+        allowed = operator.is_administrator
+    elif access is Access.MONITORING:
+        allowed = operator.is_monitor
+    elif access is Access.POLICYMAKER:
+        allowed = operator.is_policymaker
+    if not allowed:
+        raise not_authorised(access.value)
+    if vhost is None or route.makes_vhost:
+        return
+    if vhost not in management.broker.vhosts:
+        # Who may not see everything is not told what exists.
+        raise not_found() if operator.is_monitor else not_authorised(Access.VHOST.value)
+    if access in (Access.VHOST, Access.POLICYMAKER):
+        entitled = operator.may_enter(vhost) or (access is Access.POLICYMAKER and operator.is_administrator)
+    else:
+        entitled = operator.may_see(vhost)
+    if not entitled:
+        raise not_authorised(access.value if access is Access.POLICYMAKER else Access.VHOST.value)
+
+
+def refused(error: AmqpError) -> HttpError:
+    """Return the answer to what AMQP refuses."""
+    if error.reply_code in (ACCESS_REFUSED, NOT_ALLOWED):
+        return not_authorised(error.explanation)
+    if error.reply_code == NOT_FOUND:
+        return not_found(error.explanation)
+    return HttpError(400, "bad_request", error.explanation)
+
+
+def as_response(result: object) -> Response:
+    """Return a handler's result as an answer: None is 204, a response itself, anything else JSON."""
+    if isinstance(result, Response):
+        return result
+    if result is None:
+        return Response(204)
+    try:
+        body = msgspec.json.encode(result)
+    except (UnicodeEncodeError, msgspec.MsgspecError):
+        # Half a surrogate pair, out of a client's bytes.
+        body = json.dumps(result).encode()
+    return Response(200, body)

@@ -1,0 +1,130 @@
+"""What things are called in the API: names of connections and channels, and the exchange without a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from warren.channels.broker import NODE_NAME, Broker
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.channels.event_values import port_of
+from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.routes import Call, not_found
+from warren.queues.queue import Queue
+from warren.queues.virtual_host import VirtualHost
+
+DEFAULT_NAME: Final = "amq.default"
+
+
+def node_name(broker: Broker) -> str:
+    """Return what the node is called."""
+    return f"{NODE_NAME}@{broker.host_name}" if broker.host_name else NODE_NAME
+
+
+def exchange_name(given: str) -> str:
+    """Return the name of an exchange as AMQP has it: in paths the default exchange is called ``amq.default``."""
+    return "" if given == DEFAULT_NAME else given
+
+
+def connection_name(connection: Connection) -> str:
+    """Return ``peer -> local``."""
+    return f"{connection.peer} -> {connection.local}"
+
+
+def channel_name(channel: Channel) -> str:
+    """Return the connection's name and the channel's number."""
+    return f"{connection_name(channel.connection)} ({int(channel.number)})"
+
+
+def host_of(endpoint: str) -> str:
+    """Return the host of ``host:port``."""
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
+def connection_details(connection: Connection) -> dict[str, Any]:
+    """Return how a connection is named in what belongs to it."""
+    return {
+        "name": connection_name(connection),
+        "peer_host": host_of(connection.peer),
+        "peer_port": port_of(connection.peer),
+    }
+
+
+def channel_details(channel: Channel, node: str) -> dict[str, Any]:
+    """Return how a channel is named in what belongs to it."""
+    connection = channel.connection
+    return {
+        "connection_name": connection_name(connection),
+        "name": channel_name(channel),
+        "node": node,
+        "number": int(channel.number),
+        "peer_host": host_of(connection.peer),
+        "peer_port": port_of(connection.peer),
+        "user": connection.user_name,
+    }
+
+
+# --- what a user may see ----------------------------------------------------------------------------------------------
+
+
+def visible_vhosts(call: Call) -> Iterator[VirtualHost]:
+    """Yield the vhost of the path, or those that the user may see, in the order of their names."""
+    vhosts = call.management.broker.vhosts
+    only = call.params.get("vhost")
+    for name in sorted(vhosts) if only is None else [only]:
+        if only is not None or call.operator.may_see(name):
+            yield vhosts[name]
+
+
+def visible_queues(call: Call) -> list[Queue]:
+    """Return the queues that the user may see, by vhost and name."""
+    return [vhost.queues[name] for vhost in visible_vhosts(call) for name in sorted(vhost.queues)]
+
+
+def visible_connections(call: Call) -> list[Connection]:
+    """Return the client connections that the user may see: a monitor all, others their own, of a vhost if asked."""
+    only = call.params.get("vhost")
+    operator = call.operator
+    found: list[Connection] = []
+    for connection in call.management.broker.connections.values():
+        if connection.is_direct or not connection.is_known:
+            continue
+        if only is not None and connection.vhost_name != only:
+            continue
+        if operator.is_monitor or connection.user_name == operator.name:
+            found.append(connection)
+    return found
+
+
+def the_vhost(call: Call) -> VirtualHost:
+    """Return the vhost of the path."""
+    vhost = call.management.broker.vhosts.get(call.params["vhost"])
+    if vhost is None:
+        raise not_found()
+    return vhost
+
+
+def the_queue(call: Call) -> Queue:
+    """Return the queue of the path.
+
+    Raises:
+        HttpError: 404.
+    """
+    queue = the_vhost(call).queues.get(call.params["queue"])
+    if queue is None:
+        raise not_found()
+    return queue
+
+
+def the_exchange(call: Call) -> tuple[VirtualHost, Exchange]:
+    """Return the exchange of the path, and its vhost.
+
+    Raises:
+        HttpError: 404.
+    """
+    vhost = the_vhost(call)
+    exchange = vhost.exchanges.get(exchange_name(call.params["exchange"]))
+    if exchange is None:
+        raise not_found()
+    return vhost, exchange

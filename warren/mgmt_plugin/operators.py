@@ -1,0 +1,274 @@
+"""Who is asking: users of the management API, their tags, and the sessions of browsers.
+
+    tag              may
+    management       see and use its own vhosts, as far as its permissions go
+    policymaker      that, and policies and parameters in them
+    monitoring       see everything of every vhost, and of the node
+    administrator    everything; but to use a vhost it needs permissions there, as everybody does
+
+1. A name and a password are checked by the broker's authenticator, with its budgets for failures.
+2. A session holds no password. It ends with its user, with a change of the user's password, `SESSION_S` after it
+   was last used, or when the broker stops; its tags are the user's at the moment of each request.
+3. A browser has a session's identifier in an HttpOnly, SameSite=Strict cookie. A request with it that changes
+   something must also carry the session's CSRF token in a header; an Origin must be the host asked.
+4. The identifier is also a bearer token, where there is no cookie and no browser.
+
+Source: RabbitMQ, "Management plugin", permissions.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import urlsplit
+
+from warren.channels.access import AccessControl
+from warren.mgmt_plugin.http import HttpError, Request
+from warren.queues.metadata import UserPut
+from warren.server.authenticator import Authenticator
+from warren.server.peer_address import is_loopback
+
+SESSION_S: Final = 8 * 3600.0
+SESSIONS_MAX: Final = 10000
+COOKIE: Final = "warren_session"
+CSRF_HEADER: Final = "x-csrf-token"
+REALM: Final = 'Basic realm="Warren Management"'
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A user who has logged in, with what the tags allow."""
+
+    name: str
+    tags: tuple[str, ...]
+    access: AccessControl
+
+    @property
+    def is_administrator(self) -> bool:
+        return "administrator" in self.tags
+
+    @property
+    def is_monitor(self) -> bool:
+        return self.is_administrator or "monitoring" in self.tags
+
+    @property
+    def is_policymaker(self) -> bool:
+        return self.is_administrator or "policymaker" in self.tags
+
+    @property
+    def is_manager(self) -> bool:
+        return self.is_policymaker or self.is_monitor or "management" in self.tags
+
+    def may_enter(self, vhost: str) -> bool:
+        """Tell whether the user has permissions in `vhost`."""
+        return (self.name, vhost) in self.access.permissions
+
+    def may_see(self, vhost: str) -> bool:
+        """Tell whether what is in `vhost` may be shown to the user."""
+        return self.is_monitor or self.may_enter(vhost)
+
+
+NOBODY_TAGS: Final = ()
+
+
+@dataclass(slots=True)
+class Session:
+    """A browser that has logged in. `secret` is kept as its hash only."""
+
+    user: str
+    password_hash: str
+    csrf_token: str
+    ends_s: float
+
+
+class Sessions:
+    """The sessions of this process."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+
+    def begin(self, record: UserPut) -> tuple[str, Session]:
+        """Begin a session of a user whose password was right; return its secret identifier."""
+        identifier = secrets.token_urlsafe(32)
+        session = Session(record.name, record.password_hash, secrets.token_urlsafe(32), time.monotonic() + SESSION_S)
+        self._sessions[_digest(identifier)] = session
+        if len(self._sessions) > SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        return identifier, session
+
+    def maybe_find(self, identifier: str, users: AccessControl) -> Session | None:
+        """Return the session, if it has not ended, and have it go on."""
+        key = _digest(identifier)
+        session = self._sessions.get(key)
+        if session is None:
+            return None
+        record = users.get(session.user)
+        now_s = time.monotonic()
+        if record is None or record.password_hash != session.password_hash or now_s >= session.ends_s:
+            del self._sessions[key]
+            return None
+        session.ends_s = now_s + SESSION_S
+        self._sessions.move_to_end(key)
+        return session
+
+    def end(self, identifier: str) -> None:
+        """Forget a session."""
+        self._sessions.pop(_digest(identifier), None)
+
+
+class Doorkeeper:
+    """Finds out who is asking."""
+
+    def __init__(self, access: AccessControl, authenticator: Authenticator, hosts: frozenset[str]) -> None:
+        self._access = access
+        self._authenticator = authenticator
+        self._hosts = hosts | {"localhost", socket.gethostname().lower()}
+        self.sessions = Sessions()
+        self.succeeded = 0
+        self.failed = 0
+
+    async def identify(self, request: Request) -> Operator:
+        """Return who is asking.
+
+        Raises:
+            HttpError: 401, there are no credentials, or wrong ones; 403, a browser was led here by another site.
+        """
+        header = request.headers.get("authorization")
+        if header is None:
+            identifier = session_identifier(request)
+            if identifier is None:
+                raise _unauthorized("")
+            return self._by_cookie(request, identifier)
+        scheme, _, credentials = header.partition(" ")
+        if scheme.lower() == "basic":
+            name, password = _basic(credentials)
+            return self.operator(await self.check_password(name, password, request))
+        if scheme.lower() == "bearer":
+            session = self.sessions.maybe_find(credentials.strip(), self._access)
+            if session is None:
+                self.failed += 1
+                raise _unauthorized("Login failed")
+            return self.operator_called(session.user)
+        raise _unauthorized("Login failed")
+
+    async def check_password(self, name: str, password: bytes, request: Request) -> UserPut:
+        """Return the record of a user whose password is right.
+
+        Raises:
+            HttpError: 401.
+        """
+        accepted = await self._authenticator.check(name, password, request.peer)
+        record = self._access.get(name)
+        if not accepted or record is None:
+            self.failed += 1
+            raise _unauthorized("Login failed")
+        self.succeeded += 1
+        return record
+
+    def operator(self, record: UserPut) -> Operator:
+        return Operator(record.name, record.tags, self._access)
+
+    def operator_called(self, name: str) -> Operator:
+        record = self._access.get(name)
+        return Operator(name, NOBODY_TAGS if record is None else record.tags, self._access)
+
+    def nobody(self) -> Operator:
+        """Return who has not logged in."""
+        return Operator("", NOBODY_TAGS, self._access)
+
+    def _by_cookie(self, request: Request, identifier: str) -> Operator:
+        session = self.sessions.maybe_find(identifier, self._access)
+        if session is None:
+            raise HttpError(401, "not_authorized", "the session has ended")
+        self.check_origin(request)
+        if request.method not in SAFE_METHODS:
+            self.check_token(request, session)
+        return self.operator_called(session.user)
+
+    def check_token(self, request: Request, session: Session) -> None:
+        """Make sure that a request was made by a page that knows the session's CSRF token.
+
+        Raises:
+            HttpError: 403.
+        """
+        token = request.headers.get(CSRF_HEADER, "")
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), session.csrf_token.encode()):
+            raise HttpError(403, "forbidden", f"the header {CSRF_HEADER} is missing or wrong")
+
+    def check_origin(self, request: Request) -> None:
+        """Make sure that a browser's request comes from a page of this host, under a name that is ours.
+
+        Raises:
+            HttpError: 403. Somebody else's page, or a name that an attacker had resolve to this machine.
+        """
+        host = request.headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if not (name in self._hosts or _is_address(name)):
+            raise HttpError(403, "forbidden", "the host name is not one of this broker; see the setting http_hosts")
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise HttpError(403, "forbidden", "the request comes from another site")
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise HttpError(403, "forbidden", "the request comes from another site")
+
+
+def session_identifier(request: Request) -> str | None:
+    """Return the session identifier in the request's cookie."""
+    try:
+        morsel = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return None if morsel is None else morsel.value
+
+
+def cookie_header(identifier: str, request: Request, *, ends: bool = False) -> tuple[str, str]:
+    """Return the header that sets the session's cookie, or takes it away."""
+    text = f"{COOKIE}={identifier}; Path=/; HttpOnly; SameSite=Strict"
+    if ends:
+        text += "; Max-Age=0"
+    if request.is_tls:
+        text += "; Secure"
+    return "Set-Cookie", text
+
+
+def is_local(request: Request) -> bool:
+    """Tell whether the peer is on this machine."""
+    return is_loopback(request.peer)
+
+
+def _digest(identifier: str) -> bytes:
+    return hashlib.sha256(identifier.encode()).digest()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _basic(credentials: str) -> tuple[str, bytes]:
+    try:
+        decoded = base64.b64decode(credentials.strip(), validate=True)
+        name, colon, password = decoded.partition(b":")
+        if colon:
+            return name.decode(), password
+    except (binascii.Error, UnicodeDecodeError):
+        pass
+    raise _unauthorized("Login failed")
+
+
+def _unauthorized(reason: str) -> HttpError:
+    return HttpError(401, "not_authorized", reason or "Login required", (("WWW-Authenticate", REALM),))

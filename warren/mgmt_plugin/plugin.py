@@ -1,0 +1,68 @@
+"""The management plugin: opens its ports, and serves the API, the web UI and metrics on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from warren.mgmt_plugin import connections, exchanges, messages, overview, policies, queues, sessions, users, vhosts
+from warren.mgmt_plugin.api import Api
+from warren.mgmt_plugin.http import serve_http
+from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.routes import Route, RouteTable
+from warren.mgmt_plugin.static_files import StaticFiles
+from warren.mgmt_plugin.statistics import Statistics
+from warren.server.management import Listening, Management
+
+MODULES = (overview, connections, queues, exchanges, messages, vhosts, users, policies, sessions)
+
+
+def all_routes() -> Iterable[Route]:
+    """Yield every route there is."""
+    for module in MODULES:
+        yield from module.ROUTES
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What handlers share."""
+
+    statistics: Statistics
+    doorkeeper: Doorkeeper
+
+
+class ManagementPlugin:
+    """Runs beside one broker."""
+
+    async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Serve until cancelled; started with the ports that were opened.
+
+        Raises:
+            StartError: a port cannot be opened.
+        """
+        settings = management.settings
+        broker = management.broker
+        hosts = {settings.http.host} if settings.http is not None else set()
+        hosts |= {settings.https.host} if settings.https is not None else set()
+        doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
+        services = Services(Statistics(broker), doorkeeper)
+        api = Api(RouteTable(all_routes()), doorkeeper, management, services, StaticFiles())
+        opened: list[Listening] = []
+        async with trio.open_nursery() as nursery:
+            if settings.http is not None:
+                host, port = settings.http.host, settings.http.port
+                place = await nursery.start(serve_http, "http", host, port, api.respond, None)
+                opened.append(Listening("http", *place))
+            tls = management.tls
+            if settings.https is not None and tls is not None:
+                host, port = settings.https.host, settings.https.port
+
+                def wrap(stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
+                    return trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+
+                place = await nursery.start(serve_http, "https", host, port, api.respond, wrap)
+                opened.append(Listening("https", *place))
+            task_status.started(opened)
+            nursery.start_soon(services.statistics.run)

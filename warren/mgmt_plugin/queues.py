@@ -1,0 +1,256 @@
+"""Queues: listed, described, declared, deleted, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from warren.amqp import methods as m
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.mgmt_plugin.http import Response
+from warren.mgmt_plugin.listing import QUERY, Described, answer_list
+from warren.mgmt_plugin.names import channel_details, connection_details, node_name, the_queue, visible_queues
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created
+from warren.mgmt_plugin.statistics import LENGTHS, QUEUE_FIELDS, QUEUE_STATS, RANGE_QUERY, Ranges, queue_row
+from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.queues.delivery import Consumer
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.policies import Policy
+from warren.queues.queue import Queue
+
+
+class Declaration(msgspec.Struct):
+    """A queue to be declared."""
+
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Any = None
+    node: str = ""
+
+
+class Action(msgspec.Struct):
+    """What to do with a queue."""
+
+    action: str
+
+
+# --- description ------------------------------------------------------------------------------------------------------
+
+
+def queue_type(queue: Queue) -> str:
+    """Return ``classic`` or ``quorum``."""
+    return "quorum" if queue.rules.is_quorum else "classic"
+
+
+def policies_of(call: Call, queue: Queue) -> tuple[Policy | None, Policy | None]:
+    """Return the policy and the operator policy of a queue."""
+    book = call.management.broker.vhosts[queue.vhost_name].policies
+    kind = queue_type(queue)
+    return book.maybe_policy("queue", queue.name, kind), book.maybe_operator_policy(queue.name, kind)
+
+
+def effective_definition(policy: Policy | None, operator: Policy | None) -> dict[str, Any]:
+    """Return what both policies of a queue come to: of numbers the smaller, of anything else the operator's."""
+    merged: dict[str, Any] = {} if policy is None else dict(policy.definition)
+    imposed: dict[str, Any] = {} if operator is None else operator.definition
+    for key, value in imposed.items():
+        mine: Any = merged.get(key)
+        if _is_number(mine) and _is_number(value):
+            merged[key] = max(mine, value) if key == "delivery-limit" and min(mine, value) < 0 else min(mine, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
+    """Return a queue as lists show it."""
+    statistics = call.services.statistics
+    policy, operator_policy = policies_of(call, queue)
+    shown = statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
+    ready_bytes = int(queue.ready_bytes)
+    consumer = _active_consumer(queue)
+    described: Described = {
+        "name": queue.name,
+        "vhost": queue.vhost_name,
+        "type": queue_type(queue),
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.owner is not None,
+        "arguments": table_to_json(queue.arguments),
+        "node": node_name(call.management.broker),
+        "state": "running",
+        "paused": queue.paused,
+        "policy": None if policy is None else policy.name,
+        "operator_policy": None if operator_policy is None else operator_policy.name,
+        "effective_policy_definition": effective_definition(policy, operator_policy),
+        "exclusive_consumer_tag": consumer.tag if consumer is not None and consumer.exclusive else None,
+        "single_active_consumer_tag": consumer.tag if consumer is not None and queue.single_active else None,
+        "consumers": len(queue.consumers),
+        "consumer_capacity": _capacity(queue),
+        "consumer_utilisation": _capacity(queue),
+        "message_bytes": ready_bytes,
+        "message_bytes_ready": ready_bytes,
+        "messages_persistent": shown.row[0] if queue.stores else 0,
+        "storage_version": 1,
+    }
+    if queue.owner is not None and isinstance(queue.owner, Connection):
+        described["owner_pid_details"] = connection_details(queue.owner)
+    if queue.rules.is_quorum:
+        node = node_name(call.management.broker)
+        described |= {
+            "leader": node,
+            "members": [node],
+            "online": [node],
+            "delivery_limit": int(queue.rules.delivery_limit),
+        }
+    shown.add(described, LENGTHS, ranges.lengths)
+    for name, lane in (("messages_delayed", DELAYED), ("messages_parked", PARKED), ("messages_dlx", UNDELIVERED)):
+        held = queue.held(lane)
+        described[name] = 0 if held is None else int(held.count)
+    stats = shown.message_stats(QUEUE_STATS, ranges.messages)
+    if stats:
+        described["message_stats"] = stats
+    return described
+
+
+def _capacity(queue: Queue) -> float:
+    """Return the share of consumers that could take a message now, which is as good as a share of time."""
+    if not queue.consumers:
+        return 0.0
+    return sum(consumer.has_room() for consumer in queue.consumers) / len(queue.consumers)
+
+
+def _active_consumer(queue: Queue) -> Consumer | None:
+    if queue.consumers and (queue.single_active or queue.consumers[0].exclusive):
+        return queue.active_consumer() if queue.single_active else queue.consumers[0]
+    return None
+
+
+def describe_consumer(call: Call, consumer: Consumer) -> Described:
+    """Return a consumer."""
+    queue = consumer.queue
+    active = not queue.single_active or queue.active_consumer() is consumer
+    channel = consumer.owner
+    node = node_name(call.management.broker)
+    return {
+        "arguments": table_to_json(consumer.arguments),
+        "ack_required": not consumer.no_ack,
+        "active": active,
+        "activity_status": "single_active" if active and queue.single_active else "up" if active else "waiting",
+        "channel_details": channel_details(channel, node) if isinstance(channel, Channel) else {},
+        "consumer_tag": consumer.tag,
+        "consumer_timeout": int(consumer.timeout_ms) if consumer.timeout_ms >= 0 else None,
+        "exclusive": consumer.exclusive,
+        "prefetch_count": int(consumer.wanted_prefetch),
+        "queue": {"name": queue.name, "vhost": queue.vhost_name},
+    }
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+def _queue_keys(call: Call) -> dict[str, Callable[[Queue], object]]:
+    rate = call.services.statistics.rate
+    keys: dict[str, Callable[[Queue], object]] = {
+        "name": lambda queue: queue.name,
+        "vhost": lambda queue: queue.vhost_name,
+        "type": queue_type,
+        "durable": lambda queue: queue.durable,
+        "state": lambda queue: "running",
+        "consumers": lambda queue: len(queue.consumers),
+        "messages": lambda queue: int(queue.ready_count + queue.unacked_count),
+        "messages_ready": lambda queue: int(queue.ready_count),
+        "messages_unacknowledged": lambda queue: int(queue.unacked_count),
+        "message_bytes": lambda queue: int(queue.ready_bytes),
+    }
+    for field in QUEUE_STATS:
+        keys[f"message_stats.{field}_details.rate"] = lambda queue, field=field: rate(queue, field)  # type: ignore[misc]
+    return keys
+
+
+async def list_queues(call: Call) -> Response:
+    ranges = Ranges.of(call.query)
+    return await answer_list(
+        call, visible_queues(call), lambda queue: describe_queue(call, queue, ranges), _queue_keys(call)
+    )
+
+
+async def show_queue(call: Call) -> Described:
+    queue = the_queue(call)
+    call.services.statistics.watch(queue, QUEUE_FIELDS)
+    described = describe_queue(call, queue, Ranges.of(call.query))
+    described["consumer_details"] = [describe_consumer(call, consumer) for consumer in queue.consumers]
+    described["incoming"] = []
+    described["deliveries"] = []
+    return described
+
+
+async def declare_queue(call: Call) -> Response:
+    declaration = await call.body(Declaration)
+    name = call.params["queue"]
+    new = name not in call.management.broker.vhosts[call.params["vhost"]].queues
+    arguments = table_from_json(declaration.arguments)
+    with call.client() as client:
+        await client.call(
+            m.QueueDeclare(0, name, False, declaration.durable, False, declaration.auto_delete, False, arguments)
+        )
+    return created(new=new)
+
+
+async def delete_queue(call: Call) -> None:
+    queue = the_queue(call)
+    with call.client() as client:
+        await client.call(m.QueueDelete(0, queue.name, call.flag("if-unused"), call.flag("if-empty"), False))
+
+
+async def purge_queue(call: Call) -> None:
+    queue = the_queue(call)
+    with call.client() as client:
+        await client.call(m.QueuePurge(0, queue.name, False))
+
+
+async def act_on_queue(call: Call) -> None:
+    queue = the_queue(call)
+    wanted = await call.body(Action)
+    if wanted.action not in ("sync", "cancel_sync"):
+        raise bad_request(f"unknown action '{wanted.action}'")
+    assert queue is not None  # there are no mirrors: both are done
+
+
+async def list_consumers(call: Call) -> Response:
+    consumers = [consumer for queue in visible_queues(call) for consumer in queue.consumers]
+    return await answer_list(
+        call,
+        consumers,
+        lambda consumer: describe_consumer(call, consumer),
+        {"name": lambda consumer: consumer.tag, "consumer_tag": lambda consumer: consumer.tag},
+    )
+
+
+_LIST_QUERY: Final = (*QUERY, *RANGE_QUERY)
+ROUTES: Final = (
+    Route("GET", "/api/queues", Access.USER, list_queues, "Queues of all vhosts", query=_LIST_QUERY),
+    Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
+    Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
+    Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
+    Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", Declaration),
+    Route(
+        "DELETE",
+        "/api/queues/{vhost}/{queue}",
+        Access.VHOST,
+        delete_queue,
+        "Delete a queue",
+        query=("if-empty", "if-unused"),
+    ),
+    Route("DELETE", "/api/queues/{vhost}/{queue}/contents", Access.VHOST, purge_queue, "Purge a queue"),
+    Route("POST", "/api/queues/{vhost}/{queue}/actions", Access.VHOST, act_on_queue, "Synchronise mirrors", Action),
+    Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),
+    Route("GET", "/api/consumers/{vhost}", Access.VHOST_VISIBLE, list_consumers, "Consumers of a vhost", query=QUERY),
+)

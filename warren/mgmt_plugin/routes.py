@@ -1,0 +1,260 @@
+"""The table of routes: for each path and method who may ask, and who answers.
+
+    template            /api/queues/{vhost}/{name}       a part in braces stands for one percent-encoded segment
+
+1. Every route declares its `Access`, which is checked before its handler runs and before a body is read.
+2. What a user may do to an exchange or a queue is not decided here but by the engine, as for AMQP: handlers act
+   through a direct connection of that user.
+3. A literal segment is preferred to one in braces.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from warren.mgmt_plugin.http import BODY_BYTES_MAX, HttpError, Request, Response
+from warren.mgmt_plugin.operators import Operator
+from warren.queues.metadata import MetadataChange
+from warren.server.direct_client import DirectClient
+from warren.server.management import Management
+
+if TYPE_CHECKING:
+    from warren.mgmt_plugin.plugin import Services
+
+QUERY_FIELDS_MAX: Final = 100
+JSON_DEPTH_MAX: Final = 64
+
+Body = TypeVar("Body")
+
+
+class Access(enum.Enum):
+    """What a user needs to be let through to a handler; the texts of refusals are RabbitMQ's."""
+
+    PUBLIC = ""
+    USER = "Not management user"
+    VHOST = "User not authorised to access virtual host"  # and may enter the vhost of the path
+    VHOST_VISIBLE = " User not authorised to access virtual host"  # or may at least look at it
+    POLICYMAKER = "User not authorised to access object"  # with the tag, and may enter the vhost of the path
+    MONITORING = "Not monitor user"
+    ADMINISTRATOR = "Not administrator user"
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through a handler. `params` are the decoded parts of the path."""
+
+    request: Request
+    params: dict[str, str]
+    operator: Operator
+    management: Management
+    services: Services
+    query: dict[str, str] = field(default_factory=dict)
+
+    def client(self) -> DirectClient:
+        """Return an AMQP client that acts for the user in the vhost of the path; close it with ``with``.
+
+        Raises:
+            ConnectionException: 530, the user may not enter it.
+        """
+        return self.management.clients.open(self.operator.name, self.params["vhost"])
+
+    async def administer(self, change: MetadataChange, *, validates: bool = False) -> None:
+        """Apply an administrative change that the user asked for, and wait for its commit.
+
+        Raises:
+            HttpError: 400, with every reason; `validates`: in the form that RabbitMQ gives to those of its validators.
+        """
+        try:
+            await self.management.administer(change, self.operator.name)
+        except ValueError as error:
+            raise bad_request(f"Validation failed\n\n{error}\n" if validates else str(error)) from None
+
+    def flag(self, name: str) -> bool:
+        """Tell whether the query string has ``name=true``."""
+        return self.query.get(name) == "true"
+
+    async def body(self, kind: type[Body]) -> Body:
+        """Return the body as `kind`; numbers and flags may be given as texts.
+
+        Raises:
+            HttpError: 400, it is not JSON, or not of that shape.
+        """
+        return convert(await self.json(), kind)
+
+    async def json(self) -> Any:
+        """Return the body, decoded from JSON; an empty one is an empty object.
+
+        Raises:
+            HttpError: 400.
+        """
+        return decode_json(await self.request.read_body(BODY_BYTES_MAX))
+
+
+Handler = Callable[[Call], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the table. `query` names the parameters of the query string for the documentation."""
+
+    method: str
+    template: str
+    access: Access
+    handler: Handler
+    summary: str
+    body: Any = None
+    query: tuple[str, ...] = ()
+    makes_vhost: bool = False  # the vhost of the path need not exist
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.literals: dict[str, _Node] = {}
+        self.parameter: tuple[str, _Node] | None = None
+        self.routes: dict[str, Route] = {}
+
+
+class RouteTable:
+    """All routes, found by path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = list(routes)
+        self._root = _Node()
+        for route in self.routes:
+            node = self._root
+            for segment in route.template.strip("/").split("/"):
+                node = _child(node, segment)
+            assert route.method not in node.routes, f"{route.method} {route.template} twice"
+            node.routes[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """Return the route and the decoded parameters of a path.
+
+        Raises:
+            HttpError: 404, 405, or 200 for OPTIONS.
+        """
+        found = _search(self._root, path.strip("/").split("/"), 0)
+        if found is None or not found[0].routes:
+            raise not_found()
+        node, values = found
+        route = node.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            known = sorted({*node.routes, "OPTIONS"} | ({"HEAD"} if "GET" in node.routes else set()))
+            raise HttpError(405, "method_not_allowed", f"{method} is not possible here", (("Allow", ", ".join(known)),))
+        return route, values
+
+
+def _child(node: _Node, segment: str) -> _Node:
+    if not segment.startswith("{"):
+        return node.literals.setdefault(segment, _Node())
+    if node.parameter is None:
+        node.parameter = (segment.strip("{}"), _Node())
+    assert node.parameter[0] == segment.strip("{}"), f"{segment} has two names"
+    return node.parameter[1]
+
+
+def _search(node: _Node, segments: list[str], at: int) -> tuple[_Node, dict[str, str]] | None:
+    if at == len(segments):
+        return (node, {}) if node.routes else None
+    literal = node.literals.get(segments[at])
+    if literal is not None:
+        found = _search(literal, segments, at + 1)
+        if found is not None:
+            return found
+    if node.parameter is None or not segments[at]:
+        return None
+    name, child = node.parameter
+    found = _search(child, segments, at + 1)
+    if found is None:
+        return None
+    try:
+        found[1][name] = unquote(segments[at], errors="strict")
+    except UnicodeDecodeError:
+        raise bad_request("the path is not UTF-8") from None
+    return found
+
+
+# --- requests and refusals --------------------------------------------------------------------------------------------
+
+
+def parse_query(query: str) -> dict[str, str]:
+    """Return the parameters of a query string, the last of those of one name.
+
+    Raises:
+        HttpError: 400.
+    """
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict"))
+    except (ValueError, UnicodeDecodeError):
+        raise bad_request("the query string is malformed") from None
+
+
+def decode_json(data: bytes) -> Any:
+    """Decode JSON; nothing at all is an empty object.
+
+    Raises:
+        HttpError: 400.
+    """
+    if not data.strip():
+        return {}
+    try:
+        decoded = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise bad_request("not_json") from None
+    if _depth(decoded) > JSON_DEPTH_MAX:
+        raise bad_request("the JSON is nested too deeply")
+    return decoded
+
+
+def _depth(value: object) -> int:
+    """Return how deeply a decoded value is nested, without recursion."""
+    level = [value]
+    depth = 0
+    while level and depth <= JSON_DEPTH_MAX:
+        depth += 1
+        inner: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = [each for each in inner if isinstance(each, dict | list)]
+    return depth
+
+
+def convert(value: Any, kind: type[Body]) -> Body:
+    """Bring decoded JSON into the shape `kind`.
+
+    Raises:
+        HttpError: 400, naming what is missing or wrong.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(str(error)) from None
+
+
+def bad_request(reason: object) -> HttpError:
+    """Return a 400."""
+    return HttpError(400, "bad_request", reason)
+
+
+def not_found(reason: str = "Not Found") -> HttpError:
+    """Return a 404, RabbitMQ's generic one without a `reason`."""
+    return HttpError(404, "Object Not Found" if reason == "Not Found" else "not_found", reason)
+
+
+def not_authorised(reason: str) -> HttpError:
+    """Return the refusal of a user who is known; RabbitMQ uses 401 for that as well."""
+    return HttpError(401, "not_authorised", reason)
+
+
+def created(*, new: bool) -> Response:
+    """Return 201 for something new, 204 for something that was there."""
+    return Response(201 if new else 204)

@@ -1,0 +1,89 @@
+// Requests to the broker. The session cookie says who asks; every method that changes something carries the CSRF token,
+// which lives in this module only and is never stored.
+
+const BASE = new URL('../api/', import.meta.url);
+
+let csrfToken = null;
+let onUnauthorized = () => {};
+
+export function setCsrfToken(token) {
+  csrfToken = token;
+}
+
+/** Say what happens when the broker no longer knows the session. */
+export function setUnauthorizedHandler(handler) {
+  onUnauthorized = handler;
+}
+
+export class ApiError extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+/** A path whose values are escaped: path`queues/${vhost}/${name}`. */
+export function path(texts, ...values) {
+  return texts.reduce((whole, text, index) => whole + encodeURIComponent(values[index - 1]) + text);
+}
+
+/** `base?a=1&b=2`, without what is null, undefined or empty. */
+export function withQuery(base, query) {
+  const pairs = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const text = pairs.map(([key, value]) => `${encodeURIComponent(key)}=${encodeURIComponent(value)}`).join('&');
+  return text ? `${base}${base.includes('?') ? '&' : '?'}${text}` : base;
+}
+
+export function url(apiPath) {
+  return new URL(apiPath, BASE).href;
+}
+
+async function send(method, apiPath, body, headers, signal) {
+  const all = { Accept: 'application/json', ...headers };
+  if (method !== 'GET' && csrfToken) all['X-CSRF-Token'] = csrfToken;
+  if (body !== undefined) all['Content-Type'] = 'application/json';
+  try {
+    return await fetch(url(apiPath), {
+      method,
+      headers: all,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: 'same-origin',
+      cache: 'no-store',
+      signal,
+    });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new ApiError(0, 'the broker does not answer');
+  }
+}
+
+async function reasonOf(response) {
+  try {
+    const body = await response.json();
+    const reason = typeof body.reason === 'string' ? body.reason : JSON.stringify(body.reason ?? body.error ?? body);
+    return reason || `HTTP ${response.status}`;
+  } catch {
+    return `HTTP ${response.status} ${response.statusText}`.trim();
+  }
+}
+
+/**
+ * Ask the broker. Returns {data, location}; data is null where the answer has no body.
+ * Throws ApiError with the broker's reason; status 0 means that nobody answered.
+ */
+export async function request(method, apiPath, { body, headers, signal, quiet401 = false } = {}) {
+  const response = await send(method, apiPath, body, headers, signal);
+  if (response.ok) {
+    const text = await response.text();
+    const json = text && (response.headers.get('Content-Type') ?? '').includes('json');
+    return { data: json ? JSON.parse(text) : null, location: response.headers.get('Location') };
+  }
+  const reason = await reasonOf(response);
+  if (response.status === 401 && !quiet401) onUnauthorized();
+  throw new ApiError(response.status, reason);
+}
+
+export const get = async (apiPath, options) => (await request('GET', apiPath, options)).data;
+export const post = async (apiPath, body, options) => (await request('POST', apiPath, { ...options, body })).data;
+export const put = async (apiPath, body, options) => (await request('PUT', apiPath, { ...options, body })).data;
+export const del = async (apiPath, options) => (await request('DELETE', apiPath, options)).data;

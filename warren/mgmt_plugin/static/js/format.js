@@ -1,0 +1,96 @@
+// Numbers and times as people read them. Each component carries the exact value in its title.
+
+import { html } from './ui.js';
+
+const exact = new Intl.NumberFormat('en', { maximumFractionDigits: 3 });
+const LARGE = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
+const LARGE_BYTES = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']];
+
+function three(value) {
+  return exact.format(value >= 100 ? Math.round(value) : value >= 10 ? Math.round(value * 10) / 10 : Math.round(value * 100) / 100);
+}
+
+export const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+
+/** Whole up to 99,999, then with three digits: 1.25 M. */
+export function formatNumber(value) {
+  if (!isNumber(value)) return '–';
+  if (Math.abs(value) < 1e5) return exact.format(Math.round(value * 100) / 100);
+  const [size, unit] = LARGE.find(([size]) => Math.abs(value) >= size);
+  return `${three(value / size)} ${unit}`;
+}
+
+export function formatBytes(value) {
+  if (!isNumber(value)) return '–';
+  const found = LARGE_BYTES.find(([size]) => Math.abs(value) >= size);
+  return found ? `${three(value / found[0])} ${found[1]}` : `${exact.format(value)} B`;
+}
+
+export function formatRate(value) {
+  if (!isNumber(value)) return '–';
+  if (value > 0 && value < 0.1) return '< 0.1/s';
+  return `${value < 1e4 ? three(value) : formatNumber(value)}/s`;
+}
+
+const STEPS = [[86400e3, 'd'], [3600e3, 'h'], [60e3, 'min'], [1e3, 's']];
+
+/** A length of time in ms, in its two largest units: 3 d 4 h. */
+export function formatDuration(ms) {
+  if (!isNumber(ms)) return '–';
+  if (ms < 1000) return `${three(ms)} ms`;
+  const first = STEPS.findIndex(([size]) => ms >= size);
+  const [size, unit] = STEPS[first];
+  const whole = Math.floor(ms / size);
+  if (first === STEPS.length - 1) return `${three(ms / 1000)} s`;
+  const rest = Math.floor((ms % size) / STEPS[first + 1][0]);
+  return rest ? `${whole} ${unit} ${rest} ${STEPS[first + 1][1]}` : `${whole} ${unit}`;
+}
+
+const clock = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+
+export function formatTime(ms) {
+  return isNumber(ms) ? clock.format(new Date(ms)) : '–';
+}
+
+export function formatValue(value) {
+  if (value === null || value === undefined) return '–';
+  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}
+
+const Nothing = html`<span class="none">–</span>`;
+
+export function Num({ value }) {
+  return isNumber(value) ? html`<span class="num" title=${exact.format(value)}>${formatNumber(value)}</span>` : Nothing;
+}
+
+export function Bytes({ value }) {
+  return isNumber(value) ? html`<span class="num" title="${exact.format(value)} bytes">${formatBytes(value)}</span>` : Nothing;
+}
+
+export function Rate({ value, bytes = false }) {
+  if (!isNumber(value)) return Nothing;
+  const text = bytes ? `${formatBytes(value)}/s` : formatRate(value);
+  return html`<span class=${value === 0 ? 'num zero' : 'num'} title="${exact.format(value)} ${bytes ? 'bytes ' : ''}per second">${text}</span>`;
+}
+
+export function Duration({ ms }) {
+  return isNumber(ms) ? html`<span class="num" title="${exact.format(ms)} ms">${formatDuration(ms)}</span>` : Nothing;
+}
+
+/** A moment, as how long ago or how far ahead it is. */
+export function When({ ms }) {
+  if (!isNumber(ms)) return Nothing;
+  const away = Date.now() - ms;
+  const text = Math.abs(away) < 1000 ? 'now' : away > 0 ? `${formatDuration(away)} ago` : `in ${formatDuration(-away)}`;
+  return html`<time class="num" datetime=${new Date(ms).toISOString()} title=${formatTime(ms)}>${text}</time>`;
+}
+
+/** `message_stats.publish_details.rate` of an object, or undefined. */
+export function rateOf(object, counter) {
+  return (object?.message_stats ?? {})[`${counter}_details`]?.rate;
+}
+
+/** The value at a dotted path, as the API's `sort` names it. */
+export function pick(object, dotted) {
+  return dotted.split('.').reduce((part, key) => part?.[key], object);
+}

@@ -1,0 +1,24 @@
+// Starts the application: asks who is here, then shows the login or the shell.
+
+import { Login } from './login.js';
+import { closeDialogs, DialogHost } from './parts/dialog.js';
+import { Notices } from './parts/notice.js';
+import { currentVhost, go, lastVhost, place } from './router.js';
+import { resumeSession, session } from './session.js';
+import { Shell } from './shell.js';
+import { useStore } from './store.js';
+import { html, render, useEffect } from './ui.js';
+
+function App() {
+  const { state } = useStore(session);
+  useEffect(() => {
+    if (state === 'out') closeDialogs();
+  }, [state]);
+  if (state === 'unknown') return html`<p class="starting" role="status">Loading…</p>`;
+  return html`${state === 'in' ? html`<${Shell} />` : html`<${Login} />`}<${DialogHost} /><${Notices} />`;
+}
+
+// A visit without an address begins in the vhost that was looked at last.
+if (place.get().path.length === 0 && currentVhost() === '' && lastVhost() !== '') go([], { vhost: lastVhost() });
+render(html`<${App} />`, document.getElementById('app'));
+resumeSession();

@@ -1,0 +1,65 @@
+// One channel.
+
+import { path, withQuery } from '../api.js';
+import { Num, Rate, rateOf } from '../format.js';
+import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { CONSUMER_COLUMNS } from '../parts/consumers.js';
+import { ConnectionLink, ExchangeLink, QueueLink } from '../parts/links.js';
+import { RateChart } from '../parts/message_rates.js';
+import { Card, Facts, Page, pending, State } from '../parts/page.js';
+import { LocalTable } from '../parts/table.js';
+import { usePoll } from '../refresh.js';
+import { listHref, place, setQuery } from '../router.js';
+import { useStore } from '../store.js';
+import { html } from '../ui.js';
+
+const stat = (counter, label) => ({ key: counter, label, num: true, render: (row) => html`<${Rate} value=${row.stats?.[`${counter}_details`]?.rate ?? rateOf(row, counter)} />` });
+
+const PUBLISHES = [
+  { key: 'exchange', label: 'Exchange', render: (row) => html`<${ExchangeLink} vhost=${row.exchange.vhost} name=${row.exchange.name} />` },
+  stat('publish', 'Publish'),
+  stat('confirm', 'Confirm'),
+];
+const DELIVERIES = [
+  { key: 'queue', label: 'Queue', render: (row) => html`<${QueueLink} vhost=${row.queue.vhost} name=${row.queue.name} />` },
+  stat('deliver_get', 'Deliver / get'),
+  stat('ack', 'Ack'),
+];
+
+export default function Channel({ name }) {
+  const { query } = useStore(place);
+  const range = rangeOf(query);
+  const poll = usePoll(withQuery(path`channels/${name}`, sampleQuery(range, ['msg_rates'])));
+  const each = poll.data;
+  return html`<${Page}
+    title=${name} crumbs=${[['Channels', listHref(['channels'])]]} marks=${each && html`<${State} value=${each.state} />`}
+    actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
+  >
+    ${pending(poll, 'This channel is closed.') ??
+    html`<div class="cards">
+      <${Card}><${RateChart} stats=${each.message_stats} /><//>
+      <${Card} title="Channel">
+        <${Facts} facts=${[
+          ['Connection', each.connection_details?.name && html`<${ConnectionLink} name=${each.connection_details.name} />`],
+          ['Number', each.number],
+          ['User', each.user],
+          ['Vhost', each.vhost],
+          ['Mode', each.transactional ? 'transactions' : each.confirm ? 'publisher confirms' : 'neither confirms nor transactions'],
+          ['Prefetch of each consumer', each.prefetch_count || 'no limit'],
+          ['Prefetch of the channel', each.global_prefetch_count || 'no limit'],
+          ['Unacknowledged', html`<${Num} value=${each.messages_unacknowledged} />`],
+          ['Unconfirmed', html`<${Num} value=${each.messages_unconfirmed} />`],
+          ['Uncommitted', html`<${Num} value=${each.messages_uncommitted} />`],
+          ['Uncommitted acks', html`<${Num} value=${each.acks_uncommitted} />`],
+          ['Idle since', each.idle_since],
+          ['Node', each.node],
+        ]} />
+      <//>
+      <${Card} title="Consumers" wide>
+        <${LocalTable} caption="Consumers of this channel" columns=${CONSUMER_COLUMNS} rows=${each.consumer_details ?? []} rowKey=${(row) => row.consumer_tag} empty="Nothing is consumed here." />
+      <//>
+      ${each.publishes?.length > 0 && html`<${Card} title="Publishes to"><${LocalTable} caption="Exchanges published to" columns=${PUBLISHES} rows=${each.publishes} rowKey=${(row) => row.exchange.name} /><//>`}
+      ${each.deliveries?.length > 0 && html`<${Card} title="Is delivered from"><${LocalTable} caption="Queues delivered from" columns=${DELIVERIES} rows=${each.deliveries} rowKey=${(row) => row.queue.name} /><//>`}
+    </div>`}
+  <//>`;
+}

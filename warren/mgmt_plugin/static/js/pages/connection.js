@@ -1,0 +1,96 @@
+// One connection.
+
+import { del, path, withQuery } from '../api.js';
+import { Bytes, formatBytes, formatTime, Num, When } from '../format.js';
+import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { FormDialog, openDialog } from '../parts/dialog.js';
+import { Field } from '../parts/forms.js';
+import { UserLink, VhostLink } from '../parts/links.js';
+import { tell } from '../parts/notice.js';
+import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
+import { LocalTable } from '../parts/table.js';
+import { usePoll } from '../refresh.js';
+import { go, listHref, place, setQuery } from '../router.js';
+import { mayAdminister } from '../session.js';
+import { useStore } from '../store.js';
+import { html } from '../ui.js';
+import { CHANNEL_COLUMNS } from './channels.js';
+
+function CloseDialog({ name, titleId, close }) {
+  async function submit(form) {
+    const reason = form.get('reason').trim();
+    await del(path`connections/${name}`, { headers: reason ? { 'X-Reason': encodeReason(reason) } : {} });
+    return true;
+  }
+  return html`<${FormDialog} title="Close ${name}?" titleId=${titleId} action="Close connection" danger submit=${submit} close=${close}>
+    <p>The client loses its channels and its unacknowledged deliveries are returned to their queues. Most clients connect again.</p>
+    <${Field} label="Reason" name="reason" hint="The client and the log of the broker get it." />
+  <//>`;
+}
+
+// Headers of HTTP are Latin-1; what does not fit is replaced rather than refused.
+const encodeReason = (text) => text.replace(/[^\x20-\x7e\xa1-\xff]/g, '?');
+
+function tlsFacts(each) {
+  return [
+    ['TLS', each.ssl ? each.ssl_protocol || 'yes' : 'no'],
+    ['Key exchange', each.ssl ? each.ssl_key_exchange : null],
+    ['Cipher', each.ssl ? each.ssl_cipher : null],
+    ['Hash', each.ssl ? each.ssl_hash : null],
+    ['Certificate of the client', each.peer_cert_subject],
+    ['Issued by', each.peer_cert_issuer],
+    ['Valid', each.peer_cert_validity],
+  ];
+}
+
+export default function Connection({ name }) {
+  const { query } = useStore(place);
+  const range = rangeOf(query);
+  const poll = usePoll(withQuery(path`connections/${name}`, sampleQuery(range, ['data_rates'])));
+  const channels = usePoll(path`connections/${name}/channels`);
+  const each = poll.data;
+  async function closeIt() {
+    if (!(await openDialog(CloseDialog, { name }))) return;
+    tell(`Closed ${name}.`);
+    go(['connections']);
+  }
+  const bytesPerSecond = (value) => (typeof value === 'number' ? `${formatBytes(Math.round(value))}/s` : '–');
+  return html`<${Page}
+    title=${name} crumbs=${[['Connections', listHref(['connections'])]]} marks=${each && html`<${State} value=${each.state} />`}
+    actions=${each && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} /><button type="button" class="danger" onClick=${closeIt}>Close…</button>`}
+  >
+    ${pending(poll, 'This connection is closed.') ??
+    html`<div class="cards">
+      <${Card}>
+        <${Chart}
+          title="Bytes on the wire" format=${bytesPerSecond}
+          lines=${[lineOf(each.recv_oct_details, 'From client', '--blue'), lineOf(each.send_oct_details, 'To client', '--amber')]}
+        />
+      <//>
+      <${Card} title="Connection">
+        <${Facts} facts=${[
+          ['User', mayAdminister() ? html`<${UserLink} name=${each.user} />` : each.user],
+          ['Vhost', mayAdminister() ? html`<${VhostLink} name=${each.vhost} />` : each.vhost],
+          ['Name given by the client', each.user_provided_name],
+          ['Protocol', each.protocol],
+          ['Authentication', each.auth_mechanism],
+          ['Client', each.peer_host && `${each.peer_host}:${each.peer_port}`],
+          ['Broker', each.host && `${each.host}:${each.port}`],
+          ['Connected', html`<${When} ms=${each.connected_at} /> <small>${formatTime(each.connected_at)}</small>`],
+          ['Heartbeat', each.timeout === 0 ? 'off' : each.timeout && `${each.timeout} s`],
+          ['Largest frame', html`<${Bytes} value=${each.frame_max} />`],
+          ['Channels', html`<${Num} value=${each.channels} /> of at most <${Num} value=${each.channel_max} />`],
+          ['Received', html`<${Bytes} value=${each.recv_oct} />`],
+          ['Sent', html`<${Bytes} value=${each.send_oct} />`],
+          ['Waiting to be sent', html`<${Num} value=${each.send_pend} />`],
+          ['Node', each.node],
+          ...tlsFacts(each),
+        ]} />
+      <//>
+      <${Card} title="Channels" wide>
+        ${channels.data && html`<${LocalTable} caption="Channels of this connection" columns=${CHANNEL_COLUMNS} rows=${channels.data} rowKey=${(row) => row.name} empty="No channel is open." />`}
+      <//>
+      <${Card} title="What the client says about itself" wide><${Fields} values=${each.client_properties} /><//>
+    </div>`}
+  <//>`;
+}

@@ -1,0 +1,47 @@
+// All connections.
+
+import { path } from '../api.js';
+import { Bytes, Num, Rate, When } from '../format.js';
+import { ConnectionLink, UserLink } from '../parts/links.js';
+import { PagedList } from '../parts/list.js';
+import { Mark, Page, State } from '../parts/page.js';
+import { currentVhost, place } from '../router.js';
+import { mayAdminister } from '../session.js';
+import { useStore } from '../store.js';
+import { html } from '../ui.js';
+
+const client = (connection) => {
+  const { product, version, platform } = connection.client_properties ?? {};
+  return [product, version, platform && `(${platform})`].filter(Boolean).join(' ');
+};
+
+const COLUMNS = [
+  {
+    key: 'name', label: 'Name', sort: 'name', fixed: true,
+    render: (each) => html`<${ConnectionLink} name=${each.name} />${each.user_provided_name && html`<br /><small>${each.user_provided_name}</small>`}`,
+  },
+  { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
+  { key: 'user', label: 'User', sort: 'user', render: (each) => (mayAdminister() ? html`<${UserLink} name=${each.user} />` : each.user) },
+  { key: 'state', label: 'State', sort: 'state', render: (each) => html`<${State} value=${each.state} />` },
+  { key: 'tls', label: 'TLS', sort: 'ssl', render: (each) => (each.ssl ? html`<${Mark} text="TLS" kind="good" title=${each.ssl_protocol} />` : html`<span class="none">no</span>`) },
+  { key: 'protocol', label: 'Protocol', sort: 'protocol', hidden: true, render: (each) => each.protocol },
+  { key: 'channels', label: 'Channels', sort: 'channels', num: true, render: (each) => html`<${Num} value=${each.channels} />` },
+  { key: 'recv', label: 'From client', sort: 'recv_oct_details.rate', num: true, render: (each) => html`<${Rate} value=${each.recv_oct_details?.rate} bytes />` },
+  { key: 'send', label: 'To client', sort: 'send_oct_details.rate', num: true, render: (each) => html`<${Rate} value=${each.send_oct_details?.rate} bytes />` },
+  { key: 'recv_total', label: 'Received', sort: 'recv_oct', num: true, hidden: true, render: (each) => html`<${Bytes} value=${each.recv_oct} />` },
+  { key: 'send_total', label: 'Sent', sort: 'send_oct', num: true, hidden: true, render: (each) => html`<${Bytes} value=${each.send_oct} />` },
+  { key: 'client', label: 'Client', hidden: true, render: client },
+  { key: 'heartbeat', label: 'Heartbeat', sort: 'timeout', num: true, hidden: true, render: (each) => (each.timeout === undefined ? '–' : `${each.timeout} s`) },
+  { key: 'connected', label: 'Connected', sort: 'connected_at', num: true, render: (each) => html`<${When} ms=${each.connected_at} />` },
+];
+
+export default function Connections() {
+  useStore(place);
+  const vhost = currentVhost();
+  return html`<${Page} title="Connections">
+    <${PagedList}
+      id="connections" caption="Connections" base=${vhost ? path`vhosts/${vhost}/connections` : 'connections'} columns=${COLUMNS}
+      rowKey=${(each) => each.name} firstSort=${{ by: 'name', descending: false }} empty="Nobody is connected."
+    />
+  <//>`;
+}

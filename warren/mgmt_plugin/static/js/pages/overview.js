@@ -1,0 +1,108 @@
+// The broker at a glance.
+
+import { withQuery } from '../api.js';
+import { Bytes, Duration, formatBytes, formatNumber, Num, Rate } from '../format.js';
+import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { LengthChart, RateChart } from '../parts/message_rates.js';
+import { Card, Mark, Meter, Page, pending } from '../parts/page.js';
+import { LocalTable } from '../parts/table.js';
+import { usePoll } from '../refresh.js';
+import { href, listHref, place, setQuery } from '../router.js';
+import { mayMonitor } from '../session.js';
+import { useStore } from '../store.js';
+import { html } from '../ui.js';
+
+const COUNTS = [
+  ['connections', 'Connections', ['connections']],
+  ['channels', 'Channels', ['channels']],
+  ['exchanges', 'Exchanges', ['exchanges']],
+  ['queues', 'Queues', ['queues']],
+  ['consumers', 'Consumers', null],
+];
+
+const CHURN = [
+  ['connection_created', 'Connections opened', '--blue'],
+  ['connection_closed', 'Connections closed', '--amber'],
+  ['channel_created', 'Channels opened', '--teal', true],
+  ['channel_closed', 'Channels closed', '--violet', true],
+  ['queue_created', 'Queues created', '--green'],
+  ['queue_deleted', 'Queues deleted', '--red'],
+  ['queue_declared', 'Queues declared', '--grey', true],
+];
+
+const NODE_COLUMNS = [
+  { key: 'name', label: 'Name', sort: 'name', render: (node) => html`<a class="name" href=${href(['nodes', node.name])}>${node.name}</a>` },
+  { key: 'memory', label: 'Memory', render: (node) => meter('Memory', node.mem_used, node.mem_limit, formatBytes) },
+  {
+    key: 'disk', label: 'Free disk',
+    render: (node) => html`<${Bytes} value=${node.disk_free} />${node.disk_free_limit > 0 && html`<br /><small>alarm below ${formatBytes(node.disk_free_limit)}</small>`}`,
+  },
+  { key: 'fds', label: 'File descriptors', render: (node) => meter('File descriptors', node.fd_used, node.fd_total, formatNumber) },
+  { key: 'sockets', label: 'Sockets', render: (node) => meter('Sockets', node.sockets_used, node.sockets_total, formatNumber) },
+  { key: 'uptime', label: 'Uptime', num: true, render: (node) => html`<${Duration} ms=${node.uptime} />` },
+  {
+    key: 'alarms', label: 'Alarms',
+    render: (node) =>
+      html`${node.mem_alarm && html`<${Mark} text="memory" kind="bad" />`} ${node.disk_free_alarm && html`<${Mark} text="disk" kind="bad" />`}
+      ${!node.mem_alarm && !node.disk_free_alarm && html`<${Mark} text="none" kind="good" />`}`,
+  },
+];
+
+function meter(label, value, total, format) {
+  return value === undefined ? '–' : html`<${Meter} label=${label} value=${value} total=${total} format=${format} />`;
+}
+
+const LISTENER_COLUMNS = [
+  { key: 'protocol', label: 'Protocol', sort: 'protocol', render: (listener) => listener.protocol },
+  { key: 'address', label: 'Address', sort: 'ip_address', render: (listener) => html`<span class="mono">${listener.ip_address}</span>` },
+  { key: 'port', label: 'Port', sort: 'port', num: true, render: (listener) => listener.port },
+  { key: 'tls', label: 'TLS', render: (listener) => (listener.tls || /ssl|https|amqps/.test(listener.protocol) ? 'yes' : 'no') },
+];
+
+function Counts({ overview }) {
+  return html`<dl class="counts">
+    ${COUNTS.map(([key, label, target]) => html`<div key=${key}>
+      <dt>${target ? html`<a href=${listHref(target)}>${label}</a>` : label}</dt>
+      <dd><${Num} value=${overview.object_totals?.[key] ?? 0} /></dd>
+    </div>`)}
+    <div><dt>Published</dt><dd><${Rate} value=${overview.message_stats?.publish_details?.rate ?? 0} /></dd></div>
+    <div><dt>Delivered</dt><dd><${Rate} value=${overview.message_stats?.deliver_get_details?.rate ?? 0} /></dd></div>
+  </dl>`;
+}
+
+function Nodes() {
+  const poll = usePoll('nodes');
+  return html`<${Card} title="Nodes" wide>
+    ${pending(poll) ?? html`<${LocalTable} caption="Nodes" columns=${NODE_COLUMNS} rows=${poll.data} rowKey=${(node) => node.name} />`}
+  <//>`;
+}
+
+export default function Overview() {
+  const { query } = useStore(place);
+  const range = rangeOf(query);
+  const vhost = query.vhost;
+  const poll = usePoll(withQuery('overview', sampleQuery(range, ['lengths', 'msg_rates'])));
+  const one = usePoll(vhost ? withQuery(`vhosts/${encodeURIComponent(vhost)}`, sampleQuery(range, ['lengths', 'msg_rates'])) : null);
+  const overview = poll.data;
+  // With a vhost chosen the charts are of that vhost; what is counted below is always of the whole broker.
+  const charted = vhost ? one.data && { queue_totals: one.data, message_stats: one.data.message_stats } : overview;
+  const churn = overview?.churn_rates;
+  return html`<${Page} title="Overview" actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
+    ${pending(poll) ??
+    html`<${Counts} overview=${overview} />
+      <div class="cards">
+        <${Card}><${LengthChart} key=${vhost} of=${charted?.queue_totals} title=${vhost ? `Queued messages in ${vhost}` : 'Queued messages'} /><//>
+        <${Card}><${RateChart} key=${vhost} stats=${charted?.message_stats} title=${vhost ? `Message rates in ${vhost}` : 'Message rates'} /><//>
+        ${mayMonitor() && html`<${Nodes} />`}
+        ${overview.listeners?.length > 0 &&
+        html`<${Card} title="Listeners">
+          <${LocalTable} caption="Listeners" columns=${LISTENER_COLUMNS} rows=${overview.listeners} rowKey=${(each) => `${each.protocol} ${each.ip_address} ${each.port}`} />
+        <//>`}
+        ${churn &&
+        html`<${Card}><${Chart}
+          title="Churn" format=${(value) => (typeof value === 'number' ? `${formatNumber(value)}/s` : '–')}
+          lines=${CHURN.map(([key, label, colour, hidden]) => lineOf(churn[`${key}_details`], label, colour, { hidden }))}
+        /><//>`}
+      </div>`}
+  <//>`;
+}

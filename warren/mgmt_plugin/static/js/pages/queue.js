@@ -1,0 +1,110 @@
+// One queue: its tabs and what can be done to it as a whole.
+
+import { del, path, put, withQuery } from '../api.js';
+import { formatNumber } from '../format.js';
+import { AddBinding, BindingsTable } from '../parts/bindings.js';
+import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { CONSUMER_COLUMNS } from '../parts/consumers.js';
+import { confirmAction } from '../parts/dialog.js';
+import { Features } from '../parts/links.js';
+import { tell, warn } from '../parts/notice.js';
+import { Card, currentTab, Page, pending, State, Tabs } from '../parts/page.js';
+import { PublishForm } from '../parts/publish_form.js';
+import { LocalTable } from '../parts/table.js';
+import { usePoll } from '../refresh.js';
+import { go, href, listHref, place, setQuery } from '../router.js';
+import { useStore } from '../store.js';
+import { html } from '../ui.js';
+import { QueueGet } from './queue_get.js';
+import { QueueMessages } from './queue_messages.js';
+import { QueueOverview } from './queue_overview.js';
+import { QueueTransfers } from './queue_transfers.js';
+
+function Consumers({ queue }) {
+  const columns = CONSUMER_COLUMNS.filter((column) => column.key !== 'queue');
+  const rows = queue.consumer_details ?? [];
+  return html`<${Card} title="Consumers">
+    <${LocalTable} caption="Consumers of this queue" columns=${columns} rows=${rows} empty="Nobody consumes from this queue." rowKey=${(row) => `${row.channel_details?.name} ${row.consumer_tag}`} />
+  <//>`;
+}
+
+function Bindings({ queue, poll }) {
+  const { vhost, name } = queue;
+  return html`<div class="stack">
+    ${poll.data && html`<${Card} title="Bindings"><${BindingsTable} caption="Bindings to this queue" rows=${poll.data} side="source" reload=${poll.reload} empty="No exchange is bound to this queue." /><//>`}
+    <${AddBinding} vhost=${vhost} queue=${name} reload=${poll.reload} />
+  </div>`;
+}
+
+function Actions({ queue, reload }) {
+  const { vhost, name } = queue;
+  const at = path`queues/${vhost}/${name}`;
+  async function pause() {
+    try {
+      if (queue.paused) await del(`warren/${at}/pause`);
+      else await put(`warren/${at}/pause`);
+      tell(queue.paused ? `${name} delivers again.` : `${name} is paused: it takes messages and delivers none.`);
+      reload();
+    } catch (error) {
+      warn(error.message);
+    }
+  }
+  async function purge() {
+    const done = await confirmAction({
+      title: `Purge queue ${name}?`,
+      text: `All ready messages of ${name} in vhost ${vhost} are dropped for good (${formatNumber(queue.messages_ready)} now).`,
+      detail: 'Unacknowledged messages stay with their consumers.',
+      action: 'Purge queue',
+      done: `${name} is purged.`,
+      run: () => del(`${at}/contents`),
+    });
+    if (done) reload();
+  }
+  async function remove() {
+    const done = await confirmAction({
+      title: `Delete queue ${name}?`,
+      text: `The queue ${name} of vhost ${vhost} goes, with its bindings and its messages (${formatNumber(queue.messages)} now). ${queue.consumers ? `${queue.consumers} consumers are cancelled.` : ''}`,
+      action: 'Delete queue',
+      done: `Queue ${name} is deleted.`,
+      run: () => del(at),
+    });
+    if (done) go(['queues']);
+  }
+  return html`<button type="button" onClick=${pause}>${queue.paused ? 'Resume' : 'Pause'}</button>
+    <button type="button" class="danger" onClick=${purge}>Purge…</button>
+    <button type="button" class="danger" onClick=${remove}>Delete…</button>`;
+}
+
+export default function Queue({ vhost, name }) {
+  const { query } = useStore(place);
+  const range = rangeOf(query);
+  const poll = usePoll(withQuery(path`queues/${vhost}/${name}`, sampleQuery(range, ['lengths', 'msg_rates'])));
+  const bindings = usePoll(path`queues/${vhost}/${name}/bindings`);
+  const queue = poll.data;
+  const bound = bindings.data?.filter((each) => each.source !== '');
+  const tabs = [
+    { id: 'overview', label: 'Overview' },
+    { id: 'messages', label: 'Messages', count: queue && formatNumber(queue.messages ?? 0) },
+    { id: 'consumers', label: 'Consumers', count: queue?.consumer_details?.length },
+    { id: 'bindings', label: 'Bindings', count: bound?.length },
+    { id: 'publish', label: 'Publish' },
+    { id: 'get', label: 'Get' },
+    { id: 'move', label: 'Move' },
+  ];
+  const tab = currentTab(tabs, query);
+  return html`<${Page}
+    title=${name} crumbs=${[['Queues', listHref(['queues'])], [vhost, href(['queues'], { vhost })]]}
+    marks=${queue && html`<${State} value=${queue.paused ? 'paused' : queue.state} /><${Features} of=${queue} />`}
+    actions=${html`${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`} ${queue && html`<${Actions} queue=${queue} reload=${poll.reload} />`}`}
+  >
+    ${pending(poll, 'There is no such queue.') ??
+    html`<${Tabs} tabs=${tabs} />
+      ${tab === 'overview' && html`<${QueueOverview} queue=${queue} />`}
+      ${tab === 'messages' && html`<${QueueMessages} vhost=${vhost} name=${name} />`}
+      ${tab === 'consumers' && html`<${Consumers} queue=${queue} />`}
+      ${tab === 'bindings' && html`<${Bindings} queue=${queue} poll=${bindings} />`}
+      ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange="" routingKey=${name} reload=${poll.reload} />`}
+      ${tab === 'get' && html`<${QueueGet} vhost=${vhost} name=${name} reload=${poll.reload} />`}
+      ${tab === 'move' && html`<${QueueTransfers} vhost=${vhost} name=${name} />`}`}
+  <//>`;
+}

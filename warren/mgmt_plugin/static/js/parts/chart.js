@@ -1,0 +1,157 @@
+// Live line charts. uPlot draws; the legend is ours, because it has to be read and worked with the keyboard.
+
+import { formatTime } from '../format.js';
+import { watchColours } from '../theme.js';
+import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
+
+/** Seconds that charts go back, with seconds between two samples, as the API takes them. */
+export const RANGES = [
+  { s: 60, step: 5, label: '1 min' },
+  { s: 600, step: 5, label: '10 min' },
+  { s: 3600, step: 60, label: '1 h' },
+  { s: 28800, step: 600, label: '8 h' },
+  { s: 86400, step: 1800, label: '1 day' },
+];
+
+export const rangeOf = (query) => RANGES.find((range) => String(range.s) === query.range) ?? RANGES[1];
+
+/** The part of a query that asks for samples of that range; `kinds`: lengths, msg_rates, data_rates, node_stats. */
+export function sampleQuery(range, kinds) {
+  return Object.fromEntries(kinds.flatMap((kind) => [[`${kind}_age`, range.s], [`${kind}_incr`, range.step]]));
+}
+
+/** Samples of `X_details`, oldest first, as [seconds, value]. */
+function samplesOf(details) {
+  const samples = details?.samples ?? [];
+  return samples.map(({ timestamp, sample }) => [timestamp / 1000, sample]).reverse();
+}
+
+/** What was counted -> how fast it was counted, per second. */
+function ratesOf(samples) {
+  return samples.slice(1).map(([time, count], at) => {
+    const [before, countBefore] = samples[at];
+    return [time, time > before ? Math.max(0, (count - countBefore) / (time - before)) : 0];
+  });
+}
+
+/**
+ * One line of a chart from the API's `X_details`. `kind` is "level" or "rate" (samples of a counter).
+ * Returns {label, colour, points, value, hidden}; undefined where the broker counts no such thing.
+ */
+export function lineOf(details, label, colour, { kind = 'rate', hidden = false, value } = {}) {
+  if (!details && value === undefined) return undefined;
+  const samples = samplesOf(details);
+  const points = kind === 'rate' ? ratesOf(samples) : samples;
+  return { label, colour, points, hidden, value: value ?? (kind === 'rate' ? details?.rate : samples.at(-1)?.[1]) };
+}
+
+/** Lines -> uPlot's columns, on the times that any of them has. */
+function columnsOf(lines) {
+  const times = [...new Set(lines.flatMap((line) => line.points.map(([time]) => time)))].sort((a, b) => a - b);
+  const columns = lines.map((line) => {
+    const values = new Map(line.points);
+    return times.map((time) => values.get(time) ?? null);
+  });
+  return [times, ...columns];
+}
+
+const cssColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** The colour behind a token of base.css, as canvas understands it in the scheme that is shown. */
+function resolveColour(box, token) {
+  const probe = document.createElement('i');
+  probe.style.color = `var(${token})`;
+  box.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color || cssColour(token);
+}
+
+function draw(box, lines, hidden, format, setCursor) {
+  const axis = resolveColour(box, '--muted');
+  const grid = { stroke: resolveColour(box, '--line'), width: 1 };
+  const font = '11px system-ui, sans-serif';
+  return new uPlot(
+    {
+      width: box.clientWidth || 300,
+      height: 170,
+      legend: { show: false },
+      cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.08)] } },
+      axes: [
+        { stroke: axis, grid: { show: false }, ticks: { ...grid, size: 4 }, font, values: '{HH}:{mm}:{ss}', space: 70, size: 30 },
+        { stroke: axis, grid, ticks: { show: false }, font, size: 62, space: 34, values: (_, ticks) => ticks.map((tick) => format(tick)) },
+      ],
+      series: [{}, ...lines.map((line) => ({ label: line.label, stroke: resolveColour(box, line.colour), width: 1.6, show: !hidden.has(line.label), points: { show: false } }))],
+      hooks: { setCursor: [(chart) => setCursor(chart.cursor.idx ?? null)] },
+    },
+    columnsOf(lines),
+    box,
+  );
+}
+
+/** A chart of `lines` (see lineOf; undefined ones are left out), whose values `format` writes. */
+export function Chart({ title, lines: given, format }) {
+  const lines = given.filter(Boolean);
+  const box = useRef(null);
+  const chart = useRef(null);
+  const [cursor, setCursor] = useState(null);
+  const [hidden, setHidden] = useState(() => new Set(lines.filter((line) => line.hidden).map((line) => line.label)));
+  const [colours, setColours] = useState(0);
+  const [all, setAll] = useState(false);
+  const columns = useMemo(() => columnsOf(lines), [given]);
+  const names = lines.map((line) => line.label).join();
+
+  useEffect(() => watchColours(() => setColours((count) => count + 1)), []);
+  useEffect(() => {
+    if (!box.current) return undefined;
+    chart.current = draw(box.current, lines, hidden, format, setCursor);
+    const resize = new ResizeObserver(() => box.current && chart.current.setSize({ width: box.current.clientWidth, height: 170 }));
+    resize.observe(box.current);
+    return () => {
+      resize.disconnect();
+      chart.current.destroy();
+    };
+  }, [names, colours]);
+  useEffect(() => chart.current?.setData(columns), [columns]);
+
+  function toggle(label) {
+    const next = new Set(hidden);
+    if (!next.delete(label)) next.add(label);
+    setHidden(next);
+    chart.current.setSeries(lines.findIndex((line) => line.label === label) + 1, { show: !next.has(label) });
+  }
+
+  const at = cursor !== null && columns[0][cursor] !== undefined ? cursor : null;
+  const shown = (line, index) => (at === null ? line.value : columns[index + 1][at]);
+  const summary = lines.map((line) => `${line.label} ${format(line.value)}`).join(', ');
+  return html`<figure class="chart">
+    <figcaption>
+      <span>${title}</span>
+      <span class="chart-time">${at === null ? '' : formatTime(columns[0][at] * 1000)}</span>
+    </figcaption>
+    <div ref=${box} class="chart-area" role="img" aria-label="${title}, now: ${summary}">
+      ${columns[0].length < 2 && html`<p class="chart-empty">No samples yet</p>`}
+    </div>
+    <ul class="legend" aria-label="Lines of ${title}">
+      ${lines.map(
+        (line, index) =>
+          (all || !line.hidden || !hidden.has(line.label)) &&
+          html`<li key=${line.label}>
+          <button type="button" aria-pressed=${!hidden.has(line.label)} onClick=${() => toggle(line.label)}>
+            <i class="dot ${line.colour.slice(2)}"></i>${line.label} <b>${format(shown(line, index))}</b>
+          </button>
+        </li>`,
+      )}
+      ${lines.some((line) => line.hidden) && html`<li><button type="button" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? 'Less' : 'More…'}</button></li>`}
+    </ul>
+  </figure>`;
+}
+
+export function RangePicker({ range, onPick }) {
+  return html`<div class="segments" role="group" aria-label="How far charts go back">
+    ${RANGES.map(
+      (each) => html`<button key=${each.s} type="button" aria-pressed=${each === range} onClick=${() => onPick(each.s)}>${each.label}</button>`,
+    )}
+  </div>`;
+}

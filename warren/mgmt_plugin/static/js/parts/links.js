@@ -1,0 +1,98 @@
+// Links to objects of the broker, and the marks that say at a glance what an object is.
+
+import { href, listHref } from '../router.js';
+import { html } from '../ui.js';
+import { Mark } from './page.js';
+
+/** The default exchange has no name in AMQP; the API and links call it amq.default. */
+export const exchangeKey = (name) => (name === '' ? 'amq.default' : name);
+export const exchangeLabel = (name) => (name === '' || name === 'amq.default' ? '(default exchange)' : name);
+
+export const queueHref = (vhost, name, query) => href(['queues', vhost, name], query);
+export const exchangeHref = (vhost, name) => href(['exchanges', vhost, exchangeKey(name)]);
+
+export function QueueLink({ vhost, name }) {
+  return html`<a class="name" href=${queueHref(vhost, name)}>${name}</a>`;
+}
+
+export function ExchangeLink({ vhost, name }) {
+  return html`<a class="name" href=${exchangeHref(vhost, name)}>${exchangeLabel(name)}</a>`;
+}
+
+export function ConnectionLink({ name, label }) {
+  return html`<a class="name" href=${href(['connections', name])}>${label ?? name}</a>`;
+}
+
+export function ChannelLink({ name }) {
+  return html`<a class="name" href=${href(['channels', name])}>${name}</a>`;
+}
+
+export function UserLink({ name }) {
+  return html`<a class="name" href=${href(['users', name])}>${name}</a>`;
+}
+
+export function VhostLink({ name }) {
+  return html`<a class="name" href=${href(['vhosts', name])}>${name}</a>`;
+}
+
+export function PolicyLink({ vhost, name }) {
+  return html`<a class="name" href=${listHref(['policies'], { vhost, name })}>${name}</a>`;
+}
+
+/** Where a search result leads. */
+export function resultHref({ kind, vhost, name, detail }) {
+  switch (kind) {
+    case 'queue':
+      return queueHref(vhost, name);
+    case 'exchange':
+      return exchangeHref(vhost, name);
+    case 'connection':
+      return href(['connections', name]);
+    case 'channel':
+      return href(['channels', name]);
+    case 'user':
+      return href(['users', name]);
+    case 'vhost':
+      return href(['vhosts', name]);
+    case 'policy':
+      return href(['policies'], { vhost, name });
+    default:
+      // A consumer: what it consumes from says where it can be seen.
+      return detail ? queueHref(vhost, detail, { tab: 'consumers' }) : href(['queues'], { vhost });
+  }
+}
+
+const ARGUMENT_MARKS = {
+  'x-message-ttl': 'TTL',
+  'x-expires': 'Exp',
+  'x-max-length': 'Lim',
+  'x-max-length-bytes': 'LimB',
+  'x-dead-letter-exchange': 'DLX',
+  'x-dead-letter-routing-key': 'DLK',
+  'x-max-priority': 'Pri',
+  'x-single-active-consumer': 'SAC',
+  'x-overflow': 'Ovfl',
+  'x-delivery-limit': 'DL',
+  'x-message-deduplication': 'Dedup',
+  'x-key-shared': 'Key',
+  'x-storage': 'Mem',
+};
+
+/** Durability, lifetime, arguments and policy of a queue or an exchange. */
+export function Features({ of: object }) {
+  const known = Object.keys(object.arguments ?? {}).filter((key) => key !== 'x-queue-type');
+  const marked = known.filter((key) => ARGUMENT_MARKS[key]);
+  const others = known.filter((key) => !ARGUMENT_MARKS[key]);
+  const say = (key) => `${key}: ${JSON.stringify(object.arguments[key])}`;
+  return html`<span class="marks">
+    ${object.durable && html`<${Mark} text="D" title="durable" />`}
+    ${object.auto_delete && html`<${Mark} text="AD" title="auto-delete" />`}
+    ${object.exclusive && html`<${Mark} text="Excl" title="exclusive" />`}
+    ${object.internal && html`<${Mark} text="I" title="internal: no publishing from clients" />`}
+    ${object.paused && html`<${Mark} text="paused" title="deliveries are paused" kind="busy" />`}
+    ${marked.map((key) => html`<${Mark} key=${key} text=${ARGUMENT_MARKS[key]} title=${say(key)} />`)}
+    ${others.length > 0 && html`<${Mark} text="Args" title=${others.map(say).join('\n')} />`}
+    ${object.policy && html`<${Mark} text=${object.policy} title="policy ${object.policy}" kind="policy" />`}
+    ${object.operator_policy && html`<${Mark} text=${object.operator_policy} title="operator policy ${object.operator_policy}" kind="policy" />`}
+  </span>`;
+}

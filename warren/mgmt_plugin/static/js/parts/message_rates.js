@@ -1,0 +1,39 @@
+// Charts of how many messages wait and how fast they move, for whatever carries RabbitMQ's counters.
+
+import { formatNumber, formatRate } from '../format.js';
+import { html } from '../ui.js';
+import { Chart, lineOf } from './chart.js';
+
+// [counter, label, colour, hidden at first]
+const COUNTERS = [
+  ['publish', 'Publish', '--blue'],
+  ['publish_in', 'Publish in', '--blue'],
+  ['publish_out', 'Publish out', '--violet'],
+  ['confirm', 'Confirm', '--teal', true],
+  ['deliver_get', 'Deliver and get', '--amber'],
+  ['deliver', 'Deliver (manual ack)', '--pink', true],
+  ['deliver_no_ack', 'Deliver (auto ack)', '--grey', true],
+  ['get', 'Get (manual ack)', '--violet', true],
+  ['get_no_ack', 'Get (auto ack)', '--grey', true],
+  ['get_empty', 'Get (empty)', '--grey', true],
+  ['ack', 'Ack', '--green'],
+  ['redeliver', 'Redeliver', '--red'],
+  ['return_unroutable', 'Unroutable (returned)', '--red', true],
+  ['drop_unroutable', 'Unroutable (dropped)', '--pink', true],
+  ['disk_reads', 'Disk reads', '--grey', true],
+  ['disk_writes', 'Disk writes', '--grey', true],
+];
+
+export function RateChart({ stats, title = 'Message rates' }) {
+  const lines = COUNTERS.map(([counter, label, colour, hidden]) => lineOf(stats?.[`${counter}_details`], label, colour, { hidden }));
+  return lines.some(Boolean)
+    ? html`<${Chart} title=${title} lines=${lines} format=${formatRate} />`
+    : html`<figure class="chart"><figcaption>${title}</figcaption><p class="empty">No message has passed yet.</p></figure>`;
+}
+
+/** `of` carries messages, messages_ready, messages_unacknowledged with their details. */
+export function LengthChart({ of: object, title = 'Queued messages' }) {
+  const level = (key, label, colour) => lineOf(object?.[`${key}_details`], label, colour, { kind: 'level', value: object?.[key] ?? 0 });
+  const lines = [level('messages', 'Total', '--red'), level('messages_ready', 'Ready', '--amber'), level('messages_unacknowledged', 'Unacked', '--blue')];
+  return html`<${Chart} title=${title} lines=${lines} format=${formatNumber} />`;
+}

@@ -1,0 +1,92 @@
+// Keeping what is shown up to date. Every poll of the page runs on one timer, which rests while the tab is hidden. A poll
+// that fails keeps the data it had; the failure is shown once for the whole page.
+
+import { get } from './api.js';
+import { session } from './session.js';
+import { createStore, createStoredStore } from './store.js';
+import { useCallback, useEffect, useRef, useState } from './ui.js';
+
+export const CHOICES_S = [5, 10, 30, 0];
+
+/** Seconds between two refreshes; 0 is off. */
+export const interval = createStoredStore('refresh', 5);
+/** Why the last refresh failed, or null. */
+export const failure = createStore(null);
+/** When the last refresh went well, ms. */
+export const freshness = createStore(Date.now());
+
+const polls = new Set();
+const failed = new Map();
+let timer = null;
+
+function note(poll, reason) {
+  if (reason === null) failed.delete(poll);
+  else failed.set(poll, reason);
+  const [first] = failed.values();
+  failure.set(first ?? null);
+}
+
+function schedule() {
+  clearTimeout(timer);
+  timer = null;
+  if (interval.get() > 0 && !document.hidden) timer = setTimeout(refreshNow, interval.get() * 1000);
+}
+
+export function refreshNow() {
+  if (session.get().state === 'in') for (const poll of [...polls]) poll();
+  schedule();
+}
+
+interval.watch(schedule);
+document.addEventListener('visibilitychange', () => (document.hidden ? schedule() : refreshNow()));
+schedule();
+
+/**
+ * Data of one API path, again and again. null as path asks nothing.
+ * Returns {data, error, busy, reload}: `error` only while there is no data to show, or when the object is gone.
+ */
+export function usePoll(apiPath) {
+  const [state, setState] = useState({ data: null, error: null, busy: true });
+  const running = useRef(null);
+
+  const load = useCallback(async () => {
+    if (apiPath === null || running.current) return;
+    const abort = new AbortController();
+    running.current = abort;
+    try {
+      const data = await get(apiPath, { signal: abort.signal });
+      if (running.current !== abort) return;
+      note(load, null);
+      freshness.set(Date.now());
+      setState({ data, error: null, busy: false });
+    } catch (error) {
+      if (running.current !== abort || error.name === 'AbortError') return;
+      // An object that is gone is no failure of the refresh: the page says so.
+      note(load, error.status === 404 || error.status === 401 ? null : error.message);
+      setState((old) => ({ data: error.status === 404 ? null : old.data, error, busy: false }));
+    } finally {
+      if (running.current === abort) running.current = null;
+    }
+  }, [apiPath]);
+
+  useEffect(() => {
+    polls.add(load);
+    setState((old) => ({ ...old, busy: true }));
+    load();
+    return () => {
+      polls.delete(load);
+      note(load, null);
+      running.current?.abort();
+      running.current = null;
+    };
+  }, [load]);
+
+  // After a change the answer under way may be older than the change.
+  const reload = useCallback(() => {
+    running.current?.abort();
+    running.current = null;
+    return load();
+  }, [load]);
+
+  return { ...state, reload };
+}

@@ -1,0 +1,66 @@
+// The place in the application is the hash: `#/queues/vhost/name?tab=messages`. Segments and query are escaped, so any
+// name of the broker makes a link, and a copied link shows the same thing.
+
+import { createStore, readStored, writeStored } from './store.js';
+
+function parse(hash) {
+  const [before, after = ''] = splitOnce(hash.replace(/^#\/?/, ''), '?');
+  return {
+    path: before === '' ? [] : before.split('/').map(unescape),
+    query: Object.fromEntries(new URLSearchParams(after)),
+  };
+}
+
+function splitOnce(text, mark) {
+  const at = text.indexOf(mark);
+  return at < 0 ? [text] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+function unescape(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** {path: segments, query: object of texts} */
+export const place = createStore(parse(window.location.hash));
+
+window.addEventListener('hashchange', () => place.set(parse(window.location.hash)));
+
+export function href(segments, query = {}) {
+  const pairs = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const text = new URLSearchParams(pairs).toString();
+  // "" is a name in AMQP (the default exchange), and so keeps its own, empty, segment.
+  return `#/${segments.map(encodeURIComponent).join('/')}${text ? `?${text}` : ''}`;
+}
+
+export function go(segments, query) {
+  window.location.hash = href(segments, query);
+}
+
+/** Change the query of the current place without a step in the history: null takes a key away. */
+export function setQuery(change) {
+  const { path, query } = place.get();
+  const next = { ...query, ...change };
+  history.replaceState(null, '', href(path, next));
+  place.set(parse(window.location.hash));
+}
+
+/** The vhost that lists are limited to, "" for all. It follows the visitor from list to list. */
+export function currentVhost() {
+  return place.get().query.vhost ?? '';
+}
+
+export function chooseVhost(vhost) {
+  writeStored('vhost', vhost);
+  setQuery({ vhost: vhost === '' ? null : vhost, page: null });
+}
+
+/** Link to a list, in the vhost that is looked at. */
+export function listHref(segments, query = {}) {
+  return href(segments, { vhost: currentVhost() || null, ...query });
+}
+
+export const lastVhost = () => readStored('vhost', '');

@@ -1,0 +1,47 @@
+// Who uses the page, and what their tags allow. The broker decides every request; this only hides what it would refuse.
+
+import { del, get, post, setCsrfToken, setUnauthorizedHandler } from './api.js';
+import { createStore } from './store.js';
+
+/** {state: "unknown" | "in" | "out", name, tags, note}. `note` says why the login page is shown again. */
+export const session = createStore({ state: 'unknown', name: '', tags: [], note: '' });
+
+function enter(answer) {
+  setCsrfToken(answer.csrf_token);
+  session.set({ state: 'in', name: answer.name, tags: answer.tags, note: '' });
+}
+
+function leave(note) {
+  setCsrfToken(null);
+  session.set({ state: 'out', name: '', tags: [], note });
+}
+
+setUnauthorizedHandler(() => {
+  if (session.get().state === 'in') leave('The session has ended. Log in to go on where you were.');
+});
+
+export async function resumeSession() {
+  try {
+    enter(await get('warren/session', { quiet401: true }));
+  } catch (error) {
+    leave(error.status === 401 ? '' : `The broker cannot be asked: ${error.message}.`);
+  }
+}
+
+/** Throws ApiError when the broker refuses. */
+export async function logIn(username, password) {
+  enter(await post('warren/session', { username, password }, { quiet401: true }));
+}
+
+export async function logOut() {
+  try {
+    await del('warren/session', { quiet401: true });
+  } finally {
+    leave('You are logged out.');
+  }
+}
+
+const has = (...wanted) => wanted.some((tag) => session.get().tags.includes(tag));
+export const mayAdminister = () => has('administrator');
+export const mayMonitor = () => has('administrator', 'monitoring');
+export const maySetPolicies = () => has('administrator', 'policymaker');

@@ -1,0 +1,309 @@
+"""Samples what the engine counts, every `history.STEP_S`, so that rates and charts have a past.
+
+1. The broker and its vhosts always have a past. Of queues, exchanges, channels and connections at most `KEPT_MAX` have,
+   those that changed or were looked at most recently; the others show rates of 0 until they change.
+2. Sampling goes on in pieces of about a millisecond. An object that has gone is forgotten at the next tick.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from warren.channels.broker import Broker
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.history import STEP_S, Clock, Series
+from warren.mgmt_plugin.listing import Breather
+from warren.queues.counters import MessageCounts
+from warren.queues.queue import Queue
+from warren.queues.virtual_host import VirtualHost
+
+KEPT_MAX: Final = 2000
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+DELIVERY: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
+QUEUE_STATS: Final = ("publish", *DELIVERY)
+CHANNEL_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERY)
+EXCHANGE_STATS: Final = ("publish_in", "publish_out")
+CONNECTION_FIELDS: Final = ("recv_oct", "send_oct")
+CHURN: Final = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+QUEUE_FIELDS: Final = (*LENGTHS, *QUEUE_STATS)
+TOTAL_FIELDS: Final = (*LENGTHS, *CHANNEL_STATS, *CONNECTION_FIELDS)
+BROKER_FIELDS: Final = (*TOTAL_FIELDS, *CHURN)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """How far back each group of samples is wanted, and how far apart: seconds, 0 for none."""
+
+    lengths: tuple[int, int] = (0, 0)
+    messages: tuple[int, int] = (0, 0)
+    data: tuple[int, int] = (0, 0)
+    node: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Ranges:
+        """Read the ranges from a query string."""
+        return cls(
+            _range(query, "lengths"),
+            _range(query, "msg_rates"),
+            _range(query, "data_rates"),
+            _range(query, "node_stats"),
+        )
+
+
+def _range(query: Mapping[str, str], prefix: str) -> tuple[int, int]:
+    try:
+        age, incr = int(query.get(f"{prefix}_age", 0)), int(query.get(f"{prefix}_incr", 0))
+    except ValueError:
+        return 0, 0
+    return (age, incr) if age > 0 and incr > 0 else (0, 0)
+
+
+RANGE_QUERY: Final = tuple(
+    f"{prefix}_{end}" for prefix in ("lengths", "msg_rates", "data_rates", "node_stats") for end in ("age", "incr")
+)
+
+
+def queue_row(queue: Queue) -> tuple[int, ...]:
+    """Return `QUEUE_FIELDS` of a queue now."""
+    counts = queue.counts()
+    ready, unacked = int(queue.ready_count), int(queue.unacked_count)
+    return (ready + unacked, ready, unacked, int(counts.publish), *_delivery(counts))
+
+
+def channel_row(channel: Channel) -> tuple[int, ...]:
+    """Return `CHANNEL_STATS` of a channel now."""
+    counts = MessageCounts()
+    channel.add_counts(counts)
+    return _stats(counts)
+
+
+def exchange_row(exchange: Exchange) -> tuple[int, ...]:
+    """Return `EXCHANGE_STATS` of an exchange now."""
+    return (int(exchange.published_in), int(exchange.published_out))
+
+
+def connection_row(connection: Connection) -> tuple[int, ...]:
+    """Return `CONNECTION_FIELDS` of a connection now."""
+    return (int(connection.received_bytes), int(connection.outbox.sent_bytes))
+
+
+def _stats(counts: MessageCounts) -> tuple[int, ...]:
+    unroutable = (int(counts.return_unroutable), int(counts.drop_unroutable))
+    return (int(counts.publish), int(counts.confirm), *unroutable, *_delivery(counts))
+
+
+def _delivery(counts: MessageCounts) -> tuple[int, ...]:
+    return (
+        int(counts.deliver),
+        int(counts.deliver_no_ack),
+        int(counts.get),
+        int(counts.get_no_ack),
+        int(counts.get_empty),
+        int(counts.redeliver),
+        int(counts.ack),
+        counts.deliver_get,
+    )
+
+
+class Statistics:
+    """The past of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.clock = Clock()
+        self._broker = broker
+        self._kept: OrderedDict[object, Series] = OrderedDict()
+        self._seen: dict[object, tuple[int, ...]] = {}  # the last row of what has no past
+        self._broker_series = Series(BROKER_FIELDS, totals=True)
+        self._vhost_series: dict[str, Series] = {}
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        next_s = trio.current_time()
+        while True:
+            await self.sample()
+            next_s = max(next_s + STEP_S, trio.current_time())
+            await trio.sleep_until(next_s)
+
+    async def sample(self) -> None:
+        """Take the samples of one tick."""
+        clock = self.clock
+        clock.tick += 1
+        clock.time_ms = int(time.time() * 1000)
+        tick = clock.tick
+        broker = self._broker
+        breather = Breather()
+        totals = [0] * len(TOTAL_FIELDS)
+        seen: dict[object, tuple[int, ...]] = {}
+        for vhost in list(broker.vhosts.values()):
+            lengths = [0, 0, 0]
+            for queue in list(vhost.queues.values()):
+                row = queue_row(queue)
+                self._take(queue, QUEUE_FIELDS, row, seen)
+                for at in range(3):
+                    lengths[at] += row[at]
+                await breather.breathe()
+            for exchange in list(vhost.exchanges.values()):
+                self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen)
+                await breather.breathe()
+            row = self.vhost_row(vhost.name, lengths)
+            self._vhost_series.setdefault(vhost.name, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
+            totals = [before + more for before, more in zip(totals, row, strict=True)]
+        for connection in list(broker.connections.values()):
+            if connection.is_direct:
+                continue
+            self._take(connection, CONNECTION_FIELDS, connection_row(connection), seen)
+            for channel in list(connection.channels.values()):
+                if isinstance(channel, Channel):
+                    self._take(channel, CHANNEL_STATS, channel_row(channel), seen)
+                await breather.breathe()
+        self._broker_series.take(tick, self.broker_row(totals[:3]))
+        self._forget_gone(seen)
+
+    def _take(self, item: object, fields: tuple[str, ...], row: tuple[int, ...], seen: dict[object, Any]) -> None:
+        seen[item] = row
+        series = self._kept.get(item)
+        if series is None:
+            before = self._seen.get(item)
+            if before == row or (before is None and not any(row)):
+                return
+            series = self._keep(item, fields)
+            if before is not None:
+                series.take(self.clock.tick - 1, before)
+        elif self._seen.get(item) != row:
+            self._kept.move_to_end(item)
+        series.take(self.clock.tick, row)
+
+    def _keep(self, item: object, fields: tuple[str, ...]) -> Series:
+        series = Series(fields)
+        self._kept[item] = series
+        if len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+        return series
+
+    def _forget_gone(self, seen: dict[object, tuple[int, ...]]) -> None:
+        for item in [item for item in self._kept if item not in seen]:
+            del self._kept[item]
+        self._seen = seen
+        for name in [name for name in self._vhost_series if name not in self._broker.vhosts]:
+            del self._vhost_series[name]
+
+    # --- rows now -----------------------------------------------------------------------------------------------------
+
+    def vhost_row(self, name: str, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Return `TOTAL_FIELDS` of a vhost."""
+        counts = self._broker.totals(name)
+        received, sent = 0, 0
+        for connection in self._broker.connections.values():
+            if connection.vhost_name == name:
+                received += int(connection.received_bytes)
+                sent += int(connection.outbox.sent_bytes)
+        return (*lengths, *_stats(counts), received, sent)
+
+    def broker_row(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Return `BROKER_FIELDS`."""
+        received, sent = 0, 0
+        for connection in self._broker.connections.values():
+            received += int(connection.received_bytes)
+            sent += int(connection.outbox.sent_bytes)
+        churn = self._broker.churn
+        return (
+            *lengths,
+            *_stats(self._broker.totals(None)),
+            received,
+            sent,
+            churn.connections_opened,
+            churn.connections_closed,
+            churn.channels_opened,
+            churn.channels_closed,
+            churn.queues_declared,
+            churn.queues_created,
+            churn.queues_deleted,
+        )
+
+    # --- what is shown ------------------------------------------------------------------------------------------------
+
+    def rate(self, item: object, field: str) -> float:
+        """Return a rate of a queue, exchange, channel or connection, per second."""
+        series = self._kept.get(item)
+        return 0.0 if series is None else series.rate(self.clock, field)
+
+    def watch(self, item: object, fields: tuple[str, ...]) -> None:
+        """Somebody looks at `item`: have it keep its past."""
+        if item in self._kept:
+            self._kept.move_to_end(item)
+        else:
+            self._keep(item, fields)
+
+    def of(self, item: object, fields: tuple[str, ...], row: Sequence[int]) -> Shown:
+        """Return what can be shown of an object whose fields are `row` now."""
+        return Shown(self._kept.get(item), self.clock, fields, row)
+
+    def of_vhost(self, name: str, lengths: Sequence[int]) -> Shown:
+        """Return what can be shown of a vhost."""
+        return Shown(self._vhost_series.get(name), self.clock, TOTAL_FIELDS, self.vhost_row(name, lengths))
+
+    def of_vhosts(self, vhosts: Sequence[VirtualHost], lengths: Sequence[int]) -> Shown:
+        """Return what can be shown of some vhosts together: sums, and the past only when it is one of them."""
+        if len(vhosts) == 1:
+            return self.of_vhost(vhosts[0].name, lengths)
+        sums = [0] * len(TOTAL_FIELDS)
+        for vhost in vhosts:
+            sums = [before + more for before, more in zip(sums, self.vhost_row(vhost.name, (0, 0, 0)), strict=True)]
+        return Shown(None, self.clock, TOTAL_FIELDS, (*lengths, *sums[3:]))
+
+    def of_broker(self, lengths: Sequence[int]) -> Shown:
+        """Return what can be shown of the whole broker."""
+        return Shown(self._broker_series, self.clock, BROKER_FIELDS, self.broker_row(lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Fields of one object with their past."""
+
+    series: Series | None
+    clock: Clock
+    fields: tuple[str, ...]
+    row: Sequence[int]
+
+    def add(self, to: dict[str, Any], names: Sequence[str], over: tuple[int, int] = (0, 0)) -> None:
+        """Add fields and their details to a description."""
+        for name in names:
+            value = self.row[self.fields.index(name)]
+            to[name] = value
+            if self.series is None:
+                to[f"{name}_details"] = {"rate": 0.0}
+            else:
+                to[f"{name}_details"] = self.series.details(self.clock, name, value, *over)
+
+    def message_stats(self, names: Sequence[str], over: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+        """Return the object ``message_stats``, empty when nothing has happened yet."""
+        stats: dict[str, Any] = {}
+        if any(self.row[self.fields.index(name)] for name in names):
+            self.add(stats, names, over)
+        return stats
+
+
+def sum_lengths(queues: Sequence[Queue], wanted: Callable[[Queue], bool] | None = None) -> list[int]:
+    """Return `LENGTHS` of some queues together."""
+    ready = unacked = 0
+    for queue in queues:
+        if wanted is None or wanted(queue):
+            ready += int(queue.ready_count)
+            unacked += int(queue.unacked_count)
+    return [ready + unacked, ready, unacked]

@@ -1,0 +1,221 @@
+"""AMQP inside the process: methods and messages over a direct connection (`channels.direct`), awaited on trio.
+
+1. A client has one channel, number `CHANNEL`, open from the first call on. Errors of the broker are raised as the
+   exceptions that a peer would be closed with: `ChannelException` ends the client's channel, the client is then done.
+2. Replies come in the order of the calls, so several calls may be sent before the first reply is read (`send`).
+3. What is unacked when a client closes goes back to its queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import trio
+from librt.strings import BytesWriter
+
+from warren.amqp import methods as m
+from warren.amqp.codec import decode_method, method_frame
+from warren.amqp.errors import ChannelException, ConnectionException
+from warren.amqp.properties import BasicProperties, decode_properties
+from warren.channels.broker import Broker
+from warren.channels.direct import DirectConnection
+from warren.msgstore.message import write_frames
+
+CHANNEL: Final = 1
+_METHOD: Final = 1
+_HEADER: Final = 2
+_HEADER_PREFIX_BYTES: Final = 12  # of a content header payload: class, weight, body size
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as basic.get or basic.return brought it; `method` is what came with it."""
+
+    method: Any
+    properties: BasicProperties
+    body: bytes
+
+
+class Published(NamedTuple):
+    """What became of a publish."""
+
+    routed: bool
+    accepted: bool
+
+
+class DirectClients:
+    """The clients of one broker that are in use. `settle` lets the engine finish its turn."""
+
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+        self.broker = broker
+        self.settle = settle
+        self._clients: dict[int, DirectClient] = {}
+
+    def open(self, user: str, vhost: str) -> DirectClient:
+        """Return a client that acts for `user` in `vhost`, to be used as a context manager.
+
+        Raises:
+            ConnectionException: 530, no such vhost, or the user may not enter it.
+        """
+        connection = self.broker.connect_direct(user, vhost)
+        client = DirectClient(connection, self)
+        self._clients[connection.key] = client
+        return client
+
+    def deliver(self) -> None:
+        """Hand out what the engine has written to direct connections. Called after each turn."""
+        outboxes = self.broker.direct_outboxes
+        while outboxes:
+            outbox = outboxes.pop()
+            client = self._clients.get(outbox.key)
+            if client is None:
+                outbox.take()
+            else:
+                client.wake()
+
+    def forget(self, key: int) -> None:
+        """A client is closed."""
+        self._clients.pop(key, None)
+
+
+class DirectClient:
+    """One user's channel. Not to be shared between tasks."""
+
+    def __init__(self, connection: DirectConnection, clients: DirectClients) -> None:
+        self._connection = connection
+        self._clients = clients
+        self._received: deque[Any] = deque()
+        self._content: Any = None  # the method whose content is coming
+        self._properties = BasicProperties()
+        self._parts: list[bytes] = []
+        self._missing = 0
+        self._woken = trio.Event()
+        self._opened = False
+        self._confirming = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def call(self, method: Any) -> Any:
+        """Send `method` and return its reply: a named tuple, or `Received` for one with content.
+
+        Raises:
+            ChannelException, ConnectionException: the broker refused.
+        """
+        await self.open()
+        self.send(method)
+        return await self.reply()
+
+    async def open(self) -> None:
+        """Open the channel, if it is not open yet."""
+        if not self._opened:
+            self._opened = True
+            self.send(m.ChannelOpen(""))
+            await self.reply()
+
+    def send(self, *methods: Any) -> None:
+        """Send methods; the channel is open. Their replies are to be awaited in this order."""
+        self._feed(b"".join(method_frame(CHANNEL, method) for method in methods))
+
+    async def reply(self) -> Any:
+        """Return the next reply, when it is there."""
+        while True:
+            self._read()
+            if self._received:
+                break
+            await self._woken.wait()
+            self._woken = trio.Event()
+        received = self._received.popleft()
+        if isinstance(received, m.ChannelClose):
+            raise ChannelException(received.reply_code, _explanation(received.reply_text))
+        if isinstance(received, m.ConnectionClose):
+            raise ConnectionException(received.reply_code, _explanation(received.reply_text))
+        return received
+
+    async def publish(
+        self, exchange: str, routing_key: str, properties: BasicProperties, body: bytes, *, mandatory: bool = True
+    ) -> Published:
+        """Publish one message with a confirm and say what became of it.
+
+        Raises:
+            ChannelException: the broker refused it.
+        """
+        if not self._confirming:
+            self._confirming = True
+            await self.call(m.ConfirmSelect(False))
+        out = BytesWriter()
+        out.write(method_frame(CHANNEL, m.BasicPublish(0, exchange, routing_key, mandatory, False)))
+        header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + properties.encode()
+        write_frames(out, CHANNEL, header, body, self._connection.frame_max_bytes)
+        self._feed(out.getvalue())
+        routed = True
+        while True:
+            received = await self.reply()
+            if isinstance(received, Received):
+                routed = False
+            elif isinstance(received, m.BasicAck):
+                return Published(routed, True)
+            else:
+                assert isinstance(received, m.BasicNack)
+                return Published(routed, False)
+
+    def close(self) -> None:
+        """End the channel and the connection; what is unacked goes back."""
+        self._clients.forget(self._connection.key)
+        self._connection.lost()
+        self._clients.settle()
+
+    # --- bytes ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something is there to read, or a pause has ended."""
+        self._woken.set()
+
+    def _feed(self, data: bytes) -> None:
+        self._connection.feed(data)
+        self._clients.settle()
+
+    def _read(self) -> None:
+        connection = self._connection
+        data = b"".join(connection.outbox.take())
+        if connection.outbox.sent(len(data)):
+            connection.drained()
+        pos = 0
+        while pos < len(data):
+            size = int.from_bytes(data[pos + 3 : pos + 7], "big")
+            self._frame(data[pos], data[pos + 7 : pos + 7 + size])
+            pos += 8 + size
+        if connection.carry and not connection.paused:
+            self._feed(b"")
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        if kind == _METHOD:
+            method = decode_method(payload, 0, len(payload))
+            if isinstance(method, m.BasicGetOk | m.BasicReturn):
+                self._content = method
+            else:
+                self._received.append(method)
+            return
+        if kind == _HEADER:
+            self._missing = int.from_bytes(payload[4:_HEADER_PREFIX_BYTES], "big")
+            self._properties = decode_properties(payload, 0, len(payload))
+            self._parts = []
+        else:
+            self._parts.append(payload)
+            self._missing -= len(payload)
+        if self._missing == 0:
+            self._received.append(Received(self._content, self._properties, b"".join(self._parts)))
+
+
+def _explanation(text: str) -> str:
+    """Return a reply text without its leading name, which the exceptions add again."""
+    return text.partition(" - ")[2] or text

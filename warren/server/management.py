@@ -1,0 +1,111 @@
+"""What the broker offers its plugins: to look at everything, and to change things the way clients do.
+
+1. A plugin reads the engine's objects as they are, between two turns: nothing of them changes while it does not await.
+2. It changes nothing on them. Declaring, binding, publishing and getting go through `clients`, as AMQP methods of a
+   user; users, vhosts, permissions, policies, limits and parameters through `administer`; `settle` follows every
+   other call that the engine offers an operator.
+3. What `administer` and `clients` report as done is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import trio
+
+from warren.channels.broker import Broker
+from warren.queues.metadata import MetadataChange
+from warren.server.authenticator import Authenticator
+from warren.server.direct_client import DirectClients
+from warren.server.message_store import MessageStoreService
+from warren.server.reactor import Reactor
+from warren.server.settings import Settings
+from warren.server.tls import ServerTls
+
+COMMIT_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the broker can do its work; `reason` says in one sentence why not.
+
+    `confirm` is what a confirm promises: ``durable`` or ``os``, or ``mixed`` when that differs between vhosts.
+    """
+
+    ok: bool
+    reason: str = ""
+    confirm: str = "durable"
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A port that is open: `protocol` is ``amqp``, ``amqps``, ``http``, ``https`` or ``prometheus``."""
+
+    protocol: str
+    host: str
+    port: int
+
+
+class CommitTimeout(Exception):
+    """The metadata store did not take a change in time; it is not undone, and may still be committed."""
+
+
+@dataclass(slots=True)
+class Management:
+    """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch."""
+
+    broker: Broker
+    settings: Settings
+    authenticator: Authenticator
+    messages: MessageStoreService
+    reactor: Reactor
+    clients: DirectClients
+    settle: Callable[[], None]
+    health: Callable[[], Health]
+    tls: ServerTls | None
+    started_ms: int
+    memory_limit_bytes: int
+    listening: list[Listening] = field(default_factory=list)
+    _committed: trio.Event = field(default_factory=trio.Event)
+
+    async def administer(self, change: MetadataChange, by: str) -> None:
+        """Apply an administrative change that the user `by` asked for, and wait until it is committed.
+
+        Raises:
+            ValueError: it is not valid, for the reason said; nothing is changed.
+            CommitTimeout: the metadata store does not answer.
+        """
+        ticket = self.broker.administer(change, by)
+        self.settle()
+        await self.commit(ticket)
+
+    async def commit(self, ticket: int) -> None:
+        """Wait until the metadata change with this ticket is committed.
+
+        Raises:
+            CommitTimeout: the metadata store does not answer.
+        """
+        journal = self.broker.journal
+        with trio.move_on_after(COMMIT_TIMEOUT_S) as scope:
+            while journal.committed_ticket < ticket:
+                await self._committed.wait()
+        if scope.cancelled_caught:
+            raise CommitTimeout
+
+    def note_commit(self) -> None:
+        """Something was committed. For the broker itself."""
+        self._committed.set()
+        self._committed = trio.Event()
+
+
+class Plugin(Protocol):
+    """Something that runs beside the broker, in its process."""
+
+    async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Serve until cancelled; started with the ports that were opened.
+
+        Raises:
+            StartError: something outside the program stands in the way.
+        """

@@ -1,0 +1,42 @@
+"""A real broker inside a test's own process, for the tests of programs that use AMQP: `Broker`.
+
+    with warren.testing.Broker() as broker:
+        application = Application(broker.url)
+        ...
+        broker.assert_published(exchange="orders", routing_key="order.created")
+
+It is the broker that `warren serve` runs, in a thread of its own and with its disk in memory. What it can be asked and
+what can be made to go wrong in it is in ``docs/testing-with-warren.md``.
+
+Nothing is imported until it is used: pytest loads the plugin (`warren.testing.pytest_plugin`) at every start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warren.testing.broker import Broker, BrokerDown
+    from warren.testing.messages import Properties, PublishedMessage, QueuedMessage
+    from warren.testing.views import ConnectionView, QueueView
+
+__all__ = [
+    "Broker",
+    "BrokerDown",
+    "ConnectionView",
+    "Properties",
+    "PublishedMessage",
+    "QueueView",
+    "QueuedMessage",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'warren.testing' has no attribute {name!r}")
+    from warren.testing import broker, messages, views
+
+    for module in (broker, messages, views):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(name)

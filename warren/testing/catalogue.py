@@ -1,0 +1,83 @@
+"""The metadata store of a broker under test, in memory: what is committed survives the broker, not the process.
+
+1. Changes take effect in their order and are durable when `commit` returns, as in `warren.server.catalogue`; what a
+   delete takes along is the same (`warren.queues.metadata`).
+2. What names a thing is what its deletion names it by, so a kind of change that comes to be needs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Final, get_args
+
+from warren.queues.metadata import (
+    BindingPut,
+    ExchangeDelete,
+    MetadataChange,
+    QueueDelete,
+    TopicPermissionDelete,
+    UserDelete,
+    VhostDelete,
+)
+
+_Key = tuple[object, ...]
+_KINDS: Final = {kind.__name__: kind for kind in get_args(MetadataChange)}
+# Each kind that is put, in the order in which it can be loaded, with the fields that name one of it.
+_NAMED_BY: Final = {
+    kind: tuple(field.name for field in fields(_KINDS[name.removesuffix("Put") + "Delete"]))
+    for name, kind in _KINDS.items()
+    if name.endswith("Put")
+}
+
+
+class MemoryCatalogue:
+    """A catalogue. Begins empty."""
+
+    def __init__(self) -> None:
+        self._kept: dict[type, dict[_Key, MetadataChange]] = {kind: {} for kind in _NAMED_BY}
+
+    def load(self) -> Iterator[MetadataChange]:
+        """Yield everything kept as puts, each after what it refers to."""
+        for kept in self._kept.values():
+            yield from list(kept.values())
+
+    def commit(self, changes: Sequence[MetadataChange]) -> None:
+        """Keep `changes`."""
+        for change in changes:
+            if type(change) in self._kept:
+                self._kept[type(change)][_key_of(change, type(change))] = change
+            else:
+                self._delete(change)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def _delete(self, change: MetadataChange) -> None:
+        kind = _KINDS[type(change).__name__.removesuffix("Delete") + "Put"]
+        if isinstance(change, TopicPermissionDelete) and change.exchange == "":
+            self._forget(kind, user=change.user, vhost=change.vhost)
+        else:
+            self._kept[kind].pop(_key_of(change, kind), None)
+        if isinstance(change, VhostDelete):
+            for other in self._kept:
+                self._forget(other, vhost=change.name)
+        elif isinstance(change, UserDelete):
+            for other in self._kept:
+                self._forget(other, user=change.name)
+        elif isinstance(change, QueueDelete):
+            self._forget(BindingPut, vhost=change.vhost, destination_type="queue", destination=change.name)
+        elif isinstance(change, ExchangeDelete):
+            self._forget(BindingPut, vhost=change.vhost, destination_type="exchange", destination=change.name)
+            self._forget(BindingPut, vhost=change.vhost, source=change.name)
+
+    def _forget(self, kind: type, **values: str) -> None:
+        """Forget what has all of `values` in its fields."""
+        kept = self._kept[kind]
+        for key, put in list(kept.items()):
+            if all(getattr(put, name, None) == value for name, value in values.items()):
+                del kept[key]
+
+
+def _key_of(change: MetadataChange, kind: type) -> _Key:
+    return tuple(getattr(change, name) for name in _NAMED_BY[kind])

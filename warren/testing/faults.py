@@ -1,0 +1,93 @@
+"""What goes wrong on purpose with publishes, and the record of those that went right. On the loop only.
+
+`FaultyPublishes.judge` is asked by the engine about every publish of a client, when it has been authorized and routed;
+in a transaction when that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from warren.channels.channel import Channel
+from warren.channels.fast_path import LOSE, REFUSE, RETURN, TAKE
+from warren.testing.messages import PublishedMessage, properties_of
+
+if TYPE_CHECKING:
+    from warren.channels.connection import Connection
+    from warren.channels.fast_path import FastChannel
+    from warren.msgstore.message import Message
+    from warren.queues.queue import Queue
+
+
+class FaultyPublishes:
+    """The publishes of one broker. `drop` ends a connection soon, when the engine is done with what it reads now."""
+
+    def __init__(self) -> None:
+        self.published: list[PublishedMessage] = []
+        self.nacked: list[PublishedMessage] = []
+        self.drop: Callable[[Connection], None] = _nobody
+        self._nack = 0
+        self._return = 0
+        self._drop = 0
+        self._doomed: set[int] = set()
+
+    def nack_next(self, count: int) -> None:
+        """Refuse the next `count` publishes on channels with confirms."""
+        self._nack = count
+
+    def return_next(self, count: int) -> None:
+        """Have the next `count` publishes find no queue."""
+        self._return = count
+
+    def drop_next(self, count: int) -> None:
+        """End the next `count` connections that publish, and lose what they published."""
+        self._drop = count
+
+    def clear(self) -> None:
+        """Forget what was published, and plan nothing any more."""
+        self.published.clear()
+        self.nacked.clear()
+        self._nack = self._return = self._drop = 0
+        self._doomed.clear()
+
+    def judge(self, channel: FastChannel, message: Message, queues: list[Queue]) -> int:
+        """Say what becomes of `message`, which would go to `queues`."""
+        assert isinstance(channel, Channel)
+        connection = channel.connection
+        if connection.is_direct:
+            return TAKE  # the test's own preparations
+        if connection.key in self._doomed:
+            return LOSE
+        if self._drop > 0:
+            self._drop -= 1
+            self._doomed.add(connection.key)
+            self.drop(connection)
+            return LOSE
+        if self._nack > 0 and channel.confirming:
+            self._nack -= 1
+            self.nacked.append(_seen(connection, message, []))
+            return REFUSE
+        if self._return > 0:
+            self._return -= 1
+            self.published.append(_seen(connection, message, []))
+            return RETURN
+        self.published.append(_seen(connection, message, queues))
+        return TAKE
+
+
+def _seen(connection: Connection, message: Message, queues: list[Queue]) -> PublishedMessage:
+    return PublishedMessage(
+        vhost=connection.vhost_name,
+        exchange=message.envelope.exchange,
+        routing_key=message.envelope.routing_key,
+        properties=properties_of(message),
+        body=message.body(),
+        queues=tuple(queue.name for queue in queues),
+        user=connection.user_name,
+        connection=connection.name or connection.peer,
+    )
+
+
+def _nobody(_: Connection) -> None:
+    """There is no broker yet."""

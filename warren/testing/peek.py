@@ -1,0 +1,78 @@
+"""The messages that wait in a queue, without touching it: those in memory, and those that are on disk only.
+
+On the loop, and for queues of a size that tests have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from warren.msgstore.file_system import FileSystem, read_exactly
+from warren.msgstore.message import Message
+from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK
+from warren.msgstore.records import page_entries
+from warren.msgstore.store import segment_path
+from warren.queues.backlog import Backlog
+from warren.queues.queue import Queue
+from warren.testing.messages import QueuedMessage, properties_of
+
+
+def waiting_messages(queue: Queue, files: FileSystem) -> list[QueuedMessage]:
+    """Return them in the order in which they will be delivered."""
+    ready = queue.ready
+    backlogs = [ready.backlog(lane) for lane in range(ready.lane_count())]
+    listed = ready.in_memory()
+    # What came back is first in that list, then follows each backlog: its head and its tail.
+    resident = [backlog.resident_messages() for backlog in backlogs]
+    returned = len(listed) - sum(map(len, resident))
+    found = [_seen(queue, message, True) for message in listed[:returned]]
+    for backlog, messages in zip(backlogs, resident, strict=True):
+        head = int(backlog.resident_count)
+        found += [_seen(queue, message, False) for message in messages[:head]]
+        found += [
+            _seen(queue, message, number < backlog.delivered_before) for number, message in _on_disk(backlog, files)
+        ]
+        found += [_seen(queue, message, False) for message in messages[head:]]
+    return found
+
+
+def _on_disk(backlog: Backlog, files: FileSystem) -> Iterator[tuple[int, Message]]:
+    index = backlog.index
+    if index is None or backlog.middle_count == 0:
+        return
+    log = backlog.log
+    size = int(index.page_entries)
+    for page_number in range(int(index.first_page), int(index.next_number) // size + 1):
+        page = index.page(page_number)
+        if page is None:
+            continue
+        entries = list(page.entries if page.resident else page_entries(_read(backlog, files, page.lsn, page.length), 0))
+        for offset in range(0, len(entries), 2):
+            number = page_number * size + offset // 2
+            if entries[offset] == 0 or not backlog.is_on_disk(number):
+                continue
+            lsn, length = entries[offset] & LSN_MASK, entries[offset + 1] >> LENGTH_SHIFT
+            message = log.maybe_message(index, number, _read(backlog, files, lsn, length), 0, length)
+            if message is not None:
+                yield number, message
+
+
+def _read(backlog: Backlog, files: FileSystem, lsn: int, length: int) -> bytes:
+    segment = backlog.log.segments.find(lsn)
+    handle = files.open(segment_path(int(segment.number)), writable=False)
+    try:
+        return read_exactly(files, handle, int(length), int(lsn - segment.base_lsn))
+    finally:
+        files.close(handle)
+
+
+def _seen(queue: Queue, message: Message, redelivered: bool) -> QueuedMessage:
+    return QueuedMessage(
+        vhost=queue.vhost_name,
+        exchange=message.envelope.exchange,
+        routing_key=message.envelope.routing_key,
+        properties=properties_of(message),
+        body=message.body(),
+        queue=queue.name,
+        redelivered=redelivered,
+    )

@@ -1,0 +1,75 @@
+"""Sockets of a broker under test: they can be torn out of its hands.
+
+The reactor takes what `ListeningSocket.accept` returns for any other socket. `ClientSocket.tear` makes its next system
+call fail as if the network had gone, and that is all there is to it: no byte is looked at or held back here.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+BACKLOG: Final = 1024
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+class ClientSocket(socket.socket):
+    """One accepted connection. `peer` is ``host:port``, as the engine knows it."""
+
+    peer = ""
+    is_torn = False
+
+    def tear(self, *, reset: bool) -> None:
+        """Let nothing through any more; `reset`: the peer is told so with RST, else it reads what was sent and an end.
+
+        The reactor has to be told that the socket is ready.
+        """
+        self.is_torn = True
+        if reset:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        self._check()
+        return super().recv(bufsize, flags)
+
+    def send(self, data: ReadableBuffer, flags: int = 0) -> int:
+        self._check()
+        return super().send(data, flags)
+
+    def sendmsg(self, buffers: Iterable[ReadableBuffer], *others: Any) -> int:
+        self._check()
+        return super().sendmsg(buffers, *others)
+
+    def _check(self) -> None:
+        if self.is_torn:
+            raise ConnectionResetError("torn on purpose")
+
+
+class ListeningSocket(socket.socket):
+    """Listens on `address`; what it accepts is in `clients` as long as it is open."""
+
+    def __init__(self, address: tuple[str, int], clients: WeakSet[ClientSocket]) -> None:
+        super().__init__(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+        self._clients = clients
+        try:
+            # Several may be bound to a port as long as one listens: so the port stays ours while nobody does.
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.bind(address)
+            self.setblocking(False)
+        except OSError:
+            self.close()
+            raise
+
+    def accept(self) -> tuple[ClientSocket, Any]:
+        accepted, peer = super().accept()
+        client = ClientSocket(accepted.family, accepted.type, accepted.proto, accepted.detach())
+        host, port = peer[:2]
+        client.peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._clients.add(client)
+        return client, peer

@@ -1,0 +1,183 @@
+"""Queues and connections of a broker under test, as a test's thread sees them.
+
+A view holds a name, not the thing: what it tells is true when it is asked, and what has gone meanwhile is told as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from warren.amqp.errors import ChannelException, ConnectionException
+from warren.channels.channel import Channel
+from warren.testing.messages import QueuedMessage
+from warren.testing.peek import waiting_messages
+
+if TYPE_CHECKING:
+    from warren.amqp.field_table import Table
+    from warren.channels.connection import Connection
+    from warren.queues.queue import Queue
+    from warren.testing.broker import Broker
+
+# More than any outbox may hold before deliveries stop.
+_STALL_BYTES = 1 << 40
+
+
+class QueueView:
+    """The queue `name` of `vhost`. All but `exists` raise LookupError when there is none."""
+
+    def __init__(self, broker: Broker, name: str, vhost: str) -> None:
+        self.name = name
+        self.vhost = vhost
+        self._broker = broker
+
+    def __repr__(self) -> str:
+        return f"<queue {self.name!r} in vhost {self.vhost!r}>"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a queue."""
+        return self._broker.on_loop(lambda: self._maybe_queue() is not None)
+
+    @property
+    def ready(self) -> int:
+        """How many messages wait for a consumer."""
+        return self._broker.on_loop(lambda: int(self._queue().ready_count))
+
+    @property
+    def unacked(self) -> int:
+        """How many messages are out for acknowledgement."""
+        return self._broker.on_loop(lambda: int(self._queue().unacked_count))
+
+    @property
+    def consumers(self) -> tuple[str, ...]:
+        """The tags of its consumers."""
+        return self._broker.on_loop(lambda: tuple(consumer.tag for consumer in self._queue().consumers))
+
+    def messages(self) -> list[QueuedMessage]:
+        """Return what is ready, in the order in which it will be delivered. Nothing is taken or marked by that."""
+        return self._broker.on_loop(lambda: waiting_messages(self._queue(), self._broker.disk))
+
+    def purge(self) -> int:
+        """Drop what is ready; return how many messages that were."""
+        return self._broker.on_loop(lambda: self._queue().purge())
+
+    def cancel_consumers(self) -> int:
+        """Cancel its consumers from the broker's side, as when a queue is deleted; return how many there were.
+
+        A client that has announced ``consumer_cancel_notify`` gets basic.cancel, another one nothing.
+        """
+        return self._broker.on_loop(self._cancel_consumers)
+
+    def _cancel_consumers(self) -> int:
+        queue = self._queue()
+        consumers = list(queue.consumers)
+        for consumer in consumers:
+            channel = consumer.owner
+            if isinstance(channel, Channel):
+                channel.connection.broker.events.consumer_deleted(consumer)
+                channel.consumer_lost(consumer)
+            queue.remove_consumer(consumer)
+        if queue.auto_delete and consumers:
+            engine = self._broker.engine
+            engine.delete_queue(engine.vhosts[self.vhost], queue)
+        return len(consumers)
+
+    def _maybe_queue(self) -> Queue | None:
+        vhost = self._broker.engine.vhosts.get(self.vhost)
+        return None if vhost is None else vhost.queues.get(self.name)
+
+    def _queue(self) -> Queue:
+        queue = self._maybe_queue()
+        if queue is None:
+            raise LookupError(f"no queue {self.name!r} in vhost {self.vhost!r}")
+        return queue
+
+
+class ConnectionView:
+    """An open connection. `name` is what its client called it, else `peer`, which is ``host:port``.
+
+    The methods that do something raise LookupError when it has gone meanwhile.
+    """
+
+    def __init__(self, broker: Broker, connection: Connection) -> None:
+        self.peer = str(connection.peer)
+        self.name = str(connection.name) or self.peer
+        self.user = str(connection.user_name)
+        self.vhost = str(connection.vhost_name)
+        self.client_properties: Table = dict(connection.client_properties)
+        self.channels = tuple(sorted(connection.channels))
+        self._broker = broker
+        self._key = connection.key
+
+    def __repr__(self) -> str:
+        return f"<connection {self.name!r} of {self.user!r} in vhost {self.vhost!r}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still there."""
+        return self._broker.on_loop(lambda: self._key in self._broker.engine.connections)
+
+    def drop(self) -> None:
+        """End it without a word, with RST, as a network does."""
+        self._broker.on_loop(lambda: self._broker.tear(self._connection(), reset=True))
+
+    def close(self, reply_code: int = 320, text: str = "closed by the test") -> None:
+        """End it with connection.close and this reply code."""
+        self._broker.on_loop(lambda: self._close(reply_code, text))
+
+    def _close(self, reply_code: int, text: str) -> None:
+        connection = self._connection()
+        if reply_code == 320:
+            connection.force_close(text)
+            return
+        connection.at_channel = 0
+        connection.at_method = 0
+        connection.failed(ConnectionException(reply_code, text))
+
+    def close_channel(self, number: int, reply_code: int = 406, text: str = "closed by the test") -> None:
+        """End channel `number` with channel.close and this reply code. LookupError: it is not open."""
+        self._broker.on_loop(lambda: self._close_channel(number, reply_code, text))
+
+    def _close_channel(self, number: int, reply_code: int, text: str) -> None:
+        connection = self._connection()
+        if number not in connection.channels:
+            raise LookupError(f"{self!r} has no channel {number}")
+        connection.at_channel = number
+        connection.at_method = 0
+        connection.failed(ChannelException(reply_code, text))
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Send its consumers nothing, as to a client that does not read its socket; replies still arrive."""
+        self.stall()
+        try:
+            yield
+        finally:
+            if self.is_open:
+                self.resume()
+
+    def stall(self) -> None:
+        """Begin that."""
+        self._broker.on_loop(lambda: self._stall(_STALL_BYTES))
+
+    def resume(self) -> None:
+        """End it."""
+        self._broker.on_loop(lambda: self._stall(-_STALL_BYTES))
+
+    def _stall(self, size: int) -> None:
+        connection = self._connection()
+        outbox = connection.outbox
+        if (size > 0) == (outbox.in_flight_bytes >= _STALL_BYTES):
+            return
+        outbox.in_flight_bytes += size
+        outbox.check_limit()
+        if size < 0 and outbox.sent(0):
+            connection.drained()
+
+    def _connection(self) -> Connection:
+        connection = self._broker.engine.connections.get(self._key)
+        if connection is None:
+            raise LookupError(f"{self!r} has ended")
+        return connection
