@@ -723,7 +723,10 @@ class Connection(FastConnection):
             self._usage = None
             usage.connections -= 1
             self.broker.open_connections -= 1
-            self.broker.churn.connections_closed += 1
+            churn = self.broker.churn
+            churn.connections_closed += 1
+            churn.received_bytes += int(self.received_bytes)
+            churn.sent_bytes += int(self.outbox.sent_bytes)
             if self.fast_vhost is not None:
                 self.fast_vhost.open_connections -= 1
         self.broker.connections.pop(self.key, None)

@@ -68,7 +68,12 @@ def _stripped(name: str) -> str:
     return name.replace("\r", "").replace("\n", "")
 
 
-def _check_name(kind: str, name: str) -> None:
+def check_name(kind: str, name: str) -> None:
+    """Refuse a `name` of an exchange or queue (`kind`) that nobody could be shown.
+
+    Raises:
+        ChannelException: 406.
+    """
     # Control characters in names end up in log lines, terminals and databases; no client needs them.
     for character in name:
         if character < " " or character == "\x7f":
@@ -135,7 +140,7 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
     if name not in vhost.exchanges:
         if name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        _check_name("exchange", name)
+        check_name("exchange", name)
         alternate = _maybe_alternate(method.arguments, name, vhost.name)
         if alternate is not None:
             channel.authorize(READ, "exchange", name)
@@ -249,7 +254,7 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
             name = "amq.gen-" + connection.broker.unique_name()
         elif name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
-        _check_name("queue", name)
+        check_name("queue", name)
         channel.authorize(CONFIGURE, "queue", name)
         if name not in vhost.queues:
             _check_new_queue(channel, name, method.arguments)

@@ -64,11 +64,12 @@ def listeners(context: typer.Context) -> None:
 def environment(context: typer.Context) -> None:
     """Show the settings that are in force."""
     current = session(context)
-    found = current.client.get("config", "effective")
-    if isinstance(found, Mapping):
-        current.out.record("", found)
-    else:
+    found = current.client.get_object("config", "effective")
+    if current.out.is_json:
         current.out.document(found)
+    else:
+        columns = ("setting", "value", "origin")
+        current.out.rows(columns, ([name, item.get("value"), item.get("origin")] for name, item in found.items()))
 
 
 def set_cluster_name(context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, TextIO
 
 # Beyond so many rows columns are aligned without rich, which takes a millisecond for each few.
 _MANY_ROWS: Final = 1000
+_NO_WIDTH: Final = 1_000_000
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -139,6 +140,7 @@ class Output:
         console = Console(file=self._stream, highlight=False)
         if not self._terminal:
             # A pipe has no width: lines are as long as they must be.
+            console.width = _NO_WIDTH
             console.width = max(80, console.measure(table).maximum)
         console.print(table)
 

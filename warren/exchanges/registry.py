@@ -16,6 +16,7 @@ from warren.exchanges.delayed_message_exchange import DELAYED_MESSAGE, DELAYED_T
 from warren.exchanges.direct_exchange import DirectExchange
 from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.exchanges.fanout_exchange import FanoutExchange
+from warren.exchanges.federation_upstream_exchange import FEDERATION_UPSTREAM, FederationUpstreamExchange
 from warren.exchanges.headers_exchange import HeadersExchange
 from warren.exchanges.modulus_hash_exchange import ModulusHashExchange
 from warren.exchanges.random_exchange import LocalRandomExchange, RandomExchange
@@ -29,6 +30,7 @@ EXCHANGE_TYPES: Final[tuple[str, ...]] = (
     "topic",
     "x-consistent-hash",
     "x-delayed-message",
+    "x-federation-upstream",
     "x-local-random",
     "x-modulus-hash",
     "x-random",
@@ -70,6 +72,8 @@ def create_exchange(
         wanted = _delayed_type(arguments)
         inner = create_exchange(wanted, name, durable, auto_delete, internal, arguments, seed, vhost_name)
         return DelayedMessageExchange(name, type_name, durable, auto_delete, internal, arguments, inner)
+    if type_name == FEDERATION_UPSTREAM:
+        return FederationUpstreamExchange(name, type_name, durable, auto_delete, internal, arguments)
     if type_name == "x-modulus-hash":
         return ModulusHashExchange(name, type_name, durable, auto_delete, internal, arguments)
     if type_name == "x-random":

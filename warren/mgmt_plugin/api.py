@@ -9,6 +9,7 @@ import msgspec
 
 from warren.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, NOT_FOUND, AmqpError
 from warren.mgmt_plugin.http import HttpError, Request, Response
+from warren.mgmt_plugin.listing import with_columns
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.overview import CheckFailed
 from warren.mgmt_plugin.routes import Access, Call, Route, RouteTable, not_authorised, not_found, parse_query
@@ -62,6 +63,8 @@ class Api:
             return Response(failure.status, msgspec.json.encode(failure.document))
         except CommitTimeout:
             raise HttpError(503, "unavailable", "the metadata store does not answer") from None
+        if route.method == "GET" and isinstance(result, dict):
+            result = with_columns(result, call.query)
         return as_response(result)
 
 

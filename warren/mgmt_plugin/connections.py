@@ -93,6 +93,7 @@ def describe_channel(call: Call, channel: Channel, ranges: Ranges) -> Described:
         "messages_uncommitted": channel.uncommitted()[0],
         "acks_uncommitted": channel.uncommitted()[1],
         "pending_raft_commands": 0,
+        "idle_since": call.services.statistics.idle_since(channel),
     }
     shown = call.services.statistics.of(channel, CHANNEL_STATS, channel_row(channel))
     stats = shown.message_stats(CHANNEL_STATS, ranges.messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote
 
 import msgspec
 

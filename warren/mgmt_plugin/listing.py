@@ -101,6 +101,12 @@ async def answer_list(
     return Response(200, head[:-1] + b',"items":' + array + b"}")
 
 
+def with_columns(described: Described, query: Mapping[str, str]) -> Described:
+    """Return a description with the columns only that the query string asks for."""
+    columns = [column.split(".") for column in query.get("columns", "").split(",") if column]
+    return _chosen(described, columns) if columns else described
+
+
 def answer_rows(call: Call, rows: Sequence[Described]) -> Described | list[Described]:
     """Return a short list, of which nothing but columns and order can be asked for."""
     found = list(rows)

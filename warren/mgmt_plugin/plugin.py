@@ -7,16 +7,43 @@ from dataclasses import dataclass
 
 import trio
 
-from warren.mgmt_plugin import connections, exchanges, messages, overview, policies, queues, sessions, users, vhosts
+from warren.mgmt_plugin import (
+    browsing,
+    connections,
+    exchanges,
+    messages,
+    operations,
+    overview,
+    policies,
+    queues,
+    sessions,
+    transfers,
+    users,
+    vhosts,
+)
 from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.http import serve_http
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.routes import Route, RouteTable
 from warren.mgmt_plugin.static_files import StaticFiles
 from warren.mgmt_plugin.statistics import Statistics
+from warren.mgmt_plugin.transfers import Transfers
 from warren.server.management import Listening, Management
 
-MODULES = (overview, connections, queues, exchanges, messages, vhosts, users, policies, sessions)
+MODULES = (
+    overview,
+    connections,
+    queues,
+    exchanges,
+    messages,
+    browsing,
+    transfers,
+    operations,
+    vhosts,
+    users,
+    policies,
+    sessions,
+)
 
 
 def all_routes() -> Iterable[Route]:
@@ -31,6 +58,8 @@ class Services:
 
     statistics: Statistics
     doorkeeper: Doorkeeper
+    transfers: Transfers
+    nursery: trio.Nursery
 
 
 class ManagementPlugin:
@@ -47,10 +76,11 @@ class ManagementPlugin:
         hosts = {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
-        services = Services(Statistics(broker), doorkeeper)
-        api = Api(RouteTable(all_routes()), doorkeeper, management, services, StaticFiles())
+        table = RouteTable(all_routes())
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
+            services = Services(Statistics(broker), doorkeeper, Transfers(), nursery)
+            api = Api(table, doorkeeper, management, services, StaticFiles())
             if settings.http is not None:
                 host, port = settings.http.host, settings.http.port
                 place = await nursery.start(serve_http, "http", host, port, api.respond, None)

@@ -22,6 +22,10 @@ from warren.queues.policies import Policy
 from warren.queues.queue import Queue
 
 
+# What an empty queue takes, about.
+QUEUE_BYTES: Final = 1500
+
+
 class Declaration(msgspec.Struct):
     """A queue to be declared."""
 
@@ -75,6 +79,7 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
     policy, operator_policy = policies_of(call, queue)
     shown = statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
     ready_bytes = int(queue.ready_bytes)
+    paged_out = queue.ready.paged_out_count()
     consumer = _active_consumer(queue)
     described: Described = {
         "name": queue.name,
@@ -93,11 +98,17 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
         "exclusive_consumer_tag": consumer.tag if consumer is not None and consumer.exclusive else None,
         "single_active_consumer_tag": consumer.tag if consumer is not None and queue.single_active else None,
         "consumers": len(queue.consumers),
-        "consumer_capacity": _capacity(queue),
-        "consumer_utilisation": _capacity(queue),
+        "consumer_capacity": consumer_capacity(queue),
+        "consumer_utilisation": consumer_capacity(queue),
         "message_bytes": ready_bytes,
         "message_bytes_ready": ready_bytes,
-        "messages_persistent": shown.row[0] if queue.stores else 0,
+        "messages_paged_out": paged_out,
+        "messages_ram": shown.row[0] - paged_out,
+        "messages_ready_ram": shown.row[1] - paged_out,
+        "messages_unacknowledged_ram": shown.row[2],
+        # What objects cost is counted with the bodies; those that clients have not answered are not.
+        "memory": queue.ready.memory_bytes() + QUEUE_BYTES,
+        "idle_since": statistics.idle_since(queue),
         "storage_version": 1,
     }
     if queue.owner is not None and isinstance(queue.owner, Connection):
@@ -120,7 +131,7 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
     return described
 
 
-def _capacity(queue: Queue) -> float:
+def consumer_capacity(queue: Queue) -> float:
     """Return the share of consumers that could take a message now, which is as good as a share of time."""
     if not queue.consumers:
         return 0.0

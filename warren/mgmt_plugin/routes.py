@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.mgmt_plugin.http import BODY_BYTES_MAX, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
 from warren.queues.metadata import MetadataChange
@@ -63,6 +64,18 @@ class Call:
             ConnectionException: 530, the user may not enter it.
         """
         return self.management.clients.open(self.operator.name, self.params["vhost"])
+
+    def authorize(self, action: int, kind: str, name: str) -> None:
+        """Make sure that the user may do `action` on the `kind` (exchange or queue) called `name`, as over AMQP.
+
+        Raises:
+            ChannelException: 403. ConnectionException: 530, the user may not enter the vhost.
+        """
+        vhost = self.params["vhost"]
+        principal = self.management.broker.access.maybe_principal(self.operator.name, vhost)
+        if principal is None:
+            raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.operator.name}'")
+        principal.authorize(action, kind, name)
 
     async def administer(self, change: MetadataChange, *, validates: bool = False) -> None:
         """Apply an administrative change that the user asked for, and wait for its commit.

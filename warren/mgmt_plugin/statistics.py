@@ -171,6 +171,7 @@ class Statistics:
             for channel in list(connection.channels.values()):
                 if isinstance(channel, Channel):
                     self._take(channel, CHANNEL_STATS, channel_row(channel), seen)
+                    channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
                 await breather.breathe()
         self._broker_series.take(tick, self.broker_row(totals[:3]))
         self._forget_gone(seen)

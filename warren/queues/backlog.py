@@ -325,6 +325,37 @@ class Backlog(IndexOwner):
         self._candidates_to = index.first_page
         self._offer_pages()
 
+    def memory_bytes(self) -> int:
+        """Return what the messages in memory take, about."""
+        return int(self._head_bytes + self._tail_bytes)
+
+    def middle(self) -> tuple[int, int]:
+        """Return where the middle begins and ends; without one, where the tail begins, twice."""
+        tail: i64 = self.next_number - len(self._tail)
+        if self.middle_count == 0:
+            return int(tail), int(tail)
+        return int(self._middle_from), int(self._middle_to)
+
+    def next_resident(self, number: i64, end: i64) -> i64:
+        """Return the next number that may be in memory, `end` when there is none before it."""
+        if self.resident_count:
+            if number < self._first:
+                return self._first if self._first < end else end
+            if number < self._first + len(self._items) - self._head:
+                return number
+        tail: i64 = self.next_number - len(self._tail)
+        if number < tail:
+            return tail if tail < end else end
+        return number
+
+    def offer_loaded(self, page_numbers: list[int]) -> None:
+        """Give up index pages that were loaded for somebody who only looked, where the middle does not need them."""
+        index = self.index
+        if index is not None and page_numbers:
+            index.unload_candidates += page_numbers
+            if self.middle_count:
+                self._offer_pages()
+
     def resident_messages(self) -> list[Message]:
         """Return the messages in memory, in order. For tests and small listings."""
         return [message for message in self._items + self._tail if message is not None]

@@ -131,6 +131,8 @@ class Churn:
     def __init__(self) -> None:
         self.connections_opened: int = 0
         self.connections_closed: int = 0
+        self.received_bytes: int = 0  # by connections that have ended
+        self.sent_bytes: int = 0
         self.channels_opened: int = 0
         self.channels_closed: int = 0
         self.queues_declared: int = 0

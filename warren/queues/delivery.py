@@ -363,9 +363,23 @@ class DeliveryLedger:
         if oldest == 0:
             self._marks = []
             return now_s
-        self._marks = [mark for mark in self._marks if mark[0] > oldest]
-        self._marks.append((int(self.next_tag), now_s))
-        return self._marks[0][1]
+        marks = [mark for mark in self._marks if mark[0] > oldest]
+        if not marks or marks[-1][0] != self.next_tag:
+            marks.append((int(self.next_tag), now_s))
+        self._marks = marks
+        return marks[0][1]
+
+    def delivered_by(self, tag: int, now_s: float) -> float:
+        """Return a time by which delivery `tag`, unanswered, had been made; see `waiting_since`."""
+        for next_tag, time_s in self._marks:
+            if next_tag > tag:
+                return time_s
+        return now_s
+
+    def outstanding_of(self, queue: Queue) -> list[Delivery]:
+        """Return the unanswered deliveries of a queue, in the order of their tags."""
+        entries = [*self._stragglers.values(), *self._entries]
+        return [entry for entry in entries if entry is not None and entry.queue is queue]
 
     def _oldest_tag(self) -> int:
         for tag in self._stragglers:

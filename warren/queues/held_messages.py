@@ -56,6 +56,7 @@ class HeldMessage:
 
     def __init__(self, number: int, message: Message) -> None:
         self.number = number
+        self.message = message
         self.until_ms = int(message.time_ms)
         self.exchange = message.envelope.exchange
         self.routing_key = message.envelope.routing_key

@@ -511,6 +511,10 @@ class KeySharing:
             if key.out == 0:
                 del self._keys[key.text]
 
+    def aside_places(self) -> list[tuple[int, Message]]:
+        """Return what is set aside, with its places."""
+        return [(place, aside.message) for place, aside in self._aside.items()]
+
     def aside_messages(self) -> list[Message]:
         """Return what is set aside, in order. For tests and small listings."""
         return [self._aside[place].message for place in sorted(self._aside)]

@@ -8,6 +8,7 @@ a value; the shell commits the values in batches and tells the engine how far it
 3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
    permissions, limits, policies, parameters, exchanges, queues, bindings. An exchange or queue finds its policies in
    place.
+4. What is appended while the journal is held is committed in one batch: all of it or none.
 
 Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed.
 """
@@ -318,6 +319,7 @@ class MetadataJournal:
         self.last_ticket = 0
         self.committed_ticket = 0
         self._pending: list[MetadataChange] = []
+        self._holds = 0
         # Called after an append, so that the shell can wake its writer. Set once by the shell.
         self.on_append: Callable[[], None] | None = None
 
@@ -329,8 +331,20 @@ class MetadataJournal:
             self.on_append()
         return self.last_ticket
 
+    def hold(self) -> None:
+        """Have `take` return nothing until `release`: what is appended meanwhile is committed together (4)."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Let `take` return what gathered, once everybody who held it has released it."""
+        self._holds -= 1
+        if self._holds == 0 and self._pending and self.on_append is not None:
+            self.on_append()
+
     def take(self) -> tuple[list[MetadataChange], int]:
         """Return all queued changes in order, and the ticket that is reached once they are committed."""
+        if self._holds:
+            return [], self.committed_ticket
         changes = self._pending
         self._pending = []
         return changes, self.last_ticket

@@ -111,16 +111,24 @@ class ParameterBook:
                 reason. Nothing is changed.
         """
         if isinstance(change, ParameterPut | GlobalParameterPut):
-            parameter = Parameter(change)
-            _check_value(parameter.value, NESTED_MAX)
-            if isinstance(change, ParameterPut):
-                self._check(parameter)
-            else:
-                _check_global(parameter)
-            return self._put(parameter)
+            return self._put(self.checked(change))
         if isinstance(change, ParameterDelete):
             return self._parameters.pop((change.vhost, change.component, change.name), None) is not None
         return self._globals.pop(change.name, None) is not None
+
+    def checked(self, change: ParameterPut | GlobalParameterPut) -> Parameter:
+        """Return the parameter that `change` would set.
+
+        Raises:
+            ValueError: as for `apply`.
+        """
+        parameter = Parameter(change)
+        _check_value(parameter.value, NESTED_MAX)
+        if parameter.is_global:
+            _check_global(parameter)
+        else:
+            self._check(parameter)
+        return parameter
 
     def restore(self, change: ParameterPut | GlobalParameterPut) -> None:
         """Take what the catalogue remembers.

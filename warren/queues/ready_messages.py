@@ -13,7 +13,7 @@ Nothing here knows a consumer or a rule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
@@ -417,6 +417,21 @@ class ReadyMessages:
         self._returned.clear()
         self.count = 0
         self.body_bytes = 0
+
+    def returned_messages(self, first: i64, most: int) -> list[tuple[int, Message]]:
+        """Return the first of what came back or was set aside, with its places, in order, from place `first` on."""
+        found = self._returned
+        if self.sharing is not None:
+            found = found + self.sharing.aside_places()
+        return nsmallest(most, [entry for entry in found if entry[0] >= first], key=_by_place)
+
+    def paged_out_count(self) -> int:
+        """Return how many are on disk only."""
+        return sum([int(backlog.middle_count) for backlog in self._backlogs()])
+
+    def memory_bytes(self) -> int:
+        """Return what those in memory take, about; what came back is not counted."""
+        return sum([backlog.memory_bytes() for backlog in self._backlogs()])
 
     def in_memory(self) -> list[Message]:
         """Return those that are in memory, in order. For tests and small listings only."""

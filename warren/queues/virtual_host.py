@@ -21,7 +21,7 @@ from mypy_extensions import i64
 
 from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table, find_tag, with_length
-from warren.amqp.properties import headers_of
+from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
@@ -35,7 +35,7 @@ from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
 from warren.queues.counters import Churn, MessageCounts
-from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, sent_again
+from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, mark_republished, sent_again
 from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delayed_exchange import DelayedExchange
 from warren.queues.delivery import Consumer, DeliveryLedger
@@ -570,6 +570,30 @@ class VirtualHost(QueueHost):
             if message.expiration_ms >= 0 or message.attempts > 0:
                 queue.need_keeper()
             queue.publish_own(message)
+
+    def publish_copy(self, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
+        """Publish `message` once more, as an operator asked, with its properties and without any time of its own.
+
+        Returns how many queues and exchanges took it, and whether one of them refused it.
+        """
+        header = message.header_payload()
+        copy = Message(
+            Envelope(exchange.name, routing_key),
+            message.joined(),
+            message.channel,
+            message.body_bytes,
+            message.frame_max_bytes,
+            is_persistent(header),
+        )
+        if known_headers(header) & HAS_DEATHS:
+            copy = mark_republished(copy)
+        copy.expiration_ms = expiration_ms_of(header)
+        queues, held = self._route_message(exchange, [routing_key], copy)
+        for queue in queues:
+            if copy.expiration_ms >= 0:
+                queue.need_keeper()
+            queue.publish_own(copy)
+        return len(queues) + held, copy.refused
 
     def _publish_remembered(self, queue: Queue, message: Message) -> None:
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""

@@ -46,7 +46,6 @@ from warren.queues.agenda import NEVER
 from warren.queues.metadata import MetadataChange, UserPut
 from warren.server.admission import Admission
 from warren.server.authenticator import Authenticator, Users
-from warren.server.catalogue import Catalogue
 from warren.server.catalogue_writer import CatalogueWriter, InThread, in_worker_thread
 from warren.server.catalogue_writer import Store as MetadataFiles
 from warren.server.data_dir import DataDir
@@ -90,6 +89,9 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
     Raises:
         StartError: something outside the program stands in the way, said in one line.
     """
+    # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
+    from warren.server.catalogue import Catalogue
+
     with DataDir.open(settings.data_dir):
         directory = _messages_directory(settings.data_dir)
         _check_file_size_limit(directory, settings.store.segment_bytes)

@@ -103,7 +103,7 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.server.errors import StartError
+from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.passwords import hash_password
 
 SCHEMA_VERSION: Final = 4
@@ -113,10 +113,6 @@ _LOCK_WAIT_MS: Final = 5000
 _WAL_KEPT_BYTES: Final = 16 << 20
 _LOCK_NOT_AVAILABLE: Final = "55P03"  # SQLSTATE
 _ADVISORY_LOCK: Final = int.from_bytes(b"Warren", "big")
-
-
-class CatalogueError(StartError):
-    """The metadata store cannot be reached, read or written."""
 
 
 _metadata = MetaData()

@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from warren.queues.metadata import ExchangeDelete, MetadataChange, MetadataJournal, QueueDelete, VhostDelete
-from warren.server.catalogue import CatalogueError
+from warren.server.errors import CatalogueError
 from warren.server.logs import get_logger
 
 _RETRY_FIRST_S: Final = 0.1

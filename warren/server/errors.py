@@ -23,6 +23,10 @@ class SettingsError(StartError):
     exit_code = 2
 
 
+class CatalogueError(StartError):
+    """The metadata store cannot be reached, read or written."""
+
+
 def listen_error(what: str, host: str, port: int, error: OSError) -> StartError:
     """Explain why listening failed. `what` is the setting that named the address (``amqp``, ``http`` ...)."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -98,6 +98,7 @@ class Broker:
         self._sockets: WeakSet[ClientSocket] = WeakSet()
         self._life: _Life | None = None
         self._listening: ListeningSocket | None = None
+        self.stalled: set[int] = set()  # the keys of connections whose consumers get nothing; of the views
         # Bound and never listening: it keeps the port between two lives.
         self._place = ListeningSocket((host, port), self._sockets)
         self.host = host
@@ -570,7 +571,7 @@ class _Life:
         with nullcontext() if data_dir is None else DataDir.open(data_dir):
             catalogue: MetadataStore = broker._catalogue
             if data_dir is not None:
-                # SQLAlchemy is a third of all there is to import, and nobody else needs it.
+                # As in `serve`: it is a third of all there is to import.
                 from warren.server.catalogue import Catalogue
 
                 directory = data_dir / MESSAGES

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warren.amqp.errors import ChannelException, ConnectionException
 from warren.channels.channel import Channel
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from warren.queues.queue import Queue
     from warren.testing.broker import Broker
 
-# More than any outbox may hold before deliveries stop.
-_STALL_BYTES = 1 << 40
+# More than an outbox may hold before deliveries stop, and less than stops the reading of requests.
+_STALL_BYTES: Final = 16 << 20
 
 
 class QueueView:
@@ -160,21 +160,27 @@ class ConnectionView:
 
     def stall(self) -> None:
         """Begin that."""
-        self._broker.on_loop(lambda: self._stall(_STALL_BYTES))
+        self._broker.on_loop(self._stall)
 
     def resume(self) -> None:
         """End it."""
-        self._broker.on_loop(lambda: self._stall(-_STALL_BYTES))
+        self._broker.on_loop(self._resume)
 
-    def _stall(self, size: int) -> None:
+    def _stall(self) -> None:
+        # As if the socket had not taken so much: the outbox does what it does for any peer that does not read.
+        outbox = self._connection().outbox
+        if self._key not in self._broker.stalled:
+            self._broker.stalled.add(self._key)
+            outbox.in_flight_bytes += _STALL_BYTES
+            outbox.check_limit()
+
+    def _resume(self) -> None:
         connection = self._connection()
-        outbox = connection.outbox
-        if (size > 0) == (outbox.in_flight_bytes >= _STALL_BYTES):
-            return
-        outbox.in_flight_bytes += size
-        outbox.check_limit()
-        if size < 0 and outbox.sent(0):
-            connection.drained()
+        if self._key in self._broker.stalled:
+            self._broker.stalled.discard(self._key)
+            connection.outbox.in_flight_bytes -= _STALL_BYTES
+            if connection.outbox.sent(0):
+                connection.drained()
 
     def _connection(self) -> Connection:
         connection = self._broker.engine.connections.get(self._key)

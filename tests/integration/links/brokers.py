@@ -164,14 +164,14 @@ def length(broker: BrokerProcess, queue: str) -> int:
         connection.close()
 
 
-def drain(broker: BrokerProcess, queue: str) -> list[tuple[Any, pika.BasicProperties, bytes]]:
+def drain(broker: BrokerProcess, queue: str) -> list[tuple[Any, Any, bytes]]:
     """Take and return all ready messages."""
     connection = connect(broker)
     channel: BlockingChannel = connection.channel()
-    taken = []
+    taken: list[tuple[Any, Any, bytes]] = []
     while True:
         method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
+        if method is None or body is None:
             break
         taken.append((method, properties, body))
     connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pika
+import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -44,7 +45,8 @@ def opened(broker: Broker) -> Iterator[Open]:
         return channel
 
     yield open_channel
-    broker.drop_connections() if broker.is_up else None
+    if broker.is_up:
+        broker.drop_connections()
     for connection in connections:
         close_lost(connection)
 

@@ -60,7 +60,7 @@ def store() -> Store:
 
 
 def test_what_was_put_is_loaded_after_what_it_refers_to_whatever_the_order_it_came_in(store: Store) -> None:
-    changes = [
+    changes: list[MetadataChange] = [
         VhostPut("v"),
         UserPut("u", "hash", "scrypt"),
         PermissionPut("u", "v", ".*", ".*", ".*"),

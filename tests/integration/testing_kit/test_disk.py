@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 import pytest
-
 from simulation.test_file_system import (  # noqa: F401
     test_a_closed_handle_is_of_no_use,
     test_a_created_file_has_its_size_in_zeros,
@@ -29,6 +28,7 @@ from simulation.test_file_system import (  # noqa: F401
     test_write_all_writes_more_chunks_than_the_system_takes_at_once,
     test_written_bytes_are_read_back_through_any_handle,
 )
+
 from warren.testing.disk import Disk, MemoryFiles
 
 

@@ -166,9 +166,12 @@ def test_a_transaction_counts_at_its_commit(client: Client, harness: Harness) ->
     assert told(harness.queue("t").counts()) == {"publish": 3, "get": 2, "ack": 1}
 
 
-def test_what_the_broker_publishes_itself_is_nobodys_publish(client: Client, harness: Harness) -> None:
-    client.declare("letters")
-    client.declare("events")
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
+def test_what_the_broker_publishes_itself_is_nobodys_publish(
+    client: Client, harness: Harness, arguments: dict[str, Any]
+) -> None:
+    client.declare("letters", arguments=arguments)
+    client.declare("events", arguments=arguments)
     client.declare_exchange("remembering", "x-recent-history")
     client.bind("events", "amq.rabbitmq.event", "#")
     client.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"})
@@ -182,6 +185,23 @@ def test_what_the_broker_publishes_itself_is_nobodys_publish(client: Client, har
     assert told(harness.queue("events").counts()) == {}
     assert harness.broker.totals().publish == 2
     assert harness.vhost.exchanges["amq.rabbitmq.event"].published_in == 0
+
+
+@pytest.mark.parametrize("table", [{}, {"x-delay": 1000}])
+def test_of_repetitions_only_what_channels_published_counts(
+    client: Client, harness: Harness, table: dict[str, Any]
+) -> None:
+    client.declare_exchange("remembering", "x-recent-history")
+    client.declare("q", arguments={"x-message-deduplication": True})
+    headers = encode_table({"x-deduplication-header": "once", **table})
+    client.publish("remembering", "", headers=headers)
+    client.bind("q", "remembering", "first")
+    client.bind("q", "remembering", "repeated")
+    harness.pass_time(2)
+    assert (harness.queue("q").ready_count, told(harness.queue("q").counts())) == (1, {})
+    for _ in range(2):
+        client.publish("", "q", headers=headers)
+    assert (harness.queue("q").ready_count, told(harness.queue("q").counts())) == (1, {"publish": 2})
 
 
 def test_a_control_message_is_published_and_goes_nowhere(client: Client) -> None:

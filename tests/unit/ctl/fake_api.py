@@ -66,7 +66,7 @@ class FakeApi:
                 self.wfile.write(data)
                 self.close_connection = reply.hang_up
 
-            do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
+            do_GET = do_PUT = do_POST = do_DELETE = handle_any
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

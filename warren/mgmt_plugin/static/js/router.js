@@ -48,19 +48,22 @@ export function setQuery(change) {
   place.set(parse(window.location.hash));
 }
 
-/** The vhost that lists are limited to, "" for all. It follows the visitor from list to list. */
+/** The vhost that lists are limited to, "" for all. A page of one object keeps the one that was chosen last. */
 export function currentVhost() {
-  return place.get().query.vhost ?? '';
+  const { path, query } = place.get();
+  return query.vhost ?? (path.length > 1 ? lastVhost() : '');
 }
+
+export const lastVhost = () => readStored('vhost', '');
 
 export function chooseVhost(vhost) {
   writeStored('vhost', vhost);
-  setQuery({ vhost: vhost === '' ? null : vhost, page: null });
+  const { path } = place.get();
+  if (path.length > 1) go([path[0]], { vhost });
+  else setQuery({ vhost: vhost === '' ? null : vhost, page: null });
 }
 
 /** Link to a list, in the vhost that is looked at. */
 export function listHref(segments, query = {}) {
   return href(segments, { vhost: currentVhost() || null, ...query });
 }
-
-export const lastVhost = () => readStored('vhost', '');

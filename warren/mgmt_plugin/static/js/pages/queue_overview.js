@@ -61,10 +61,10 @@ function Held({ vhost, name }) {
     { key: 'due', label: 'Next due', num: true, render: ([kind]) => html`<${When} ms=${poll.data[kind].next_due_ms} />` },
     {
       key: 'act', label: html`<span class="unseen">Actions</span>`, num: true,
-      render: ([kind]) => html`
+      render: ([kind]) => html`<span class="row end">
         <a class="button small plain" href=${href(['queues', vhost, name], { tab: 'messages', state: kind })}>Browse</a>
         ${kind !== 'undelivered' && html`<button type="button" class="small" onClick=${() => release(kind, poll.data[kind].messages)}>Release…</button>
-        ${' '}<button type="button" class="small danger" onClick=${() => purge(kind, poll.data[kind].messages)}>Drop…</button>`}`,
+        <button type="button" class="small danger" onClick=${() => purge(kind, poll.data[kind].messages)}>Drop…</button>`}</span>`,
     },
   ];
   return html`<${Card} title="Held back" wide>

@@ -31,7 +31,7 @@ const COLUMNS = [
   number('messages', 'Total'),
   rate('publish', 'In'),
   rate('deliver_get', 'Out'),
-  rate('ack', 'Ack', { long: 'Ack rate' }),
+  rate('ack', 'Ack', { long: 'Ack rate', hidden: true }),
   rate('redeliver', 'Redeliver', { hidden: true }),
   number('consumers', 'Consumers'),
   { key: 'capacity', label: 'Capacity', title: 'How much of the time consumers could take a message', num: true, sort: 'consumer_capacity', hidden: true, render: (each) => (typeof each.consumer_capacity === 'number' ? `${Math.round(each.consumer_capacity * 100)} %` : '–') },

@@ -1,6 +1,6 @@
 // Live line charts. uPlot draws; the legend is ours, because it has to be read and worked with the keyboard.
 
-import { formatTime } from '../format.js';
+import { formatBytes, formatTime } from '../format.js';
 import { watchColours } from '../theme.js';
 import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
 
@@ -55,6 +55,9 @@ function columnsOf(lines) {
   return [times, ...columns];
 }
 
+// Steps of an axis of bytes: powers of two make round KiB and MiB.
+const BINARY_STEPS = Array.from({ length: 48 }, (_, power) => 2 ** power);
+
 const cssColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** The colour behind a token of base.css, as canvas understands it in the scheme that is shown. */
@@ -80,7 +83,7 @@ function draw(box, lines, hidden, format, setCursor) {
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.08)] } },
       axes: [
         { stroke: axis, grid: { show: false }, ticks: { ...grid, size: 4 }, font, values: '{HH}:{mm}:{ss}', space: 70, size: 30 },
-        { stroke: axis, grid, ticks: { show: false }, font, size: 62, space: 34, values: (_, ticks) => ticks.map((tick) => format(tick)) },
+        { stroke: axis, grid, ticks: { show: false }, font, size: 62, space: 34, ...(format === formatBytes && { incrs: BINARY_STEPS }), values: (_, ticks) => ticks.map((tick) => format(tick)) },
       ],
       series: [{}, ...lines.map((line) => ({ label: line.label, stroke: resolveColour(box, line.colour), width: 1.6, show: !hidden.has(line.label), points: { show: false } }))],
       hooks: { setCursor: [(chart) => setCursor(chart.cursor.idx ?? null)] },

@@ -29,12 +29,16 @@ export function TextArea({ label, hint, ...input }) {
   </div>`;
 }
 
-/** options: texts, or [value, label] pairs. */
+/**
+ * options: texts, or [value, label] pairs. Without onChange `value` is only where it begins: what was chosen since must
+ * survive the next refresh.
+ */
 export function Select({ label, hint, options, value, ...input }) {
   const id = useId();
+  const held = input.onChange ? { value } : {};
   return html`<div class="field">
     <label for=${id}>${label}</label>
-    <select id=${id} value=${value} aria-describedby=${hint ? `${id}-hint` : undefined} ...${input}>
+    <select id=${id} aria-describedby=${hint ? `${id}-hint` : undefined} ...${held} ...${input}>
       ${options.map((option) => {
         const [optionValue, text] = Array.isArray(option) ? option : [option, option];
         return html`<option key=${optionValue} value=${optionValue} selected=${optionValue === value}>${text}</option>`;

@@ -109,7 +109,7 @@ export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra
     ${!answer && !poll.error && html`<p class="loading" role="status">Loading…</p>`}
     ${answer &&
     html`<${DataTable}
-        caption=${caption} columns=${chooser.shown} rows=${rows} rowKey=${rowKey} sort=${list.sort} busy=${poll.busy}
+        caption=${caption} columns=${chooser.shown.filter((column) => column.key !== 'vhost' || list.vhost === '')} rows=${rows} rowKey=${rowKey} sort=${list.sort} busy=${poll.busy}
         selected=${selection?.selected} onSelect=${selection?.onSelect}
         empty=${list.name ? 'No name matches the filter.' : empty}
         onSort=${(sort) => setQuery({ sort: sort.by, desc: sort.descending ? '1' : null, page: null })}

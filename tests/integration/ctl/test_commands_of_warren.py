@@ -1,0 +1,99 @@
+"""What Warren's API has beyond RabbitMQ's: looking without taking, moving, pausing, asking where a message goes."""
+
+from __future__ import annotations
+
+import json
+
+from .conftest import Ctl
+
+
+def publish(ctl: Ctl, queue: str, *payloads: str) -> None:
+    for payload in payloads:
+        ctl.done("publish", "-k", queue, "-H", f"name={payload}", payload)
+
+
+def payloads(ctl: Ctl, queue: str) -> list[str]:
+    """Return what waits in a queue, in order, without touching it."""
+    return [row["payload"] for row in ctl.rows("peek", queue, "-c", "100")]
+
+
+def test_peeking_leaves_messages_as_they_are(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "q")
+    publish(ctl, "q", "a", "b", "c")
+    assert payloads(ctl, "q") == ["a", "b", "c"]
+    assert [row["payload"] for row in ctl.rows("peek", "q", "--offset", "1", "-c", "1")] == ["b"]
+    assert [row["payload"] for row in ctl.rows("peek", "q", "-H", "name=c")] == ["c"]
+    assert [row["redelivered"] for row in ctl.rows("get", "q")] == [False]
+    assert ctl("peek", "no such queue").exit_code == 5
+
+
+def test_messages_are_moved_and_copied(ctl: Ctl) -> None:
+    for queue in ("from", "to"):
+        ctl.done("declare_queue", queue)
+    publish(ctl, "from", "a", "b", "c")
+    assert ctl.done("copy", "from", "--to-queue", "to", "-c", "1") == "1 messages were copied\n"
+    assert (payloads(ctl, "from"), payloads(ctl, "to")) == (["a", "b", "c"], ["a"])
+    assert ctl.done("move", "from", "--to-queue", "to", "-H", "name=b") == "1 messages were moved\n"
+    assert (payloads(ctl, "from"), payloads(ctl, "to")) == (["a", "c"], ["a", "b"])
+    assert ctl.done("move", "from", "--to-exchange", "", "--with-key", "to") == "2 messages were moved\n"
+    assert (payloads(ctl, "from"), payloads(ctl, "to")) == ([], ["a", "b", "a", "c"])
+    ended = [(row["queue"], row["mode"], row["state"], row["transferred"]) for row in ctl.rows("list_transfers")]
+    assert sorted(ended) == [("from", "copy", "done", 1), ("from", "move", "done", 1), ("from", "move", "done", 2)]
+
+
+def test_dead_letters_go_back_where_they_came_from(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    ctl.done("declare_queue", "work", "--arguments", json.dumps(arguments))
+    publish(ctl, "work", "a", "b")
+    ctl.done("get", "work", "-c", "2", "--ack-mode", "reject_requeue_false")
+    assert (payloads(ctl, "work"), payloads(ctl, "dead")) == ([], ["a", "b"])
+    assert ctl.done("redrive", "dead") == "2 messages were moved\n"
+    assert (payloads(ctl, "work"), payloads(ctl, "dead")) == (["a", "b"], [])
+
+
+def test_a_queue_is_paused_and_resumed(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "q")
+    ctl.done("pause_queue", "q")
+    assert ctl.rows("list_queues", "name", "paused") == [{"name": "q", "paused": True}]
+    ctl.done("resume_queue", "q")
+    assert ctl.rows("list_queues", "name", "paused") == [{"name": "q", "paused": False}]
+    assert ctl("pause_queue", "no such queue").exit_code == 5
+
+
+def test_a_route_is_shown_with_its_steps(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "q")
+    ctl.done("bind", "amq.topic", "amq.fanout", "-k", "a.#", "--destination-type", "exchange")
+    ctl.done("bind", "amq.fanout", "q")
+    assert ctl.rows("route", "amq.topic", "a.b") == [{"queue": "q"}]
+    steps = [(row["exchange"], row["destination"]) for row in ctl.rows("route", "amq.topic", "a.b", "--path")]
+    assert steps == [("amq.topic", "amq.fanout"), ("amq.fanout", "q")]
+    assert ctl("route", "amq.topic", "b").exit_code == 1
+    assert ctl("route", "no such exchange", "b").exit_code == 5
+
+
+def test_names_are_found_by_a_part(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "incoming-orders")
+    found = [(row["kind"], row["name"]) for row in ctl.rows("search", "ming-ord") if row["vhost"] == ctl.vhost]
+    assert found == [("queue", "incoming-orders")]
+
+
+def test_the_broker_shows_its_store_its_reactor_and_its_settings(ctl: Ctl) -> None:
+    assert "durable_lsn" in ctl.done("store")
+    assert isinstance(json.loads(ctl.done("store", "--formatter", "json"))["segments"], list)
+    assert "turn_ms.p99" in ctl.done("reactor")
+    assert "limits.channel_max" in ctl.done("environment")
+    assert ctl.done("is_in_service") == "ok\n"
+
+
+def test_a_dry_run_of_an_import_changes_nothing(ctl: Ctl) -> None:
+    queue = {"name": "q", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 1}}
+    file = json.dumps({"queues": [queue]})
+    changes = json.loads(
+        ctl.done("-p", ctl.vhost, "import_definitions", "--dry-run", "--formatter", "json", stdin=file)
+    )
+    assert [(change["action"], change["kind"], change["name"]) for change in changes] == [("create", "queue", "q")]
+    assert ctl.rows("list_queues") == []
+    ctl.done("declare_queue", "q")
+    ended = ctl(*line, stdin=file)
+    assert ended.exit_code == 6 and "conflict" in ended.out

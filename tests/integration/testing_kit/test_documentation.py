@@ -1,0 +1,43 @@
+"""The examples of docs/testing-with-warren.md, as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import warren.testing
+from warren.testing import Broker, ConnectionView, PublishedMessage, QueueView
+
+from .test_plugin import run
+
+PAGE = (Path(__file__).parents[3] / "docs" / "testing-with-warren.md").read_text()
+EXAMPLES = {
+    block.split()[1].rstrip(","): block
+    for block in re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_passes(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(EXAMPLES[name])
+    output = run(tmp_path)
+    tests = len(re.findall(r"^ *def test_", EXAMPLES[name], re.MULTILINE))
+    assert tests
+    assert f"{tests} passed" in output, output
+
+
+def test_there_is_an_example_for_each_client() -> None:
+    text = "".join(EXAMPLES.values())
+    assert all(f"import {module}\n" in text or f"from {module} " in text for module in ("pika", "aio_pika", "celery"))
+
+
+def test_everything_public_has_a_word() -> None:
+    for owner in (Broker, QueueView, ConnectionView, PublishedMessage):
+        names = {name for name in vars(owner) if not name.startswith("_")}
+        names -= {"disk", "tear"}  # for the parts of the package
+        assert sorted(name for name in names if not re.search(rf"\b{name}\b", PAGE)) == [], owner
+    assert warren.testing.__doc__ is not None and "docs/testing-with-warren.md" in warren.testing.__doc__
+    for option in ("warren_vhosts", "warren_users", "--warren-port"):
+        assert option in PAGE

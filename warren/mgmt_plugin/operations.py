@@ -1,0 +1,420 @@
+"""What Warren's operators can do beyond RabbitMQ's API: pause queues, release what is held, see how keys route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.properties import BasicProperties
+from warren.channels.access import CONFIGURE, READ, WRITE
+from warren.channels.channel import Channel
+from warren.exchanges.binding import Binding
+from warren.exchanges.content import Content
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+from warren.exchanges.registry import create_exchange
+from warren.mgmt_plugin.browsing import held_messages, lane_of
+from warren.mgmt_plugin.http import Response
+from warren.mgmt_plugin.listing import Breather, Described
+from warren.mgmt_plugin.names import (
+    channel_name,
+    connection_name,
+    exchange_name,
+    the_queue,
+    the_vhost,
+    visible_connections,
+    visible_queues,
+    visible_vhosts,
+)
+from warren.mgmt_plugin.queues import queue_type
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.statistics import EXCHANGE_STATS, QUEUE_FIELDS
+from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.queues.held_messages import RELEASED
+from warren.queues.queue import Queue
+from warren.queues.virtual_host import VirtualHost
+from warren.server.histogram import Histogram
+
+# Exchange types in which a binding matches or not, whatever other bindings there are.
+STATELESS_TYPES: Final = ("direct", "fanout", "topic", "headers")
+RELEASE_PIECE: Final = 1000
+SEARCH_MAX: Final = 500
+
+
+class Release(msgspec.Struct):
+    """How many held messages are to be released, the earliest first; all of them without a number."""
+
+    count: int | None = None
+
+
+class Question(msgspec.Struct):
+    """A message that might be published."""
+
+    exchange: str
+    routing_key: str = ""
+    headers: Any = None
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+async def pause(call: Call) -> None:
+    await _set_paused(call, paused=True)
+
+
+async def resume(call: Call) -> None:
+    await _set_paused(call, paused=False)
+
+
+async def _set_paused(call: Call, *, paused: bool) -> None:
+    queue = the_queue(call)
+    call.authorize(CONFIGURE, "queue", queue.name)
+    queue.pause(paused=paused)
+    call.management.settle()
+
+
+async def release_held(call: Call) -> Described:
+    wanted = await call.body(Release)
+    queue = the_queue(call)
+    lane = lane_of(call)
+    call.authorize(READ, "queue", queue.name)
+    call.authorize(WRITE, "queue", queue.name)
+    held = queue.held(lane)
+    if held is None or held.count == 0:
+        return {"released": 0}
+    if wanted.count is None:
+        count = int(held.count)
+        held.take_all(RELEASED)
+        call.management.settle()
+        return {"released": count}
+    if wanted.count < 0:
+        raise bad_request("count must not be negative")
+    released = 0
+    while released < wanted.count:
+        listed = await held_messages(call.management, queue, lane, min(RELEASE_PIECE, wanted.count - released))
+        if not listed:
+            break
+        done = trio.Event()
+        taken: list[int] = []
+
+        def told(count: int, taken: list[int] = taken, done: trio.Event = done) -> None:
+            taken.append(count)
+            done.set()
+
+        held.take([each.number for each in listed], RELEASED, told)
+        call.management.settle()
+        await done.wait()
+        if taken[0] == 0:
+            break
+        released += taken[0]
+    return {"released": released}
+
+
+async def purge_held(call: Call) -> None:
+    queue = the_queue(call)
+    held = queue.held(lane_of(call))
+    call.authorize(READ, "queue", queue.name)
+    if held is not None:
+        held.clear()
+        call.management.settle()
+
+
+async def show_deduplication(call: Call) -> Described:
+    queue = the_queue(call)
+    keeper = queue.keeper
+    seen = None if keeper is None else keeper.seen
+    rules = queue.rules
+    if seen is None:
+        return {"enabled": False, "keys": 0, "window_ms": None, "header": None, "producers": 0}
+    return {
+        "enabled": True,
+        "keys": seen.count(),
+        "size": int(rules.dedup_size) if rules.dedup_size >= 0 else None,
+        "window_ms": int(rules.dedup_ttl_ms) if rules.dedup_ttl_ms >= 0 else None,
+        "header": rules.dedup_header,
+        "producers": seen.producer_count(),
+        "oldest": [{"key": key, "until_ms": until_ms} for key, until_ms in seen.oldest(100)],
+    }
+
+
+async def forget_deduplication(call: Call) -> None:
+    queue = the_queue(call)
+    call.authorize(WRITE, "queue", queue.name)
+    keeper = queue.keeper
+    if keeper is not None and keeper.seen is not None:
+        keeper.seen.clear()
+        call.management.settle()
+
+
+# --- routing ----------------------------------------------------------------------------------------------------------
+
+
+async def ask_route(call: Call) -> Described:
+    question = await call.body(Question)
+    vhost = the_vhost(call)
+    start = vhost.exchanges.get(exchange_name(question.exchange))
+    if start is None:
+        raise not_found(f"no exchange '{question.exchange}' in vhost '{vhost.name}'")
+    properties = BasicProperties()
+    if question.headers:
+        properties.headers = table_from_json(question.headers, "headers")
+    header = b"\x00\x3c\x00\x00" + bytes(8) + properties.encode()
+    queues = vhost.route(start, [question.routing_key], Content(header))
+    return {
+        "queues": [queue.name for queue in queues],
+        "unroutable": not queues,
+        "path": list(_path(vhost, start, question.routing_key, header)),
+    }
+
+
+def _path(vhost: VirtualHost, start: Exchange, key: str, header: bytes) -> Iterator[Described]:
+    """Yield the steps that a message takes, exchange by exchange."""
+    if start.name == "":
+        if key in vhost.queues:
+            yield _step("", key, is_queue=True, binding_key=key)
+        return
+    seen: set[Destination] = {start}
+    visits = [start]
+    for exchange in visits:
+        matched: list[Destination] = []
+        exchange.match_keys([key], Content(header), matched)
+        found = [
+            (destination, binding_key)
+            for destination in matched
+            for binding_key in _keys(exchange, destination, key, header)
+        ]
+        if not matched and exchange.alternate in vhost.exchanges:
+            found = [(vhost.exchanges[exchange.alternate], "")]
+        for destination, binding_key in dict.fromkeys(found):
+            yield _step(exchange.name, destination.name, is_queue=destination.is_queue, binding_key=binding_key)
+            if isinstance(destination, Exchange) and destination not in seen:
+                seen.add(destination)
+                visits.append(destination)
+
+
+def _keys(exchange: Exchange, destination: Destination, key: str, header: bytes) -> Iterator[str]:
+    """Yield the keys of the bindings from `exchange` to `destination` that match."""
+    binding = exchange.by_destination.get(destination)
+    while binding is not None:
+        if exchange.type_name not in STATELESS_TYPES or _matches(exchange.type_name, binding, key, header):
+            yield binding.routing_key
+        binding = binding.next_to_destination
+
+
+def _matches(type_name: str, binding: Binding, key: str, header: bytes) -> bool:
+    """Ask an exchange that has nothing but this binding."""
+    alone = create_exchange(type_name, "", False, False, False, EMPTY_TABLE, 0, "")
+    alone.bind(Binding(alone, binding.destination, binding.routing_key, binding.arguments))
+    found: list[Destination] = []
+    alone.match_keys([key], Content(header), found)
+    return bool(found)
+
+
+def _step(exchange: str, destination: str, *, is_queue: bool, binding_key: str) -> Described:
+    return {
+        "exchange": exchange,
+        "destination": destination,
+        "destination_type": "queue" if is_queue else "exchange",
+        "routing_key": binding_key,
+    }
+
+
+async def show_topology(call: Call) -> Described:
+    vhost = the_vhost(call)
+    rate = call.services.statistics.rate
+    breather = Breather()
+    exchanges: list[Described] = []
+    bindings: list[Described] = []
+    for name in sorted(vhost.exchanges):
+        exchange = vhost.exchanges[name]
+        exchanges.append(
+            {
+                "name": name,
+                "type": exchange.type_name,
+                "durable": exchange.durable,
+                "internal": exchange.internal,
+                "alternate": exchange.alternate or None,
+                **{f"{field}_rate": rate(exchange, field) for field in EXCHANGE_STATS},
+            }
+        )
+        for binding in list(exchange.bindings.values()):
+            bindings.append(
+                {
+                    "source": name,
+                    "destination": binding.destination.name,
+                    "destination_type": "queue" if binding.destination.is_queue else "exchange",
+                    "routing_key": binding.routing_key,
+                    "arguments": table_to_json(binding.arguments),
+                }
+            )
+            await breather.breathe()
+    queues: list[Described] = []
+    for name in sorted(vhost.queues):
+        queue = vhost.queues.get(name)
+        if queue is not None:
+            queues.append(_in_topology(call, queue))
+        await breather.breathe()
+    return {"exchanges": exchanges, "queues": queues, "bindings": bindings}
+
+
+def _in_topology(call: Call, queue: Queue) -> Described:
+    rate = call.services.statistics.rate
+    return {
+        "name": queue.name,
+        "type": queue_type(queue),
+        "messages": int(queue.ready_count + queue.unacked_count),
+        "consumers": len(queue.consumers),
+        "publish_rate": rate(queue, QUEUE_FIELDS[3]),
+        "deliver_rate": rate(queue, "deliver_get"),
+        "dead_letter_exchange": queue.rules.dead_letter_exchange,
+        "state": "paused" if queue.paused else "running",
+    }
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+async def search(call: Call) -> Described:
+    wanted = call.query.get("q", "").lower()
+    try:
+        limit = min(SEARCH_MAX, max(1, int(call.query.get("limit", 50))))
+    except ValueError:
+        raise bad_request("limit must be a number") from None
+    items: list[Described] = []
+    breather = Breather()
+    more = False
+    if wanted:
+        for kind, vhost, name, detail in _candidates(call):
+            await breather.breathe()
+            if wanted not in name.lower() and wanted not in detail.lower():
+                continue
+            if len(items) == limit:
+                more = True
+                break
+            items.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
+    return {"items": items, "more": more}
+
+
+def _candidates(call: Call) -> Iterator[tuple[str, str | None, str, str]]:
+    broker = call.management.broker
+    for queue in visible_queues(call):
+        yield "queue", queue.vhost_name, queue.name, queue_type(queue)
+    for vhost in list(visible_vhosts(call)):
+        yield "vhost", vhost.name, vhost.name, vhost.record.description
+        for exchange in list(vhost.exchanges.values()):
+            yield "exchange", vhost.name, exchange.name, exchange.type_name
+        for policy in list(vhost.policies.policies.values()):
+            yield "policy", vhost.name, policy.name, policy.put.pattern
+    for connection in visible_connections(call):
+        detail = f"{connection.user_name} {connection.name}".strip()
+        yield "connection", connection.vhost_name, connection_name(connection), detail
+        for channel in list(connection.channels.values()):
+            if isinstance(channel, Channel):
+                for consumer in list(channel.ledger.consumers.values()):
+                    yield (
+                        "consumer",
+                        connection.vhost_name,
+                        consumer.tag,
+                        f"{consumer.queue.name} {channel_name(channel)}",
+                    )
+    if call.operator.is_administrator:
+        for name, record in list(broker.access.users.items()):
+            yield "user", None, name, ", ".join(record.tags)
+
+
+# --- store and reactor ------------------------------------------------------------------------------------------------
+
+
+def times_ms(histogram: Histogram) -> Described:
+    """Return what a histogram of seconds says, in milliseconds."""
+    quantiles = {name: histogram.maybe_quantile(share) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+    shown: Described = {name: None if value is None else round(value * 1000, 3) for name, value in quantiles.items()}
+    shown["count"] = int(histogram.count)
+    return shown
+
+
+async def show_store(call: Call) -> Described:
+    management = call.management
+    log = management.broker.log
+    service = management.messages
+    segments = [
+        {
+            "number": int(segment.number),
+            "base_lsn": int(segment.base_lsn),
+            "bytes": int(segment.capacity),
+            "live_bytes": int(segment.live_bytes),
+            "live_records": int(segment.live_refs + segment.droppable_refs),
+            "state": "compacting" if segment.spent else "sealed" if segment.sealed else "open",
+        }
+        for segment in log.segments.segments
+    ]
+    paged = 0
+    breather = Breather()
+    for vhost in list(management.broker.vhosts.values()):
+        for queue in list(vhost.queues.values()):
+            paged += queue.ready.paged_out_count()
+            await breather.breathe()
+    return {
+        "segments": segments,
+        "segment_count": len(segments),
+        "bytes": sum(segment["bytes"] for segment in segments),
+        "live_bytes": sum(segment["live_bytes"] for segment in segments),
+        "written_lsn": int(log.written_lsn),
+        "durable_lsn": int(log.durable_lsn),
+        "checkpoint_lsn": int(log.checkpoint_lsn),
+        "epoch": int(log.epoch),
+        "batches": service.batches,
+        "syncs": service.syncs,
+        "written_bytes": service.written_bytes,
+        "synced_bytes": service.synced_bytes,
+        "reads": service.reads,
+        "checkpoints": service.checkpoints,
+        "commit_ms": times_ms(service.commit_times),
+        "compactions": service.compacted_segments(),
+        "compacted_bytes": service.moved_bytes(),
+        "paged_messages": paged,
+        "resident_bytes": int(log.resident_bytes),
+        "trouble": service.trouble(),
+    }
+
+
+async def show_reactor(call: Call) -> Described:
+    reactor = call.management.reactor
+    return {
+        "turns": int(reactor.turn_times.count),
+        "turn_ms": times_ms(reactor.turn_times),
+        "connections": reactor.connection_count(),
+        "crashes": reactor.crashes,
+    }
+
+
+async def list_nothing(call: Call) -> Response:
+    return Response(200, b"[]")
+
+
+_Q: Final = "/api/warren/queues/{vhost}/{queue}"
+_USE: Final = Access.VHOST
+_SEE: Final = Access.VHOST_VISIBLE
+ROUTES: Final = (
+    Route("PUT", f"{_Q}/pause", _USE, pause, "Hand out nothing until resumed"),
+    Route("DELETE", f"{_Q}/pause", _USE, resume, "Hand out messages again"),
+    Route(
+        "POST", f"{_Q}/held/{{lane}}/release", _USE, release_held, "Release held messages, the earliest first", Release
+    ),
+    Route("DELETE", f"{_Q}/held/{{lane}}", _USE, purge_held, "Drop held messages"),
+    Route("GET", f"{_Q}/deduplication", _SEE, show_deduplication, "Which keys a queue remembers"),
+    Route("DELETE", f"{_Q}/deduplication", _USE, forget_deduplication, "Forget all keys"),
+    Route("POST", "/api/warren/route/{vhost}", _SEE, ask_route, "Where a message would go", Question),
+    Route(
+        "GET", "/api/warren/topology/{vhost}", _SEE, show_topology, "Exchanges, bindings and queues with their rates"
+    ),
+    Route(
+        "GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")
+    ),
+    Route("GET", "/api/warren/store", Access.MONITORING, show_store, "The message store"),
+    Route("GET", "/api/warren/reactor", Access.MONITORING, show_reactor, "The reactor"),
+)

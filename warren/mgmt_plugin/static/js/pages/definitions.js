@@ -1,0 +1,99 @@
+// Taking definitions out, and putting them in after a look at what that would change.
+
+import { path, post, url, withQuery } from '../api.js';
+import { formatNumber } from '../format.js';
+import { confirmAction } from '../parts/dialog.js';
+import { Select, useId } from '../parts/forms.js';
+import { tell } from '../parts/notice.js';
+import { Card, Mark, Page } from '../parts/page.js';
+import { LocalTable } from '../parts/table.js';
+import { usePoll } from '../refresh.js';
+import { currentVhost } from '../router.js';
+import { mayAdminister } from '../session.js';
+import { html, useState } from '../ui.js';
+
+const KINDS = { create: 'good', update: 'warn', conflict: 'bad', same: '', skip: '' };
+const SHOWN = 500;
+
+const COLUMNS = [
+  { key: 'name', label: 'Name', sort: 'name', render: (row) => html`<span class="name">${row.name}</span>` },
+  { key: 'action', label: 'What happens', sort: 'action', render: (row) => html`<${Mark} text=${row.action} kind=${KINDS[row.action] ?? ''} />` },
+  { key: 'kind', label: 'Kind', sort: 'kind', render: (row) => row.kind },
+  { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost ?? '' },
+  { key: 'detail', label: 'Detail', render: (row) => row.detail ?? '' },
+];
+
+function useVhostChoice() {
+  const vhosts = usePoll('vhosts?columns=name');
+  const [vhost, setVhost] = useState(mayAdminister() ? '' : currentVhost());
+  const names = (vhosts.data ?? []).map((each) => each.name).sort();
+  const options = [...(mayAdminister() ? [['', 'the whole broker']] : []), ...names];
+  const chosen = vhost === '' && !mayAdminister() ? (names[0] ?? '') : vhost;
+  return { vhost: chosen, select: (label) => html`<${Select} label=${label} value=${chosen} options=${options} onChange=${(event) => setVhost(event.target.value)} />` };
+}
+
+const definitionsPath = (vhost) => (vhost ? path`definitions/${vhost}` : 'definitions');
+
+function Export() {
+  const { vhost, select } = useVhostChoice();
+  const file = `definitions-${vhost ? `${vhost.replace(/[^\w.-]+/g, '_')}-` : ''}${new Date().toISOString().slice(0, 10)}.json`;
+  return html`<${Card} title="Export">
+    <p class="hint">Users, vhosts, permissions, policies, parameters, exchanges, queues and bindings; no messages. The file has password hashes, and URIs with their passwords.</p>
+    <div class="form">${select('Of')}<div class="row"><a class="button" href=${url(withQuery(definitionsPath(vhost), { download: file }))} download=${file}>Download ${file}</a></div></div>
+  <//>`;
+}
+
+function Changes({ answer }) {
+  const counts = {};
+  for (const change of answer.changes) counts[change.action] = (counts[change.action] ?? 0) + 1;
+  const rows = answer.changes.filter((change) => change.action !== 'same');
+  return html`<div class="stack">
+    <p role="status" class="marks">${Object.entries(counts).map(([action, count]) => html`<${Mark} key=${action} text="${formatNumber(count)} ${action}" kind=${KINDS[action] ?? ''} />`)}</p>
+    ${answer.conflicts > 0 && html`<p class="warning-box">What conflicts is there already and differs. An import leaves it as it is.</p>`}
+    <${LocalTable} caption="Changes" columns=${COLUMNS} rows=${rows.slice(0, SHOWN)} rowKey=${(row) => JSON.stringify([row.kind, row.vhost, row.name, row.detail])} empty="Everything in the file is here already." />
+    ${rows.length > SHOWN && html`<p class="hint">The first ${SHOWN} of ${formatNumber(rows.length)}.</p>`}
+  </div>`;
+}
+
+function Import() {
+  const { vhost, select } = useVhostChoice();
+  const id = useId();
+  const [file, setFile] = useState(null);
+  const [answer, setAnswer] = useState(null);
+  const [error, setError] = useState('');
+  async function onFile(event) {
+    const [chosen] = event.target.files;
+    setFile(null);
+    setAnswer(null);
+    setError('');
+    if (!chosen) return;
+    try {
+      const definitions = JSON.parse(await chosen.text());
+      setFile({ name: chosen.name, definitions });
+      setAnswer(await post('warren/definitions/dry-run', vhost ? { ...definitions, vhost } : definitions));
+    } catch (failed) {
+      setError(failed instanceof SyntaxError ? `${chosen.name} is not JSON: ${failed.message}` : failed.message);
+    }
+  }
+  async function run() {
+    await confirmAction({
+      title: `Import ${file.name}?`,
+      text: `Its definitions are added to ${vhost ? `the vhost ${vhost}` : 'the broker'}. Users, permissions, policies and parameters of the same name are replaced; queues, exchanges and bindings that are there stay as they are.`,
+      action: 'Import', run: () => post(definitionsPath(vhost), file.definitions),
+    }).then((done) => done && (tell(`${file.name} is imported.`), setAnswer(null), setFile(null)));
+  }
+  return html`<${Card} title="Import">
+    <p class="hint">Choosing a file changes nothing yet: first you see what it would change.</p>
+    <div class="form">
+      ${select('Into')}
+      <div class="field"><label for=${id}>File</label><input id=${id} type="file" accept=".json,application/json" onChange=${onFile} /></div>
+    </div>
+    <p class="form-error" role="alert">${error}</p>
+    ${answer && html`<${Changes} answer=${answer} />`}
+    ${file && html`<div class="row"><button type="button" class="primary" onClick=${run}>Import…</button></div>`}
+  <//>`;
+}
+
+export default function Definitions() {
+  return html`<${Page} title="Definitions"><div class="stack"><${Export} /><${Import} /></div><//>`;
+}

@@ -1,0 +1,86 @@
+// One node: what it uses, what it listens on, and how its reactor fares.
+
+import { path, withQuery } from '../api.js';
+import { Bytes, Duration, formatBytes, formatNumber, Num } from '../format.js';
+import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { Card, Facts, Fields, Mark, Meter, Page, pending } from '../parts/page.js';
+import { LocalTable } from '../parts/table.js';
+import { usePoll } from '../refresh.js';
+import { listHref, place, setQuery } from '../router.js';
+import { useStore } from '../store.js';
+import { html } from '../ui.js';
+import { Spread } from './store.js';
+
+const MEMORY = [{ key: 'name', label: 'Part', sort: 'name', render: (row) => row.name }, { key: 'bytes', label: 'Bytes', sort: 'bytes', num: true, render: (row) => html`<${Bytes} value=${row.bytes} />` }];
+const APPLICATIONS = [
+  { key: 'name', label: 'Name', sort: 'name', render: (row) => row.name },
+  { key: 'version', label: 'Version', render: (row) => row.version },
+  { key: 'description', label: 'What it is', render: (row) => row.description },
+];
+
+const list = (value) => (Array.isArray(value) ? value.join(', ') : value);
+
+function Memory({ name }) {
+  const poll = usePoll(path`nodes/${name}/memory`);
+  const parts = poll.data?.memory;
+  if (!parts || typeof parts !== 'object') return null;
+  const rows = Object.entries(parts).filter(([, bytes]) => typeof bytes === 'number' && bytes > 0).map(([part, bytes]) => ({ name: part.replaceAll('_', ' '), bytes }));
+  return html`<${Card} title="Memory"><${LocalTable} caption="Memory by part" columns=${MEMORY} rows=${rows} rowKey=${(row) => row.name} first=${{ by: 'bytes', descending: true }} /><//>`;
+}
+
+function Reactor() {
+  const poll = usePoll('warren/reactor');
+  const reactor = poll.data;
+  if (!reactor) return null;
+  return html`<${Card} title="Reactor">
+    <p class="hint">One turn handles everything that is ready at once; a long turn holds up every connection.</p>
+    <${Spread} of=${reactor.turn_ms} />
+    <${Facts} facts=${[
+      ['Turns', html`<${Num} value=${reactor.turns} />`],
+      ['Connections', html`<${Num} value=${reactor.connections} />`],
+      ['Connections that crashed', html`<${Num} value=${reactor.crashes} />`],
+    ]} />
+  <//>`;
+}
+
+export default function Node({ name }) {
+  const { query } = useStore(place);
+  const range = rangeOf(query);
+  const poll = usePoll(withQuery(path`nodes/${name}`, sampleQuery(range, ['node_stats'])));
+  const node = poll.data;
+  const alarms = node && [node.mem_alarm && 'memory', node.disk_free_alarm && 'disk'].filter(Boolean);
+  return html`<${Page} title=${name} crumbs=${[['Overview', listHref([])]]} marks=${alarms?.map((alarm) => html`<${Mark} key=${alarm} text="${alarm} alarm" kind="bad" />`)}
+    actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
+    ${pending(poll, 'There is no such node.') ??
+    html`<div class="cards">
+      <${Card}><${Chart} title="Memory" format=${formatBytes} lines=${[lineOf(node.mem_used_details, 'Used', '--blue', { kind: 'level', value: node.mem_used })]} /><//>
+      <${Card}><${Chart} title="Free disk" format=${formatBytes} lines=${[lineOf(node.disk_free_details, 'Free', '--green', { kind: 'level', value: node.disk_free })]} /><//>
+      <${Card} title="Resources">
+        <${Facts} facts=${[
+          ['Memory', html`<${Meter} label="Memory" value=${node.mem_used} total=${node.mem_limit} format=${formatBytes} />`],
+          ['Free disk', html`<${Bytes} value=${node.disk_free} /> <small>alarm below ${formatBytes(node.disk_free_limit)}</small>`],
+          ['File descriptors', node.fd_total === undefined ? null : html`<${Meter} label="File descriptors" value=${node.fd_used} total=${node.fd_total} format=${formatNumber} />`],
+          ['Sockets', node.sockets_total === undefined ? null : html`<${Meter} label="Sockets" value=${node.sockets_used} total=${node.sockets_total} format=${formatNumber} />`],
+          ['Uptime', html`<${Duration} ms=${node.uptime} />`],
+          ['Process', node.os_pid],
+          ['Processors', node.processors],
+          ['Statistics', node.rates_mode],
+        ]} />
+      <//>
+      <${Reactor} />
+      <${Memory} name=${name} />
+      <${Card} title="Files">
+        <${Facts} facts=${[
+          ['Data', html`<span class="mono">${node.db_dir}</span>`],
+          ['Configuration', html`<span class="mono">${list(node.config_files)}</span>`],
+          ['Logs', html`<span class="mono">${list(node.log_files)}</span>`],
+          ['Plugins', list(node.enabled_plugins)],
+          ['Ways to log in', (node.auth_mechanisms ?? []).filter((each) => each.enabled).map((each) => each.name).join(', ')],
+        ]} />
+        ${node.contexts?.length > 0 && html`<h3>HTTP</h3>${node.contexts.map((context) => html`<${Fields} key=${`${context.description}${context.port}`} values=${{ [context.description]: `port ${context.port}, ${context.path}` }} />`)}`}
+      <//>
+      ${node.applications?.length > 0 &&
+      html`<${Card} wide><details><summary>Software, ${node.applications.length} parts</summary><${LocalTable} caption="Software" columns=${APPLICATIONS} rows=${node.applications} rowKey=${(row) => row.name} /></details><//>`}
+    </div>`}
+  <//>`;
+}

@@ -1,0 +1,26 @@
+// All users.
+
+import { openDialog } from '../parts/dialog.js';
+import { UserLink } from '../parts/links.js';
+import { LocalList } from '../parts/local_list.js';
+import { Mark, Page } from '../parts/page.js';
+import { tagsOf, UserDialog } from '../parts/user_form.js';
+import { usePoll } from '../refresh.js';
+import { html } from '../ui.js';
+
+export default function Users() {
+  const users = usePoll('users');
+  const permissions = usePoll('permissions');
+  const vhostsOf = (name) => (permissions.data ?? []).filter((row) => row.user === name).map((row) => row.vhost);
+  const add = async () => (await openDialog(UserDialog)) && users.reload();
+  const columns = [
+    { key: 'name', label: 'Name', sort: 'name', render: (user) => html`<${UserLink} name=${user.name} />` },
+    { key: 'tags', label: 'Tags', render: (user) => html`<span class="marks">${tagsOf(user).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}</span>` },
+    { key: 'vhosts', label: 'May use', render: (user) => vhostsOf(user.name).join(', ') || html`<${Mark} text="no vhost" kind="warn" />` },
+    { key: 'password', label: 'Password', render: (user) => (user.password_hash ? 'yes' : 'no') },
+  ];
+  return html`<${Page} title="Users">
+    <${LocalList} poll=${users} caption="Users" columns=${columns} rowKey=${(user) => user.name} first=${{ by: 'name', descending: false }}
+      tools=${html`<button type="button" class="primary" onClick=${add}>Add user</button>`} />
+  <//>`;
+}

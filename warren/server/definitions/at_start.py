@@ -1,0 +1,78 @@
+"""The file that the setting `load_definitions` names, imported before anybody can connect.
+
+1. A file that cannot be read or imported keeps the broker from starting, with nothing of it imported.
+2. Everything in it is committed at once, with the hash of the file: after a crash either the broker has all of it, or
+   the next start imports it again.
+3. Nobody's access is guarded: who may set this may do everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from warren.channels.broker import Broker
+from warren.queues.metadata import GlobalParameterPut
+from warren.server.definitions.apply import apply_plan
+from warren.server.definitions.plan import INTERNAL_PREFIX, Plan, PlannedChange, make_plan
+from warren.server.definitions.schema import DefinitionsRefused, read_definitions
+from warren.server.errors import StartError
+from warren.server.logs import get_logger
+
+HASH_PARAMETER: Final = f"{INTERNAL_PREFIX}_definitions_hash"
+_PROBLEMS_SHOWN: Final = 3
+_CONFLICTS_LOGGED: Final = 20
+
+log = get_logger("definitions")
+
+
+async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: bool) -> int:
+    """Import the file at `path` and return the ticket to wait for; 0 when it is the one imported last and may be
+    skipped.
+
+    Raises:
+        StartError: the file cannot be read, or is refused; one line with the first reasons.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StartError(f"load_definitions {path}: {os.strerror(error.errno or 0)}") from None
+    digest = hashlib.sha256(data).hexdigest()
+    imported = broker.parameters.maybe_global(HASH_PARAMETER)
+    if skip_if_unchanged and imported is not None and imported.value == digest:
+        log.info("definitions are unchanged, and skipped", file=str(path))
+        return 0
+    try:
+        definitions = await read_definitions(data, None, _no_pause)
+        plan = await make_plan(broker, definitions, _no_pause)
+    except DefinitionsRefused as refused:
+        raise StartError(f"load_definitions {path}: {'; '.join(_one_line(refused))}") from None
+    plan.changes.append(PlannedChange("", "", "", "", step=GlobalParameterPut(HASH_PARAMETER, json.dumps(digest))))
+    ticket = await apply_plan(broker, plan, _no_pause, _nothing_to_settle)
+    plan.changes.pop()
+    _tell(path, plan)
+    return ticket
+
+
+def _tell(path: Path, plan: Plan) -> None:
+    for change in plan.conflicts()[:_CONFLICTS_LOGGED]:
+        log.warning(
+            "definition not imported", kind=change.kind, vhost=change.vhost, name=change.name, reason=change.detail
+        )
+    log.info("definitions imported", file=str(path), **Counter(change.action for change in plan.changes))
+
+
+def _one_line(refused: DefinitionsRefused) -> list[str]:
+    return [" ".join(problem.split()) for problem in refused.shown(_PROBLEMS_SHOWN)]
+
+
+async def _no_pause() -> None:
+    """Go on: nobody else is there yet."""
+
+
+def _nothing_to_settle() -> None:
+    """Nobody is connected."""

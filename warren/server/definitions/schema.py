@@ -1,0 +1,268 @@
+"""Definition files: what RabbitMQ 3.x and 4.x and Warren export, read from JSON into typed items.
+
+    key                  an item says
+    users                name, password_hash, hashing_algorithm, tags (list, or text with commas), limits
+    vhosts               name, description, tags, default_queue_type, either flat or in metadata; limits
+    permissions          user, vhost, configure, write, read
+    topic_permissions    user, vhost, exchange, write, read
+    parameters           vhost, component, name, value
+    global_parameters    name, value
+    policies             vhost, name, pattern, apply-to, priority, definition
+    queues               vhost, name, type, durable, auto_delete, arguments
+    exchanges            vhost, name, type, durable, auto_delete, internal, arguments
+    bindings             vhost, source, destination, destination_type, routing_key, arguments
+
+1. Keys that are not listed here mean nothing, at the top and in items.
+2. In a file of one vhost only what belongs to a vhost counts, and all of it belongs to that one, whatever it says.
+3. All items are looked at before the file is refused, so that whoever wrote it learns of every mistake at once.
+4. Each item is decoded on its own, with pauses: the largest file costs the broker no long turn.
+
+Source: RabbitMQ, "Definition Export and Import"; forms from 3.10.8 and 4.x.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+# Called between small pieces of work; lets others run when it is time.
+Pause = Callable[[], Awaitable[None]]
+
+PROBLEMS_SHOWN: Final = 100
+_OBJECT = dict[str, Any] | list[Any] | None  # an empty object may be written as an empty array
+_TAGS = list[str] | str | None
+
+
+class DefinitionsRefused(Exception):
+    """A file that cannot be imported; `problems` says why, a line each. Nothing was changed."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__(*problems[:PROBLEMS_SHOWN])
+        self.problems = problems
+
+    def shown(self, at_most: int = PROBLEMS_SHOWN) -> list[str]:
+        """Return the first problems, and how many more there are."""
+        left = len(self.problems) - at_most
+        return self.problems[:at_most] + ([f"and {left} more"] if left > 0 else [])
+
+
+class UserItem(msgspec.Struct):
+    name: str
+    password_hash: str | None = None
+    password: str | None = None
+    hashing_algorithm: str | None = None
+    tags: _TAGS = None
+    limits: _OBJECT = None
+
+
+class VhostItem(msgspec.Struct):
+    name: str
+    description: str | None = None
+    tags: _TAGS = None
+    default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
+    metadata: _OBJECT = None
+    limits: _OBJECT = None
+
+
+class VhostMetadata(msgspec.Struct):
+    description: str | None = None
+    tags: _TAGS = None
+    default_queue_type: str | None = None
+    protected_from_deletion: bool | None = None
+
+
+class PermissionItem(msgspec.Struct):
+    user: str
+    configure: str
+    write: str
+    read: str
+    vhost: str | None = None
+
+
+class TopicPermissionItem(msgspec.Struct):
+    user: str
+    exchange: str
+    write: str
+    read: str
+    vhost: str | None = None
+
+
+class ParameterItem(msgspec.Struct):
+    component: str
+    name: str
+    value: Any
+    vhost: str | None = None
+
+
+class GlobalParameterItem(msgspec.Struct):
+    name: str
+    value: Any
+
+
+class PolicyItem(msgspec.Struct):
+    name: str
+    pattern: str
+    definition: _OBJECT
+    priority: int = 0
+    apply_to: str = msgspec.field(default="all", name="apply-to")
+    vhost: str | None = None
+
+
+class QueueItem(msgspec.Struct):
+    name: str
+    type: str | None = None
+    durable: bool = True
+    auto_delete: bool = False
+    exclusive: bool = False
+    arguments: _OBJECT = None
+    vhost: str | None = None
+
+
+class ExchangeItem(msgspec.Struct):
+    name: str
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: _OBJECT = None
+    vhost: str | None = None
+
+
+class BindingItem(msgspec.Struct):
+    source: str
+    destination: str
+    destination_type: str = "queue"
+    routing_key: str = ""
+    arguments: _OBJECT = None
+    vhost: str | None = None
+
+
+class Definitions:
+    """The items of a file, each with its place in it (``queues[3]``). `rabbit_version` is 0, 0 when not said."""
+
+    def __init__(self) -> None:
+        self.rabbit_version = (0, 0)
+        self.users: list[tuple[str, UserItem]] = []
+        self.vhosts: list[tuple[str, VhostItem]] = []
+        self.permissions: list[tuple[str, PermissionItem]] = []
+        self.topic_permissions: list[tuple[str, TopicPermissionItem]] = []
+        self.parameters: list[tuple[str, ParameterItem]] = []
+        self.global_parameters: list[tuple[str, GlobalParameterItem]] = []
+        self.policies: list[tuple[str, PolicyItem]] = []
+        self.queues: list[tuple[str, QueueItem]] = []
+        self.exchanges: list[tuple[str, ExchangeItem]] = []
+        self.bindings: list[tuple[str, BindingItem]] = []
+
+
+_KINDS: Final[dict[str, type[msgspec.Struct]]] = {
+    "users": UserItem,
+    "vhosts": VhostItem,
+    "permissions": PermissionItem,
+    "topic_permissions": TopicPermissionItem,
+    "parameters": ParameterItem,
+    "global_parameters": GlobalParameterItem,
+    "policies": PolicyItem,
+    "queues": QueueItem,
+    "exchanges": ExchangeItem,
+    "bindings": BindingItem,
+}
+_OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
+
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+
+async def read_definitions(data: bytes, only_vhost: str | None, pause: Pause) -> Definitions:
+    """Read a file of everything, or of one vhost.
+
+    Raises:
+        DefinitionsRefused: it is no JSON, or items lack something or have it with a wrong type.
+    """
+    try:
+        sections = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DefinitionsRefused([f"not a JSON object: {error}"]) from None
+    definitions = Definitions()
+    definitions.rabbit_version = _version(sections)
+    problems: list[str] = []
+    for section, kind in _KINDS.items():
+        if section not in sections or (only_vhost is not None and section not in _OF_A_VHOST):
+            continue
+        target: list[tuple[str, Any]] = getattr(definitions, section)
+        try:
+            raw_items = msgspec.json.decode(sections[section], type=list[msgspec.Raw])
+        except msgspec.MsgspecError:
+            problems.append(f"{section}: must be an array")
+            continue
+        decoder = msgspec.json.Decoder(kind, strict=False)
+        has_vhost = "vhost" in kind.__struct_fields__
+        for number, raw in enumerate(raw_items):
+            place = f"{section}[{number}]"
+            try:
+                item: Any = decoder.decode(raw)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                problems += [f"{place}: {fault}" for fault in _faults(raw, kind)]
+            else:
+                if only_vhost is not None:
+                    item.vhost = only_vhost
+                elif has_vhost and item.vhost is None:
+                    problems.append(f"{place}: vhost is missing")
+                target.append((place, item))
+            await pause()
+    if problems:
+        raise DefinitionsRefused(problems)
+    return definitions
+
+
+def metadata_of(item: VhostItem) -> VhostMetadata:
+    """Return what a vhost says in ``metadata``, of which flat fields have precedence.
+
+    Raises:
+        ValueError: something in there has a wrong type.
+    """
+    try:
+        return msgspec.convert(item.metadata or {}, VhostMetadata, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"metadata: {error}") from None
+
+
+def tags_of(given: list[str] | str) -> tuple[str, ...]:
+    """Return tags given as a list, or as a text with commas."""
+    tags = given.split(",") if isinstance(given, str) else given
+    return tuple(tag.strip() for tag in tags if tag.strip())
+
+
+def _faults(raw: msgspec.Raw, kind: type[_Kind]) -> list[str]:
+    """Return everything that keeps an item from being of its kind."""
+    try:
+        given = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return [f"not JSON: {error}"]
+    if not isinstance(given, dict):
+        return ["must be an object"]
+    faults: list[str] = []
+    for each in msgspec.structs.fields(kind):
+        if each.encode_name not in given:
+            if each.required:
+                faults.append(f"{each.encode_name} is missing")
+            continue
+        try:
+            msgspec.convert(given[each.encode_name], each.type, strict=False)
+        except msgspec.ValidationError as error:
+            faults.append(f"{each.encode_name}: {error}")
+    return faults
+
+
+def _version(sections: dict[str, msgspec.Raw]) -> tuple[int, int]:
+    for key in ("rabbitmq_version", "rabbit_version"):
+        try:
+            said = msgspec.json.decode(sections.get(key, b"null"))
+        except msgspec.MsgspecError:
+            continue
+        match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", said) if isinstance(said, str) else None
+        if match is not None:
+            return int(match[1]), int(match[2])
+    return (0, 0)
