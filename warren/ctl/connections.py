@@ -11,7 +11,7 @@ import typer
 from warren.ctl.completion import connection_names
 from warren.ctl.errors import CtlError, ExitCode
 from warren.ctl.session import Session, session
-from warren.ctl.words import User
+from warren.ctl.words import User, counted
 
 _Connection = Annotated[
     str,
@@ -50,7 +50,7 @@ def _close(current: Session, belongs: Callable[[dict[str, object]], bool], reaso
     pages = current.client.pages("connections", query={"columns": "name,user,vhost"})
     names = [str(item["name"]) for page in pages for item in page if belongs(item)]
     closed = sum(_maybe_close(current, islice(names, limit), reason))
-    current.out.say(f"Closed {closed} connections")
+    current.out.say(f"Closed {counted(closed, 'connection')}")
 
 
 def _maybe_close(current: Session, names: Iterable[str], reason: str) -> Iterable[bool]:

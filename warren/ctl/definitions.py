@@ -16,7 +16,7 @@ import typer
 
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.session import session
-from warren.ctl.words import json_object
+from warren.ctl.words import counted, json_object
 
 _Out = Annotated[str, typer.Argument(metavar="FILE", help="- is standard output")]
 _In = Annotated[str, typer.Argument(metavar="FILE", help="- is standard input")]
@@ -63,7 +63,7 @@ def import_definitions(
     columns = ("action", "kind", "vhost", "name", "detail")
     current.out.rows(columns, ([change.get(column) for column in columns] for change in found["changes"]))
     if found["conflicts"]:
-        raise CtlError(f"{found['conflicts']} conflicts with what is there", ExitCode.CHECK_FAILED)
+        raise CtlError(f"{counted(found['conflicts'], 'conflict')} with what is there", ExitCode.CHECK_FAILED)
 
 
 def _read(file: str) -> dict[str, Any]:

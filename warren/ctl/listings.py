@@ -179,7 +179,7 @@ def _command(listing: Listing) -> Callable[..., None]:
     def of_user(context: typer.Context, user: User, columns: _Columns = None, sort: _Sort = None) -> None:
         show(session(context), listing, Asked(columns or (), sort=sort, argument=user))
 
-    command = of_user if listing.argument else of_vhost if listing.scope is Scope.ONE else plain
+    command = of_user if listing.argument else plain if listing.scope is Scope.NO_VHOST else of_vhost
     columns = ", ".join(listing.known)
     command.__doc__ = f"{listing.summary}\n\nColumns: {columns}; a.b reaches inside."
     return command

@@ -14,7 +14,6 @@ import typer
 from warren.ctl.client import Object
 from warren.ctl.completion import exchange_names
 from warren.ctl.errors import CtlError, usage_error
-from warren.ctl.output import cell
 from warren.ctl.session import Session, session
 from warren.ctl.words import Queue, key_values, texts_by_key
 
@@ -146,7 +145,7 @@ def _show(current: Session, found: list[Object], columns: tuple[str, ...], *, ra
     elif current.out.is_json:
         current.out.document(found)
     else:
-        current.out.rows(columns, ([cell(message.get(column)) for column in columns] for message in found))
+        current.out.rows(columns, ([message.get(column) for column in columns] for message in found))
 
 
 def _payload(message: Object) -> bytes:

@@ -144,6 +144,8 @@ def report(context: typer.Context) -> None:
             if error.exit_code not in (ExitCode.NOT_FOUND, ExitCode.REFUSED):
                 raise
             whole[listing.command] = None
+            if not current.out.is_json:
+                current.out.result(f"({error.reason})")
     if current.out.is_json:
         current.out.document(whole)
 

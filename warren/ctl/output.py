@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Any, Final, TextIO
 
 # Beyond so many rows columns are aligned without rich, which takes a millisecond for each few.
@@ -89,7 +89,7 @@ class Output:
             for row in rows:
                 self._write("\t".join(shown(cell(value)) for value in row) + "\n")
         else:
-            self._draw(columns, [[shown(cell(value)) for value in row] for row in rows])
+            self._draw(columns, list(rows))
 
     def record(self, title: str, values: Mapping[str, object]) -> None:
         """Print one thing as lines of name and value below a `title`, which is left out where machines read."""
@@ -117,8 +117,9 @@ class Output:
             before = ","
         self._write("[]\n" if before == "[" else "\n]\n")
 
-    def _draw(self, columns: Sequence[str], rows: list[list[str]]) -> None:
+    def _draw(self, columns: Sequence[str], values: list[Sequence[object]]) -> None:
         pretty = self.form is Format.PRETTY_TABLE
+        rows = [[shown(cell(value)) for value in row] for row in values]
         if not pretty and len(rows) > _MANY_ROWS:
             for line in _aligned([list(columns), *rows] if self._headers else rows):
                 self._write(line + "\n")
@@ -129,12 +130,14 @@ class Output:
         from rich.text import Text
 
         table = Table(
-            *columns,
             box=box.ROUNDED if pretty else None,
             show_header=self._headers,
             header_style="bold",
             pad_edge=pretty,
         )
+        for name, column in zip_longest(columns, zip(*values, strict=True)):
+            numbers = column is not None and all(type(value) in (int, float) for value in column)
+            table.add_column(name, overflow="fold", justify="right" if numbers else "left")
         for row in rows:
             table.add_row(*(Text(value, overflow="fold") for value in row))
         console = Console(file=self._stream, highlight=False)

@@ -18,7 +18,7 @@ from warren.ctl.client import Object, last_segment
 from warren.ctl.completion import exchange_names, queue_names
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.session import Session, session
-from warren.ctl.words import Queue
+from warren.ctl.words import Queue, counted
 
 _POLL_S: Final = 0.2
 _DONE: Final = {"move": "moved", "copy": "copied"}
@@ -124,17 +124,18 @@ def _run(
         found = _watch(current, path, wanted=not current.out.is_json)
     except KeyboardInterrupt:
         client.delete(*path)
-        found = client.maybe_get(*path) or {}
-        raise CtlError(
-            f"stopped: {found.get('transferred', 'some')} messages were {_DONE[mode]}", ExitCode.INTERRUPTED
-        ) from None
+        found = client.maybe_get(*path) or {"transferred": 0}
+        raise CtlError(f"stopped: {_outcome(found, mode)}", ExitCode.INTERRUPTED) from None
     if found["state"] != "done":
-        reason = found.get("error") or found["state"]
-        raise CtlError(f"{reason}: {found['transferred']} messages were {_DONE[mode]}")
+        raise CtlError(f"{found.get('error') or found['state']}: {_outcome(found, mode)}")
     if current.out.is_json:
         current.out.document(found)
     else:
-        current.out.say(f"{found['transferred']} messages were {_DONE[mode]}")
+        current.out.say(_outcome(found, mode))
+
+
+def _outcome(found: Object, mode: str) -> str:
+    return f"{counted(found['transferred'], 'message')} {_DONE[mode]}"
 
 
 def _watch(current: Session, path: tuple[str, ...], *, wanted: bool) -> Object:

@@ -82,6 +82,11 @@ def new_password(given: str | None) -> str:
     return text
 
 
+def counted(number: int, noun: str) -> str:
+    """Return how many of something there are, in words."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _plain_value(text: str) -> Any:
     if text in ("true", "false") or text[:1] in ("[", "{", '"') or text[:1].isdigit() or text[:1] == "-":
         try:

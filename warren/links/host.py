@@ -93,7 +93,8 @@ class Host(Protocol):
     @property
     def cluster_name(self) -> str:
         """The name that other brokers know this one by: in names of upstream queues, in x-received-from, against
-        loops. It must differ between brokers that are linked, and should not change.
+        loops. It is the ``cluster_name`` that this broker announces in its server-properties, must differ between
+        brokers that are linked, and should not change.
         """
 
     @property

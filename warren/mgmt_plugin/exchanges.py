@@ -27,7 +27,7 @@ QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 
 
-class Declaration(msgspec.Struct):
+class ExchangeDeclaration(msgspec.Struct):
     """An exchange to be declared."""
 
     type: str = "direct"
@@ -96,7 +96,7 @@ async def show_exchange(call: Call) -> Described:
 
 
 async def declare_exchange(call: Call) -> Response:
-    declaration = await call.body(Declaration)
+    declaration = await call.body(ExchangeDeclaration)
     name = exchange_name(call.params["exchange"])
     new = name not in the_vhost(call).exchanges
     with call.client() as client:
@@ -320,7 +320,7 @@ ROUTES: Final = (
     Route("GET", "/api/exchanges", Access.USER, list_exchanges, "Exchanges of all vhosts", query=_LIST_QUERY),
     Route("GET", "/api/exchanges/{vhost}", _SEE, list_exchanges, "Exchanges of a vhost", query=_LIST_QUERY),
     Route("GET", _X, _SEE, show_exchange, "An exchange", query=RANGE_QUERY),
-    Route("PUT", _X, _USE, declare_exchange, "Declare an exchange", Declaration),
+    Route("PUT", _X, _USE, declare_exchange, "Declare an exchange", ExchangeDeclaration),
     Route("DELETE", _X, _USE, delete_exchange, "Delete an exchange", query=("if-unused",)),
     Route("GET", f"{_X}/bindings/source", _SEE, list_from_exchange, "Bindings from an exchange", query=QUERY),
     Route("GET", f"{_X}/bindings/destination", _SEE, list_to_exchange, "Bindings to an exchange", query=QUERY),

@@ -111,7 +111,7 @@ class Page:
         total: float,
         *pairs: tuple[str, str],
     ) -> None:
-        """Write a histogram: `buckets` tell how many were at most each of `bounds`, and behind them, how many in all."""
+        """Write a histogram: `buckets` tell how many were at most each of `bounds`, then how many in all."""
         name = prefix + metric.name
         of = labels(*pairs)
         before = of[1:-1] + "," if of else ""

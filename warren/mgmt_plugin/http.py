@@ -13,6 +13,7 @@ of its turns, up to 10 ms, which is why there is no server framework of several 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -24,6 +25,7 @@ import msgspec
 import trio
 
 from warren.server.errors import listen_error
+from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 
 CONNECTIONS_MAX: Final = 512
@@ -36,6 +38,7 @@ BODIES_BYTES_MAX: Final = 128 << 20
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
+_WRITE_BYTES: Final = 256 << 10
 # What is not read of a body is drained up to here, so that the connection can go on.
 _DRAIN_BYTES_MAX: Final = 64 << 10
 
@@ -81,6 +84,22 @@ Respond = Callable[[Request], Awaitable[Response]]
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
+class HttpTraffic:
+    """What the ports of HTTP have done, counted. `requests` by their status; `times` from the request to its answer."""
+
+    def __init__(self) -> None:
+        self.connections = 0  # open now
+        self.requests: dict[int, int] = {}
+        self.sent_bytes = 0  # of bodies
+        self.times = Histogram()
+
+    def count(self, response: Response, seconds: float) -> None:
+        """Count an answer that took so long."""
+        self.requests[response.status] = self.requests.get(response.status, 0) + 1
+        self.sent_bytes += len(response.body)
+        self.times.observe(seconds)
+
+
 class BodyBudget:
     """How many bytes all bodies that are being received may have."""
 
@@ -108,11 +127,12 @@ async def serve_http(
     port: int,
     respond: Respond,
     wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
+    traffic: HttpTraffic | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; started with the host and port bound (`port` 0 chooses one).
 
-    `name` is the setting that errors name, `wrap` puts TLS around a stream.
+    `name` is the setting that errors name, `wrap` puts TLS around a stream, `traffic` counts what happens.
 
     Raises:
         StartError: the address cannot be bound.
@@ -123,6 +143,7 @@ async def serve_http(
         raise listen_error(name, host, port, error) from None
     places = trio.CapacityLimiter(CONNECTIONS_MAX)
     budget = BodyBudget()
+    counted = HttpTraffic() if traffic is None else traffic
 
     async def handle(stream: trio.SocketStream) -> None:
         async with stream:
@@ -130,9 +151,11 @@ async def serve_http(
                 places.acquire_on_behalf_of_nowait(stream)
             except trio.WouldBlock:
                 return
+            counted.connections += 1
             try:
-                await _converse(stream, wrap, respond, budget)
+                await _converse(stream, wrap, respond, budget, counted)
             finally:
+                counted.connections -= 1
                 places.release_on_behalf_of(stream)
 
     async with trio.open_nursery() as nursery:
@@ -146,6 +169,7 @@ async def _converse(
     wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
     respond: Respond,
     budget: BodyBudget,
+    traffic: HttpTraffic,
 ) -> None:
     try:
         peer = str(plain.socket.getpeername()[0])
@@ -156,7 +180,7 @@ async def _converse(
                 await stream.do_handshake()
             if timeout.cancelled_caught:
                 return
-        await Conversation(stream, peer, wrap is not None, respond, budget).run()
+        await Conversation(stream, peer, wrap is not None, respond, budget, traffic).run()
     except (trio.BrokenResourceError, OSError):
         return  # the peer is gone
 
@@ -164,12 +188,15 @@ async def _converse(
 class Conversation:
     """One connection: requests answered one after the other."""
 
-    def __init__(self, stream: Stream, peer: str, is_tls: bool, respond: Respond, budget: BodyBudget) -> None:
+    def __init__(
+        self, stream: Stream, peer: str, is_tls: bool, respond: Respond, budget: BodyBudget, traffic: HttpTraffic
+    ) -> None:
         self._stream = stream
         self._peer = peer
         self._is_tls = is_tls
         self._respond = respond
         self._budget = budget
+        self._traffic = traffic
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADER_BYTES_MAX)
         self._taken = 0
 
@@ -188,7 +215,8 @@ class Conversation:
                 if head is None:
                     return
                 try:
-                    await self._answer(head)
+                    if not await self._answer(head):
+                        return
                 finally:
                     self._budget.give_back(self._taken)
                     self._taken = 0
@@ -198,9 +226,10 @@ class Conversation:
         except h11.RemoteProtocolError as error:
             if protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 with trio.move_on_after(REQUEST_TIMEOUT_S):
-                    await self._send(
-                        error_response(HttpError(error.error_status_hint, "bad_request", "malformed request")), "GET"
+                    refusal = HttpError(
+                        error.error_status_hint, "bad_request", "malformed request", (("Connection", "close"),)
                     )
+                    await self._send(error_response(refusal), "GET")
 
     async def _receive(self) -> None:
         """Wait for the first bytes of the next request, unless they came with the last one."""
@@ -219,14 +248,22 @@ class Conversation:
 
     async def _maybe_head(self) -> h11.Request | None:
         event = await self._next_event()
-        return event if isinstance(event, h11.Request) else None
+        if not isinstance(event, h11.Request):
+            return None
+        # The protocol's own limit is for heads that are incomplete: this one may have come in one piece.
+        size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+        if size > _HEADER_BYTES_MAX:
+            raise h11.RemoteProtocolError("the head is too large", error_status_hint=431)
+        return event
 
-    async def _answer(self, head: h11.Request) -> None:
+    async def _answer(self, head: h11.Request) -> bool:
+        """Answer one request; False when the peer did not take the answer, of which a part may be under way."""
         method = head.method.decode("ascii")
         path, _, query = head.target.decode("ascii").partition("?")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         request = Request(method, path, query, headers, self._peer, self._is_tls, self._read_body)
         response: Response | None = None
+        began_s = time.perf_counter()
         with trio.move_on_after(HANDLER_TIMEOUT_S):
             try:
                 response = await self._respond(request)
@@ -240,8 +277,11 @@ class Conversation:
                 response = error_response(HttpError(500, "internal_error", "see the log of the broker"))
         if response is None:
             response = error_response(HttpError(503, "timeout", "the request took too long"))
+        self._traffic.count(response, time.perf_counter() - began_s)
         with trio.move_on_after(HANDLER_TIMEOUT_S):
             await self._send(response, method)
+            return True
+        return False
 
     async def _read_body(self, limit_bytes: int) -> bytes:
         parts: list[bytes] = []
@@ -286,7 +326,15 @@ class Conversation:
         reason = HTTPStatus(response.status).phrase.encode()
         data = protocol.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
         if method != "HEAD" and response.status != 204:
-            data += protocol.send(h11.Data(data=response.body)) or b""
+            body = protocol.send(h11.Data(data=response.body)) or b""
+            if len(body) > _WRITE_BYTES:
+                # A page of metrics may have many MB: neither copied nor encrypted in one go.
+                await self._stream.send_all(data)
+                whole = memoryview(body)
+                for at in range(0, len(body), _WRITE_BYTES):
+                    await self._stream.send_all(whole[at : at + _WRITE_BYTES])
+                data = body = b""
+            data += body
         data += protocol.send(h11.EndOfMessage()) or b""
         await self._stream.send_all(data)
 

@@ -23,14 +23,14 @@ from warren.mgmt_plugin.exposition import COUNTER, GAUGE, Metric, escape
 from warren.mgmt_plugin.names import channel_name, connection_name
 from warren.mgmt_plugin.queues import consumer_capacity
 from warren.mgmt_plugin.statistics import channel_row
-from warren.msgstore.message import HEADER_AT
 from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES
 from warren.queues.queue import Queue
 
 Item = TypeVar("Item")
 Row = tuple[float | None, ...]
-# Where frames keep the size of the payload of a content header, and the octet at its end.
-_SIZE_AT: Final = 3
+# The second octet of the property flags of a content header, and the bit in it.
+_FLAGS_LOW_AT: Final = 13
+_HAS_TIMESTAMP: Final = 0x40
 
 DETAILED: Final = "detailed_"
 CLUSTER: Final = "cluster_"
@@ -85,13 +85,22 @@ def memory_bytes(queue: Queue, on_disk: int) -> int:
 def head_timestamp(queue: Queue) -> int | None:
     """Return the property timestamp of the message that is next, in s; None without, or when it is on disk only."""
     ready = queue.ready
-    for lane in range(-1, ready.lane_count()):
-        message = ready.maybe_head(lane)
-        if message is not None:
-            header = message.header_frame()
-            size = int.from_bytes(header[_SIZE_AT:HEADER_AT], "big")
-            return decode_properties(header, HEADER_AT, HEADER_AT + size).timestamp
-    return None
+    message = ready.maybe_head(-1)
+    lane = 0
+    while message is None and lane < ready.lane_count():
+        backlog = ready.backlog(lane)
+        # Asking the queue for its head would have it read from disk.
+        if int(backlog.resident_count) > 0:
+            message = backlog.head()
+        elif not backlog.is_empty():
+            return None
+        lane += 1
+    if message is None:
+        return None
+    payload = message.header_payload()
+    if not payload[_FLAGS_LOW_AT] & _HAS_TIMESTAMP:
+        return None
+    return decode_properties(payload, 0, len(payload)).timestamp
 
 
 def _details(queue: Queue) -> Row:
@@ -153,7 +162,9 @@ MEMORY: Final = Metric("queue_process_memory_bytes", GAUGE, "Memory of the ready
 PAGED_OUT: Final = Metric("queue_messages_paged_out", GAUGE, "Ready messages that are on disk only")
 BYTES: Final = Metric("queue_messages_bytes", GAUGE, "Bodies of ready messages; of unacknowledged ones not known")
 READY_BYTES: Final = Metric("queue_messages_ready_bytes", GAUGE, "Bodies of ready messages")
-ARRIVALS: Final = Metric("queue_messages_published_total", COUNTER, "Messages published into queues, once for each queue")
+ARRIVALS: Final = Metric(
+    "queue_messages_published_total", COUNTER, "Messages published into queues, once for each queue"
+)
 
 QUEUE_COARSE: Final = Family("queue_coarse_metrics", LENGTHS, _lengths, queue_label)
 QUEUE_CONSUMERS: Final = Family("queue_consumer_count", (CONSUMERS,), _consumers, queue_label)

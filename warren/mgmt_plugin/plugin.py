@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from warren.mgmt_plugin import (
     browsing,
     connections,
+    definitions,
     exchanges,
     messages,
+    openapi,
     operations,
     overview,
     policies,
+    prometheus,
     queues,
     sessions,
     transfers,
@@ -22,8 +25,9 @@ from warren.mgmt_plugin import (
     vhosts,
 )
 from warren.mgmt_plugin.api import Api
-from warren.mgmt_plugin.http import serve_http
+from warren.mgmt_plugin.http import HttpTraffic, serve_http
 from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
 from warren.mgmt_plugin.routes import Route, RouteTable
 from warren.mgmt_plugin.static_files import StaticFiles
 from warren.mgmt_plugin.statistics import Statistics
@@ -42,7 +46,10 @@ MODULES = (
     vhosts,
     users,
     policies,
+    definitions,
     sessions,
+    prometheus,
+    openapi,
 )
 
 
@@ -56,10 +63,13 @@ def all_routes() -> Iterable[Route]:
 class Services:
     """What handlers share."""
 
+    table: RouteTable
     statistics: Statistics
     doorkeeper: Doorkeeper
     transfers: Transfers
+    metrics: Metrics
     nursery: trio.Nursery
+    importing: trio.Lock = field(default_factory=trio.Lock)  # definitions: a plan has to hold when it is applied
 
 
 class ManagementPlugin:
@@ -77,13 +87,15 @@ class ManagementPlugin:
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
         table = RouteTable(all_routes())
+        traffic = HttpTraffic()
+        metrics = Metrics(management, doorkeeper, traffic)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
-            services = Services(Statistics(broker), doorkeeper, Transfers(), nursery)
+            services = Services(table, Statistics(broker), doorkeeper, Transfers(), metrics, nursery)
             api = Api(table, doorkeeper, management, services, StaticFiles())
             if settings.http is not None:
                 host, port = settings.http.host, settings.http.port
-                place = await nursery.start(serve_http, "http", host, port, api.respond, None)
+                place = await nursery.start(serve_http, "http", host, port, api.respond, None, traffic)
                 opened.append(Listening("http", *place))
             tls = management.tls
             if settings.https is not None and tls is not None:
@@ -92,7 +104,12 @@ class ManagementPlugin:
                 def wrap(stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
                     return trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
 
-                place = await nursery.start(serve_http, "https", host, port, api.respond, wrap)
+                place = await nursery.start(serve_http, "https", host, port, api.respond, wrap, traffic)
                 opened.append(Listening("https", *place))
+            if settings.prometheus is not None:
+                host, port = settings.prometheus.host, settings.prometheus.port
+                respond = MetricsPort(metrics, management).respond
+                place = await nursery.start(serve_http, "prometheus", host, port, respond, None, traffic)
+                opened.append(Listening("prometheus", *place))
             task_status.started(opened)
             nursery.start_soon(services.statistics.run)

@@ -21,12 +21,11 @@ from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.policies import Policy
 from warren.queues.queue import Queue
 
-
 # What an empty queue takes, about.
 QUEUE_BYTES: Final = 1500
 
 
-class Declaration(msgspec.Struct):
+class QueueDeclaration(msgspec.Struct):
     """A queue to be declared."""
 
     durable: bool = True
@@ -204,7 +203,7 @@ async def show_queue(call: Call) -> Described:
 
 
 async def declare_queue(call: Call) -> Response:
-    declaration = await call.body(Declaration)
+    declaration = await call.body(QueueDeclaration)
     name = call.params["queue"]
     new = name not in call.management.broker.vhosts[call.params["vhost"]].queues
     arguments = table_from_json(declaration.arguments)
@@ -251,7 +250,7 @@ ROUTES: Final = (
     Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
     Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
     Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
-    Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", Declaration),
+    Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueDeclaration),
     Route(
         "DELETE",
         "/api/queues/{vhost}/{queue}",

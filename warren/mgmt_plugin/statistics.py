@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import trio
@@ -129,6 +130,7 @@ class Statistics:
         self._broker = broker
         self._kept: OrderedDict[object, Series] = OrderedDict()
         self._seen: dict[object, tuple[int, ...]] = {}  # the last row of what has no past
+        self._changed_ms: dict[object, int] = {}  # when a row was last another one
         self._broker_series = Series(BROKER_FIELDS, totals=True)
         self._vhost_series: dict[str, Series] = {}
 
@@ -177,16 +179,20 @@ class Statistics:
         self._forget_gone(seen)
 
     def _take(self, item: object, fields: tuple[str, ...], row: tuple[int, ...], seen: dict[object, Any]) -> None:
+        before = self._seen.get(item)
+        if before == row:
+            row = before  # the same object: most things are idle, and there may be many
+        else:
+            self._changed_ms[item] = self.clock.time_ms
         seen[item] = row
         series = self._kept.get(item)
         if series is None:
-            before = self._seen.get(item)
             if before == row or (before is None and not any(row)):
                 return
             series = self._keep(item, fields)
             if before is not None:
                 series.take(self.clock.tick - 1, before)
-        elif self._seen.get(item) != row:
+        elif before is not row:
             self._kept.move_to_end(item)
         series.take(self.clock.tick, row)
 
@@ -201,6 +207,8 @@ class Statistics:
         for item in [item for item in self._kept if item not in seen]:
             del self._kept[item]
         self._seen = seen
+        for item in [item for item in self._changed_ms if item not in seen]:
+            del self._changed_ms[item]
         for name in [name for name in self._vhost_series if name not in self._broker.vhosts]:
             del self._vhost_series[name]
 
@@ -243,6 +251,13 @@ class Statistics:
         """Return a rate of a queue, exchange, channel or connection, per second."""
         series = self._kept.get(item)
         return 0.0 if series is None else series.rate(self.clock, field)
+
+    def idle_since(self, item: object) -> str | None:
+        """Return since when nothing has happened to an object, as exact as the ticks; None while something does."""
+        changed_ms = self._changed_ms.get(item)
+        if changed_ms is None or changed_ms >= self.clock.time_ms:
+            return None
+        return datetime.fromtimestamp(changed_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
     def watch(self, item: object, fields: tuple[str, ...]) -> None:
         """Somebody looks at `item`: have it keep its past."""

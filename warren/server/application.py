@@ -1,7 +1,8 @@
 """The running broker: engine, reactor, catalogue, login, HTTP and signals, put together in one place.
 
 Start:    lock the data directory; open the catalogue; recover the message store; restore the engine from the catalogue
-          and give the queues their messages; read what decides on publishes; listen; say where; serve.
+          and give the queues their messages; import definitions, and wait until they are committed; read what decides
+          on publishes; listen; say where; serve.
 Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, write the
           checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends at once.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
@@ -52,7 +53,7 @@ from warren.server.data_dir import DataDir
 from warren.server.direct_client import DirectClients
 from warren.server.errors import StartError, listen_error
 from warren.server.logs import get_logger
-from warren.server.management import Health, Listening, Management, Plugin
+from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
 from warren.server.paging import Pager
 from warren.server.peer_address import is_loopback
@@ -97,7 +98,8 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
         _check_file_size_limit(directory, settings.store.segment_bytes)
         _raise_descriptor_limit()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        catalogue = Catalogue.open(settings.catalogue_url())
+        # What is loaded on an empty store is all there is.
+        catalogue = Catalogue.open(settings.catalogue_url(), first_contents=settings.load_definitions is None)
         application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
@@ -231,10 +233,11 @@ class Application:
             listeners = self._listen()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._writer.run)
+                await self._load_definitions()
                 await self._start_plugins(nursery)
                 self._messages.start()
                 nursery.start_soon(self._messages.run)
-                nursery.start_soon(self._writer.run)
                 nursery.start_soon(self._reactor.run)
                 nursery.start_soon(self._tick)
                 nursery.start_soon(self._keep_time)
@@ -316,6 +319,21 @@ class Application:
                 messages=int(index.live_count),
                 advice="run `warren store export` on a copy of the data directory",
             )
+
+    async def _load_definitions(self) -> None:
+        """Import the file of definitions, if there is one, and wait until they are committed."""
+        path = self._settings.load_definitions
+        if path is None:
+            return
+        # Imported by those who use it only: it brings msgspec.
+        from warren.server.definitions.at_start import load_definitions
+
+        skip = self._settings.definitions_skip_if_unchanged
+        ticket = await load_definitions(path, self._broker, skip_if_unchanged=skip)
+        try:
+            await self._management.commit(ticket)
+        except CommitTimeout:
+            raise StartError(f"load_definitions {path}: the metadata store does not answer") from None
 
     def _listen(self) -> list[Listener]:
         """Open the AMQP sockets, on which nothing is accepted yet."""

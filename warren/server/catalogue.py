@@ -229,12 +229,13 @@ class Catalogue:
         self._last_ordinal = self._read_last_ordinal()
 
     @classmethod
-    def open(cls, url: str) -> Catalogue:
+    def open(cls, url: str, *, first_contents: bool = True) -> Catalogue:
         """Connect to `url`, lock it, and create or migrate the tables.
 
-        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. An
-        empty store gets vhost ``/`` and the user ``guest`` with password ``guest``, administrator of it,
-        which the authenticator admits from this machine only.
+        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. A store
+        with neither users nor vhosts gets vhost ``/`` and the user ``guest`` with password ``guest``,
+        administrator of it, which the authenticator admits from this machine only; not with `first_contents`
+        False, when they come from elsewhere.
 
         Raises CatalogueError when that is not possible or the schema is newer than this program.
         """
@@ -247,6 +248,8 @@ class Catalogue:
         try:
             with engine.begin() as connection:
                 _prepare_schema(connection)
+                if first_contents and _is_blank(connection):
+                    _put_first_contents(connection)
         except (SQLAlchemyError, OSError) as error:
             engine.dispose()
             raise CatalogueError(f"metadata store {shown}: {_one_line(error)}") from None
@@ -429,7 +432,6 @@ def _prepare_schema(connection: Connection) -> None:
     if not inspect(connection).has_table(_schema.name):
         _metadata.create_all(connection)
         connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
-        _put_first_contents(connection)
         return
     version = connection.execute(select(_schema.c.version)).scalar_one()
     if version > SCHEMA_VERSION:
@@ -501,6 +503,11 @@ MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
     _add_limits_and_policies,
     _add_parameters_and_protection,
 ]
+
+
+def _is_blank(connection: Connection) -> bool:
+    """Tell whether nobody could use this store: it is new, or what was to fill it did not come."""
+    return all(connection.execute(select(table.c.name).limit(1)).first() is None for table in (_vhosts, _users))
 
 
 def _put_first_contents(connection: Connection) -> None:

@@ -140,6 +140,14 @@ def _seconds(minimum: float, maximum: float) -> _Parser:
     return parse
 
 
+def _flag(value: object) -> bool:
+    if isinstance(value, _Text):
+        value = {"true": True, "false": False}.get(value)
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def _choice(*words: str) -> _Parser:
     def parse(value: object) -> str:
         if value not in words:
@@ -407,6 +415,13 @@ class Settings:
         default="",
         metadata=_about(_metadata_url, "where vhosts, users, queues … are kept; catalogue.db in the data directory"),
     )
+    load_definitions: Path | None = field(
+        default=None,
+        metadata=_about(_path, "JSON file of definitions that is imported at each start, before anybody can connect"),
+    )
+    definitions_skip_if_unchanged: bool = field(
+        default=False, metadata=_about(_flag, "import load_definitions only when the file is not the one imported last")
+    )
     log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
     log_format: LogFormat = field(
         default="console",
@@ -509,7 +524,7 @@ def shown_values(settings: Settings) -> Iterator[tuple[str, str, str]]:
 def _shown_setting(key: SettingKey, value: object) -> str:
     if value is None:
         return key.absent
-    if isinstance(value, Mapping):
+    if isinstance(value, bool | Mapping):
         return redact_url(json.dumps(value, ensure_ascii=False))
     return REDACTED if key.secret and value else redact_url(str(value))
 

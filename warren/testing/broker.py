@@ -36,7 +36,14 @@ from warren.amqp.field_table import Table, encode_table
 from warren.channels.broker import Broker as Engine
 from warren.channels.connection import Connection
 from warren.msgstore.file_system import FileSystem, OsFileSystem
-from warren.queues.metadata import PermissionPut, UserDelete, UserPut, VhostDelete, VhostPut
+from warren.queues.metadata import (
+    GlobalParameterDelete,
+    PermissionPut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
 from warren.server.application import MESSAGES, Application, MetadataStore
 from warren.server.data_dir import DataDir
 from warren.server.errors import StartError
@@ -56,7 +63,8 @@ WITHIN_S: Final = 2.0
 POLL_S: Final = 0.002
 # How long clients have for close-ok when the broker stops in order.
 GOODBYE_S: Final = 0.25
-JOIN_S: Final = 10.0
+# Longer than a broker takes at most to stop.
+JOIN_S: Final = 20.0
 NOTHING: Final = 1 << 40
 
 _Result = TypeVar("_Result")
@@ -655,11 +663,15 @@ class _Life:
         engine.hold_confirms(held=False)
         for resource in ("memory", "disk"):
             engine.set_alarm(resource, False)
-        for vhost in list(engine.vhosts):
-            engine.administer(VhostDelete(vhost))
+        for name, vhost in list(engine.vhosts.items()):
+            if vhost.record.protected_from_deletion:
+                engine.administer(VhostPut(name))
+            engine.administer(VhostDelete(name))
         for user in list(engine.access.users):
-            if user not in broker.users:
-                engine.administer(UserDelete(user))
+            engine.administer(UserDelete(user))  # with its limits
+        for parameter in engine.parameters.global_parameters():
+            engine.administer(GlobalParameterDelete(parameter.name))
+        broker.stalled.clear()
         self._furnish()
 
     async def commit(self) -> None:

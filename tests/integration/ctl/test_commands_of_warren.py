@@ -31,11 +31,11 @@ def test_messages_are_moved_and_copied(ctl: Ctl) -> None:
     for queue in ("from", "to"):
         ctl.done("declare_queue", queue)
     publish(ctl, "from", "a", "b", "c")
-    assert ctl.done("copy", "from", "--to-queue", "to", "-c", "1") == "1 messages were copied\n"
+    assert ctl.done("copy", "from", "--to-queue", "to", "-c", "1") == "1 message copied\n"
     assert (payloads(ctl, "from"), payloads(ctl, "to")) == (["a", "b", "c"], ["a"])
-    assert ctl.done("move", "from", "--to-queue", "to", "-H", "name=b") == "1 messages were moved\n"
+    assert ctl.done("move", "from", "--to-queue", "to", "-H", "name=b") == "1 message moved\n"
     assert (payloads(ctl, "from"), payloads(ctl, "to")) == (["a", "c"], ["a", "b"])
-    assert ctl.done("move", "from", "--to-exchange", "", "--with-key", "to") == "2 messages were moved\n"
+    assert ctl.done("move", "from", "--to-exchange", "", "--with-key", "to") == "2 messages moved\n"
     assert (payloads(ctl, "from"), payloads(ctl, "to")) == ([], ["a", "b", "a", "c"])
     ended = [(row["queue"], row["mode"], row["state"], row["transferred"]) for row in ctl.rows("list_transfers")]
     assert sorted(ended) == [("from", "copy", "done", 1), ("from", "move", "done", 1), ("from", "move", "done", 2)]
@@ -48,7 +48,7 @@ def test_dead_letters_go_back_where_they_came_from(ctl: Ctl) -> None:
     publish(ctl, "work", "a", "b")
     ctl.done("get", "work", "-c", "2", "--ack-mode", "reject_requeue_false")
     assert (payloads(ctl, "work"), payloads(ctl, "dead")) == ([], ["a", "b"])
-    assert ctl.done("redrive", "dead") == "2 messages were moved\n"
+    assert ctl.done("redrive", "dead") == "2 messages moved\n"
     assert (payloads(ctl, "work"), payloads(ctl, "dead")) == (["a", "b"], [])
 
 
@@ -89,9 +89,8 @@ def test_the_broker_shows_its_store_its_reactor_and_its_settings(ctl: Ctl) -> No
 def test_a_dry_run_of_an_import_changes_nothing(ctl: Ctl) -> None:
     queue = {"name": "q", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 1}}
     file = json.dumps({"queues": [queue]})
-    changes = json.loads(
-        ctl.done("-p", ctl.vhost, "import_definitions", "--dry-run", "--formatter", "json", stdin=file)
-    )
+    line = ("-p", ctl.vhost, "import_definitions", "--dry-run")
+    changes = json.loads(ctl.done(*line, "--formatter", "json", stdin=file))
     assert [(change["action"], change["kind"], change["name"]) for change in changes] == [("create", "queue", "q")]
     assert ctl.rows("list_queues") == []
     ctl.done("declare_queue", "q")

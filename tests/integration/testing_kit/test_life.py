@@ -14,6 +14,15 @@ import pika
 import pika.exceptions
 import pytest
 
+from warren.queues.metadata import (
+    GlobalParameterPut,
+    PermissionPut,
+    PolicyPut,
+    UserLimitsPut,
+    UserPut,
+    VhostLimitsPut,
+    VhostPut,
+)
 from warren.testing import Broker, BrokerDown, Properties
 
 from .conftest import Open
@@ -197,6 +206,35 @@ def test_a_reset_leaves_what_a_start_leaves(broker: Broker, opened: Open) -> Non
         channel.exchange_declare("e", passive=True)
 
 
+def test_a_reset_undoes_what_an_operator_has_done(broker: Broker, opened: Open) -> None:
+    def administer() -> None:
+        for change in (
+            VhostPut("other", protected_from_deletion=True),
+            UserPut("other", "", ""),
+            UserPut("guest", "", ""),
+            UserLimitsPut("guest", '{"max-connections": 0}'),
+            VhostLimitsPut("/", '{"max-queues": 0}'),
+            PolicyPut("/", "p", ".*", "all", 0, '{"max-length": 1}'),
+            PermissionPut("guest", "/", "", "", ""),
+            GlobalParameterPut("cluster_name", '"name"'),
+        ):
+            broker.engine.administer(change)
+
+    named = broker.on_loop(lambda: broker.engine.cluster_name())
+    broker.on_loop(administer)
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        opened()
+    broker.reset()
+    channel = opened()
+    channel.queue_declare("q")
+    for _ in range(2):
+        channel.basic_publish("", "q", b"x")
+    assert broker.queue("q").ready == 2
+    assert broker.on_loop(lambda: sorted(broker.engine.vhosts)) == ["/"]
+    assert broker.on_loop(lambda: sorted(broker.engine.access.users)) == ["guest"]
+    assert broker.on_loop(lambda: broker.engine.cluster_name()) == named
+
+
 def test_a_reset_brings_a_broker_up_that_a_test_left_down(broker: Broker) -> None:
     broker.declare_queue("q")
     broker.crash()
@@ -215,6 +253,7 @@ def test_users_and_vhosts_are_those_asked_for() -> None:
                 pika.BlockingConnection(pika.URLParameters(wrong))
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_holds_no_connection_open() -> None:
     with Broker() as broker, socket.create_connection((broker.host, broker.port)) as peer:
         broker.wait_until(lambda: broker.on_loop(lambda: len(broker.engine.connections)) == 1)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ class Reply(NamedTuple):
 class FakeApi:
     """The server; `answers` are found by method and path without ``/api/`` and query."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.answers: dict[tuple[str, str], Reply | list[Reply]] = {}
         self.asked: list[Asked] = []
         api = self
@@ -73,6 +74,9 @@ class FakeApi:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
@@ -83,7 +87,7 @@ class FakeApi:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def answer(self, method: str, path: str, value: object = None, status: int = 200, **more: Any) -> None:
         """Lay down an answer; for the same request once more: what the next one gets."""

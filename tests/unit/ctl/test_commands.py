@@ -231,19 +231,19 @@ CASES = (
     Case(
         ["close_all_connections", "-p", "v"],
         ("DELETE", "connections/b", None),
-        "Closed 1 connections",
+        "Closed 1 connection",
         (("connections", [{"name": "a", "vhost": "/"}, {"name": "b", "vhost": "v"}]),),
     ),
     Case(
         ["close_all_connections", "--global", "--limit", "1"],
         ("DELETE", "connections/a", None),
-        "Closed 1 connections",
+        "Closed 1 connection",
         (("connections", [{"name": "a", "vhost": "/"}, {"name": "b", "vhost": "v"}]),),
     ),
     Case(
         ["close_all_user_connections", "bob"],
         ("DELETE", "connections/b", None),
-        "Closed 1 connections",
+        "Closed 1 connection",
         (("connections", [{"name": "a", "user": "al"}, {"name": "b", "user": "bob"}]),),
     ),
     Case(
@@ -337,7 +337,7 @@ def test_a_binding_with_other_arguments_is_another_binding(api: FakeApi, ctl: Ct
 def test_connections_that_go_by_themselves_are_not_counted(api: FakeApi, ctl: Ctl) -> None:
     api.answer("GET", "connections", [{"name": "a", "vhost": "/"}, {"name": "b", "vhost": "/"}])
     api.answer("DELETE", "connections/b", None, 204)
-    assert ctl("close_all_connections") == (0, "Closed 1 connections\n", "")
+    assert ctl("close_all_connections") == (0, "Closed 1 connection\n", "")
 
 
 @pytest.mark.parametrize(

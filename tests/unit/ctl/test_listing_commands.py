@@ -60,6 +60,17 @@ def test_every_known_column_can_be_asked_for(api: FakeApi, ctl: Ctl, listing: Li
     assert ended == (0, "\t".join(listing.known) + "\n", "")
 
 
+def test_a_vhost_of_the_environment_can_be_looked_beyond(
+    api: FakeApi, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARREN_CTL_VHOST", "v")
+    api.answer("GET", "vhosts/v/connections", [])
+    api.answer("GET", "connections", [])
+    ctl("list_connections")
+    ctl("list_connections", "--all-vhosts")
+    assert [asked.path.partition("?")[0] for asked in api.asked] == ["/api/vhosts/v/connections", "/api/connections"]
+
+
 def test_names_of_rabbitmqctl_lead_into_the_answer(api: FakeApi, ctl: Ctl) -> None:
     consumer = {
         "consumer_tag": "t",

@@ -202,6 +202,7 @@ def test_a_report_goes_on_without_what_is_not_there_and_holds_no_hash(broker: Fa
     text = ctl("report")
     assert text.exit_code == 0 and "c2VjcmV0" not in text.out
     assert "\nlist_users\nuser\ttags\nbob\t[]\n" in text.out
+    assert "\nlist_queues\n(refused: no)\n" in text.out
     whole = json.loads(ctl("report", "--formatter", "json").out)
     assert whole["list_users"] == [{"user": "bob", "tags": []}]
     assert whole["list_queues"] is None and whole["list_shovels"] is None

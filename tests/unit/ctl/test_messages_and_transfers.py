@@ -121,14 +121,14 @@ def begin(api: FakeApi, *states: dict[str, Any]) -> None:
 def test_a_transfer_is_watched_to_its_end(api: FakeApi, ctl: Ctl, line: list[str], body: dict[str, Any]) -> None:
     begin(api, {}, {"transferred": 8}, {"state": "done", "transferred": 10})
     done = "copied" if line[0] == "copy" else "moved"
-    assert ctl(*line) == (0, f"10 messages were {done}\n", "")
+    assert ctl(*line) == (0, f"10 messages {done}\n", "")
     assert api.changes() == [("POST", "/api/warren/queues/%2F/dead/transfers", body)]
     assert len([asked for asked in api.asked if asked.method == "GET"]) == 3
 
 
 def test_a_transfer_that_fails_says_why_and_how_far_it_came(api: FakeApi, ctl: Ctl) -> None:
     begin(api, {"state": "failed", "error": "queue q is full"})
-    assert ctl("move", "dead", "--to-queue", "q") == (1, "", "warren ctl: queue q is full: 4 messages were moved\n")
+    assert ctl("move", "dead", "--to-queue", "q") == (1, "", "warren ctl: queue q is full: 4 messages moved\n")
 
 
 def test_ctrl_c_stops_the_transfer_in_the_broker(api: FakeApi, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_ctrl_c_stops_the_transfer_in_the_broker(api: FakeApi, ctl: Ctl, monkeyp
     monkeypatch.setattr("warren.ctl.transfers.time.sleep", interrupt)
     begin(api, {}, {"state": "stopped", "transferred": 6})
     api.answer("DELETE", "warren/transfers/%2F/7", None, 204)
-    assert ctl("redrive", "dead") == (130, "", "warren ctl: stopped: 6 messages were moved\n")
+    assert ctl("redrive", "dead") == (130, "", "warren ctl: stopped: 6 messages moved\n")
     assert [asked.method for asked in api.asked] == ["POST", "GET", "DELETE", "GET"]
 
 
@@ -146,7 +146,7 @@ def test_a_bar_is_drawn_for_a_terminal_only(api: FakeApi, ctl: Ctl, monkeypatch:
     begin(api, {}, {"state": "done", "transferred": 10})
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     ended = ctl("redrive", "dead")
-    assert ended.exit_code == 0 and ended.out == "10 messages were moved\n"
+    assert ended.exit_code == 0 and ended.out == "10 messages moved\n"
 
 
 # --- definitions ----------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_perf_has_its_own_options() -> None:
 
 _IMPORTED_BY_SERVE = """
 import sys
-import warren.server.cli, warren.server.application, sqlalchemy.dialects.sqlite, sqlite3
+import warren.server.cli, warren.server.application, warren.mgmt_plugin.plugin, sqlalchemy.dialects.sqlite, sqlite3
 assert warren.server.cli.maybe_serve_options(["serve", "--amqp", "127.0.0.1:0"])
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
@@ -139,6 +139,7 @@ ARGUMENTS = [
     ["serve", "--amqp", "127.0.0.1:1", "--amqp", "127.0.0.1:2"],
     ["serve", "--data-dir", "", "--http", "off", "--amqps", "off", "--metadata-url", "sqlite:////x"],
     ["serve", "--log-level", "debug", "--log-format", "json", "--config", "c.toml"],
+    ["serve", "--https", "127.0.0.1:3", "--prometheus", "off"],
     ["serve", "--amqp", "--http"],
 ]
 
@@ -146,7 +147,7 @@ ARGUMENTS = [
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_options_read_without_typer_are_what_typer_reads(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("warren.server.commands.run_broker", lambda settings: 0)
+    monkeypatch.setattr("warren.server.commands.run_broker", lambda settings, plugins: 0)
     monkeypatch.setattr(
         "warren.server.commands.load_settings",
         lambda flags, environment, config: seen.append((flags, config)),

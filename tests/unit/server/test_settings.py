@@ -226,6 +226,11 @@ def test_anything_else_is_no_endpoint(text: str) -> None:
 def test_listeners_can_be_off_and_have_their_own_default_ports(tmp_path: Path) -> None:
     settings = load({"WARREN_TLS_CERTIFICATE": "c.pem"}, amqp="off", amqps="127.0.0.1", http="off")
     assert (settings.amqp, settings.amqps, settings.http) == (None, Endpoint("127.0.0.1", 5671), None)
+    settings = load({"WARREN_TLS_CERTIFICATE": "c.pem"}, https="127.0.0.1", prometheus="[::1]")
+    assert settings.https == Endpoint("127.0.0.1", 15671)
+    assert settings.prometheus == Endpoint("::1", 15692)
+    assert load().https is None
+    assert load(prometheus="off").prometheus is None
 
 
 @pytest.mark.parametrize(
@@ -334,6 +339,8 @@ def test_the_metadata_is_in_the_data_directory_unless_told_otherwise() -> None:
     [
         ({"amqp": "off"}, {}, "amqp (flag --amqp): neither amqp nor amqps listens anywhere"),
         ({"amqps": "h:1"}, {}, "amqps (flag --amqps): needs tls.certificate"),
+        ({"https": "h:1"}, {}, "https (flag --https): needs tls.certificate"),
+        ({"prometheus": "127.0.0.1:15672"}, {}, "127.0.0.1:15672 is also the address of http"),
         ({}, {"WARREN_TLS_CLIENT_CERTIFICATES": "required"}, "needs tls.ca"),
         ({"http": "127.0.0.1:5672"}, {}, "127.0.0.1:5672 is also the address of amqp"),
     ],

@@ -15,18 +15,23 @@
 1. Keys that are not listed here mean nothing, at the top and in items.
 2. In a file of one vhost only what belongs to a vhost counts, and all of it belongs to that one, whatever it says.
 3. All items are looked at before the file is refused, so that whoever wrote it learns of every mistake at once.
-4. Each item is decoded on its own, with pauses: the largest file costs the broker no long turn.
+4. A hash of scrypt is in base64 once more: RabbitMQ refuses a file in which a hash is not. As it is, it is taken, too.
+5. Each item is decoded on its own, with pauses: the largest file costs the broker no long turn.
 
 Source: RabbitMQ, "Definition Export and Import"; forms from 3.10.8 and 4.x.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
+
+from warren.server.passwords import RABBITMQ_DIGESTS, SCRYPT, PasswordHash
 
 # Called between small pieces of work; lets others run when it is time.
 Pause = Callable[[], Awaitable[None]]
@@ -227,6 +232,30 @@ def metadata_of(item: VhostItem) -> VhostMetadata:
         return msgspec.convert(item.metadata or {}, VhostMetadata, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"metadata: {error}") from None
+
+
+def hash_to_file(password: PasswordHash) -> str:
+    """Return a password hash as a file has it (4)."""
+    if password.algorithm != SCRYPT:
+        return password.text
+    return base64.b64encode(password.text.encode()).decode()
+
+
+def hash_from_file(text: str, algorithm: str) -> PasswordHash:
+    """Return the password hash that a file has as `text`.
+
+    Raises:
+        ValueError: it cannot be one of `algorithm`, or that is unknown.
+    """
+    if algorithm != SCRYPT and algorithm not in RABBITMQ_DIGESTS:
+        raise ValueError(f"hashing_algorithm '{algorithm}' is none of {', '.join((SCRYPT, *RABBITMQ_DIGESTS))}")
+    if text == "" or (algorithm == SCRYPT and text.startswith("$")):
+        return PasswordHash(text, algorithm)
+    try:
+        decoded = base64.b64decode(text, validate=True)
+        return PasswordHash(decoded.decode("ascii") if algorithm == SCRYPT else text, algorithm)
+    except (binascii.Error, ValueError):
+        raise ValueError("password_hash is not base64") from None
 
 
 def tags_of(given: list[str] | str) -> tuple[str, ...]:

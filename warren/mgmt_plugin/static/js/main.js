@@ -3,7 +3,7 @@
 import { Login } from './login.js';
 import { closeDialogs, DialogHost } from './parts/dialog.js';
 import { Notices } from './parts/notice.js';
-import { currentVhost, go, lastVhost, place } from './router.js';
+import { chosenVhost, go } from './router.js';
 import { resumeSession, session } from './session.js';
 import { Shell } from './shell.js';
 import { useStore } from './store.js';
@@ -18,7 +18,7 @@ function App() {
   return html`${state === 'in' ? html`<${Shell} />` : html`<${Login} />`}<${DialogHost} /><${Notices} />`;
 }
 
-// A visit without an address begins in the vhost that was looked at last.
-if (place.get().path.length === 0 && currentVhost() === '' && lastVhost() !== '') go([], { vhost: lastVhost() });
+// A visit without an address begins in the vhost that was chosen last.
+if (window.location.hash === '' && chosenVhost() !== '') go([], { vhost: chosenVhost() });
 render(html`<${App} />`, document.getElementById('app'));
 resumeSession();

@@ -15,7 +15,8 @@ export const failure = createStore(null);
 /** When the last refresh went well, ms. */
 export const freshness = createStore(Date.now());
 
-const polls = new Set();
+// Each poll, and whether the timer runs it too.
+const polls = new Map();
 const failed = new Map();
 let timer = null;
 
@@ -29,23 +30,26 @@ function note(poll, reason) {
 function schedule() {
   clearTimeout(timer);
   timer = null;
-  if (interval.get() > 0 && !document.hidden) timer = setTimeout(refreshNow, interval.get() * 1000);
+  if (interval.get() > 0 && !document.hidden) timer = setTimeout(() => refresh(false), interval.get() * 1000);
 }
 
-export function refreshNow() {
-  if (session.get().state === 'in') for (const poll of [...polls]) poll();
+function refresh(all) {
+  if (session.get().state === 'in') for (const [poll, repeats] of [...polls]) if (all || repeats) poll();
   schedule();
 }
 
+export const refreshNow = () => refresh(true);
+
 interval.watch(schedule);
-document.addEventListener('visibilitychange', () => (document.hidden ? schedule() : refreshNow()));
+document.addEventListener('visibilitychange', () => (document.hidden ? schedule() : refresh(false)));
 schedule();
 
 /**
- * Data of one API path, again and again. null as path asks nothing.
+ * Data of one API path, again and again; without `repeat` only at first and when somebody asks for it. null as path asks
+ * nothing.
  * Returns {data, error, busy, reload}: `error` only while there is no data to show, or when the object is gone.
  */
-export function usePoll(apiPath) {
+export function usePoll(apiPath, { repeat = true } = {}) {
   const [state, setState] = useState({ data: null, error: null, busy: true });
   const running = useRef(null);
 
@@ -70,7 +74,7 @@ export function usePoll(apiPath) {
   }, [apiPath]);
 
   useEffect(() => {
-    polls.add(load);
+    polls.set(load, repeat);
     setState((old) => ({ ...old, busy: true }));
     load();
     return () => {

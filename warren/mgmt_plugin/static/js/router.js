@@ -54,7 +54,20 @@ export function currentVhost() {
   return query.vhost ?? (path.length > 1 ? lastVhost() : '');
 }
 
-export const lastVhost = () => readStored('vhost', '');
+/** The vhost that was chosen last, in this visit or an earlier one. */
+export const chosenVhost = () => readStored('vhost', '');
+
+let listVhost = chosenVhost();
+
+function remember({ path, query }) {
+  if (path.length === 1) listVhost = query.vhost ?? '';
+}
+
+remember(place.get());
+place.watch(remember);
+
+/** The vhost of the list that was looked at last. */
+export const lastVhost = () => listVhost;
 
 export function chooseVhost(vhost) {
   writeStored('vhost', vhost);

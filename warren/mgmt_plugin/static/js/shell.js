@@ -19,7 +19,12 @@ function MenuLink({ segments, label, current }) {
 
 function Sidebar({ open, close, overview }) {
   const { path } = useStore(place);
-  return html`<nav class="sidebar ${open ? 'open' : ''}" id="menu" aria-label="Pages" onClick=${(event) => event.target.closest('a') && close()}>
+  const box = useRef(null);
+  useEffect(() => {
+    if (open) box.current.querySelector('[aria-current]')?.focus();
+  }, [open]);
+  const onKeyDown = (event) => event.key === 'Escape' && open && close(true);
+  return html`<nav ref=${box} onKeyDown=${onKeyDown} class="sidebar ${open ? 'open' : ''}" id="menu" aria-label="Pages" onClick=${(event) => event.target.closest('a') && close()}>
     <a class="brand" href=${listHref([])}><img src="favicon.svg" alt="" width="26" height="26" /> <span>Warren<small>${overview?.cluster_name}</small></span></a>
     ${MENU.map(([heading, entries]) => {
       const visible = entries.filter(([, , allowed]) => allowed());
@@ -129,6 +134,11 @@ function Outlet() {
 
 export function Shell() {
   const [open, setOpen] = useState(false);
+  const menuButton = useRef(null);
+  function closeMenu(giveFocusBack) {
+    setOpen(false);
+    if (giveFocusBack === true) menuButton.current.focus();
+  }
   const overview = usePoll('overview?columns=cluster_name,node,product_name,product_version,rabbitmq_version,disable_stats').data;
   useShortcuts();
   function skip(event) {
@@ -137,9 +147,9 @@ export function Shell() {
   }
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
     <div class="shell">
-      <${Sidebar} open=${open} close=${() => setOpen(false)} overview=${overview} />
+      <${Sidebar} open=${open} close=${closeMenu} overview=${overview} />
       <header class="topbar">
-        <button type="button" class="plain menu-button" aria-expanded=${open} aria-controls="menu" onClick=${() => setOpen(!open)}><span aria-hidden="true">☰</span><span class="unseen">Menu</span></button>
+        <button ref=${menuButton} type="button" class="plain menu-button" aria-expanded=${open} aria-controls="menu" onClick=${() => setOpen(!open)}><span aria-hidden="true">☰</span><span class="unseen">Menu</span></button>
         <${SearchBox} />
         <${VhostPicker} />
         <${RefreshPicker} />
@@ -149,6 +159,6 @@ export function Shell() {
         <${Banners} overview=${overview} />
         <${Outlet} />
       </div>
-      ${open && html`<div class="scrim" onClick=${() => setOpen(false)}></div>`}
+      ${open && html`<div class="scrim" onClick=${closeMenu}></div>`}
     </div>`;
 }

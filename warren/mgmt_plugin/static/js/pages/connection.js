@@ -10,7 +10,7 @@ import { tell } from '../parts/notice.js';
 import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
-import { go, listHref, place, setQuery } from '../router.js';
+import { listHref, place, setQuery } from '../router.js';
 import { mayAdminister } from '../session.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
@@ -52,7 +52,7 @@ export default function Connection({ name }) {
   async function closeIt() {
     if (!(await openDialog(CloseDialog, { name }))) return;
     tell(`Closed ${name}.`);
-    go(['connections']);
+    window.location.hash = listHref(['connections']);
   }
   const bytesPerSecond = (value) => (typeof value === 'number' ? `${formatBytes(Math.round(value))}/s` : '–');
   return html`<${Page}

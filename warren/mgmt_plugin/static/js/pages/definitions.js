@@ -24,7 +24,7 @@ const COLUMNS = [
 ];
 
 function useVhostChoice() {
-  const vhosts = usePoll('vhosts?columns=name');
+  const vhosts = usePoll('vhosts?columns=name', { repeat: false });
   const [vhost, setVhost] = useState(mayAdminister() ? '' : currentVhost());
   const names = (vhosts.data ?? []).map((each) => each.name).sort();
   const options = [...(mayAdminister() ? [['', 'the whole broker']] : []), ...names];

@@ -11,7 +11,7 @@ import { PublishForm } from '../parts/publish_form.js';
 import { LocalTable } from '../parts/table.js';
 import { Rate } from '../format.js';
 import { usePoll } from '../refresh.js';
-import { go, href, listHref, place, setQuery } from '../router.js';
+import { href, listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
@@ -74,7 +74,7 @@ export default function Exchange({ vhost, name }) {
       done: `Exchange ${name} is deleted.`,
       run: () => del(path`exchanges/${vhost}/${name}`),
     });
-    if (done) go(['exchanges']);
+    if (done) window.location.hash = listHref(['exchanges']);
   }
   return html`<${Page}
     title=${title} crumbs=${[['Exchanges', listHref(['exchanges'])], [vhost, href(['exchanges'], { vhost })]]}

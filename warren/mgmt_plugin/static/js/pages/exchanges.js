@@ -30,7 +30,7 @@ const COLUMNS = [
 
 function AddExchange({ titleId, close }) {
   const [rows, setRows] = useState([]);
-  const overview = usePoll('overview?columns=exchange_types');
+  const overview = usePoll('overview?columns=exchange_types', { repeat: false });
   const types = (overview.data?.exchange_types ?? [{ name: 'direct' }]).filter((type) => !type.internal_purpose && type.enabled !== false);
   async function submit(form) {
     const [vhost, name] = [form.get('vhost'), form.get('name')];

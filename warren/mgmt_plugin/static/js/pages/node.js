@@ -53,8 +53,8 @@ export default function Node({ name }) {
     actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
     ${pending(poll, 'There is no such node.') ??
     html`<div class="cards">
-      <${Card}><${Chart} title="Memory" format=${formatBytes} lines=${[lineOf(node.mem_used_details, 'Used', '--blue', { kind: 'level', value: node.mem_used })]} /><//>
-      <${Card}><${Chart} title="Free disk" format=${formatBytes} lines=${[lineOf(node.disk_free_details, 'Free', '--green', { kind: 'level', value: node.disk_free })]} /><//>
+      ${node.mem_used_details?.samples && html`<${Card}><${Chart} title="Memory" format=${formatBytes} lines=${[lineOf(node.mem_used_details, 'Used', '--blue', { kind: 'level', value: node.mem_used })]} /><//>`}
+      ${node.disk_free_details?.samples && html`<${Card}><${Chart} title="Free disk" format=${formatBytes} lines=${[lineOf(node.disk_free_details, 'Free', '--green', { kind: 'level', value: node.disk_free })]} /><//>`}
       <${Card} title="Resources">
         <${Facts} facts=${[
           ['Memory', html`<${Meter} label="Memory" value=${node.mem_used} total=${node.mem_limit} format=${formatBytes} />`],

@@ -58,8 +58,8 @@ const MATCHES = [
 function MatchesDialog({ kind, policy, titleId, close }) {
   const { field } = KINDS[kind];
   const query = { columns: `name,vhost,${field}`, disable_stats: 'true' };
-  const queues = usePoll(withQuery(path`queues/${policy.vhost}`, query));
-  const exchanges = usePoll(kind === 'policies' ? withQuery(path`exchanges/${policy.vhost}`, query) : null);
+  const queues = usePoll(withQuery(path`queues/${policy.vhost}`, query), { repeat: false });
+  const exchanges = usePoll(kind === 'policies' ? withQuery(path`exchanges/${policy.vhost}`, query) : null, { repeat: false });
   const applied = (poll, what) => (poll.data ?? []).filter((each) => each[field] === policy.name).map((each) => ({ ...each, kind: what }));
   const rows = [...applied(queues, 'queue'), ...applied(exchanges, 'exchange')];
   return html`<div>

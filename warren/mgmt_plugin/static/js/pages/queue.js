@@ -12,7 +12,7 @@ import { Card, currentTab, Page, pending, State, Tabs } from '../parts/page.js';
 import { PublishForm } from '../parts/publish_form.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
-import { go, href, listHref, place, setQuery } from '../router.js';
+import { href, listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 import { QueueGet } from './queue_get.js';
@@ -68,7 +68,7 @@ function Actions({ queue, reload }) {
       done: `Queue ${name} is deleted.`,
       run: () => del(at),
     });
-    if (done) go(['queues']);
+    if (done) window.location.hash = listHref(['queues']);
   }
   return html`<button type="button" onClick=${pause}>${queue.paused ? 'Resume' : 'Pause'}</button>
     <button type="button" class="danger" onClick=${purge}>Purge…</button>

@@ -51,12 +51,13 @@ function Paging({ answer, offset }) {
   </nav>`;
 }
 
+/** Nothing refreshes by itself here: a list that is read should hold still, and looking at many messages costs the broker. */
 export function QueueMessages({ vhost, name }) {
   const { query } = useStore(place);
   const state = STATES.some(([id]) => id === query.state) ? query.state : 'ready';
   const offset = Number(query.offset) > 0 ? Number(query.offset) : 0;
   const filter = { routing_key: query.key, header: query.header, body: query.body };
-  const poll = usePoll(withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }));
+  const poll = usePoll(withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }), { repeat: false });
   function onFilter(event) {
     event.preventDefault();
     const { key, header, body } = Object.fromEntries(new FormData(event.target));
@@ -69,6 +70,7 @@ export function QueueMessages({ vhost, name }) {
       <div class="segments" role="group" aria-label="State of messages">
         ${STATES.map(([id, label]) => html`<button key=${id} type="button" aria-pressed=${id === state} onClick=${() => setQuery({ state: id === 'ready' ? null : id, offset: null })}>${label}</button>`)}
       </div>
+      <button type="button" class="small" onClick=${poll.reload}>Look again</button>
       <span class="hint">Looking takes nothing out of the queue.</span>
     </div>
     <form class="form" onSubmit=${onFilter} key=${JSON.stringify(filter)}>
@@ -78,7 +80,6 @@ export function QueueMessages({ vhost, name }) {
       <div class="row">
         <button type="submit" class="small">Filter</button>
         ${filtered && html`<button type="button" class="small plain" onClick=${clear}>Show all</button>`}
-        <button type="button" class="small plain" onClick=${poll.reload}>Look again</button>
       </div>
     </form>
     ${poll.error && !poll.data && html`<${Trouble} error=${poll.error} />`}

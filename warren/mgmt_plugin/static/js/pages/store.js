@@ -20,7 +20,7 @@ const COLUMNS = [
   { key: 'number', label: 'Segment', sort: 'number', render: (segment) => segment.number },
   { key: 'state', label: 'State', sort: 'state', render: (segment) => segment.state },
   { key: 'live', label: 'Still needed', sort: 'live_bytes', render: (segment) => html`<${Meter} label="Still needed" value=${segment.live_bytes} total=${segment.bytes} format=${formatBytes} danger=${2} />` },
-  { key: 'messages', label: 'Messages', sort: 'live_messages', num: true, render: (segment) => html`<${Num} value=${segment.live_messages} />` },
+  { key: 'records', label: 'Records', sort: 'live_records', num: true, render: (segment) => html`<${Num} value=${segment.live_records} />` },
   { key: 'bytes', label: 'Size', sort: 'bytes', num: true, render: (segment) => html`<${Bytes} value=${segment.bytes} />` },
 ];
 
@@ -29,14 +29,15 @@ export default function Store() {
   const store = poll.data;
   return html`<${Page} title="Store">
     ${pending(poll, 'This broker has no store to show.') ??
-    html`<div class="cards">
+    html`${store.trouble && html`<p class="banner alarm" role="alert">The store has stopped: ${store.trouble}</p>`}
+    <div class="cards">
       <${Card} title="On disk">
         <${Meter} label="Still needed" value=${store.live_bytes} total=${store.bytes} format=${formatBytes} danger=${2} />
         <${Facts} facts=${[
           ['Segments', html`<${Num} value=${store.segment_count} />`],
           ['Size', html`<${Bytes} value=${store.bytes} />`],
           ['Still needed', html`<${Bytes} value=${store.live_bytes} />`],
-          ['Free disk', html`<${Bytes} value=${store.disk_free} />`],
+          ['Held in memory', html`<${Bytes} value=${store.resident_bytes} />`],
           ['Compactions', html`<${Num} value=${store.compactions} />`],
           ['Messages only on disk', html`<${Num} value=${store.paged_messages} />`],
         ]} />
@@ -45,6 +46,8 @@ export default function Store() {
         <${Spread} of=${store.commit_ms} />
         <${Facts} facts=${[
           ['Batches', html`<${Num} value=${store.batches} />`],
+          ['Syncs', html`<${Num} value=${store.syncs} />`],
+          ['Reads', html`<${Num} value=${store.reads} />`],
           ['Written and synced', html`<${Bytes} value=${store.synced_bytes} />`],
           ['Durable up to LSN', html`<${Num} value=${store.durable_lsn} />`],
           ['Checkpoint at LSN', html`<${Num} value=${store.checkpoint_lsn} />`],

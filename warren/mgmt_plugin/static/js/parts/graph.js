@@ -22,7 +22,7 @@ function detailOf(node) {
 
 function Node({ vhost, node, at, hit, dim }) {
   const link = node.kind === 'queue' ? queueHref(vhost, node.name) : exchangeHref(vhost, node.name);
-  return html`<a href=${link} class="node ${node.kind} ${hit ? 'hit' : ''} ${dim ? 'dim' : ''}" transform="translate(${at.x} ${at.y})" aria-label="${node.kind} ${node.name}, ${detailOf(node)}">
+  return html`<a href=${link} class="node ${node.kind} ${hit ? 'hit' : ''} ${dim ? 'dim' : ''}" transform="translate(${at.x} ${at.y})" aria-label="${node.name} ${detailOf(node)}, ${node.kind}">
     <title>${node.name}</title>
     <rect width=${NODE_WIDTH} height=${NODE_HEIGHT} rx=${node.kind === 'queue' ? 4 : 18} />
     <text x=${node.kind === 'queue' ? 10 : 16} y="15">${short(node.name)}</text>
@@ -63,15 +63,15 @@ export function Graph({ vhost, graph, hits }) {
   const shape = [...graph.nodes.keys()].join() + graph.edges.map((edge) => edge.id).join();
   const { positions, ways, width, height } = useMemo(() => layOut(graph), [shape]);
 
-  function fit() {
+  function show(smallest) {
     const { clientWidth, clientHeight } = svg.current;
-    const whole = Math.min((clientWidth - 40) / width, (clientHeight - 40) / height, 1.2);
-    // What would be too small to read begins at its upper left instead.
-    const k = Math.max(whole, READABLE);
+    const k = Math.max(smallest, Math.min((clientWidth - 40) / width, (clientHeight - 40) / height, 1.2));
     const middle = (room, size) => Math.max(20, (room - size * k) / 2);
     setView({ k, x: middle(clientWidth, width), y: middle(clientHeight, height) });
   }
-  useEffect(fit, [shape]);
+  const fit = () => show(SMALLEST);
+  // What would be too small to read begins at its upper left instead.
+  useEffect(() => show(READABLE), [shape]);
 
   function zoom(factor, at) {
     const { clientWidth, clientHeight } = svg.current;

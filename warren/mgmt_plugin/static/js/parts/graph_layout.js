@@ -137,24 +137,58 @@ function orderRows(rows, hops) {
   }
 }
 
+/**
+ * Tops for things of these heights, in this order and without overlap, as near to the wanted middles as can be (least
+ * squares: neighbours that would overlap move together as one block).
+ */
+function withoutOverlap(wanted, heights) {
+  const blocks = [];
+  let above = 0;
+  wanted.forEach((middle, at) => {
+    let block = { first: at, count: 1, sum: middle - heights[at] / 2 - above };
+    above += heights[at];
+    for (let last = blocks.at(-1); last && last.sum / last.count >= block.sum / block.count; last = blocks.at(-1)) {
+      block = { first: last.first, count: last.count + block.count, sum: last.sum + block.sum };
+      blocks.pop();
+    }
+    blocks.push(block);
+  });
+  const tops = [];
+  let used = 0;
+  for (const { first, count, sum } of blocks) {
+    for (let at = first; at < first + count; at++) {
+      tops.push(sum / count + used);
+      used += heights[at];
+    }
+  }
+  return tops;
+}
+
 /** -> {positions: Map id -> {x, y} of nodes, ways: Map edge id -> [{x, y}] of the lanes it goes through, width, height} */
 export function layOut(graph) {
   const { layers, count } = layersOf(graph);
   const { rows, hops, lanes } = fillLayers(graph, layers, count);
   orderRows(rows, hops);
-  const heights = rows.map((row) => row.reduce((sum, id) => sum + heightOf(id), 0));
-  const height = Math.max(ROW, ...heights);
+  const after = neighbours(hops, true);
+  const middles = new Map();
+  // Queues stand close together; from right to left, everything else stands beside what it leads to.
+  for (let layer = count - 1; layer >= 0; layer--) {
+    const row = rows[layer];
+    const wish = (id, at) => {
+      const next = (after.get(id) ?? []).map((other) => middles.get(other)).filter((middle) => middle !== undefined);
+      return next.length > 0 ? next.reduce((sum, each) => sum + each, 0) / next.length : at * ROW;
+    };
+    const wanted = new Map(row.map((id, at) => [id, wish(id, at)]));
+    row.sort((a, b) => wanted.get(a) - wanted.get(b));
+    const tops = withoutOverlap(row.map((id) => wanted.get(id)), row.map(heightOf));
+    row.forEach((id, at) => middles.set(id, tops[at] + heightOf(id) / 2));
+  }
+  const top = Math.min(...[...middles].map(([id, middle]) => middle - heightOf(id) / 2));
+  const bottom = Math.max(...[...middles].map(([id, middle]) => middle + heightOf(id) / 2));
   const places = new Map();
   rows.forEach((row, layer) => {
-    // Short layers are spread a little, so that exchanges stand beside the queues they feed.
-    const spread = Math.min(3, height / Math.max(1, heights[layer]));
-    let y = (height - heights[layer] * spread) / 2;
-    for (const id of row) {
-      const tall = heightOf(id) * spread;
-      places.set(id, { x: layer * (NODE_WIDTH + LAYER_GAP), y: y + (tall - NODE_HEIGHT) / 2 });
-      y += tall;
-    }
+    for (const id of row) places.set(id, { x: layer * (NODE_WIDTH + LAYER_GAP), y: middles.get(id) - NODE_HEIGHT / 2 - top });
   });
   const ways = new Map([...lanes].map(([id, through]) => [id, through.map((lane) => places.get(lane))]));
-  return { positions: places, ways, width: count * (NODE_WIDTH + LAYER_GAP) - LAYER_GAP, height };
+  return { positions: places, ways, width: count * (NODE_WIDTH + LAYER_GAP) - LAYER_GAP, height: bottom - top };
 }

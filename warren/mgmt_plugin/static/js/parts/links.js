@@ -57,8 +57,8 @@ export function resultHref({ kind, vhost, name, detail }) {
     case 'policy':
       return href(['policies'], { vhost, name });
     default:
-      // A consumer: what it consumes from says where it can be seen.
-      return detail ? queueHref(vhost, detail, { tab: 'consumers' }) : href(['queues'], { vhost });
+      // A consumer: the detail is its queue, then its channel.
+      return queueHref(vhost, detail.replace(/ \S+ -> \S+ \(\d+\)$/, ''), { tab: 'consumers' });
   }
 }
 

@@ -57,7 +57,7 @@ function Pager({ answer, list }) {
   const pages = Math.max(1, answer.page_count);
   const turn = (page) => setQuery({ page: page === 1 ? null : page });
   const from = answer.item_count === 0 ? 0 : (answer.page - 1) * answer.page_size + 1;
-  return html`<nav class="pager" aria-label="Pages">
+  return html`<nav class="pager" aria-label="Pages of this list">
     <span role="status">${formatNumber(from)}–${formatNumber(from === 0 ? 0 : from + answer.item_count - 1)} of ${formatNumber(answer.filtered_count)}${
       answer.filtered_count !== answer.total_count ? `, ${formatNumber(answer.total_count)} in all` : ''
     }</span>

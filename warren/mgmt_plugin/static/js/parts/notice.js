@@ -3,7 +3,7 @@
 import { createStore, useStore } from '../store.js';
 import { html } from '../ui.js';
 
-const SHOWN_MS = 6000;
+const SHOWN_MS = 5000;
 const notices = createStore([]);
 let last = 0;
 
@@ -13,7 +13,7 @@ function close(id) {
 
 function add(kind, text) {
   const id = ++last;
-  notices.set([...notices.get().slice(-3), { id, kind, text }]);
+  notices.set([...notices.get().slice(-2), { id, kind, text }]);
   // An error stays until it is closed: nobody should miss why something did not happen.
   if (kind === 'done') setTimeout(() => close(id), SHOWN_MS);
 }
