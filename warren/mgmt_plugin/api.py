@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,7 +11,16 @@ from warren.mgmt_plugin.http import HttpError, Request, Response
 from warren.mgmt_plugin.listing import with_columns
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.overview import CheckFailed
-from warren.mgmt_plugin.routes import Access, Call, Route, RouteTable, not_authorised, not_found, parse_query
+from warren.mgmt_plugin.routes import (
+    Access,
+    Call,
+    Route,
+    RouteTable,
+    encode_json,
+    not_authorised,
+    not_found,
+    parse_query,
+)
 from warren.mgmt_plugin.static_files import StaticFiles
 from warren.server.management import CommitTimeout, Management
 
@@ -116,9 +124,4 @@ def as_response(result: object) -> Response:
         return result
     if result is None:
         return Response(204)
-    try:
-        body = msgspec.json.encode(result)
-    except (UnicodeEncodeError, msgspec.MsgspecError):
-        # Half a surrogate pair, out of a client's bytes.
-        body = json.dumps(result).encode()
-    return Response(200, body)
+    return Response(200, encode_json(result))

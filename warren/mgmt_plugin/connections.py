@@ -63,6 +63,9 @@ def describe_connection(call: Call, connection: Connection, ranges: Ranges) -> D
         "auth_mechanism": connection.mechanism,
         "connected_at": connection.connected_at_ms,
         "client_properties": value_to_json(connection.client_properties),
+        # Reads and writes of the socket, as in RabbitMQ.
+        "recv_cnt": int(connection.received_reads),
+        "send_cnt": int(connection.outbox.sent_writes),
         "send_pend": int(connection.outbox.waiting_bytes()),
     }
     shown = call.services.statistics.of(connection, CONNECTION_FIELDS, connection_row(connection))

@@ -93,8 +93,6 @@ class Series:
         if self._latest and tuple(row) == tuple(self._latest) and len(self._rings) == 1:
             return
         self._previous = self._latest
-        if self._latest_tick < tick - 1:
-            self._previous = self._latest  # unchanged until the tick before this one
         self._latest = tuple(row)
         self._latest_tick = tick
         for ring in self._rings:

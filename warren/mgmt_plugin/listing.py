@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from warren.mgmt_plugin.http import HttpError, Response
-from warren.mgmt_plugin.routes import Call, bad_request
+from warren.mgmt_plugin.routes import Call, bad_request, encode_json
 from warren.queues.pattern import Pattern
 
 PAGE_SIZE: Final = 100
@@ -83,7 +83,7 @@ async def answer_list(
         described = describe(item)
         if columns:
             described = _chosen(described, columns)
-        rows.append(msgspec.json.encode(described))
+        rows.append(encode_json(described))
         await breather.breathe()
     array = b"[" + b",".join(rows) + b"]"
     if not paged:

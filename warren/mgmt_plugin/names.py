@@ -79,7 +79,10 @@ def visible_vhosts(call: Call) -> Iterator[VirtualHost]:
 
 def visible_queues(call: Call) -> list[Queue]:
     """Return the queues that the user may see, by vhost and name."""
-    return [vhost.queues[name] for vhost in visible_vhosts(call) for name in sorted(vhost.queues)]
+    vhosts = list(visible_vhosts(call))
+    if len(vhosts) == 1:
+        return vhosts[0].sorted_queues()
+    return [queue for vhost in vhosts for queue in vhost.sorted_queues()]
 
 
 def visible_connections(call: Call) -> list[Connection]:

@@ -18,9 +18,9 @@ from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.mgmt_plugin.connections import channels_of
 from warren.mgmt_plugin.http import HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import node_name, visible_connections, visible_queues, visible_vhosts
+from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
-from warren.mgmt_plugin.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges, sum_lengths
+from warren.mgmt_plugin.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges
 from warren.server.management import Listening, Management
 from warren.server.process_memory import resident_bytes
 
@@ -86,10 +86,11 @@ def context_rows(management: Management) -> list[Described]:
 async def show_overview(call: Call) -> Described:
     broker = call.management.broker
     ranges = Ranges.of(call.query)
-    queues = visible_queues(call)
     vhosts = list(visible_vhosts(call))
     connections = visible_connections(call)
-    lengths = sum_lengths(queues)
+    totals_of = [vhost.lengths() for vhost in vhosts]
+    ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(3))
+    lengths = (ready + unacked, ready, unacked)
     described: Described = {
         "management_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
@@ -113,9 +114,9 @@ async def show_overview(call: Call) -> Described:
         "object_totals": {
             "channels": len(channels_of(connections)),
             "connections": len(connections),
-            "consumers": sum(len(queue.consumers) for queue in queues),
+            "consumers": consumers,
             "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
-            "queues": len(queues),
+            "queues": sum(len(vhost.queues) for vhost in vhosts),
         },
     }
     statistics = call.services.statistics

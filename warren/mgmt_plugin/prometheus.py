@@ -219,9 +219,9 @@ class Metrics:
 
     async def _recent_totals(self) -> Totals:
         async with self._walking:
-            if trio.current_time() - self._totals_from_s >= TOTALS_S:
+            if time.monotonic() - self._totals_from_s >= TOTALS_S:
                 self._totals = await walk(self._broker, self._gone)
-                self._totals_from_s = trio.current_time()
+                self._totals_from_s = time.monotonic()
             return self._totals
 
     def _queues(self, vhosts: set[str] | None) -> list[Queue]:

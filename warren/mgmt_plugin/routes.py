@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -223,6 +224,15 @@ def decode_json(data: bytes) -> Any:
     if _depth(decoded) > JSON_DEPTH_MAX:
         raise bad_request("the JSON is nested too deeply")
     return decoded
+
+
+def encode_json(value: object) -> bytes:
+    """Encode an answer."""
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, msgspec.MsgspecError):
+        # Half a surrogate pair, out of a client's bytes.
+        return json.dumps(value).encode()
 
 
 def _depth(value: object) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -313,13 +313,3 @@ class Shown:
         if any(self.row[self.fields.index(name)] for name in names):
             self.add(stats, names, over)
         return stats
-
-
-def sum_lengths(queues: Sequence[Queue], wanted: Callable[[Queue], bool] | None = None) -> list[int]:
-    """Return `LENGTHS` of some queues together."""
-    ready = unacked = 0
-    for queue in queues:
-        if wanted is None or wanted(queue):
-            ready += int(queue.ready_count)
-            unacked += int(queue.unacked_count)
-    return [ready + unacked, ready, unacked]

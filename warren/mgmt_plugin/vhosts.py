@@ -11,7 +11,7 @@ from warren.mgmt_plugin.http import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.names import node_name, the_vhost, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created, not_found
-from warren.mgmt_plugin.statistics import CHANNEL_STATS, CONNECTION_FIELDS, LENGTHS, RANGE_QUERY, Ranges, sum_lengths
+from warren.mgmt_plugin.statistics import CHANNEL_STATS, CONNECTION_FIELDS, LENGTHS, RANGE_QUERY, Ranges
 from warren.mgmt_plugin.users import LimitBody, tags_of
 from warren.queues.metadata import PermissionPut, VhostDelete, VhostLimitsDelete, VhostLimitsPut, VhostPut
 from warren.queues.virtual_host import VirtualHost
@@ -45,7 +45,8 @@ def describe_vhost(call: Call, vhost: VirtualHost, ranges: Ranges) -> Described:
         "tracing": vhost.tracing,
         "cluster_state": {node_name(call.management.broker): "running"},
     }
-    shown = call.services.statistics.of_vhost(vhost.name, sum_lengths(list(vhost.queues.values())))
+    ready, unacked, _ = vhost.lengths()
+    shown = call.services.statistics.of_vhost(vhost.name, (ready + unacked, ready, unacked))
     shown.add(described, LENGTHS, ranges.lengths)
     shown.add(described, CONNECTION_FIELDS, ranges.data)
     stats = shown.message_stats(CHANNEL_STATS, ranges.messages)

@@ -112,6 +112,8 @@ class VirtualHost(QueueHost):
         self.limits: dict[str, int] = {}  # as `queues.limits` reads them
         self.open_connections: int = 0
         self.sync_confirms: bool = True  # a confirm means synced, not just written
+        self._sorted_queues: list[Queue] = []
+        self._sorted_version: i64 = 0
         self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
         self.watcher = TopologyWatcher()
         self.churn = Churn()  # shared by all vhosts of a broker
@@ -153,6 +155,24 @@ class VirtualHost(QueueHost):
             "originally declared on another connection or the exclusive property value does not match that of "
             "the original declaration.",
         )
+
+    def sorted_queues(self) -> list[Queue]:
+        """Return the queues in the order of their names; not to be changed."""
+        if self._sorted_version != self.topology_version:
+            self._sorted_version = self.topology_version
+            self._sorted_queues = [self.queues[name] for name in sorted(self.queues)]
+        return self._sorted_queues
+
+    def lengths(self) -> tuple[int, int, int]:
+        """Return how many messages are ready, how many unacked, and how many consumers there are, in all queues."""
+        ready: i64 = 0
+        unacked: i64 = 0
+        consumers: i64 = 0
+        for queue in self.queues.values():
+            ready += queue.ready.count
+            unacked += queue.unacked_count
+            consumers += len(queue.consumers)
+        return int(ready), int(unacked), int(consumers)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield every binding."""

@@ -1,6 +1,6 @@
 """A broker with its API for these tests, and `warren ctl` run against it.
 
-WARREN_CTL_TEST_URL names another broker with a user guest, RabbitMQ for one, in place of a Warren of our own.
+WARREN_TEST_API_URL names another broker with a user guest, RabbitMQ for one, in place of a Warren of our own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_back(stream: io.TextIOWrapper) -> str:
 @pytest.fixture(scope="session")
 def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The API of a running broker."""
-    given = os.environ.get("WARREN_CTL_TEST_URL")
+    given = os.environ.get("WARREN_TEST_API_URL")
     if given:
         yield given
         return

@@ -289,6 +289,20 @@ def test_the_plugin_imports_nothing_of_the_broker() -> None:
     assert done.stdout.strip() == "['warren.testing', 'warren.testing.pytest_plugin']"
 
 
+_RUNS = """
+import sys
+from warren.testing import Broker
+with Broker() as broker:
+    broker.declare_queue("q")
+print("sqlalchemy" in sys.modules, "h11" in sys.modules)
+"""
+
+
+def test_a_broker_in_memory_needs_neither_a_database_nor_http() -> None:
+    done = subprocess.run([sys.executable, "-c", _RUNS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
 def test_what_is_in_the_package_can_be_imported_from_it() -> None:
     import warren.testing
 

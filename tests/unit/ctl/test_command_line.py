@@ -19,7 +19,6 @@ from .conftest import Ctl
 from .fake_api import FakeApi
 
 NAMES = [name for group in GROUPS for name in group.names.split()]
-ROOT = Path(__file__).parents[3]
 
 
 def group() -> Any:
@@ -125,7 +124,6 @@ def completed(api: FakeApi, *words: str) -> list[str]:
         "COMP_WORDS": " ".join(["warren", "ctl", *words]),
         "COMP_CWORD": str(len(words) + 1),
         "WARREN_CTL_URL": api.url,
-        "PYTHONPATH": str(ROOT),
     }
     program = "import sys; sys.argv = ['warren']; from warren.server.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
@@ -169,7 +167,7 @@ def test_a_command_imports_neither_the_broker_nor_what_only_some_need(api: FakeA
         "except SystemExit as ended: assert not ended.code, ended.code\n"
         "print(*sys.modules, sep='\\n', file=sys.stderr)\n"
     )
-    environment = dict(os.environ) | {"WARREN_CTL_URL": api.url, "PYTHONPATH": str(ROOT)}
+    environment = dict(os.environ) | {"WARREN_CTL_URL": api.url}
     run = subprocess.run(
         [sys.executable, "-c", program, "ctl", *line], env=environment, capture_output=True, text=True, check=True
     )
@@ -181,7 +179,7 @@ def test_a_command_imports_neither_the_broker_nor_what_only_some_need(api: FakeA
 def test_the_output_may_be_closed_early(api: FakeApi) -> None:
     items = [{"name": f"queue-{n}", "messages": n} for n in range(20_000)]
     api.answer("GET", "queues/%2F", items)
-    environment = dict(os.environ) | {"WARREN_CTL_URL": api.url, "PYTHONPATH": str(ROOT)}
+    environment = dict(os.environ) | {"WARREN_CTL_URL": api.url}
     command = [sys.executable, "-m", "warren.ctl", "list_queues"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout is not None and run.stderr is not None

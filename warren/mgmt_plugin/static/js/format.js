@@ -85,6 +85,12 @@ export function When({ ms }) {
   return html`<time class="num" datetime=${new Date(ms).toISOString()} title=${formatTime(ms)}>${text}</time>`;
 }
 
+/** The same for a moment that the API gives as text (`idle_since`). */
+export function Since({ text }) {
+  const ms = Date.parse(text);
+  return Number.isNaN(ms) ? Nothing : html`<${When} ms=${ms} />`;
+}
+
 /** `message_stats.publish_details.rate` of an object, or undefined. */
 export function rateOf(object, counter) {
   return (object?.message_stats ?? {})[`${counter}_details`]?.rate;

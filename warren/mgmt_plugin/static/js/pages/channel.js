@@ -1,7 +1,7 @@
 // One channel.
 
 import { path, withQuery } from '../api.js';
-import { Num, Rate, rateOf } from '../format.js';
+import { Num, Rate, rateOf, Since } from '../format.js';
 import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { CONSUMER_COLUMNS } from '../parts/consumers.js';
 import { ConnectionLink, ExchangeLink, QueueLink } from '../parts/links.js';
@@ -51,7 +51,7 @@ export default function Channel({ name }) {
           ['Unconfirmed', html`<${Num} value=${each.messages_unconfirmed} />`],
           ['Uncommitted', html`<${Num} value=${each.messages_uncommitted} />`],
           ['Uncommitted acks', html`<${Num} value=${each.acks_uncommitted} />`],
-          ['Idle since', each.idle_since],
+          ['Idle since', each.idle_since && html`<${Since} text=${each.idle_since} />`],
           ['Node', each.node],
         ]} />
       <//>

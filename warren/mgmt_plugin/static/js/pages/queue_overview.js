@@ -1,7 +1,7 @@
 // Charts and facts of a queue, what it holds back, and which duplicates it knows.
 
 import { del, path, post } from '../api.js';
-import { Bytes, Duration, Num, Rate, When } from '../format.js';
+import { Bytes, Duration, Num, Rate, Since, When } from '../format.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
 import { ConnectionLink, ExchangeLink, PolicyLink } from '../parts/links.js';
@@ -111,7 +111,7 @@ export function QueueOverview({ queue }) {
         ['Policy', queue.policy ? html`<${PolicyLink} vhost=${vhost} name=${queue.policy} />` : 'none'],
         ['Operator policy', queue.operator_policy],
         ['Single active consumer', queue.single_active_consumer_tag],
-        ['Idle since', queue.idle_since],
+        ['Idle since', queue.idle_since && html`<${Since} text=${queue.idle_since} />`],
         ['Node', queue.node],
       ]} />
       <h3>Arguments</h3>

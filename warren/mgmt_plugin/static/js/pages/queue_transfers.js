@@ -21,7 +21,7 @@ function destinationOf(target, form) {
 }
 
 export function describe(destination) {
-  if (destination.origin) return 'back to the origin';
+  if (destination.origin) return 'where they came from';
   if (destination.queue !== undefined) return `queue ${destination.queue}`;
   const key = destination.routing_key ?? null;
   return `exchange ${exchangeLabel(destination.exchange)}${key === null ? '' : `, key ${key}`}`;

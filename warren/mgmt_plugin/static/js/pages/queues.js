@@ -1,7 +1,7 @@
 // All queues and streams: filter, sort, choose, add, and purge or delete many at once.
 
 import { del, path, put } from '../api.js';
-import { Bytes, formatNumber, Num, Rate, rateOf } from '../format.js';
+import { Bytes, formatNumber, Num, Rate, rateOf, Since } from '../format.js';
 import { QUEUE_ARGUMENTS } from '../hints.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { ArgumentsEditor, Check, Field, readArguments, Select } from '../parts/forms.js';
@@ -41,7 +41,7 @@ const COLUMNS = [
   bytes('message_bytes_unacknowledged', 'Bytes unacked'),
   bytes('memory', 'Memory'),
   number('messages_persistent', 'Persistent', { hidden: true }),
-  { key: 'idle', label: 'Idle since', sort: 'idle_since', hidden: true, render: (each) => each.idle_since ?? '–' },
+  { key: 'idle', label: 'Idle since', sort: 'idle_since', hidden: true, render: (each) => html`<${Since} text=${each.idle_since} />` },
   { key: 'node', label: 'Node', sort: 'node', hidden: true, render: (each) => each.node },
 ];
 

@@ -7,7 +7,7 @@ import { exchangeHref, queueHref } from './links.js';
 
 const SMALLEST = 0.08;
 const LARGEST = 3;
-const READABLE = 0.55;
+const READABLE = 0.8;
 const LETTERS = 25;
 const LABELLED_EDGES = 80;
 const DRAG_PX = 4;
@@ -22,8 +22,8 @@ function detailOf(node) {
 
 function Node({ vhost, node, at, hit, dim }) {
   const link = node.kind === 'queue' ? queueHref(vhost, node.name) : exchangeHref(vhost, node.name);
-  return html`<a href=${link} class="node ${node.kind} ${hit ? 'hit' : ''} ${dim ? 'dim' : ''}" transform="translate(${at.x} ${at.y})" aria-label="${node.name} ${detailOf(node)}, ${node.kind}">
-    <title>${node.name}</title>
+  return html`<a href=${link} class="node ${node.kind} ${hit ? 'hit' : ''} ${dim ? 'dim' : ''}" transform="translate(${at.x} ${at.y})">
+    <title>${node.kind} ${node.name}</title>
     <rect width=${NODE_WIDTH} height=${NODE_HEIGHT} rx=${node.kind === 'queue' ? 4 : 18} />
     <text x=${node.kind === 'queue' ? 10 : 16} y="15">${short(node.name)}</text>
     <text class="small" x=${node.kind === 'queue' ? 10 : 16} y="29">${detailOf(node)}</text>

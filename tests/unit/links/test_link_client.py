@@ -1,0 +1,420 @@
+"""The client of links against a peer that is played by the test: what it says, takes and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from struct import pack
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from warren.amqp import methods
+from warren.amqp.codec import decode_method, frame, method_frame
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.links.address_guard import AddressGuard
+from warren.links.amqp_client import (
+    INBOX_BYTES,
+    NO_PROPERTIES,
+    Channel,
+    ClientSettings,
+    Connection,
+    LinkError,
+    PeerClosed,
+    connect,
+)
+from warren.links.amqp_uri import parse_uri
+
+SETTINGS = ClientSettings(AddressGuard(), max_message_bytes=100_000)
+START = methods.ConnectionStart(0, 9, {"cluster_name": "peer"}, b"AMQPLAIN PLAIN", b"en_US")
+
+
+class Peer:
+    """The broker's side of one connection."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._buffer = b""
+        self.frame_max = 4096
+
+    async def send(self, channel: int, *sent: Any) -> None:
+        await self.stream.send_all(b"".join(method_frame(channel, method) for method in sent))
+
+    async def frame(self) -> tuple[int, int, bytes]:
+        """Return type, channel and payload of the next frame that is not a heartbeat."""
+        while True:
+            while len(self._buffer) < 8 or len(self._buffer) < 8 + int.from_bytes(self._buffer[3:7], "big"):
+                data = await self.stream.receive_some()
+                assert data, "the client closed the connection"
+                self._buffer += data
+            size = int.from_bytes(self._buffer[3:7], "big")
+            kind, channel = self._buffer[0], int.from_bytes(self._buffer[1:3], "big")
+            payload, self._buffer = self._buffer[7 : 7 + size], self._buffer[8 + size :]
+            if kind != methods.FRAME_HEARTBEAT:
+                return kind, channel, payload
+
+    async def expect(self, wanted: type[Any]) -> Any:
+        _, _, payload = await self.frame()
+        method = decode_method(payload, 0, len(payload))
+        assert isinstance(method, wanted), method
+        return method
+
+    async def log_in(self) -> methods.ConnectionStartOk:
+        """Play the handshake up to open-ok."""
+        while len(self._buffer) < 8:
+            self._buffer += await self.stream.receive_some()
+        assert self._buffer[:8] == methods.PROTOCOL_HEADER
+        self._buffer = self._buffer[8:]
+        await self.send(0, START)
+        ok: methods.ConnectionStartOk = await self.expect(methods.ConnectionStartOk)
+        await self.send(0, methods.ConnectionTune(100, self.frame_max, 60))
+        await self.expect(methods.ConnectionTuneOk)
+        await self.expect(methods.ConnectionOpen)
+        await self.send(0, methods.ConnectionOpenOk(""))
+        return ok
+
+    async def serve_channel(self) -> None:
+        await self.expect(methods.ChannelOpen)
+        await self.send(1, methods.ChannelOpenOk(b""))
+
+    async def deliver(self, tag: int, body: bytes, announced: int | None = None) -> None:
+        """Send a message on channel 1, its body cut to the frame size."""
+        header = pack(">HHQ", 60, 0, len(body) if announced is None else announced) + NO_PROPERTIES
+        parts = [frame(1, 1, method_payload(methods.BasicDeliver("t", tag, False, "x", "k"))), frame(2, 1, header)]
+        room = self.frame_max - 8
+        parts += [frame(3, 1, body[at : at + room]) for at in range(0, len(body), room)]
+        await self.stream.send_all(b"".join(parts))
+
+
+def method_payload(method: Any) -> bytes:
+    return method_frame(0, method)[7:-1]
+
+
+Client = Callable[[Connection, Channel], Awaitable[None]]
+Script = Callable[[Peer], Awaitable[None]]
+
+
+def play(script: Script, client: Client, uri: str = "amqp://u:s3cret@?heartbeat=0", *, clock: bool = False) -> None:
+    """Run `client` with an open channel against a peer that follows `script` once the channel is open."""
+
+    async def main() -> None:
+        ours, theirs = memory_stream_pair()
+
+        async def open_local() -> trio.abc.Stream:
+            return ours
+
+        peer = Peer(theirs)
+
+        async def serve() -> None:
+            await peer.log_in()
+            await peer.serve_channel()
+            await script(peer)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            connection = await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
+            channel = await connection.open_channel()
+            await client(connection, channel)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.01) if clock else None)
+
+
+async def silence(peer: Peer) -> None:
+    await trio.sleep_forever()
+
+
+async def fails(channel: Channel) -> LinkError:
+    """Wait until the channel has failed and return why."""
+    while True:
+        try:
+            channel.check()
+        except LinkError as error:
+            return error
+        await channel.changed.wait()
+
+
+def handshake(script: Script, uri: str = "amqp://u:s3cret@") -> None:
+    async def main() -> None:
+        ours, theirs = memory_stream_pair()
+
+        async def open_local() -> trio.abc.Stream:
+            return ours
+
+        failure: LinkError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(script, Peer(theirs))
+            try:
+                await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
+            except LinkError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.01))
+
+
+def test_it_logs_in_with_plain_and_says_its_name() -> None:
+    seen: list[methods.ConnectionStartOk] = []
+
+    async def script(peer: Peer) -> None:
+        seen.append(await peer.log_in())
+
+    handshake(script)
+    (ok,) = seen
+    assert (ok.mechanism, ok.response) == ("PLAIN", b"\0u\0s3cret")
+    assert ok.client_properties["connection_name"] == "test"
+    capabilities = ok.client_properties["capabilities"]
+    assert isinstance(capabilities, dict) and capabilities["connection.blocked"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "does not speak AMQP"),
+        (b"AMQP\x00\x01\x00\x00", "does not speak AMQP"),
+        (b"", "closed the connection without a word"),
+        (method_frame(0, methods.ConnectionStart(0, 9, {}, b"EXTERNAL", b"")), "offers EXTERNAL to log in with"),
+        (method_frame(0, methods.ConnectionOpenOk("")), "connection.open-ok during the handshake"),
+        (
+            method_frame(0, methods.ConnectionClose(403, "ACCESS_REFUSED - no", 0, 0)),
+            "closed the connection: 403 ACCESS_REFUSED - no",
+        ),
+        (frame(1, 0, b"\x00\x0a\x00\x0a\x00"), "malformed"),
+        (b"\x01\x00\x00\xff\xff\xff\xff" + bytes(8), "does not speak AMQP"),
+    ],
+)
+def test_a_handshake_that_goes_wrong_ends_with_a_reason(answer: bytes, text: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.stream.send_all(answer)
+        if not answer:
+            await peer.stream.aclose()
+
+    with pytest.raises(LinkError) as failure:
+        handshake(script)
+    assert text in str(failure.value)
+    assert "s3cret" not in str(failure.value)
+
+
+def test_a_peer_that_says_nothing_is_given_up_after_the_connection_timeout() -> None:
+    with pytest.raises(LinkError, match="did not accept a connection in 1500 ms"):
+        handshake(silence, "amqp://?connection_timeout=1500")
+
+
+def test_a_message_in_many_frames_is_put_together_and_acked() -> None:
+    body = bytes(range(256)) * 100
+
+    async def script(peer: Peer) -> None:
+        await peer.deliver(7, body)
+        await peer.deliver(8, b"")
+        ack = await peer.expect(methods.BasicAck)
+        assert ack == methods.BasicAck(8, True)
+        await peer.send(1, methods.ChannelClose(406, "PRECONDITION_FAILED - seen", 60, 80))
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        while len(channel.deliveries) < 2:
+            await channel.changed.wait()
+        first, second = channel.take_deliveries()
+        assert (first.delivery_tag, first.exchange, first.routing_key, first.body) == (7, "x", "k", body)
+        assert (second.delivery_tag, second.body, connection.inbox_bytes) == (8, b"", 0)
+        channel.ack(8, multiple=True)
+        error = await fails(channel)
+        assert isinstance(error, PeerClosed) and (error.scope, error.reply_code) == ("channel", 406)
+        connection.check()
+
+    play(script, client)
+
+
+def test_a_large_message_is_published_in_frames_that_the_peer_agreed_to() -> None:
+    body = b"x" * 10_000
+    sizes: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        assert (await peer.expect(methods.BasicPublish)).routing_key == "key"
+        kind, _, header = await peer.frame()
+        assert (kind, header) == (2, pack(">HHQ", 60, 0, len(body)) + NO_PROPERTIES)
+        while sum(sizes) < len(body):
+            sizes.append(len((await peer.frame())[2]))
+        await peer.send(1, methods.BasicAck(1, False))
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        assert channel.publish("x", "key", NO_PROPERTIES, body) == 1
+        while not channel.confirms:
+            await channel.changed.wait()
+
+    play(script, client)
+    assert sizes == [4088, 4088, 1824]
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"\x03\x00\x01\x00\x00\x10\x01" + bytes(100), "a frame of 4097 bytes; 4096 were agreed on"),
+        (frame(1, 1, b"\x00\x3c\x00\x50" + bytes(9))[:-1] + b"\x00", "without its end octet"),
+        (frame(9, 1, b""), "unknown type 9"),
+        (frame(8, 1, b""), "heartbeat on a channel"),
+        (frame(3, 1, b"x"), "a body that belongs to nothing"),
+        (frame(2, 1, bytes(14)), "a content header that belongs to nothing"),
+        (frame(2, 0, bytes(14)), "content on channel 0"),
+        (frame(1, 1, b"\x00\x3c"), "shorter than a method id"),
+        (frame(1, 1, b"\x00\x3c\x00\x3c\x05"), "malformed basic.deliver"),
+        (frame(1, 1, b"\x00\x63\x00\x63"), "malformed"),
+        (method_frame(1, methods.QueueDeclareOk("q", 0, 0)), "queue.declare-ok, which nobody asked for"),
+        (method_frame(0, methods.ConnectionTune(0, 0, 0)), "connection.tune, which nobody asked for"),
+    ],
+)
+def test_a_peer_that_breaks_the_protocol_is_left_with_a_reason(sent: bytes, text: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.stream.send_all(sent)
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        assert text in str(await fails(channel))
+
+    play(script, client)
+
+
+@pytest.mark.parametrize(
+    ("body", "announced", "text"),
+    [
+        (b"", 100_001, "a message of 100001 bytes; links take 100000 at most"),
+        (b"four", 3, "longer than announced"),
+        (b"", 1 << 63, "links take 100000 at most"),
+    ],
+)
+def test_bodies_are_held_to_what_was_announced_and_may_be(body: bytes, announced: int, text: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.deliver(1, body, announced)
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        assert text in str(await fails(channel))
+
+    play(script, client)
+
+
+def test_no_more_is_read_than_fits_until_deliveries_are_taken() -> None:
+    count = INBOX_BYTES // 90_000 + 20
+    sent = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal sent
+        for tag in range(1, count + 1):
+            await peer.deliver(tag, bytes(90_000))
+            sent = tag
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        while connection.inbox_bytes <= INBOX_BYTES:
+            await channel.changed.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        held = connection.inbox_bytes
+        assert held <= INBOX_BYTES + 5 * 100_000
+        taken = len(channel.take_deliveries())
+        while taken < count:
+            await channel.changed.wait()
+            taken += len(channel.take_deliveries())
+        assert connection.inbox_bytes == 0
+
+    play(script, client)
+    assert sent == count
+
+
+def test_publishing_waits_while_the_peer_is_blocked() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.send(0, methods.ConnectionBlocked("low on memory"))
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.send(0, methods.ConnectionUnblocked())
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        while connection.blocked_reason is None:
+            await connection.changed.wait()
+        assert connection.blocked_reason == "low on memory"
+        await connection.writable()
+        assert connection.blocked_reason is None
+
+    play(script, client)
+
+
+def test_the_close_of_the_connection_reaches_every_call_with_code_and_text() -> None:
+    text = "CONNECTION_FORCED - amqp://u:s3cret@h is gone"
+
+    async def script(peer: Peer) -> None:
+        await peer.expect(methods.QueueDeclare)
+        await peer.send(0, methods.ConnectionClose(320, text, 0, 0))
+        await peer.expect(methods.ConnectionCloseOk)
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        with pytest.raises(PeerClosed) as failure:
+            await channel.declare_queue("q")
+        assert str(failure.value) == "this broker closed the connection: 320 CONNECTION_FORCED - amqp://h is gone"
+        for call in (lambda: channel.publish("", "q", NO_PROPERTIES, b""), lambda: channel.ack(1)):
+            with pytest.raises(PeerClosed):
+                call()
+        with pytest.raises(PeerClosed):
+            await connection.writable()
+        await connection.close()
+
+    play(script, client)
+
+
+def test_a_peer_that_falls_silent_is_given_up_after_two_heartbeats() -> None:
+    async def client(connection: Connection, channel: Channel) -> None:
+        began = trio.current_time()
+        assert "missed heartbeats" in str(await fails(channel))
+        assert 10 < trio.current_time() - began < 16
+
+    async def listen(peer: Peer) -> None:
+        await peer.frame()
+
+    play(listen, client, "amqp://?heartbeat=5", clock=True)
+
+
+def test_heartbeats_of_the_peer_keep_the_connection_and_ours_go_out() -> None:
+    heard = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal heard
+        for _ in range(10):
+            await peer.stream.send_all(methods.HEARTBEAT_FRAME)
+            await trio.sleep(4)
+            heard += (await peer.stream.receive_some()).count(methods.HEARTBEAT_FRAME)
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        await trio.sleep(39)
+        connection.check()
+
+    play(script, client, "amqp://?heartbeat=5", clock=True)
+    assert heard >= 10
+
+
+def test_a_request_that_is_never_answered_fails() -> None:
+    async def listen(peer: Peer) -> None:
+        while True:
+            await peer.frame()
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        with pytest.raises(LinkError, match=r"did not answer basic\.qos in 60 s"):
+            await channel.qos(5)
+
+    play(listen, client, clock=True)
+
+
+def test_names_that_do_not_fit_are_an_error_of_the_link() -> None:
+    async def client(connection: Connection, channel: Channel) -> None:
+        with pytest.raises(LinkError, match="longer than 255 bytes"):
+            channel.publish("", "k" * 256, NO_PROPERTIES, b"")
+        assert channel.published == 0
+
+    play(silence, client)
+
+
+def test_arguments_are_an_encoded_table() -> None:
+    async def script(peer: Peer) -> None:
+        declare = await peer.expect(methods.QueueDeclare)
+        assert (declare.durable, declare.passive, declare.arguments) == (True, False, EMPTY_TABLE)
+        await peer.send(1, methods.QueueDeclareOk("q", 5, 0))
+
+    async def client(connection: Connection, channel: Channel) -> None:
+        assert (await channel.declare_queue("q")).message_count == 5
+
+    play(script, client)

@@ -1,0 +1,143 @@
+"""Links come, go and fail, each for itself; nothing secret is said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from link_host import FakeHost
+from trio.testing import MockClock
+
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.links.address_guard import AddressGuard
+from warren.links.amqp_client import ClientSettings
+from warren.links.host import LocalQueue, Policy
+from warren.links.supervisor import Supervisor, timestamp
+
+SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+
+
+class UnreachableHost(FakeHost):
+    """A host whose broker does not take connections; it counts the attempts, or raises something else."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.attempts: list[float] = []
+        self.problem: Exception = OSError("not now")
+
+    async def open_local(self) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        self.attempts.append(trio.current_time())
+        raise self.problem
+
+    def now(self) -> float:
+        return trio.current_time()
+
+
+def run(test: Callable[[UnreachableHost, Supervisor], Any]) -> None:
+    async def main() -> None:
+        host = UnreachableHost()
+        supervisor = Supervisor(host, ClientSettings(AddressGuard()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            await trio.testing.wait_all_tasks_blocked()
+            await test(host, supervisor)
+            nursery.cancel_scope.cancel()
+        assert host.listeners == []
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_link_is_tried_again_after_its_reconnect_delay() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": 7})
+        await trio.sleep(22)
+        gaps = [after - before for before, after in zip(host.attempts, host.attempts[1:], strict=False)]
+        assert gaps == [pytest.approx(7)] * 3
+        (status,) = supervisor.shovels()
+        assert (status["state"], status["name"], status["vhost"]) == ("terminated", "s", "/")
+        assert "lost during the handshake" in str(status["reason"])
+        assert [event for _, event, _ in host.logged] == ["link_down"], "said once"
+
+    run(test)
+
+
+def test_reconnect_delay_0_means_never_until_it_is_asked_for() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": 0})
+        await trio.sleep(100)
+        assert len(host.attempts) == 1
+        assert supervisor.restart_shovel("/", "s")
+        await trio.sleep(100)
+        assert len(host.attempts) == 2
+        host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": 0, "src-queue": "c"})
+        await trio.sleep(100)
+        assert len(host.attempts) == 3
+
+    run(test)
+
+
+def test_a_fault_of_ours_ends_one_attempt_of_one_link() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.problem = ZeroDivisionError("amqp://u:s3cret@h")
+        host.set_parameter("shovel", "s", SHOVEL)
+        await trio.sleep(1)
+        host.problem = OSError("not now")
+        host.set_parameter("shovel", "t", SHOVEL)
+        await trio.sleep(1)
+        first, second = supervisor.shovels()
+        assert "ZeroDivisionError" in str(first["reason"]) and "handshake" in str(second["reason"])
+        assert "s3cret" not in repr(supervisor.shovels()) + repr(host.logged)
+        await trio.sleep(10)
+        assert "handshake" in str(supervisor.shovels()[0]["reason"]), "it was tried again"
+
+    run(test)
+
+
+def test_a_parameter_that_is_not_valid_is_shown_with_the_reason() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "s", {"src-uri": "amqp://u:s3cret@h:port", "dest-uri": "amqp://"})
+        await trio.sleep(1)
+        (status,) = supervisor.shovels()
+        assert status["state"] == "terminated"
+        assert "Must specify" in str(status["reason"]) and "s3cret" not in repr(status)
+        host.set_parameter("shovel", "s", SHOVEL)
+        await trio.sleep(1)
+        assert len(host.attempts) == 1
+        host.clear_parameter("shovel", "s")
+        await trio.sleep(1)
+        assert supervisor.shovels() == []
+
+    run(test)
+
+
+def test_each_upstream_of_a_queue_is_a_link_and_goes_with_the_policy() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        for name in ("east", "west"):
+            value = {"uri": f"amqp://u:s3cret@{name}/v?x=s3cret"}
+            host.set_parameter("federation-upstream", name, value)
+        host.federate(LocalQueue("/", "q", True, False, EMPTY_TABLE, Policy(upstream_set="all")))
+        await trio.sleep(1)
+        links = supervisor.federation_links()
+        assert [link["upstream"] for link in links] == ["east", "west"]
+        assert {link["status"] for link in links} == {"error"}
+        assert len({link["id"] for link in links}) == 2
+        assert links[0]["uri"] == "amqp://east/v" and "handshake" in str(links[0]["error"])
+        assert "s3cret" not in repr(links) + repr(host.logged)
+        assert supervisor.federation_links("other") == []
+        assert supervisor.restart_federation_link("/", str(links[0]["id"]))
+        assert not supervisor.restart_federation_link("/", "no such")
+        host.clear_parameter("federation-upstream", "east")
+        await trio.sleep(1)
+        assert [link["upstream"] for link in supervisor.federation_links()] == ["west"]
+        host.federate()
+        await trio.sleep(1)
+        assert supervisor.federation_links() == []
+
+    run(test)
+
+
+def test_timestamps_look_like_those_of_rabbitmq() -> None:
+    assert timestamp(1795308886) == "2026-11-22 0:54:46"

@@ -1,0 +1,450 @@
+"""Pages of metrics: their format, what counts, what single objects show, and what can be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from engine_harness import Client, Harness, content_frames
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
+from warren.mgmt_plugin import metric_totals, prometheus
+from warren.mgmt_plugin.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
+from warren.mgmt_plugin.exposition import Metric as Described
+from warren.mgmt_plugin.http import HttpError, HttpTraffic, Request, Response
+from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
+from warren.queues.metadata import PermissionPut, VhostDelete, VhostPut
+from warren.server.histogram import Histogram
+from warren.server.management import Health
+
+HOSTILE = 'quote " backslash \\ newline \n both \\n " end ü \u2028'
+EMPTY = b"\x00\x00\x00\x00"
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Node:
+    """An engine with pages about it."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        self.traffic = HttpTraffic()
+        self.health = Health(True)
+        messages = SimpleNamespace(
+            commit_times=Histogram(),
+            batches=7,
+            syncs=3,
+            written_bytes=100,
+            synced_bytes=60,
+            reads=2,
+            checkpoints=1,
+            compacted_segments=lambda: 0,
+            moved_bytes=lambda: 0,
+            trouble=lambda: "",
+        )
+        reactor = SimpleNamespace(turn_times=Histogram(), crashes=0, connection_count=lambda: 1)
+        settings = SimpleNamespace(
+            data_dir=Path("/"),
+            limits=SimpleNamespace(connections_max=10),
+            store=SimpleNamespace(disk_free_min_bytes=50),
+        )
+        self.management = SimpleNamespace(
+            broker=self.harness.broker,
+            messages=messages,
+            reactor=reactor,
+            settings=settings,
+            started_ms=0,
+            memory_limit_bytes=1000,
+            health=lambda: self.health,
+        )
+        doorkeeper = SimpleNamespace(succeeded=4, failed=5)
+        self.metrics = Metrics(cast(Any, self.management), cast(Any, doorkeeper), self.traffic)
+        self.port = MetricsPort(self.metrics, cast(Any, self.management))
+
+    def request(self, target: str, method: str = "GET", accept: str = "") -> Response:
+        """Ask the port without a login."""
+
+        async def no_body(limit: int) -> bytes:
+            raise AssertionError("nobody reads a body")
+
+        path, _, query = target.partition("?")
+        request = Request(method, path, query, {"accept": accept} if accept else {}, "127.0.0.1", False, no_body)
+        return trio.run(self.port.respond, request)
+
+    def text(self, target: str, accept: str = "") -> str:
+        answer = self.request(target, accept=accept)
+        assert answer.status == 200
+        return answer.body.decode()
+
+    def samples(self, target: str) -> dict[Sample, float]:
+        """Return the values of a page by name and labels."""
+        return read(parse_text(self.text(target)))
+
+    def declare(self, client: Client, name: str, **arguments: object) -> None:
+        client.call(1, m.QueueDeclare(0, name, False, False, False, False, False, encode_table(arguments)))
+
+    def publish(self, client: Client, routing_key: str, body: bytes, **properties: Any) -> None:
+        publish = method_frame(1, m.BasicPublish(0, "", routing_key, False, False))
+        client.feed(publish + content_frames(1, body, properties))
+
+
+def read(families: Any) -> dict[Sample, float]:
+    found: dict[Sample, float] = {}
+    for family in families:
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, f"{key} twice"
+            found[key] = sample.value
+    return found
+
+
+def names(samples: dict[Sample, float]) -> set[str]:
+    return {name for name, _ in samples}
+
+
+def of(samples: dict[Sample, float], wanted: str, **wanted_labels: str) -> float:
+    """Return the one sample with that name and, among others, those labels."""
+    found = [value for (name, has), value in samples.items() if name == wanted and wanted_labels.items() <= set(has)]
+    assert len(found) == 1, (wanted, wanted_labels, found)
+    return found[0]
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(prometheus, "TOTALS_S", 0.0)
+    return Node()
+
+
+# --- format -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parse", [parse_text, parse_open_metrics])
+def test_any_text_survives_as_the_value_of_a_label(parse: Callable[[str], list[Metric]]) -> None:
+    page = Page(open_metrics=parse is parse_open_metrics)
+    page.samples("", Described("x", GAUGE, "X"), [(labels(("a", HOSTILE), ("b", "")), 1)])
+    (family,) = parse(page.body().decode())
+    assert family.samples[0].labels == {"a": HOSTILE, "b": ""}
+
+
+def test_names_that_differ_in_bytes_that_are_not_utf_8_stay_two() -> None:
+    one, other = (escape(raw.decode("utf-8", "surrogateescape")) for raw in (b"a\xff", b"a\xfe"))
+    assert (one, other) == ("a\\\\udcff", "a\\\\udcfe")
+
+
+def test_a_counter_is_declared_without_its_ending_in_open_metrics_only() -> None:
+    text, open_metrics = Page(), Page(open_metrics=True)
+    for page in (text, open_metrics):
+        page.single("p_", Described("x_total", COUNTER, "X"), 3)
+    assert text.body() == b"# HELP p_x_total X\n# TYPE p_x_total counter\np_x_total 3\n"
+    assert open_metrics.body() == b"# HELP p_x X\n# TYPE p_x counter\np_x_total 3\n# EOF\n"
+
+
+@pytest.mark.parametrize(
+    ("accept", "open_metrics"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1", True),
+        ("application/openmetrics-text;q=0.2, text/plain;q=0.9", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=much", False),
+    ],
+)
+def test_the_format_is_the_one_that_is_preferred(accept: str, open_metrics: bool) -> None:
+    assert wants_open_metrics(accept) is open_metrics
+
+
+@pytest.mark.parametrize("target", ["/metrics", "/metrics/per-object", "/metrics/memory-breakdown"])
+def test_every_page_is_valid_in_both_formats_and_says_the_same(node: Node, target: str) -> None:
+    client = node.harness.channel()
+    node.declare(client, HOSTILE[:60])
+    node.declare(client, "plain")
+    node.publish(client, "plain", b"x", timestamp=1000)
+    text = node.samples(target)
+    page = node.request(target, accept="application/openmetrics-text")
+    assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    other = read(parse_open_metrics(page.body.decode()))
+    assert names(text) == names(other)
+
+
+def test_a_histogram_ends_with_all_there_were() -> None:
+    page = Page()
+    page.histogram("", Described("h", "histogram", "H"), (0.1, 1.0), [1, 1, 4], 7.5, ("a", "b"))
+    samples = read(parse_text(page.body().decode()))
+    assert {has[-1]: value for (name, has), value in samples.items() if name == "h_bucket"} == {
+        ("le", "0.1"): 1,
+        ("le", "1.0"): 1,
+        ("le", "+Inf"): 4,
+    }
+    assert of(samples, "h_count", a="b") == 4
+    assert of(samples, "h_sum", a="b") == 7.5
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_happens_to_messages_is_counted_by_the_type_of_the_queue(node: Node) -> None:
+    client = node.harness.channel()
+    node.declare(client, "classic")
+    client.call(
+        1, m.QueueDeclare(0, "quorum", False, True, False, False, False, encode_table({"x-queue-type": "quorum"}))
+    )
+    for queue in ("classic", "quorum", "quorum", "nowhere"):
+        node.publish(client, queue, b"12345")
+    client.send(1, m.BasicGet(0, "quorum", True))
+    client.send(1, m.BasicGet(0, "classic", False))
+    samples = node.samples("/metrics")
+    assert of(samples, "rabbitmq_global_messages_received_total") == 4
+    assert of(samples, "rabbitmq_global_messages_routed_total") == 3
+    assert of(samples, "rabbitmq_global_messages_unroutable_dropped_total") == 1
+    delivered = "rabbitmq_global_messages_delivered_get_{}_ack_total"
+    assert of(samples, delivered.format("auto"), queue_type="rabbit_quorum_queue") == 1
+    assert of(samples, delivered.format("auto"), queue_type="rabbit_classic_queue") == 0
+    assert of(samples, delivered.format("manual"), queue_type="rabbit_classic_queue") == 1
+    assert of(samples, "rabbitmq_queue_messages_ready") == 1
+    assert of(samples, "rabbitmq_queue_messages_unacked") == 1
+    assert of(samples, "rabbitmq_queue_messages_ready_bytes") == 5
+    assert of(samples, "rabbitmq_global_publishers") == 1
+    assert of(samples, "rabbitmq_message_size_bytes_bucket", le="100") == 4
+    assert of(samples, "rabbitmq_message_size_bytes_sum") == 20
+
+
+def test_counters_keep_what_was_counted_by_queues_vhosts_channels_and_connections_that_are_gone(node: Node) -> None:
+    harness = node.harness
+    harness.broker.administer(VhostPut("other"))
+    harness.permit("guest", vhost="other")
+    for vhost in ("/", "other"):
+        client = harness.client(vhost=vhost)
+        client.open(1)
+        node.declare(client, "q")
+        node.publish(client, "q", b"1")
+        client.send(1, m.BasicGet(0, "q", True))
+        client.take()
+        if vhost == "/":
+            before = node.samples("/metrics")
+            client.call(1, m.QueueDelete(0, "q", False, False, False))
+            client.hang_up()
+            harness.settle()
+        else:
+            harness.broker.administer(VhostDelete("other"))
+            harness.settle()
+    after = node.samples("/metrics")
+    assert of(after, "rabbitmq_queues") == 0
+    assert of(after, "rabbitmq_global_messages_delivered_total", queue_type="rabbit_classic_queue") == 2
+    assert of(after, "rabbitmq_channel_messages_published_total") == 2
+    back = [key for key, value in before.items() if key[0].endswith("_total") and after[key] < value]
+    assert not back
+    assert of(before, "rabbitmq_connection_incoming_bytes_total") > 0
+
+
+def test_the_walk_over_all_objects_is_not_repeated_within_a_second(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "TOTALS_S", 1000.0)
+    walks = 0
+    walk = metric_totals.walk
+
+    async def counted(*of: Any) -> metric_totals.Totals:
+        nonlocal walks
+        walks += 1
+        return await walk(*of)
+
+    monkeypatch.setattr(prometheus, "walk", counted)
+    node.text("/metrics")
+    node.text("/metrics")
+    assert walks == 1
+
+
+def test_long_work_gives_way_to_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warren.mgmt_plugin.listing.SLICE_S", 0.0)
+    client = node.harness.channel()
+    for number in range(3 * metric_totals.CHUNK):
+        node.declare(client, f"q{number}")
+    for target in ("/metrics", "/metrics/per-object", "/metrics/detailed?family=queue_coarse_metrics&queue=1"):
+        pauses = 0
+
+        async def no_body(limit: int) -> bytes:
+            return b""
+
+        path, _, query = target.partition("?")
+        request = Request("GET", path, query, {}, "127.0.0.1", False, no_body)
+
+        async def scenario(request: Request = request) -> int:
+            steps = 0
+
+            async def other() -> None:
+                nonlocal steps
+                while True:
+                    steps += 1
+                    await trio.lowlevel.checkpoint()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other)
+                await node.port.respond(request)
+                nursery.cancel_scope.cancel()
+            return steps
+
+        pauses = trio.run(scenario)
+        assert pauses >= 3, target
+
+
+# --- single objects ---------------------------------------------------------------------------------------------------
+
+
+def test_per_object_pages_show_every_queue_channel_and_connection(node: Node) -> None:
+    client = node.harness.channel()
+    node.declare(client, HOSTILE[:60])
+    node.publish(client, HOSTILE[:60], b"123", timestamp=4711)
+    samples = node.samples("/metrics/per-object")
+    queue = {"vhost": "/", "queue": HOSTILE[:60]}
+    assert of(samples, "rabbitmq_queue_messages_ready", **queue) == 1
+    assert of(samples, "rabbitmq_queue_head_message_timestamp", **queue) == 4711
+    assert of(samples, "rabbitmq_queue_process_memory_bytes", **queue) == 3 + 250
+    assert of(samples, "rabbitmq_queue_messages_published_total", queue_vhost="/", queue=HOSTILE[:60]) == 1
+    name = f"{client.connection.peer} -> {client.connection.local}"
+    assert of(samples, "rabbitmq_channel_messages_published_total", channel=f"{name} (1)", vhost="/") == 1
+    assert of(samples, "rabbitmq_connection_channels", connection=name) == 1
+    assert of(samples, "rabbitmq_exchange_messages_published_total", vhost="/", exchange="") == 1
+    assert of(samples, "rabbitmq_global_messages_received_total") == 1
+
+
+def test_a_queue_whose_first_message_has_no_timestamp_shows_none(node: Node) -> None:
+    client = node.harness.channel()
+    node.declare(client, "q")
+    node.publish(client, "q", b"1", priority=1)
+    assert "rabbitmq_queue_head_message_timestamp" not in names(node.samples("/metrics/per-object"))
+
+
+# --- chosen families --------------------------------------------------------------------------------------------------
+
+
+def test_a_detailed_page_has_the_families_that_are_asked_for_and_no_others(node: Node) -> None:
+    client = node.harness.channel()
+    node.declare(client, "q")
+    found = names(node.samples("/metrics/detailed?family=queue_coarse_metrics&family=alarms"))
+    assert found == {
+        "rabbitmq_build_info",
+        "rabbitmq_identity_info",
+        "rabbitmq_detailed_alarms_file_descriptor_limit",
+        "rabbitmq_detailed_alarms_free_disk_space_watermark",
+        "rabbitmq_detailed_alarms_memory_used_watermark",
+        "rabbitmq_detailed_queue_messages",
+        "rabbitmq_detailed_queue_messages_ready",
+        "rabbitmq_detailed_queue_messages_unacked",
+    }
+
+
+def test_a_page_of_no_family_or_of_one_that_is_not_known_has_only_who_it_is_about(node: Node) -> None:
+    for target in ("/metrics/detailed", "/metrics/detailed?family=nope", "/metrics/detailed?family=ra_metrics"):
+        assert names(node.samples(target)) == {"rabbitmq_build_info", "rabbitmq_identity_info"}
+
+
+def test_consumers_are_not_written_twice_when_both_families_have_them(node: Node) -> None:
+    client = node.harness.channel()
+    node.declare(client, "q")
+    samples = node.samples("/metrics/detailed?family=queue_metrics&family=queue_consumer_count")
+    assert of(samples, "rabbitmq_detailed_queue_consumers", queue="q") == 0
+
+
+def test_what_belongs_to_a_whole_cluster_has_another_prefix(node: Node) -> None:
+    samples = node.samples("/metrics/detailed?family=exchange_bindings&family=exchange_names&family=vhost_status")
+    assert of(samples, "rabbitmq_cluster_exchange_bindings", vhost="/", exchange="amq.direct", type="direct") == 0
+    assert of(samples, "rabbitmq_cluster_exchange_name", vhost="/", exchange="amq.direct", type="direct") == 1
+    assert of(samples, "rabbitmq_cluster_vhost_status", vhost="/") == 1
+
+
+def queues_of(node: Node, query: str) -> set[tuple[str, str]]:
+    samples = node.samples(f"/metrics/detailed?family=queue_coarse_metrics&{query}")
+    found = [dict(has) for name, has in samples if name == "rabbitmq_detailed_queue_messages"]
+    return {(has["vhost"], has["queue"]) for has in found}
+
+
+def test_vhosts_and_queues_can_be_chosen_several_at_a_time(node: Node) -> None:
+    harness = node.harness
+    for vhost in ("/", "b", "c"):
+        if vhost != "/":
+            harness.broker.administer(VhostPut(vhost))
+            harness.broker.administer(PermissionPut("guest", vhost, ".*", ".*", ".*"))
+        client = harness.client(vhost=vhost)
+        client.open(1)
+        for name in ("red-1", "red-2", "blue"):
+            node.declare(client, name)
+    assert queues_of(node, "vhost=%2F&vhost=c&queue=blue") == {("/", "blue"), ("c", "blue")}
+    assert queues_of(node, "vhost=b&queue=2$&queue=^bl") == {("b", "red-2"), ("b", "blue")}
+    assert queues_of(node, "vhost=nowhere") == set()
+    assert len(queues_of(node, "queue=")) == 9
+
+
+def test_a_pattern_that_is_none_is_refused(node: Node) -> None:
+    with pytest.raises(HttpError) as refusal:
+        node.request("/metrics/detailed?family=queue_coarse_metrics&queue=(")
+    assert refusal.value.status == 400
+
+
+def test_every_family_of_rabbitmq_may_be_asked_for_with_every_other(node: Node) -> None:
+    families = [
+        "connection_churn_metrics",
+        "node_coarse_metrics",
+        "node_metrics",
+        "node_persister_metrics",
+        "auth_attempt_metrics",
+        "queue_coarse_metrics",
+        "queue_consumer_count",
+        "queue_metrics",
+        "queue_delivery_metrics",
+        "exchange_metrics",
+        "queue_exchange_metrics",
+        "exchange_bindings",
+        "exchange_names",
+        "channel_metrics",
+        "channel_exchange_metrics",
+        "channel_queue_metrics",
+        "channel_queue_exchange_metrics",
+        "connection_coarse_metrics",
+        "connection_metrics",
+        "vhost_status",
+        "alarms",
+        "ra_metrics",
+        "stream_consumer_metrics",
+    ]
+    client = node.harness.channel()
+    node.declare(client, "q")
+    filled = [name for name in families if len(names(node.samples(f"/metrics/detailed?family={name}"))) > 2]
+    assert set(families) - set(filled) == {"ra_metrics", "stream_consumer_metrics"}
+    node.samples("/metrics/detailed?" + "&".join(f"family={name}" for name in families))
+
+
+# --- the port ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [("GET", "/", 404), ("GET", "/api/overview", 404), ("GET", "/metrics/nope", 404), ("POST", "/metrics", 405)],
+)
+def test_the_port_without_a_login_knows_metrics_and_health_only(
+    node: Node, method: str, target: str, status: int
+) -> None:
+    with pytest.raises(HttpError) as refusal:
+        node.request(target, method)
+    assert refusal.value.status == status
+
+
+def test_health_on_that_port_is_the_brokers(node: Node) -> None:
+    assert node.request("/health").status == 200
+    node.health = Health(False, "the disk is full")
+    answer = node.request("/health")
+    assert (answer.status, b"the disk is full" in answer.body) == (503, True)
+
+
+def test_older_kernels_are_asked_for_each_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = trio.run(prometheus.open_descriptors, prometheus.Breather())
+    monkeypatch.setattr(prometheus.os, "stat", lambda path: SimpleNamespace(st_size=0))
+    assert abs(trio.run(prometheus.open_descriptors, prometheus.Breather()) - exact) <= 1
