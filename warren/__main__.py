@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 def plugins() -> Sequence[Plugin]:
     """Return what runs beside the broker."""
+    from warren.links.plugin import LinksPlugin
     from warren.mgmt_plugin.plugin import ManagementPlugin
 
-    return (ManagementPlugin(),)
+    links = LinksPlugin()
+    return (links, ManagementPlugin(links))
 
 
 def main() -> None:

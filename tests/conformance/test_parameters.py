@@ -34,7 +34,7 @@ def book(harness: Harness) -> ParameterBook:
 
     book = harness.broker.parameters
     book.validators["shovel"] = only_objects
-    book.validators["free"] = lambda vhost, name, value: []
+    book.validators["free"] = lambda vhost, name, value, by: []
     return book
 
 

@@ -31,6 +31,7 @@ from warren.queues.metadata import (
 )
 from warren.queues.pattern import Pattern
 from warren.queues.queue import Queue
+from warren.queues.topology_watcher import INTERNAL_USER
 
 CONFIGURE: Final = 0
 WRITE: Final = 1
@@ -38,6 +39,7 @@ READ: Final = 2
 ACTIONS: Final = ("configure", "write", "read")
 ANSWERS_MAX: Final = 4096
 ROUTES_MAX: Final = 4096
+IMPERSONATOR: Final = "impersonator"
 
 AccessChange = UserPut | UserDelete | PermissionPut | PermissionDelete | TopicPermissionPut | TopicPermissionDelete
 
@@ -179,6 +181,12 @@ class AccessControl:
             self._principals[key] = principal
         return principal
 
+    def internal_principal(self, vhost: str) -> Principal | None:
+        """Return the broker itself in `vhost`, for what it does with connections of its own: it may do everything."""
+        principal = Principal(UserPut(INTERNAL_USER, "", "", (IMPERSONATOR,)), vhost)
+        principal.grant(PermissionPut(INTERNAL_USER, vhost, ".*", ".*", ".*"), [], principal.user)
+        return principal
+
     def usage(self, user: str) -> Usage:
         """Return the counts and limits of `user`."""
         usage = self._usages.get(user)
@@ -207,6 +215,8 @@ class AccessControl:
             ValueError: a pattern is not a regular expression. Nothing is changed.
         """
         if isinstance(change, UserPut):
+            if change.name == INTERNAL_USER:
+                raise ValueError(f"the name '{INTERNAL_USER}' is the broker's own")
             self.users[change.name] = change
         elif isinstance(change, UserDelete):
             self.users.pop(change.name, None)

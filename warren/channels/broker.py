@@ -332,6 +332,10 @@ class Broker:
         named = self.parameters.maybe_global(CLUSTER_NAME)
         if named is not None and isinstance(named.value, str):
             return named.value
+        return self.node_name()
+
+    def node_name(self) -> str:
+        """Return what this node is called in the management API."""
         return f"{NODE_NAME}@{self.host_name}" if self.host_name else NODE_NAME
 
     def emit(self, key: str, headers: dict[str, object]) -> None:
@@ -522,9 +526,9 @@ class Broker:
                 self.watchers.policies_changed(vhost.name)
             case ParameterPut() | ParameterDelete():
                 self._existing_vhost(change.vhost)
-                changed = change if self.parameters.apply(change) else None
+                changed = change if self.parameters.apply(change, by) else None
             case GlobalParameterPut() | GlobalParameterDelete():
-                changed = change if self.parameters.apply(change) else None
+                changed = change if self.parameters.apply(change, by) else None
             case _:
                 raise ValueError("exchanges, queues and bindings are declared, not administered")
         ticket = self.journal.append(change)

@@ -42,7 +42,7 @@ from warren.amqp.properties import (
     expiration_ms_of,
     known_headers,
 )
-from warren.channels.access import READ, WRITE, Route
+from warren.channels.access import IMPERSONATOR, READ, WRITE, Route
 from warren.channels.control import control
 from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
 from warren.channels.tracing import ChannelTracer
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 EXPIRATION_MAX_MS: Final = 315360000000
-IMPERSONATOR: Final = "impersonator"
 
 
 class Transaction:

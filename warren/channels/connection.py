@@ -63,6 +63,7 @@ from warren.channels.handshake import check_tuned, read_credentials, start_metho
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
 from warren.queues.limits import MAX_CHANNELS, MAX_CONNECTIONS, is_reached
 from warren.queues.queue import Queue
+from warren.queues.topology_watcher import INTERNAL_USER
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -127,6 +128,7 @@ class Connection(FastConnection):
         self.connected_at_s: float = broker.now_s
         self.connected_at_ms: int = broker.now_ms()
         self.is_tls: bool = False  # set by the shell
+        self.is_internal: bool = False  # from inside this process; what its login says is checked by the shell
         self.is_direct: bool = False  # without a socket, see `channels.direct`
         self.channels_opened: int = 0  # ever
         self.consumer_cancel_notify: bool = False
@@ -306,7 +308,10 @@ class Connection(FastConnection):
                 f"user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
             )
             raise ConnectionException(NOT_ALLOWED, text)
-        principal = broker.access.maybe_principal(self.user_name, name)
+        if self.is_internal and self.user_name == INTERNAL_USER:
+            principal = broker.access.internal_principal(name)
+        else:
+            principal = broker.access.maybe_principal(self.user_name, name)
         if principal is None:
             text = f"access to vhost '{name}' refused for user '{self.user_name}'"
             raise ConnectionException(NOT_ALLOWED, text)

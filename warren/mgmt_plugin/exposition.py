@@ -7,7 +7,7 @@
 1. All samples of a name stand together, behind one HELP and one TYPE line.
 2. A value of a label may be any text: backslashes, quotes and newlines are escaped, and bytes that are not UTF-8 (kept
    by ``surrogateescape``) are shown as ``\\udcXX``, so that names which differ only there stay two.
-3. A page is a list of pieces, joined once.
+3. A page is a list of pieces.
 
 Source: Prometheus, "Exposition formats"; OpenMetrics 1.0.
 """
@@ -126,8 +126,8 @@ class Page:
     def _bound(self, bound: float) -> float:
         return float(bound) if self._open_metrics else bound
 
-    def body(self) -> bytes:
-        """End the page and return it."""
+    def end(self) -> list[bytes]:
+        """End the page and return its pieces."""
         if self._open_metrics:
             self.pieces.append(b"# EOF\n")
-        return b"".join(self.pieces)
+        return self.pieces

@@ -4,6 +4,7 @@
    within `REQUEST_TIMEOUT_S`, ends one.
 2. A body is read when a handler asks for it, that is for a user who may ask, up to a limit that holds while it comes;
    all bodies together have `BODIES_BYTES_MAX`.
+   The large answers that are being sent share that.
 3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; the
    other connections go on.
 
@@ -14,7 +15,7 @@ of its turns, up to 10 ms, which is why there is no server framework of several 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
@@ -38,7 +39,6 @@ BODIES_BYTES_MAX: Final = 128 << 20
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
-_WRITE_BYTES: Final = 256 << 10
 # What is not read of a body is drained up to here, so that the connection can go on.
 _DRAIN_BYTES_MAX: Final = 64 << 10
 
@@ -58,13 +58,19 @@ class HttpError(Exception):
 
 @dataclass(slots=True)
 class Response:
-    """An answer; `body` is sent as it is."""
+    """An answer; `body` is sent as it is, and behind it the `blocks` of a large one, which is never put together."""
 
     status: int
     body: bytes = b""
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
     cache_control: str = "no-store"
+    blocks: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes are sent behind the head."""
+        return len(self.body) + sum(map(len, self.blocks))
 
 
 @dataclass(slots=True)
@@ -96,7 +102,7 @@ class HttpTraffic:
     def count(self, response: Response, seconds: float) -> None:
         """Count an answer that took so long."""
         self.requests[response.status] = self.requests.get(response.status, 0) + 1
-        self.sent_bytes += len(response.body)
+        self.sent_bytes += response.size
         self.times.observe(seconds)
 
 
@@ -277,6 +283,12 @@ class Conversation:
                 response = error_response(HttpError(500, "internal_error", "see the log of the broker"))
         if response is None:
             response = error_response(HttpError(503, "timeout", "the request took too long"))
+        if response.blocks:
+            try:
+                self._budget.take(response.size)
+                self._taken += response.size
+            except HttpError as error:
+                response = error_response(error)
         self._traffic.count(response, time.perf_counter() - began_s)
         with trio.move_on_after(HANDLER_TIMEOUT_S):
             await self._send(response, method)
@@ -322,19 +334,14 @@ class Conversation:
         ]
         if response.status != 204:
             headers.append(("Content-Type", response.content_type))
-            headers.append(("Content-Length", str(len(response.body))))
+            headers.append(("Content-Length", str(response.size)))
         reason = HTTPStatus(response.status).phrase.encode()
         data = protocol.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
         if method != "HEAD" and response.status != 204:
-            body = protocol.send(h11.Data(data=response.body)) or b""
-            if len(body) > _WRITE_BYTES:
-                # A page of metrics may have many MB: neither copied nor encrypted in one go.
+            data += protocol.send(h11.Data(data=response.body)) or b""
+            for block in response.blocks:
                 await self._stream.send_all(data)
-                whole = memoryview(body)
-                for at in range(0, len(body), _WRITE_BYTES):
-                    await self._stream.send_all(whole[at : at + _WRITE_BYTES])
-                data = body = b""
-            data += body
+                data = protocol.send(h11.Data(data=block)) or b""
         data += protocol.send(h11.EndOfMessage()) or b""
         await self._stream.send_all(data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from warren.channels.broker import NODE_NAME, Broker
+from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.channels.event_values import port_of
@@ -19,7 +19,7 @@ DEFAULT_NAME: Final = "amq.default"
 
 def node_name(broker: Broker) -> str:
     """Return what the node is called."""
-    return f"{NODE_NAME}@{broker.host_name}" if broker.host_name else NODE_NAME
+    return broker.node_name()
 
 
 def exchange_name(given: str) -> str:

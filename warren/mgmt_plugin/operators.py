@@ -19,10 +19,10 @@ Source: RabbitMQ, "Management plugin", permissions.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 import time
@@ -30,7 +30,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
-from urllib.parse import urlsplit
 
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http import HttpError, Request
@@ -43,6 +42,7 @@ SESSIONS_MAX: Final = 10000
 COOKIE: Final = "warren_session"
 CSRF_HEADER: Final = "x-csrf-token"
 REALM: Final = 'Basic realm="Warren Management"'
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]+)?")  # a Host header
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -213,11 +213,12 @@ class Doorkeeper:
             HttpError: 403. Somebody else's page, or a name that an attacker had resolve to this machine.
         """
         host = request.headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        parts = _HOST.fullmatch(host)
+        name = "" if parts is None else (parts[1] or parts[2]).lower()
         if not (name in self._hosts or _is_address(name)):
             raise HttpError(403, "forbidden", "the host name is not one of this broker; see the setting http_hosts")
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise HttpError(403, "forbidden", "the request comes from another site")
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             raise HttpError(403, "forbidden", "the request comes from another site")
@@ -265,8 +266,8 @@ def _basic(credentials: str) -> tuple[str, bytes]:
         name, colon, password = decoded.partition(b":")
         if colon:
             return name.decode(), password
-    except (binascii.Error, UnicodeDecodeError):
-        pass
+    except ValueError:
+        pass  # neither base64 nor UTF-8
     raise _unauthorized("Login failed")
 
 

@@ -12,6 +12,7 @@ from warren.mgmt_plugin import (
     connections,
     definitions,
     exchanges,
+    linked,
     messages,
     openapi,
     operations,
@@ -26,6 +27,7 @@ from warren.mgmt_plugin import (
 )
 from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.http import HttpTraffic, serve_http
+from warren.mgmt_plugin.linked import Links, NoLinks
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
 from warren.mgmt_plugin.routes import Route, RouteTable
@@ -46,6 +48,7 @@ MODULES = (
     vhosts,
     users,
     policies,
+    linked,
     definitions,
     sessions,
     prometheus,
@@ -68,12 +71,16 @@ class Services:
     doorkeeper: Doorkeeper
     transfers: Transfers
     metrics: Metrics
+    links: Links
     nursery: trio.Nursery
     importing: trio.Lock = field(default_factory=trio.Lock)  # definitions: a plan has to hold when it is applied
 
 
 class ManagementPlugin:
-    """Runs beside one broker."""
+    """Runs beside one broker. `links` tells how shovels and federation are."""
+
+    def __init__(self, links: Links | None = None) -> None:
+        self._links: Links = NoLinks() if links is None else links
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Serve until cancelled; started with the ports that were opened.
@@ -91,7 +98,7 @@ class ManagementPlugin:
         metrics = Metrics(management, doorkeeper, traffic)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
-            services = Services(table, Statistics(broker), doorkeeper, Transfers(), metrics, nursery)
+            services = Services(table, Statistics(broker), doorkeeper, Transfers(), metrics, self._links, nursery)
             api = Api(table, doorkeeper, management, services, StaticFiles())
             if settings.http is not None:
                 host, port = settings.http.host, settings.http.port

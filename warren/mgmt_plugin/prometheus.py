@@ -7,7 +7,7 @@
     /metrics/memory-breakdown    what takes memory
 
 1. A page is made in pieces of about a millisecond. Sums that need a walk over all objects are taken at most every
-   `TOTALS_S`, however often a page is asked for; one page with single objects is made at a time.
+   `TOTALS_S`, however often a page is asked for; one page with single objects is made at a time, and of at most `PAGE_BYTES_MAX`.
 2. No counter goes back. ``rabbitmq_channel_…`` and ``rabbitmq_connection_…`` counters of ``/metrics`` include what has
    ended, which those of RabbitMQ do not.
 3. On the port of the setting `prometheus` nobody is asked who he is; that port knows these pages and ``/health`` only.
@@ -88,6 +88,9 @@ from warren.server.management import Management
 from warren.server.process_memory import resident_bytes
 
 TOTALS_S: Final = 1.0
+# A page is sent in blocks of this size, and is refused when it would be longer than that.
+BLOCK_BYTES: Final = 256 << 10
+PAGE_BYTES_MAX: Final = 100 << 20
 RABBITMQ: Final = "rabbitmq_"
 WARREN: Final = "warren_"
 PAGES: Final = {
@@ -129,7 +132,7 @@ class Metrics:
         """Answer a request for one of `PAGES`.
 
         Raises:
-            HttpError: 400, a parameter makes no sense; 404, there is no such page.
+            HttpError: 400, a parameter makes no sense; 404, there is no such page; 503, it would be too long.
         """
         endpoint = PAGES.get(request.path.rstrip("/"))
         if endpoint is None:
@@ -147,7 +150,7 @@ class Metrics:
                     await self._write_per_object(page)
                 else:
                     await self._write_detailed(page, choice)
-        return Response(200, page.body(), page.content_type)
+        return Response(200, b"", page.content_type, blocks=await _blocks(page.end(), Breather()))
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
@@ -601,6 +604,7 @@ async def _write_objects(
     columns = [(family, metric) for family in families for metric in family.metrics]
     names = [(RABBITMQ + CLUSTER if family.is_cluster else prefix) + metric.name for family, metric in columns]
     written: list[list[bytes]] = [[] for _ in columns]
+    size = 0
     for chunk in chunks(items):
         at = 0
         for family in families:
@@ -609,12 +613,32 @@ async def _write_objects(
             for values in zip(*[family.row(item) for item in chunk], strict=True):
                 name = names[at]
                 lines = [f"{name}{each} {value}\n" for each, value in zip(of, values, strict=True) if value is not None]
-                written[at].append("".join(lines).encode())
+                piece = "".join(lines).encode()
+                written[at].append(piece)
+                size += len(piece)
                 at += 1
+        if size > PAGE_BYTES_MAX:
+            raise HttpError(503, "too_large", "there is too much for one page: choose families, vhosts or queues")
         await breather.breathe()
     for name, (_, metric), pieces in zip(names, columns, written, strict=True):
         page.head(name, metric.kind, metric.help)
         page.pieces += pieces
+
+
+async def _blocks(pieces: Sequence[bytes], breather: Breather) -> list[bytes]:
+    """Put pieces together to blocks."""
+    blocks: list[bytes] = []
+    some: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        some.append(piece)
+        size += len(piece)
+        if size >= BLOCK_BYTES:
+            blocks.append(b"".join(some))
+            some, size = [], 0
+            await breather.breathe()
+    blocks.append(b"".join(some))
+    return blocks
 
 
 def _global_deliveries(totals: Totals) -> Rows:

@@ -39,8 +39,9 @@ VHOST_LIMITS_NAME: Final = "limits"
 OPERATOR_POLICY_COMPONENT: Final = "operator_policy"
 
 ParameterChange = ParameterPut | ParameterDelete | GlobalParameterPut | GlobalParameterDelete
-# Gets vhost, name and the value read from JSON; returns why it is not valid, a line each, or nothing.
-Validator = Callable[[str, str, object], list[str]]
+# Gets vhost, name, the value read from JSON, and who sets it, ``""`` for the broker itself; returns why it is not
+# valid, a line each, or nothing.
+Validator = Callable[[str, str, object, str], list[str]]
 Listener = Callable[[ParameterChange], None]
 
 
@@ -103,20 +104,20 @@ class ParameterBook:
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def apply(self, change: ParameterChange) -> bool:
-        """Make `change`. Return whether anything is different now.
+    def apply(self, change: ParameterChange, by: str = "") -> bool:
+        """Make `change`, which `by` asked for. Return whether anything is different now.
 
         Raises:
             ValueError: the value is no JSON, its component is unknown or refuses it; the text has a line for each
                 reason. Nothing is changed.
         """
         if isinstance(change, ParameterPut | GlobalParameterPut):
-            return self._put(self.checked(change))
+            return self._put(self.checked(change, by))
         if isinstance(change, ParameterDelete):
             return self._parameters.pop((change.vhost, change.component, change.name), None) is not None
         return self._globals.pop(change.name, None) is not None
 
-    def checked(self, change: ParameterPut | GlobalParameterPut) -> Parameter:
+    def checked(self, change: ParameterPut | GlobalParameterPut, by: str = "") -> Parameter:
         """Return the parameter that `change` would set.
 
         Raises:
@@ -127,7 +128,7 @@ class ParameterBook:
         if parameter.is_global:
             _check_global(parameter)
         else:
-            self._check(parameter)
+            self._check(parameter, by)
         return parameter
 
     def restore(self, change: ParameterPut | GlobalParameterPut) -> None:
@@ -172,11 +173,11 @@ class ParameterBook:
             return self._globals.get(parameter.name)
         return self._parameters.get((parameter.vhost, parameter.component, parameter.name))
 
-    def _check(self, parameter: Parameter) -> None:
+    def _check(self, parameter: Parameter, by: str) -> None:
         validator = self.validators.get(parameter.component)
         if validator is None:
             raise ValueError(f"component {parameter.component} not found")
-        errors = validator(parameter.vhost, parameter.name, parameter.value)
+        errors = validator(parameter.vhost, parameter.name, parameter.value, by)
         if errors:
             raise ValueError("\n".join(errors))
 

@@ -45,6 +45,9 @@ _QUEUE_TYPES: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAM
 # are kept so that definitions can be taken over.
 _SUPPORT: Final = {
     "alternate-exchange": _QUEUES,
+    "federation-upstream": _CLASSIC | _QUORUM,
+    "federation-upstream-pattern": _CLASSIC | _QUORUM,
+    "federation-upstream-set": _CLASSIC | _QUORUM,
     "ha-mode": _CLASSIC,
     "ha-params": _CLASSIC,
     "ha-promote-on-failure": _CLASSIC,

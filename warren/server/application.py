@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hmac
 import math
 import os
 import resource
@@ -45,6 +46,7 @@ from warren.msgstore.recovery import Recovery, recover
 from warren.msgstore.store import Store, wall_time_ms
 from warren.queues.agenda import NEVER
 from warren.queues.metadata import MetadataChange, UserPut
+from warren.queues.topology_watcher import INTERNAL_USER
 from warren.server.admission import Admission
 from warren.server.authenticator import Authenticator, Users
 from warren.server.catalogue_writer import CatalogueWriter, InThread, in_worker_thread
@@ -436,7 +438,9 @@ class Application:
 
     async def _check_login(self, request: LoginRequest) -> None:
         address = request.connection.address
-        if request.certificate:
+        if request.connection.is_internal and request.user == INTERNAL_USER:
+            accepted = hmac.compare_digest(request.password, self._management.internal_password)
+        elif request.certificate:
             known = self._broker.access.get(request.user) is not None
             accepted = known and self._authenticator.may_log_in_from(request.user, address)
         else:

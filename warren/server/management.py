@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -24,6 +26,7 @@ from warren.server.reactor import Reactor
 from warren.server.settings import Settings
 from warren.server.tls import ServerTls
 
+LOCAL_ADDRESS: Final = "127.0.0.1"
 COMMIT_TIMEOUT_S: Final = 30.0
 
 
@@ -67,6 +70,7 @@ class Management:
     tls: ServerTls | None
     started_ms: int
     memory_limit_bytes: int
+    internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     _committed: trio.Event = field(default_factory=trio.Event)
 
@@ -93,6 +97,16 @@ class Management:
                 await self._committed.wait()
         if scope.cancelled_caught:
             raise CommitTimeout
+
+    def open_local(self) -> socket.socket:
+        """Return one end of a new connection to this broker; the other end is served like a client's.
+
+        The internal user (`topology_watcher.INTERNAL_USER`, with `internal_password`) can log in here only.
+        """
+        ours, served = socket.socketpair()
+        self.reactor.adopt(served, LOCAL_ADDRESS)
+        self.settle()
+        return ours
 
     def note_commit(self) -> None:
         """Something was committed. For the broker itself."""

@@ -318,13 +318,27 @@ class Reactor:
                 transport = Transport(sock, address)
             else:
                 transport = TlsTransport(sock, address, listener.tls())
-            self._transports[transport.fd] = transport
-            transport.interest = READ
-            self._epoll.register(transport.fd, READ)
-            if transport.is_ready():
-                self._connect(transport)
-            else:
+            self._begin(transport)
+            if not transport.is_ready():
                 self._handshakes[transport.fd] = self.broker.now_s + self._tls_handshake_timeout_s
+
+    def _begin(self, transport: Transport) -> None:
+        self._transports[transport.fd] = transport
+        transport.interest = READ
+        self._epoll.register(transport.fd, READ)
+        if transport.is_ready():
+            self._connect(transport)
+
+    def adopt(self, sock: socket.socket, address: str) -> None:
+        """Serve a connected socket whose other end is in this process."""
+        sock.setblocking(False)
+        transport = Transport(sock, address)
+        transport.pre_auth = False  # nobody from outside: admission does not count it
+        self._begin(transport)
+        connection = transport.connection
+        assert connection is not None
+        connection.is_internal = True
+        connection.peer = f"internal:{connection.key}"
 
     def _handshake(self, transport: Transport) -> None:
         assert isinstance(transport, TlsTransport)
@@ -388,10 +402,10 @@ class Reactor:
 
 
 def _endpoint(get: Callable[[], tuple[Any, ...]]) -> str:
-    """Return ``host:port``; a peer that is already gone has none."""
+    """Return ``host:port``; a peer that is already gone has none, nor has one in this process."""
     try:
         # Host and port come first; IPv6 adds a flow and a scope.
         host, port = get()[:2]
-    except OSError:
+    except (OSError, ValueError):
         return "?"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

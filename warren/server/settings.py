@@ -148,6 +148,19 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _networks(value: object) -> str:
+    import ipaddress
+
+    if not isinstance(value, str):
+        raise ValueError("must be networks with commas in between, such as 127.0.0.0/8")
+    for text in value.split(",") if value.strip() else ():
+        try:
+            ipaddress.ip_network(text.strip())
+        except ValueError:
+            raise ValueError(f"{_shown(text.strip())} is no network such as 127.0.0.0/8") from None
+    return value
+
+
 def _choice(*words: str) -> _Parser:
     def parse(value: object) -> str:
         if value not in words:
@@ -421,6 +434,10 @@ class Settings:
     )
     definitions_skip_if_unchanged: bool = field(
         default=False, metadata=_about(_flag, "import load_definitions only when the file is not the one imported last")
+    )
+    link_networks: str = field(
+        default="",
+        metadata=_about(_networks, "loopback and link-local networks that shovels and federation may connect to"),
     )
     log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
     log_format: LogFormat = field(

@@ -63,7 +63,7 @@ def test_a_list_is_an_array_in_the_order_it_came_in() -> None:
 
 
 def test_lists_are_sorted_by_nested_fields_with_missing_ones_first() -> None:
-    rows = [
+    rows: list[Row] = [
         {"name": "two", "stats": {"rate": 2.5}},
         {"name": "none"},
         {"name": "ten", "stats": {"rate": 10}},
@@ -216,7 +216,7 @@ def test_a_name_that_is_not_utf_8_is_shown_in_some_way() -> None:
 
 
 def test_short_lists_are_sorted_and_cut_like_long_ones() -> None:
-    rows = [{"name": "b", "x": {"y": 1}}, {"name": "a"}, {"name": "c", "x": {"y": 0}}]
+    rows: list[Row] = [{"name": "b", "x": {"y": 1}}, {"name": "a"}, {"name": "c", "x": {"y": 0}}]
     call = cast(Call, Asked("sort=x.y&sort_reverse=true&columns=name"))
     assert answer_rows(call, rows) == named("b", "c", "a")
 

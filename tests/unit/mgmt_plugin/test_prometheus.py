@@ -21,13 +21,14 @@ from warren.mgmt_plugin import metric_totals, prometheus
 from warren.mgmt_plugin.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
 from warren.mgmt_plugin.exposition import Metric as Described
 from warren.mgmt_plugin.http import HttpError, HttpTraffic, Request, Response
+from warren.mgmt_plugin.listing import Breather
 from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
 from warren.queues.metadata import PermissionPut, VhostDelete, VhostPut
 from warren.server.histogram import Histogram
 from warren.server.management import Health
 
 HOSTILE = 'quote " backslash \\ newline \n both \\n " end ü \u2028'
-EMPTY = b"\x00\x00\x00\x00"
+NAME = HOSTILE.replace("\n", "")  # AMQP drops them
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -82,11 +83,11 @@ class Node:
     def text(self, target: str, accept: str = "") -> str:
         answer = self.request(target, accept=accept)
         assert answer.status == 200
-        return answer.body.decode()
+        return b"".join(answer.blocks).decode()
 
     def samples(self, target: str) -> dict[Sample, float]:
         """Return the values of a page by name and labels."""
-        return read(parse_text(self.text(target)))
+        return read_text(self.text(target))
 
     def declare(self, client: Client, name: str, **arguments: object) -> None:
         client.call(1, m.QueueDeclare(0, name, False, False, False, False, False, encode_table(arguments)))
@@ -94,6 +95,10 @@ class Node:
     def publish(self, client: Client, routing_key: str, body: bytes, **properties: Any) -> None:
         publish = method_frame(1, m.BasicPublish(0, "", routing_key, False, False))
         client.feed(publish + content_frames(1, body, properties))
+
+
+def whole(page: Page) -> str:
+    return b"".join(page.end()).decode()
 
 
 def read(families: Any) -> dict[Sample, float]:
@@ -104,6 +109,10 @@ def read(families: Any) -> dict[Sample, float]:
             assert key not in found, f"{key} twice"
             found[key] = sample.value
     return found
+
+
+def read_text(text: str) -> dict[Sample, float]:
+    return read(cast(Any, parse_text)(text))
 
 
 def names(samples: dict[Sample, float]) -> set[str]:
@@ -130,7 +139,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 def test_any_text_survives_as_the_value_of_a_label(parse: Callable[[str], list[Metric]]) -> None:
     page = Page(open_metrics=parse is parse_open_metrics)
     page.samples("", Described("x", GAUGE, "X"), [(labels(("a", HOSTILE), ("b", "")), 1)])
-    (family,) = parse(page.body().decode())
+    (family,) = parse(whole(page))
     assert family.samples[0].labels == {"a": HOSTILE, "b": ""}
 
 
@@ -143,8 +152,8 @@ def test_a_counter_is_declared_without_its_ending_in_open_metrics_only() -> None
     text, open_metrics = Page(), Page(open_metrics=True)
     for page in (text, open_metrics):
         page.single("p_", Described("x_total", COUNTER, "X"), 3)
-    assert text.body() == b"# HELP p_x_total X\n# TYPE p_x_total counter\np_x_total 3\n"
-    assert open_metrics.body() == b"# HELP p_x X\n# TYPE p_x counter\np_x_total 3\n# EOF\n"
+    assert whole(text) == "# HELP p_x_total X\n# TYPE p_x_total counter\np_x_total 3\n"
+    assert whole(open_metrics) == "# HELP p_x X\n# TYPE p_x counter\np_x_total 3\n# EOF\n"
 
 
 @pytest.mark.parametrize(
@@ -167,20 +176,20 @@ def test_the_format_is_the_one_that_is_preferred(accept: str, open_metrics: bool
 @pytest.mark.parametrize("target", ["/metrics", "/metrics/per-object", "/metrics/memory-breakdown"])
 def test_every_page_is_valid_in_both_formats_and_says_the_same(node: Node, target: str) -> None:
     client = node.harness.channel()
-    node.declare(client, HOSTILE[:60])
+    node.declare(client, NAME)
     node.declare(client, "plain")
     node.publish(client, "plain", b"x", timestamp=1000)
     text = node.samples(target)
     page = node.request(target, accept="application/openmetrics-text")
     assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
-    other = read(parse_open_metrics(page.body.decode()))
+    other = read(cast(Any, parse_open_metrics)(b"".join(page.blocks).decode()))
     assert names(text) == names(other)
 
 
 def test_a_histogram_ends_with_all_there_were() -> None:
     page = Page()
     page.histogram("", Described("h", "histogram", "H"), (0.1, 1.0), [1, 1, 4], 7.5, ("a", "b"))
-    samples = read(parse_text(page.body().decode()))
+    samples = read_text(whole(page))
     assert {has[-1]: value for (name, has), value in samples.items() if name == "h_bucket"} == {
         ("le", "0.1"): 1,
         ("le", "1.0"): 1,
@@ -301,14 +310,14 @@ def test_long_work_gives_way_to_others(node: Node, monkeypatch: pytest.MonkeyPat
 
 def test_per_object_pages_show_every_queue_channel_and_connection(node: Node) -> None:
     client = node.harness.channel()
-    node.declare(client, HOSTILE[:60])
-    node.publish(client, HOSTILE[:60], b"123", timestamp=4711)
+    node.declare(client, NAME)
+    node.publish(client, NAME, b"123", timestamp=4711)
     samples = node.samples("/metrics/per-object")
-    queue = {"vhost": "/", "queue": HOSTILE[:60]}
+    queue = {"vhost": "/", "queue": NAME}
     assert of(samples, "rabbitmq_queue_messages_ready", **queue) == 1
     assert of(samples, "rabbitmq_queue_head_message_timestamp", **queue) == 4711
     assert of(samples, "rabbitmq_queue_process_memory_bytes", **queue) == 3 + 250
-    assert of(samples, "rabbitmq_queue_messages_published_total", queue_vhost="/", queue=HOSTILE[:60]) == 1
+    assert of(samples, "rabbitmq_queue_messages_published_total", queue_vhost="/", queue=NAME) == 1
     name = f"{client.connection.peer} -> {client.connection.local}"
     assert of(samples, "rabbitmq_channel_messages_published_total", channel=f"{name} (1)", vhost="/") == 1
     assert of(samples, "rabbitmq_connection_channels", connection=name) == 1
@@ -321,6 +330,27 @@ def test_a_queue_whose_first_message_has_no_timestamp_shows_none(node: Node) -> 
     node.declare(client, "q")
     node.publish(client, "q", b"1", priority=1)
     assert "rabbitmq_queue_head_message_timestamp" not in names(node.samples("/metrics/per-object"))
+
+
+def test_a_page_that_would_be_too_long_is_refused_and_a_choice_is_not(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = node.harness.channel()
+    for name in ("one", "two"):
+        node.declare(client, name)
+    monkeypatch.setattr(prometheus, "PAGE_BYTES_MAX", 250)
+    with pytest.raises(HttpError) as refusal:
+        node.request("/metrics/detailed?family=queue_coarse_metrics")
+    assert refusal.value.status == 503
+    assert queues_of(node, "queue=one") == {("/", "one")}
+
+
+def test_a_long_page_comes_in_blocks_that_add_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "BLOCK_BYTES", 1000)
+    answer = node.request("/metrics")
+    assert len(answer.blocks) > 10
+    assert max(map(len, answer.blocks)) < 4000
+    assert answer.size == len(node.text("/metrics"))
 
 
 # --- chosen families --------------------------------------------------------------------------------------------------
@@ -445,6 +475,6 @@ def test_health_on_that_port_is_the_brokers(node: Node) -> None:
 
 
 def test_older_kernels_are_asked_for_each_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = trio.run(prometheus.open_descriptors, prometheus.Breather())
-    monkeypatch.setattr(prometheus.os, "stat", lambda path: SimpleNamespace(st_size=0))
-    assert abs(trio.run(prometheus.open_descriptors, prometheus.Breather()) - exact) <= 1
+    exact = trio.run(prometheus.open_descriptors, Breather())
+    monkeypatch.setattr("os.stat", lambda path: SimpleNamespace(st_size=0))
+    assert abs(trio.run(prometheus.open_descriptors, Breather()) - exact) <= 1

@@ -60,7 +60,8 @@ def test_what_is_put_in_as_json_comes_out_as_json() -> None:
 
 
 def test_nothing_is_an_empty_table_and_so_is_an_empty_array() -> None:
-    for nothing in (None, [], {}):
+    nothings: list[object] = [None, [], {}]
+    for nothing in nothings:
         assert table_from_json(nothing) == EMPTY_TABLE
     assert table_to_json(EMPTY_TABLE) == {} == table_to_json(b"")
 
@@ -162,14 +163,16 @@ def test_properties_are_an_object(given: object) -> None:
 
 @pytest.mark.parametrize("name", TEXT_PROPERTIES)
 def test_texts_must_be_texts_that_fit(name: str) -> None:
-    for wrong in (1, True, [], {}, "x" * 256, "é" * 128):
+    wrongs: list[object] = [1, True, [], {}, "x" * 256, "é" * 128]
+    for wrong in wrongs:
         refusal(properties_from_json, {name: wrong})
     assert getattr(properties_from_json({name: "x" * 255}), name) == "x" * 255
 
 
 @pytest.mark.parametrize("name", NUMBER_PROPERTIES)
 def test_numbers_must_be_numbers_that_fit(name: str) -> None:
-    for wrong in ("1", True, 1.0, -1, NUMBER_PROPERTIES[name] + 1, [], {}):
+    wrongs: list[object] = ["1", True, 1.0, -1, NUMBER_PROPERTIES[name] + 1, [], {}]
+    for wrong in wrongs:
         assert name in refusal(properties_from_json, {name: wrong})
 
 

@@ -5,14 +5,16 @@ const BASE = new URL('../api/', import.meta.url);
 
 let csrfToken = null;
 let onUnauthorized = () => {};
+let renewToken = async () => {};
 
 export function setCsrfToken(token) {
   csrfToken = token;
 }
 
-/** Say what happens when the broker no longer knows the session. */
-export function setUnauthorizedHandler(handler) {
-  onUnauthorized = handler;
+/** `refused` is called after a 401; `renew` asks for the CSRF token again, and resolves when it may have changed. */
+export function setSessionHandlers(refused, renew) {
+  onUnauthorized = refused;
+  renewToken = renew;
 }
 
 export class ApiError extends Error {
@@ -72,7 +74,13 @@ async function reasonOf(response) {
  * Throws ApiError with the broker's reason; status 0 means that nobody answered.
  */
 export async function request(method, apiPath, { body, headers, signal, quiet401 = false } = {}) {
-  const response = await send(method, apiPath, body, headers, signal);
+  let response = await send(method, apiPath, body, headers, signal);
+  if (response.status === 403 && method !== 'GET') {
+    // Another tab may have logged in since, and with it the token changed.
+    const before = csrfToken;
+    await renewToken();
+    if (csrfToken !== before) response = await send(method, apiPath, body, headers, signal);
+  }
   if (response.ok) {
     const text = await response.text();
     const json = text && (response.headers.get('Content-Type') ?? '').includes('json');

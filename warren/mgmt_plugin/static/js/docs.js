@@ -9,7 +9,12 @@ const DEEPEST = 6;
 /** Follow `$ref` inside the document. */
 function resolve(document, value) {
   if (!value?.$ref) return value ?? {};
-  return value.$ref.replace(/^#\//, '').split('/').reduce((part, key) => part?.[key.replaceAll('~1', '/').replaceAll('~0', '~')], document) ?? {};
+  return (
+    value.$ref
+      .replace(/^#\//, '')
+      .split('/')
+      .reduce((part, key) => part?.[key.replaceAll('~1', '/').replaceAll('~0', '~')], document) ?? {}
+  );
 }
 
 function typeOf(document, given) {
@@ -25,7 +30,10 @@ function typeOf(document, given) {
 function Schema({ document, schema: given, depth = 0 }) {
   let schema = resolve(document, given);
   if (schema.type === 'array') schema = resolve(document, schema.items);
-  const fields = { ...Object.assign({}, ...(schema.allOf ?? []).map((part) => resolve(document, part).properties ?? {})), ...schema.properties };
+  const fields = {
+    ...Object.assign({}, ...(schema.allOf ?? []).map((part) => resolve(document, part).properties ?? {})),
+    ...schema.properties,
+  };
   const names = Object.keys(fields);
   if (names.length === 0 || depth > DEEPEST) return schema.description ? html`<p class="hint">${schema.description}</p>` : null;
   return html`<ul class="schema">
@@ -59,10 +67,12 @@ function Operation({ document, operation }) {
     <summary><span class="method ${method}">${method.toUpperCase()}</span><code class="name">${path}</code><span class="hint">${operation.summary}</span></summary>
     <div class="inside">
       ${operation.description && html`<p>${operation.description}</p>`}
-      ${parameters.length > 0 &&
-      html`<section><h3>Parameters</h3>
+      ${
+        parameters.length > 0 &&
+        html`<section><h3>Parameters</h3>
         <ul class="schema">${parameters.map((each) => html`<li key=${`${each.in} ${each.name}`}><code>${each.name}</code> <span class="hint">in ${each.in}, ${typeOf(document, each.schema)}${each.required ? ', required' : ''}</span> ${each.description}</li>`)}</ul>
-      </section>`}
+      </section>`
+      }
       ${operation.requestBody && html`<${Body} document=${document} title="Body" content=${body.content} description=${body.description} />`}
       ${Object.entries(operation.responses ?? {}).map(([status, given]) => {
         const response = resolve(document, given);

@@ -3,14 +3,24 @@
 import { html } from './ui.js';
 
 const exact = new Intl.NumberFormat('en', { maximumFractionDigits: 3 });
-const LARGE = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
-const LARGE_BYTES = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']];
+const LARGE = [
+  [1e12, 'T'],
+  [1e9, 'G'],
+  [1e6, 'M'],
+  [1e3, 'k'],
+];
+const LARGE_BYTES = [
+  [2 ** 40, 'TiB'],
+  [2 ** 30, 'GiB'],
+  [2 ** 20, 'MiB'],
+  [2 ** 10, 'KiB'],
+];
 
 function three(value) {
   return exact.format(value >= 100 ? Math.round(value) : value >= 10 ? Math.round(value * 10) / 10 : Math.round(value * 100) / 100);
 }
 
-export const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
 
 /** Whole up to 99,999, then with three digits: 1.25 M. */
 export function formatNumber(value) {
@@ -32,7 +42,12 @@ export function formatRate(value) {
   return `${value < 1e4 ? three(value) : formatNumber(value)}/s`;
 }
 
-const STEPS = [[86400e3, 'd'], [3600e3, 'h'], [60e3, 'min'], [1e3, 's']];
+const STEPS = [
+  [86400e3, 'd'],
+  [3600e3, 'h'],
+  [60e3, 'min'],
+  [1e3, 's'],
+];
 
 /** A length of time in ms, in its two largest units: 3 d 4 h. */
 export function formatDuration(ms) {

@@ -2,30 +2,81 @@
 
 const SHARED = [
   { key: 'message-ttl', kind: 'number', group: 'Limits and expiry', text: 'Ms a message may wait before it leaves the queue.' },
-  { key: 'expires', kind: 'number', group: 'Limits and expiry', text: 'Ms without consumer, get or declare after which the queue is deleted.' },
+  {
+    key: 'expires',
+    kind: 'number',
+    group: 'Limits and expiry',
+    text: 'Ms without consumer, get or declare after which the queue is deleted.',
+  },
   { key: 'max-length', kind: 'number', group: 'Limits and expiry', text: 'How many ready messages the queue takes.' },
   { key: 'max-length-bytes', kind: 'number', group: 'Limits and expiry', text: 'How many bytes of ready bodies the queue takes.' },
   {
-    key: 'overflow', kind: 'string', group: 'Limits and expiry', choices: ['drop-head', 'reject-publish', 'reject-publish-dlx'],
+    key: 'overflow',
+    kind: 'string',
+    group: 'Limits and expiry',
+    choices: ['drop-head', 'reject-publish', 'reject-publish-dlx'],
     text: 'At the limit: drop-head (the oldest goes), reject-publish (the new one is refused), reject-publish-dlx (refused and dead-lettered).',
   },
-  { key: 'dead-letter-exchange', kind: 'string', group: 'Dead letters', text: 'Where messages go that expire, are rejected, dropped by a length limit or failed too often. Empty is the default exchange.' },
+  {
+    key: 'dead-letter-exchange',
+    kind: 'string',
+    group: 'Dead letters',
+    text: 'Where messages go that expire, are rejected, dropped by a length limit or failed too often. Empty is the default exchange.',
+  },
   { key: 'dead-letter-routing-key', kind: 'string', group: 'Dead letters', text: 'The routing key of dead letters, instead of their own.' },
-  { key: 'delivery-limit', kind: 'number', group: 'Failed deliveries', text: 'A message that failed more often is dead-lettered. -1 is no limit.' },
-  { key: 'delivery-limit-action', kind: 'string', group: 'Failed deliveries', choices: ['dead-letter', 'drop', 'park'], text: 'What happens at the delivery limit: dead-letter, drop, or park (kept aside until released).' },
-  { key: 'delayed-retry-type', kind: 'string', group: 'Failed deliveries', choices: ['all', 'failed', 'returned', 'disabled'], text: 'Which returned messages wait before the next try.' },
+  {
+    key: 'delivery-limit',
+    kind: 'number',
+    group: 'Failed deliveries',
+    text: 'A message that failed more often is dead-lettered. -1 is no limit.',
+  },
+  {
+    key: 'delivery-limit-action',
+    kind: 'string',
+    group: 'Failed deliveries',
+    choices: ['dead-letter', 'drop', 'park'],
+    text: 'What happens at the delivery limit: dead-letter, drop, or park (kept aside until released).',
+  },
+  {
+    key: 'delayed-retry-type',
+    kind: 'string',
+    group: 'Failed deliveries',
+    choices: ['all', 'failed', 'returned', 'disabled'],
+    text: 'Which returned messages wait before the next try.',
+  },
   { key: 'delayed-retry-min', kind: 'number', group: 'Failed deliveries', text: 'Ms of that wait, times the number of tries.' },
   { key: 'delayed-retry-max', kind: 'number', group: 'Failed deliveries', text: 'The longest such wait, ms.' },
-  { key: 'retry-backoff', kind: 'json', group: 'Failed deliveries', preset: '["1s", "10s", "1m"]', text: 'The waits before each try; the last repeats. Or the text "exponential:1s:5m".' },
+  {
+    key: 'retry-backoff',
+    kind: 'json',
+    group: 'Failed deliveries',
+    preset: '["1s", "10s", "1m"]',
+    text: 'The waits before each try; the last repeats. Or the text "exponential:1s:5m".',
+  },
   { key: 'visibility-timeout', kind: 'number', group: 'Failed deliveries', text: 'Ms after which an unanswered delivery comes back.' },
-  { key: 'consumer-timeout', kind: 'number', group: 'Failed deliveries', text: 'Ms after which an unanswered delivery closes its channel.' },
+  {
+    key: 'consumer-timeout',
+    kind: 'number',
+    group: 'Failed deliveries',
+    text: 'Ms after which an unanswered delivery closes its channel.',
+  },
   { key: 'consumer-prefetch-max', kind: 'number', group: 'Consumers', text: 'The highest prefetch a consumer gets.' },
   { key: 'max-unacked', kind: 'number', group: 'Consumers', text: 'The most unanswered deliveries of all consumers together.' },
 ];
 
 const QUEUE_ONLY = [
-  { key: 'x-single-active-consumer', kind: 'boolean', group: 'Consumers', text: 'One consumer is served at a time; the next takes over when it goes.' },
-  { key: 'x-key-shared', kind: 'boolean', group: 'Consumers', text: 'Messages of one key go to one consumer at a time and in order; different keys spread over all.' },
+  {
+    key: 'x-single-active-consumer',
+    kind: 'boolean',
+    group: 'Consumers',
+    text: 'One consumer is served at a time; the next takes over when it goes.',
+  },
+  {
+    key: 'x-key-shared',
+    kind: 'boolean',
+    group: 'Consumers',
+    text: 'Messages of one key go to one consumer at a time and in order; different keys spread over all.',
+  },
   { key: 'x-key-header', kind: 'string', group: 'Consumers', text: 'The header that has that key; without it, the routing key.' },
   { key: 'x-message-deduplication', kind: 'boolean', group: 'Duplicates', text: 'A message whose key was accepted before is dropped.' },
   { key: 'x-deduplication-header', kind: 'string', group: 'Duplicates', text: 'The header that has the key.' },
@@ -35,11 +86,23 @@ const QUEUE_ONLY = [
 
 const CLASSIC_ONLY = [
   { key: 'x-max-priority', kind: 'number', group: 'Consumers', text: '1 to 255: messages of higher priority leave first.' },
-  { key: 'x-storage', kind: 'string', group: 'Limits and expiry', choices: ['memory'], text: 'memory: nothing is written to disk. Needs a length limit.' },
+  {
+    key: 'x-storage',
+    kind: 'string',
+    group: 'Limits and expiry',
+    choices: ['memory'],
+    text: 'memory: nothing is written to disk. Needs a length limit.',
+  },
 ];
 
 const QUORUM_ONLY = [
-  { key: 'x-dead-letter-strategy', kind: 'string', group: 'Dead letters', choices: ['at-most-once', 'at-least-once'], text: 'at-least-once: a letter that its target refuses is kept and tried again. Needs overflow reject-publish.' },
+  {
+    key: 'x-dead-letter-strategy',
+    kind: 'string',
+    group: 'Dead letters',
+    choices: ['at-most-once', 'at-least-once'],
+    text: 'at-least-once: a letter that its target refuses is kept and tried again. Needs overflow reject-publish.',
+  },
 ];
 
 const asArgument = (hint) => ({ ...hint, key: `x-${hint.key}` });
@@ -53,20 +116,47 @@ export const EXCHANGE_ARGUMENTS = [
   { key: 'alternate-exchange', kind: 'string', group: 'Routing', text: 'Gets what this exchange cannot route.' },
   { key: 'x-delayed-type', kind: 'string', group: 'Routing', text: 'Of x-delayed-message: how it routes once the delay is over.' },
   { key: 'hash-header', kind: 'string', group: 'Routing', text: 'Of x-consistent-hash: the header that is hashed.' },
-  { key: 'hash-property', kind: 'string', group: 'Routing', choices: ['message_id', 'correlation_id', 'timestamp'], text: 'Of x-consistent-hash: the property that is hashed.' },
+  {
+    key: 'hash-property',
+    kind: 'string',
+    group: 'Routing',
+    choices: ['message_id', 'correlation_id', 'timestamp'],
+    text: 'Of x-consistent-hash: the property that is hashed.',
+  },
   { key: 'x-recent-history-length', kind: 'number', group: 'Routing', text: 'Of x-recent-history: how many messages a new binding gets.' },
   ...QUEUE_ONLY.filter((hint) => hint.group === 'Duplicates'),
 ];
 
 export const POLICY_KEYS = [
   ...SHARED,
-  { key: 'dead-letter-strategy', kind: 'string', group: 'Dead letters', choices: ['at-most-once', 'at-least-once'], text: 'Of quorum queues: at-least-once keeps a letter until its target takes it.' },
+  {
+    key: 'dead-letter-strategy',
+    kind: 'string',
+    group: 'Dead letters',
+    choices: ['at-most-once', 'at-least-once'],
+    text: 'Of quorum queues: at-least-once keeps a letter until its target takes it.',
+  },
   { key: 'alternate-exchange', kind: 'string', group: 'Exchanges', text: 'Gets what the exchange cannot route.' },
   { key: 'queue-version', kind: 'number', group: 'Other brokers', text: 'Kept for RabbitMQ.' },
-  { key: 'federation-upstream-set', kind: 'string', group: 'Other brokers', text: 'The set of upstreams to federate from; "all" is every upstream.' },
+  {
+    key: 'federation-upstream-set',
+    kind: 'string',
+    group: 'Other brokers',
+    text: 'The set of upstreams to federate from; "all" is every upstream.',
+  },
   { key: 'federation-upstream', kind: 'string', group: 'Other brokers', text: 'The upstream to federate from.' },
   { key: 'max-age', kind: 'string', group: 'Streams', text: 'How long messages of a stream are kept: 7D, 12h.' },
 ];
 
-const OPERATOR = ['delivery-limit', 'expires', 'max-length', 'max-length-bytes', 'message-ttl', 'overflow', 'queue-version', 'consumer-prefetch-max', 'max-unacked'];
+const OPERATOR = [
+  'delivery-limit',
+  'expires',
+  'max-length',
+  'max-length-bytes',
+  'message-ttl',
+  'overflow',
+  'queue-version',
+  'consumer-prefetch-max',
+  'max-unacked',
+];
 export const OPERATOR_POLICY_KEYS = POLICY_KEYS.filter((hint) => OPERATOR.includes(hint.key));

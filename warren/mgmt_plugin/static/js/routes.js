@@ -35,26 +35,35 @@ const ROUTES = [
 /** The sections of the menu: [heading, [[segments, label, who may see it, key of the shortcut "g …"], …]]. */
 export const MENU = [
   ['', [[[], 'Overview', anybody, 'o']]],
-  ['Clients', [
-    [['connections'], 'Connections', anybody, 'c'],
-    [['channels'], 'Channels', anybody, 'h'],
-  ]],
-  ['Messages', [
-    [['queues'], 'Queues and streams', anybody, 'q'],
-    [['exchanges'], 'Exchanges', anybody, 'e'],
-    [['routing'], 'Routing', anybody, 'r'],
-  ]],
-  ['Admin', [
-    [['users'], 'Users', mayAdminister, 'u'],
-    [['vhosts'], 'Virtual hosts', mayAdminister, 'v'],
-    [['policies'], 'Policies', maySetPolicies, 'p'],
-    [['limits'], 'Limits', mayAdminister],
-    [['parameters'], 'Parameters', maySetPolicies],
-    [['shovels'], 'Shovels', maySetPolicies],
-    [['federation'], 'Federation', maySetPolicies],
-    [['definitions'], 'Definitions', maySetPolicies, 'd'],
-    [['cluster'], 'Cluster', mayAdminister],
-  ]],
+  [
+    'Clients',
+    [
+      [['connections'], 'Connections', anybody, 'c'],
+      [['channels'], 'Channels', anybody, 'h'],
+    ],
+  ],
+  [
+    'Messages',
+    [
+      [['queues'], 'Queues and streams', anybody, 'q'],
+      [['exchanges'], 'Exchanges', anybody, 'e'],
+      [['routing'], 'Routing', anybody, 'r'],
+    ],
+  ],
+  [
+    'Admin',
+    [
+      [['users'], 'Users', mayAdminister, 'u'],
+      [['vhosts'], 'Virtual hosts', mayAdminister, 'v'],
+      [['policies'], 'Policies', maySetPolicies, 'p'],
+      [['limits'], 'Limits', mayAdminister],
+      [['parameters'], 'Parameters', maySetPolicies],
+      [['shovels'], 'Shovels', maySetPolicies],
+      [['federation'], 'Federation', maySetPolicies],
+      [['definitions'], 'Definitions', maySetPolicies, 'd'],
+      [['cluster'], 'Cluster', mayAdminister],
+    ],
+  ],
   ['Node', [[['store'], 'Store', mayMonitor, 's']]],
 ];
 

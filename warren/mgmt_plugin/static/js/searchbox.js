@@ -73,16 +73,21 @@ export function SearchBox() {
       }}
       onFocus=${() => setOpen(true)} onKeyDown=${onKeyDown}
     />
-    ${shown &&
-    html`<div class="search-panel">
+    ${
+      shown &&
+      html`<div class="search-panel">
       <ul id="search-results" role="listbox" aria-label="Results">
         ${items.map(
-          (item, at) => html`<li key=${`${item.kind}/${item.vhost}/${item.name}/${at}`} id="search-result-${at}" role="option" aria-selected=${at === active}>
+          (
+            item,
+            at,
+          ) => html`<li key=${`${item.kind}/${item.vhost}/${item.name}/${at}`} id="search-result-${at}" role="option" aria-selected=${at === active}>
             <a href=${resultHref(item)} tabindex="-1" onClick=${leave}><span class="kind">${item.kind}</span><span class="name">${item.name}</span>${item.vhost && html`<span class="hint">${item.vhost}</span>`}</a>
           </li>`,
         )}
       </ul>
       <p class="hint" role="status">${items.length === 0 ? 'Nothing found so far.' : 'Enter shows everything that was found.'}</p>
-    </div>`}
+    </div>`
+    }
   </div>`;
 }

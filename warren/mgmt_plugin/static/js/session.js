@@ -1,6 +1,6 @@
 // Who uses the page, and what their tags allow. The broker decides every request; this only hides what it would refuse.
 
-import { del, get, post, setCsrfToken, setUnauthorizedHandler } from './api.js';
+import { del, get, post, setCsrfToken, setSessionHandlers } from './api.js';
 import { createStore } from './store.js';
 
 /** {state: "unknown" | "in" | "out", name, tags, note}. `note` says why the login page is shown again. */
@@ -16,9 +16,19 @@ function leave(note) {
   session.set({ state: 'out', name: '', tags: [], note });
 }
 
-setUnauthorizedHandler(() => {
-  if (session.get().state === 'in') leave('The session has ended. Log in to go on where you were.');
-});
+async function renew() {
+  try {
+    const answer = await get('warren/session', { quiet401: true });
+    const { name, tags } = session.get();
+    if (answer.name === name && answer.tags.join() === tags.join()) setCsrfToken(answer.csrf_token);
+    else enter(answer);
+  } catch (error) {
+    if (error.status === 401 && session.get().state === 'in') leave('The session has ended. Log in to go on where you were.');
+  }
+}
+
+// RabbitMQ's API answers 401 also to a known user who may not see something: only the session itself tells which it is.
+setSessionHandlers(renew, renew);
 
 export async function resumeSession() {
   try {

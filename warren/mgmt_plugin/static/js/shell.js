@@ -53,7 +53,11 @@ function VhostPicker() {
   </label>`;
 }
 
-const THEMES = [['system', 'As the system'], ['light', 'Light'], ['dark', 'Dark']];
+const THEMES = [
+  ['system', 'As the system'],
+  ['light', 'Light'],
+  ['dark', 'Dark'],
+];
 
 function UserMenu() {
   const { name, tags } = useStore(session);
@@ -126,9 +130,11 @@ function Outlet() {
   }, [page.key]);
   let content = html`<p class="loading" role="status">Loading…</p>`;
   if (crash) content = html`<${Trouble} error=${{ message: crash.message }} />`;
-  else if (page.missing) content = html`<div class="page"><h1 tabindex="-1">Not here</h1><p>There is no such page, or your user may not see it. <a href="#/">Go to the overview</a>.</p></div>`;
-  else if (page.broken) content = html`<div class="page"><h1 tabindex="-1">Not loaded</h1><p>The page could not be fetched from the broker. <a href="#/">Go to the overview</a>.</p></div>`;
-  else if (page.Component) content = html`<${page.Component} key=${page.key} ...${page.params} />`;
+  else if (page.key === key && page.missing)
+    content = html`<div class="page"><h1 tabindex="-1">Not here</h1><p>There is no such page, or your user may not see it. <a href="#/">Go to the overview</a>.</p></div>`;
+  else if (page.key === key && page.broken)
+    content = html`<div class="page"><h1 tabindex="-1">Not loaded</h1><p>The page could not be fetched from the broker. <a href="#/">Go to the overview</a>.</p></div>`;
+  else if (page.key === key && page.Component) content = html`<${page.Component} key=${page.key} ...${page.params} />`;
   return html`<main id="main" ref=${main} tabindex="-1">${content}</main>`;
 }
 

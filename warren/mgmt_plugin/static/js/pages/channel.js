@@ -13,7 +13,12 @@ import { listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
-const stat = (counter, label) => ({ key: counter, label, num: true, render: (row) => html`<${Rate} value=${row.stats?.[`${counter}_details`]?.rate ?? rateOf(row, counter)} />` });
+const stat = (counter, label) => ({
+  key: counter,
+  label,
+  num: true,
+  render: (row) => html`<${Rate} value=${row.stats?.[`${counter}_details`]?.rate ?? rateOf(row, counter)} />`,
+});
 
 const PUBLISHES = [
   { key: 'exchange', label: 'Exchange', render: (row) => html`<${ExchangeLink} vhost=${row.exchange.vhost} name=${row.exchange.name} />` },
@@ -35,8 +40,9 @@ export default function Channel({ name }) {
     title=${name} crumbs=${[['Channels', listHref(['channels'])]]} marks=${each && html`<${State} value=${each.state} />`}
     actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
   >
-    ${pending(poll, 'This channel is closed.') ??
-    html`<div class="cards">
+    ${
+      pending(poll, 'This channel is closed.') ??
+      html`<div class="cards">
       <${Card}><${RateChart} stats=${each.message_stats} /><//>
       <${Card} title="Channel">
         <${Facts} facts=${[
@@ -60,6 +66,7 @@ export default function Channel({ name }) {
       <//>
       ${each.publishes?.length > 0 && html`<${Card} title="Publishes to"><${LocalTable} caption="Exchanges published to" columns=${PUBLISHES} rows=${each.publishes} rowKey=${(row) => row.exchange.name} /><//>`}
       ${each.deliveries?.length > 0 && html`<${Card} title="Is delivered from"><${LocalTable} caption="Queues delivered from" columns=${DELIVERIES} rows=${each.deliveries} rowKey=${(row) => row.queue.name} /><//>`}
-    </div>`}
+    </div>`
+    }
   <//>`;
 }

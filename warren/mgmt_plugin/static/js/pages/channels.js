@@ -10,10 +10,15 @@ import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
 const rate = (key, label, counter, more) => ({
-  key, label, num: true, sort: `message_stats.${counter}_details.rate`, ...more, render: (each) => html`<${Rate} value=${rateOf(each, counter)} />`,
+  key,
+  label,
+  num: true,
+  sort: `message_stats.${counter}_details.rate`,
+  ...more,
+  render: (each) => html`<${Rate} value=${rateOf(each, counter)} />`,
 });
 
-export function ChannelMode({ of: channel }) {
+function ChannelMode({ of: channel }) {
   if (channel.transactional) return html`<${Mark} text="T" title="transactions" />`;
   return channel.confirm ? html`<${Mark} text="C" title="publisher confirms" />` : html`<span class="none">–</span>`;
 }
@@ -24,11 +29,42 @@ export const CHANNEL_COLUMNS = [
   { key: 'user', label: 'User', sort: 'user', render: (each) => each.user },
   { key: 'mode', label: 'Mode', title: 'C: confirms, T: transactions', render: (each) => html`<${ChannelMode} of=${each} />` },
   { key: 'state', label: 'State', sort: 'state', render: (each) => html`<${State} value=${each.state} />` },
-  { key: 'consumers', label: 'Consumers', sort: 'consumer_count', num: true, render: (each) => html`<${Num} value=${each.consumer_count} />` },
-  { key: 'prefetch', label: 'Prefetch', sort: 'prefetch_count', num: true, render: (each) => (each.global_prefetch_count ? `${each.global_prefetch_count} (global)` : each.prefetch_count || '∞') },
-  { key: 'unacked', label: 'Unacked', sort: 'messages_unacknowledged', num: true, render: (each) => html`<${Num} value=${each.messages_unacknowledged} />` },
-  { key: 'unconfirmed', label: 'Unconfirmed', sort: 'messages_unconfirmed', num: true, render: (each) => html`<${Num} value=${each.messages_unconfirmed} />` },
-  { key: 'uncommitted', label: 'Uncommitted', sort: 'messages_uncommitted', num: true, hidden: true, render: (each) => html`<${Num} value=${each.messages_uncommitted} />` },
+  {
+    key: 'consumers',
+    label: 'Consumers',
+    sort: 'consumer_count',
+    num: true,
+    render: (each) => html`<${Num} value=${each.consumer_count} />`,
+  },
+  {
+    key: 'prefetch',
+    label: 'Prefetch',
+    sort: 'prefetch_count',
+    num: true,
+    render: (each) => (each.global_prefetch_count ? `${each.global_prefetch_count} (global)` : each.prefetch_count || '∞'),
+  },
+  {
+    key: 'unacked',
+    label: 'Unacked',
+    sort: 'messages_unacknowledged',
+    num: true,
+    render: (each) => html`<${Num} value=${each.messages_unacknowledged} />`,
+  },
+  {
+    key: 'unconfirmed',
+    label: 'Unconfirmed',
+    sort: 'messages_unconfirmed',
+    num: true,
+    render: (each) => html`<${Num} value=${each.messages_unconfirmed} />`,
+  },
+  {
+    key: 'uncommitted',
+    label: 'Uncommitted',
+    sort: 'messages_uncommitted',
+    num: true,
+    hidden: true,
+    render: (each) => html`<${Num} value=${each.messages_uncommitted} />`,
+  },
   rate('publish', 'Publish', 'publish'),
   rate('confirm', 'Confirm', 'confirm', { hidden: true }),
   rate('deliver', 'Deliver / get', 'deliver_get'),

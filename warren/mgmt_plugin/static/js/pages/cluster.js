@@ -25,12 +25,14 @@ function ClusterName() {
     }
   }
   return html`<${Card} title="Name">
-    ${pending(poll) ??
-    html`<form class="form" onSubmit=${onSubmit}>
+    ${
+      pending(poll) ??
+      html`<form class="form" onSubmit=${onSubmit}>
       <${Field} label="Cluster name" name="name" required defaultValue=${poll.data.name} key=${poll.data.name} hint="Clients see it, and federation goes by it." />
       <p class="form-error" role="alert">${error}</p>
       <div class="row"><button type="submit">Change the name</button></div>
-    </form>`}
+    </form>`
+    }
   <//>`;
 }
 
@@ -38,7 +40,12 @@ function FeatureFlags() {
   const poll = usePoll('feature-flags');
   async function enable(flag) {
     const done = await confirmAction({
-      title: `Enable ${flag.name}?`, text: flag.desc || 'A feature flag.', detail: 'It cannot be disabled again.', action: 'Enable', danger: false, done: `${flag.name} is enabled.`,
+      title: `Enable ${flag.name}?`,
+      text: flag.desc || 'A feature flag.',
+      detail: 'It cannot be disabled again.',
+      action: 'Enable',
+      danger: false,
+      done: `${flag.name} is enabled.`,
       run: () => put(path`feature-flags/${flag.name}/enable`, {}),
     });
     if (done) poll.reload();
@@ -48,7 +55,13 @@ function FeatureFlags() {
     { key: 'state', label: 'State', sort: 'state', render: (flag) => html`<${State} value=${flag.state} />` },
     { key: 'stability', label: 'Stability', sort: 'stability', render: (flag) => flag.stability },
     { key: 'desc', label: 'What it is', render: (flag) => flag.desc },
-    { key: 'act', label: html`<span class="unseen">Enable</span>`, num: true, render: (flag) => flag.state === 'disabled' && html`<button type="button" class="small" onClick=${() => enable(flag)}>Enable…</button>` },
+    {
+      key: 'act',
+      label: html`<span class="unseen">Enable</span>`,
+      num: true,
+      render: (flag) =>
+        flag.state === 'disabled' && html`<button type="button" class="small" onClick=${() => enable(flag)}>Enable…</button>`,
+    },
   ];
   return html`<${Card} title="Feature flags">
     ${pending(poll) ?? html`<${LocalTable} caption="Feature flags" columns=${columns} rows=${poll.data} rowKey=${(flag) => flag.name} first=${{ by: 'name', descending: false }} empty="No feature flags." />`}

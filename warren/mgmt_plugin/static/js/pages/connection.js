@@ -59,8 +59,9 @@ export default function Connection({ name }) {
     title=${name} crumbs=${[['Connections', listHref(['connections'])]]} marks=${each && html`<${State} value=${each.state} />`}
     actions=${each && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} /><button type="button" class="danger" onClick=${closeIt}>Close…</button>`}
   >
-    ${pending(poll, 'This connection is closed.') ??
-    html`<div class="cards">
+    ${
+      pending(poll, 'This connection is closed.') ??
+      html`<div class="cards">
       <${Card}>
         <${Chart}
           title="Bytes on the wire" format=${bytesPerSecond}
@@ -91,6 +92,7 @@ export default function Connection({ name }) {
         ${channels.data && html`<${LocalTable} caption="Channels of this connection" columns=${CHANNEL_COLUMNS} rows=${channels.data} rowKey=${(row) => row.name} empty="No channel is open." />`}
       <//>
       <${Card} title="What the client says about itself" wide><${Fields} values=${each.client_properties} /><//>
-    </div>`}
+    </div>`
+    }
   <//>`;
 }

@@ -17,7 +17,12 @@ const SHOWN = 500;
 
 const COLUMNS = [
   { key: 'name', label: 'Name', sort: 'name', render: (row) => html`<span class="name">${row.name}</span>` },
-  { key: 'action', label: 'What happens', sort: 'action', render: (row) => html`<${Mark} text=${row.action} kind=${KINDS[row.action] ?? ''} />` },
+  {
+    key: 'action',
+    label: 'What happens',
+    sort: 'action',
+    render: (row) => html`<${Mark} text=${row.action} kind=${KINDS[row.action] ?? ''} />`,
+  },
   { key: 'kind', label: 'Kind', sort: 'kind', render: (row) => row.kind },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost ?? '' },
   { key: 'detail', label: 'Detail', render: (row) => row.detail ?? '' },
@@ -29,7 +34,11 @@ function useVhostChoice() {
   const names = (vhosts.data ?? []).map((each) => each.name).sort();
   const options = [...(mayAdminister() ? [['', 'the whole broker']] : []), ...names];
   const chosen = vhost === '' && !mayAdminister() ? (names[0] ?? '') : vhost;
-  return { vhost: chosen, select: (label) => html`<${Select} label=${label} value=${chosen} options=${options} onChange=${(event) => setVhost(event.target.value)} />` };
+  return {
+    vhost: chosen,
+    select: (label) =>
+      html`<${Select} label=${label} value=${chosen} options=${options} onChange=${(event) => setVhost(event.target.value)} />`,
+  };
 }
 
 const definitionsPath = (vhost) => (vhost ? path`definitions/${vhost}` : 'definitions');
@@ -79,7 +88,8 @@ function Import() {
     await confirmAction({
       title: `Import ${file.name}?`,
       text: `Its definitions are added to ${vhost ? `the vhost ${vhost}` : 'the broker'}. Users, permissions, policies and parameters of the same name are replaced; queues, exchanges and bindings that are there stay as they are.`,
-      action: 'Import', run: () => post(definitionsPath(vhost), file.definitions),
+      action: 'Import',
+      run: () => post(definitionsPath(vhost), file.definitions),
     }).then((done) => done && (tell(`${file.name} is imported.`), setAnswer(null), setFile(null)));
   }
   return html`<${Card} title="Import">

@@ -61,7 +61,11 @@ export default function Exchange({ vhost, name }) {
   const title = exchangeLabel(name);
   const tabs = [
     { id: 'overview', label: 'Overview' },
-    { id: 'bindings', label: 'Bindings', count: outgoing.data && incoming.data ? outgoing.data.length + (name === 'amq.default' ? 0 : incoming.data.length) : undefined },
+    {
+      id: 'bindings',
+      label: 'Bindings',
+      count: outgoing.data && incoming.data ? outgoing.data.length + (name === 'amq.default' ? 0 : incoming.data.length) : undefined,
+    },
     { id: 'publish', label: 'Publish' },
   ];
   const tab = currentTab(tabs, query);
@@ -77,17 +81,22 @@ export default function Exchange({ vhost, name }) {
     if (done) window.location.hash = listHref(['exchanges']);
   }
   return html`<${Page}
-    title=${title} crumbs=${[['Exchanges', listHref(['exchanges'])], [vhost, href(['exchanges'], { vhost })]]}
+    title=${title} crumbs=${[
+      ['Exchanges', listHref(['exchanges'])],
+      [vhost, href(['exchanges'], { vhost })],
+    ]}
     marks=${poll.data && html`<span class="hint">${poll.data.type}</span><${Features} of=${poll.data} />`}
     actions=${html`
       ${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
       <a class="button" href=${href(['routing'], { vhost, exchange: name })}>Show in routing</a>
       ${own && html`<button type="button" class="danger" onClick=${remove}>Delete…</button>`}`}
   >
-    ${pending(poll, 'There is no such exchange.') ??
-    html`<${Tabs} tabs=${tabs} />
+    ${
+      pending(poll, 'There is no such exchange.') ??
+      html`<${Tabs} tabs=${tabs} />
       ${tab === 'overview' && html`<${Summary} exchange=${poll.data} name=${name} />`}
       ${tab === 'bindings' && html`<${Bindings} vhost=${vhost} name=${name} outgoing=${outgoing} incoming=${incoming} />`}
-      ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange=${name} reload=${poll.reload} />`}`}
+      ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange=${name} reload=${poll.reload} />`}`
+    }
   <//>`;
 }

@@ -16,11 +16,21 @@ import { useStore } from '../store.js';
 import { html, useState } from '../ui.js';
 
 const rate = (key, label) => ({
-  key, label, num: true, sort: `message_stats.${key}_details.rate`, render: (each) => html`<${Rate} value=${rateOf(each, key)} />`,
+  key,
+  label,
+  num: true,
+  sort: `message_stats.${key}_details.rate`,
+  render: (each) => html`<${Rate} value=${rateOf(each, key)} />`,
 });
 
 const COLUMNS = [
-  { key: 'name', label: 'Name', sort: 'name', fixed: true, render: (each) => html`<${ExchangeLink} vhost=${each.vhost} name=${each.name} />` },
+  {
+    key: 'name',
+    label: 'Name',
+    sort: 'name',
+    fixed: true,
+    render: (each) => html`<${ExchangeLink} vhost=${each.vhost} name=${each.name} />`,
+  },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
   { key: 'type', label: 'Type', sort: 'type', render: (each) => each.type },
   { key: 'features', label: 'Features', render: (each) => html`<${Features} of=${each} />` },

@@ -11,7 +11,10 @@ import { useStore } from '../store.js';
 import { html } from '../ui.js';
 import { Spread } from './store.js';
 
-const MEMORY = [{ key: 'name', label: 'Part', sort: 'name', render: (row) => row.name }, { key: 'bytes', label: 'Bytes', sort: 'bytes', num: true, render: (row) => html`<${Bytes} value=${row.bytes} />` }];
+const MEMORY = [
+  { key: 'name', label: 'Part', sort: 'name', render: (row) => row.name },
+  { key: 'bytes', label: 'Bytes', sort: 'bytes', num: true, render: (row) => html`<${Bytes} value=${row.bytes} />` },
+];
 const APPLICATIONS = [
   { key: 'name', label: 'Name', sort: 'name', render: (row) => row.name },
   { key: 'version', label: 'Version', render: (row) => row.version },
@@ -24,7 +27,9 @@ function Memory({ name }) {
   const poll = usePoll(path`nodes/${name}/memory`);
   const parts = poll.data?.memory;
   if (!parts || typeof parts !== 'object') return null;
-  const rows = Object.entries(parts).filter(([, bytes]) => typeof bytes === 'number' && bytes > 0).map(([part, bytes]) => ({ name: part.replaceAll('_', ' '), bytes }));
+  const rows = Object.entries(parts)
+    .filter(([, bytes]) => typeof bytes === 'number' && bytes > 0)
+    .map(([part, bytes]) => ({ name: part.replaceAll('_', ' '), bytes }));
   return html`<${Card} title="Memory"><${LocalTable} caption="Memory by part" columns=${MEMORY} rows=${rows} rowKey=${(row) => row.name} first=${{ by: 'bytes', descending: true }} /><//>`;
 }
 
@@ -51,16 +56,27 @@ export default function Node({ name }) {
   const alarms = node && [node.mem_alarm && 'memory', node.disk_free_alarm && 'disk'].filter(Boolean);
   return html`<${Page} title=${name} crumbs=${[['Overview', listHref([])]]} marks=${alarms?.map((alarm) => html`<${Mark} key=${alarm} text="${alarm} alarm" kind="bad" />`)}
     actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
-    ${pending(poll, 'There is no such node.') ??
-    html`<div class="cards">
+    ${
+      pending(poll, 'There is no such node.') ??
+      html`<div class="cards">
       ${node.mem_used_details?.samples && html`<${Card}><${Chart} title="Memory" format=${formatBytes} lines=${[lineOf(node.mem_used_details, 'Used', '--blue', { kind: 'level', value: node.mem_used })]} /><//>`}
       ${node.disk_free_details?.samples && html`<${Card}><${Chart} title="Free disk" format=${formatBytes} lines=${[lineOf(node.disk_free_details, 'Free', '--green', { kind: 'level', value: node.disk_free })]} /><//>`}
       <${Card} title="Resources">
         <${Facts} facts=${[
           ['Memory', html`<${Meter} label="Memory" value=${node.mem_used} total=${node.mem_limit} format=${formatBytes} />`],
           ['Free disk', html`<${Bytes} value=${node.disk_free} /> <small>alarm below ${formatBytes(node.disk_free_limit)}</small>`],
-          ['File descriptors', node.fd_total === undefined ? null : html`<${Meter} label="File descriptors" value=${node.fd_used} total=${node.fd_total} format=${formatNumber} />`],
-          ['Sockets', node.sockets_total === undefined ? null : html`<${Meter} label="Sockets" value=${node.sockets_used} total=${node.sockets_total} format=${formatNumber} />`],
+          [
+            'File descriptors',
+            node.fd_total === undefined
+              ? null
+              : html`<${Meter} label="File descriptors" value=${node.fd_used} total=${node.fd_total} format=${formatNumber} />`,
+          ],
+          [
+            'Sockets',
+            node.sockets_total === undefined
+              ? null
+              : html`<${Meter} label="Sockets" value=${node.sockets_used} total=${node.sockets_total} format=${formatNumber} />`,
+          ],
           ['Uptime', html`<${Duration} ms=${node.uptime} />`],
           ['Process', node.os_pid],
           ['Processors', node.processors],
@@ -75,12 +91,21 @@ export default function Node({ name }) {
           ['Configuration', html`<span class="mono">${list(node.config_files)}</span>`],
           ['Logs', html`<span class="mono">${list(node.log_files)}</span>`],
           ['Plugins', list(node.enabled_plugins)],
-          ['Ways to log in', (node.auth_mechanisms ?? []).filter((each) => each.enabled).map((each) => each.name).join(', ')],
+          [
+            'Ways to log in',
+            (node.auth_mechanisms ?? [])
+              .filter((each) => each.enabled)
+              .map((each) => each.name)
+              .join(', '),
+          ],
         ]} />
         ${node.contexts?.length > 0 && html`<h3>HTTP</h3>${node.contexts.map((context) => html`<${Fields} key=${`${context.description}${context.port}`} values=${{ [context.description]: `port ${context.port}, ${context.path}` }} />`)}`}
       <//>
-      ${node.applications?.length > 0 &&
-      html`<${Card} wide><details><summary>Software, ${node.applications.length} parts</summary><${LocalTable} caption="Software" columns=${APPLICATIONS} rows=${node.applications} rowKey=${(row) => row.name} /></details><//>`}
-    </div>`}
+      ${
+        node.applications?.length > 0 &&
+        html`<${Card} wide><details><summary>Software, ${node.applications.length} parts</summary><${LocalTable} caption="Software" columns=${APPLICATIONS} rows=${node.applications} rowKey=${(row) => row.name} /></details><//>`
+      }
+    </div>`
+    }
   <//>`;
 }

@@ -34,14 +34,17 @@ const NODE_COLUMNS = [
   { key: 'name', label: 'Name', sort: 'name', render: (node) => html`<a class="name" href=${href(['nodes', node.name])}>${node.name}</a>` },
   { key: 'memory', label: 'Memory', render: (node) => meter('Memory', node.mem_used, node.mem_limit, formatBytes) },
   {
-    key: 'disk', label: 'Free disk',
-    render: (node) => html`<${Bytes} value=${node.disk_free} />${node.disk_free_limit > 0 && html`<br /><small>alarm below ${formatBytes(node.disk_free_limit)}</small>`}`,
+    key: 'disk',
+    label: 'Free disk',
+    render: (node) =>
+      html`<${Bytes} value=${node.disk_free} />${node.disk_free_limit > 0 && html`<br /><small>alarm below ${formatBytes(node.disk_free_limit)}</small>`}`,
   },
   { key: 'fds', label: 'File descriptors', render: (node) => meter('File descriptors', node.fd_used, node.fd_total, formatNumber) },
   { key: 'sockets', label: 'Sockets', render: (node) => meter('Sockets', node.sockets_used, node.sockets_total, formatNumber) },
   { key: 'uptime', label: 'Uptime', num: true, render: (node) => html`<${Duration} ms=${node.uptime} />` },
   {
-    key: 'alarms', label: 'Alarms',
+    key: 'alarms',
+    label: 'Alarms',
     render: (node) =>
       html`${node.mem_alarm && html`<${Mark} text="memory" kind="bad" />`} ${node.disk_free_alarm && html`<${Mark} text="disk" kind="bad" />`}
       ${!node.mem_alarm && !node.disk_free_alarm && html`<${Mark} text="none" kind="good" />`}`,
@@ -61,10 +64,12 @@ const LISTENER_COLUMNS = [
 
 function Counts({ overview }) {
   return html`<dl class="counts">
-    ${COUNTS.map(([key, label, target]) => html`<div key=${key}>
+    ${COUNTS.map(
+      ([key, label, target]) => html`<div key=${key}>
       <dt>${target ? html`<a href=${listHref(target)}>${label}</a>` : label}</dt>
       <dd><${Num} value=${overview.object_totals?.[key] ?? 0} /></dd>
-    </div>`)}
+    </div>`,
+    )}
     <div><dt>Published</dt><dd><${Rate} value=${overview.message_stats?.publish_details?.rate ?? 0} /></dd></div>
     <div><dt>Delivered</dt><dd><${Rate} value=${overview.message_stats?.deliver_get_details?.rate ?? 0} /></dd></div>
   </dl>`;
@@ -88,25 +93,33 @@ export default function Overview() {
   const charted = vhost ? one.data && { queue_totals: one.data, message_stats: one.data.message_stats } : overview;
   const churn = overview?.churn_rates;
   return html`<${Page} title="Overview" actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
-    ${pending(poll) ??
-    html`<${Counts} overview=${overview} />
+    ${
+      pending(poll) ??
+      html`<${Counts} overview=${overview} />
       <div class="cards">
         <${Card}><${LengthChart} key=${vhost} of=${charted?.queue_totals} title=${vhost ? `Queued messages in ${vhost}` : 'Queued messages'} /><//>
         <${Card}><${RateChart} key=${vhost} stats=${charted?.message_stats} title=${vhost ? `Message rates in ${vhost}` : 'Message rates'} /><//>
         ${mayMonitor() && html`<${Nodes} />`}
-        ${overview.listeners?.length > 0 &&
-        html`<${Card} title="Listeners">
+        ${
+          overview.listeners?.length > 0 &&
+          html`<${Card} title="Listeners">
           <${LocalTable} caption="Listeners" columns=${LISTENER_COLUMNS} rows=${overview.listeners} rowKey=${(each) => `${each.protocol} ${each.ip_address} ${each.port}`} />
-        <//>`}
-        ${churn &&
-        html`<${Card}><${Chart}
+        <//>`
+        }
+        ${
+          churn &&
+          html`<${Card}><${Chart}
           title="Churn" format=${(value) => (typeof value === 'number' ? `${formatNumber(value)}/s` : '–')}
           lines=${CHURN.map(([key, label, colour, hidden]) => lineOf(churn[`${key}_details`], label, colour, { hidden }))}
-        /><//>`}
-        ${maySetPolicies() &&
-        html`<${Card} title="Definitions" actions=${html`<a class="button small" href=${listHref(['definitions'])}>Export or import</a>`}>
+        /><//>`
+        }
+        ${
+          maySetPolicies() &&
+          html`<${Card} title="Definitions" actions=${html`<a class="button small" href=${listHref(['definitions'])}>Export or import</a>`}>
           <p class="hint">Vhosts, users, permissions, policies, exchanges, queues and bindings as one file. An import shows first what it would change.</p>
-        <//>`}
-      </div>`}
+        <//>`
+        }
+      </div>`
+    }
   <//>`;
 }

@@ -45,8 +45,13 @@ function ParameterList({ title, base, global = false }) {
   const edit = async (row) => (await openDialog(ParameterDialog, { row, global, wide: true })) && poll.reload();
   async function remove(row) {
     const done = await confirmAction({
-      title: `Delete parameter ${row.name}?`, text: global ? `The global parameter ${row.name} goes.` : `The ${row.component} parameter ${row.name} of ${row.vhost} goes, and what it runs stops.`,
-      action: 'Delete parameter', done: `The parameter ${row.name} is deleted.`, run: () => del(pathOf(row, global)),
+      title: `Delete parameter ${row.name}?`,
+      text: global
+        ? `The global parameter ${row.name} goes.`
+        : `The ${row.component} parameter ${row.name} of ${row.vhost} goes, and what it runs stops.`,
+      action: 'Delete parameter',
+      done: `The parameter ${row.name} is deleted.`,
+      run: () => del(pathOf(row, global)),
     });
     if (done) poll.reload();
   }
@@ -60,8 +65,11 @@ function ParameterList({ title, base, global = false }) {
         ]),
     { key: 'value', label: 'Value', render: (row) => html`<span class="mono">${JSON.stringify(row.value)}</span>` },
     {
-      key: 'act', label: html`<span class="unseen">Actions</span>`, num: true,
-      render: (row) => html`<span class="row end"><button type="button" class="small plain" onClick=${() => edit(row)}>Edit…</button><button type="button" class="small plain" onClick=${() => remove(row)}>Delete…</button></span>`,
+      key: 'act',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
+      render: (row) =>
+        html`<span class="row end"><button type="button" class="small plain" onClick=${() => edit(row)}>Edit…</button><button type="button" class="small plain" onClick=${() => remove(row)}>Delete…</button></span>`,
     },
   ];
   return html`<section class="stack">

@@ -16,12 +16,24 @@ import { mayAdminister } from '../session.js';
 import { useStore } from '../store.js';
 import { html, useState } from '../ui.js';
 
-const APPLY_TO = [['all', 'queues and exchanges'], ['queues', 'queues'], ['classic_queues', 'classic queues'], ['quorum_queues', 'quorum queues'], ['exchanges', 'exchanges']];
+const APPLY_TO = [
+  ['all', 'queues and exchanges'],
+  ['queues', 'queues'],
+  ['classic_queues', 'classic queues'],
+  ['quorum_queues', 'quorum queues'],
+  ['exchanges', 'exchanges'],
+];
 const QUEUES_ONLY = APPLY_TO.filter(([value]) => value.endsWith('queues'));
 
 const KINDS = {
   policies: { title: 'Policies', one: 'policy', hints: POLICY_KEYS, applyTo: APPLY_TO, field: 'policy' },
-  'operator-policies': { title: 'Operator policies', one: 'operator policy', hints: OPERATOR_POLICY_KEYS, applyTo: QUEUES_ONLY, field: 'operator_policy' },
+  'operator-policies': {
+    title: 'Operator policies',
+    one: 'operator policy',
+    hints: OPERATOR_POLICY_KEYS,
+    applyTo: QUEUES_ONLY,
+    field: 'operator_policy',
+  },
 };
 
 function PolicyDialog({ kind, policy, titleId, close }) {
@@ -50,7 +62,15 @@ function PolicyDialog({ kind, policy, titleId, close }) {
 }
 
 const MATCHES = [
-  { key: 'name', label: 'Name', sort: 'name', render: (row) => (row.kind === 'queue' ? html`<${QueueLink} vhost=${row.vhost} name=${row.name} />` : html`<${ExchangeLink} vhost=${row.vhost} name=${row.name} />`) },
+  {
+    key: 'name',
+    label: 'Name',
+    sort: 'name',
+    render: (row) =>
+      row.kind === 'queue'
+        ? html`<${QueueLink} vhost=${row.vhost} name=${row.name} />`
+        : html`<${ExchangeLink} vhost=${row.vhost} name=${row.name} />`,
+  },
   { key: 'kind', label: 'What it is', sort: 'kind', render: (row) => row.kind },
 ];
 
@@ -65,8 +85,11 @@ function MatchesDialog({ kind, policy, titleId, close }) {
   return html`<div>
     <h2 id=${titleId}>What ${policy.name} applies to</h2>
     <div class="dialog-body" onClick=${(event) => event.target.closest('a') && close()}>
-      ${pending(queues) ?? html`<${LocalTable} caption="Queues and exchanges" columns=${MATCHES} rows=${rows} rowKey=${(row) => `${row.kind} ${row.name}`} first=${{ by: 'name', descending: false }}
-        empty="Nothing now. Names may not match, or a policy of higher priority applies to what does." />`}
+      ${
+        pending(queues) ??
+        html`<${LocalTable} caption="Queues and exchanges" columns=${MATCHES} rows=${rows} rowKey=${(row) => `${row.kind} ${row.name}`} first=${{ by: 'name', descending: false }}
+        empty="Nothing now. Names may not match, or a policy of higher priority applies to what does." />`
+      }
     </div>
     <div class="dialog-actions"><button type="button" class="primary" onClick=${() => close()}>Close</button></div>
   </div>`;
@@ -78,8 +101,11 @@ function PolicyList({ kind, vhost }) {
   const edit = async (policy) => (await openDialog(PolicyDialog, { kind, policy, wide: true })) && poll.reload();
   async function remove(policy) {
     const done = await confirmAction({
-      title: `Delete ${one} ${policy.name}?`, text: `What it set for queues and exchanges of ${policy.vhost} holds no more, at once.`,
-      action: 'Delete policy', done: `The ${one} ${policy.name} is deleted.`, run: () => del(path`${kind}/${policy.vhost}/${policy.name}`),
+      title: `Delete ${one} ${policy.name}?`,
+      text: `What it set for queues and exchanges of ${policy.vhost} holds no more, at once.`,
+      action: 'Delete policy',
+      done: `The ${one} ${policy.name} is deleted.`,
+      run: () => del(path`${kind}/${policy.vhost}/${policy.name}`),
     });
     if (done) poll.reload();
   }
@@ -91,8 +117,12 @@ function PolicyList({ kind, vhost }) {
     { key: 'definition', label: 'Definition', render: (policy) => html`<${Fields} values=${policy.definition} />` },
     { key: 'priority', label: 'Priority', sort: 'priority', num: true, render: (policy) => policy.priority },
     {
-      key: 'act', label: html`<span class="unseen">Actions</span>`, num: true,
-      render: (policy) => html`<span class="row end"><button type="button" class="small plain" onClick=${() => openDialog(MatchesDialog, { kind, policy })}>Matches</button>
+      key: 'act',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
+      render: (
+        policy,
+      ) => html`<span class="row end"><button type="button" class="small plain" onClick=${() => openDialog(MatchesDialog, { kind, policy })}>Matches</button>
         ${(kind === 'policies' || mayAdminister()) && html`<button type="button" class="small plain" onClick=${() => edit(policy)}>Edit…</button><button type="button" class="small plain" onClick=${() => remove(policy)}>Delete…</button>`}</span>`,
     },
   ];

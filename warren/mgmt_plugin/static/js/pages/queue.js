@@ -93,18 +93,23 @@ export default function Queue({ vhost, name }) {
   ];
   const tab = currentTab(tabs, query);
   return html`<${Page}
-    title=${name} crumbs=${[['Queues', listHref(['queues'])], [vhost, href(['queues'], { vhost })]]}
+    title=${name} crumbs=${[
+      ['Queues', listHref(['queues'])],
+      [vhost, href(['queues'], { vhost })],
+    ]}
     marks=${queue && html`<${State} value=${queue.paused ? 'paused' : queue.state} /><${Features} of=${queue} />`}
     actions=${html`${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`} ${queue && html`<${Actions} queue=${queue} reload=${poll.reload} />`}`}
   >
-    ${pending(poll, 'There is no such queue.') ??
-    html`<${Tabs} tabs=${tabs} />
+    ${
+      pending(poll, 'There is no such queue.') ??
+      html`<${Tabs} tabs=${tabs} />
       ${tab === 'overview' && html`<${QueueOverview} queue=${queue} />`}
       ${tab === 'messages' && html`<${QueueMessages} vhost=${vhost} name=${name} />`}
       ${tab === 'consumers' && html`<${Consumers} queue=${queue} />`}
       ${tab === 'bindings' && html`<${Bindings} queue=${queue} poll=${bindings} />`}
       ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange="" routingKey=${name} reload=${poll.reload} />`}
       ${tab === 'get' && html`<${QueueGet} vhost=${vhost} name=${name} reload=${poll.reload} />`}
-      ${tab === 'move' && html`<${QueueTransfers} vhost=${vhost} name=${name} />`}`}
+      ${tab === 'move' && html`<${QueueTransfers} vhost=${vhost} name=${name} />`}`
+    }
   <//>`;
 }

@@ -32,7 +32,10 @@ export function QueueGet({ vhost, name, reload }) {
     if (REMOVING.has(ackmode)) {
       await confirmAction({
         title: `Take ${count} messages out of ${name}?`,
-        text: ackmode === 'ack_requeue_false' ? 'What is shown here will be gone from the queue.' : 'What is shown here goes to the dead letter exchange, or is dropped where there is none.',
+        text:
+          ackmode === 'ack_requeue_false'
+            ? 'What is shown here will be gone from the queue.'
+            : 'What is shown here goes to the dead letter exchange, or is dropped where there is none.',
         action: 'Take out',
         run,
       });
@@ -51,22 +54,30 @@ export function QueueGet({ vhost, name, reload }) {
       <form class="form" onSubmit=${onSubmit}>
         <${Select} label="Then" name="ackmode" options=${MODES} value="ack_requeue_true" />
         <${Field} label="How many" name="count" type="number" min="1" max="1000" defaultValue="1" required />
-        <${Select} label="Bodies" name="encoding" options=${[['auto', 'as text where they are'], ['base64', 'as base64']]} value="auto" />
+        <${Select} label="Bodies" name="encoding" options=${[
+          ['auto', 'as text where they are'],
+          ['base64', 'as base64'],
+        ]} value="auto" />
         <p class="form-error" role="alert">${error}</p>
         <div class="row"><button type="submit" class="primary">Get</button></div>
       </form>
     <//>
-    ${messages &&
-    html`<div class="messages" role="region" aria-label="Messages that were taken">
+    ${
+      messages &&
+      html`<div class="messages" role="region" aria-label="Messages that were taken">
       <p role="status">${messages.length === 0 ? 'The queue has no ready message.' : `${messages.length} taken, ${messages.at(-1).message_count} were left.`}</p>
       ${messages.map(
         (item, at) => html`<${Message}
           key=${at}
           item=${{ ...item, position: at + 1, truncated: item.payload_encoding === 'string' && item.payload.length < item.payload_bytes && new TextEncoder().encode(item.payload).length < item.payload_bytes }}
           marks=${html`<span class="marks">${item.redelivered && html`<${Mark} text="redelivered" kind="warn" />`}<span class="num hint">${formatBytes(item.payload_bytes)}</span></span>`}
-          facts=${html`<${Facts} facts=${[['Exchange', exchangeLabel(item.exchange)], ['Routing key', item.routing_key || '(empty)']]} />`}
+          facts=${html`<${Facts} facts=${[
+            ['Exchange', exchangeLabel(item.exchange)],
+            ['Routing key', item.routing_key || '(empty)'],
+          ]} />`}
         />`,
       )}
-    </div>`}
+    </div>`
+    }
   </div>`;
 }

@@ -11,7 +11,13 @@ import { place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
-const STATES = [['ready', 'Ready'], ['unacked', 'Unacked'], ['delayed', 'Delayed'], ['parked', 'Parked'], ['undelivered', 'Undelivered dead letters']];
+const STATES = [
+  ['ready', 'Ready'],
+  ['unacked', 'Unacked'],
+  ['delayed', 'Delayed'],
+  ['parked', 'Parked'],
+  ['undelivered', 'Undelivered dead letters'],
+];
 const COUNT = 50;
 const TRUNCATE_BYTES = 65536;
 
@@ -57,7 +63,10 @@ export function QueueMessages({ vhost, name }) {
   const state = STATES.some(([id]) => id === query.state) ? query.state : 'ready';
   const offset = Number(query.offset) > 0 ? Number(query.offset) : 0;
   const filter = { routing_key: query.key, header: query.header, body: query.body };
-  const poll = usePoll(withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }), { repeat: false });
+  const poll = usePoll(
+    withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }),
+    { repeat: false },
+  );
   function onFilter(event) {
     event.preventDefault();
     const { key, header, body } = Object.fromEntries(new FormData(event.target));
@@ -84,11 +93,14 @@ export function QueueMessages({ vhost, name }) {
     </form>
     ${poll.error && !poll.data && html`<${Trouble} error=${poll.error} />`}
     ${!poll.data && !poll.error && html`<p class="loading" role="status">Loading…</p>`}
-    ${poll.data && html`
+    ${
+      poll.data &&
+      html`
       <div class="messages" aria-busy=${poll.busy}>
         ${poll.data.items.length === 0 && html`<p class="empty">${filtered ? 'No message matches.' : `No message is ${state}.`}</p>`}
         ${poll.data.items.map((item) => html`<${Message} key=${`${state} ${item.sequence_number ?? item.position}`} item=${item} marks=${marksOf(item)} facts=${factsOf(item)} />`)}
       </div>
-      <${Paging} answer=${poll.data} offset=${offset} />`}
+      <${Paging} answer=${poll.data} offset=${offset} />`
+    }
   <//>`;
 }

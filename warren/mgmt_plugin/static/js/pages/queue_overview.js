@@ -27,7 +27,9 @@ const HELD = [
 function ReleaseDialog({ vhost, name, kind, messages, titleId, close }) {
   async function submit(form) {
     const text = form.get('count').trim();
-    const { released } = await post(path`warren/queues/${vhost}/${name}/held/${kind}/release`, { count: text === '' ? null : Number(text) });
+    const { released } = await post(path`warren/queues/${vhost}/${name}/held/${kind}/release`, {
+      count: text === '' ? null : Number(text),
+    });
     tell(`${released} released into ${name}.`);
     return true;
   }
@@ -60,11 +62,16 @@ function Held({ vhost, name }) {
     { key: 'bytes', label: 'Bytes', num: true, render: ([kind]) => html`<${Bytes} value=${poll.data[kind].bytes} />` },
     { key: 'due', label: 'Next due', num: true, render: ([kind]) => html`<${When} ms=${poll.data[kind].next_due_ms} />` },
     {
-      key: 'act', label: html`<span class="unseen">Actions</span>`, num: true,
+      key: 'act',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
       render: ([kind]) => html`<span class="row end">
         <a class="button small plain" href=${href(['queues', vhost, name], { tab: 'messages', state: kind })}>Browse</a>
-        ${kind !== 'undelivered' && html`<button type="button" class="small" onClick=${() => release(kind, poll.data[kind].messages)}>Release…</button>
-        <button type="button" class="small danger" onClick=${() => purge(kind, poll.data[kind].messages)}>Drop…</button>`}</span>`,
+        ${
+          kind !== 'undelivered' &&
+          html`<button type="button" class="small" onClick=${() => release(kind, poll.data[kind].messages)}>Release…</button>
+        <button type="button" class="small danger" onClick=${() => purge(kind, poll.data[kind].messages)}>Drop…</button>`
+        }</span>`,
     },
   ];
   return html`<${Card} title="Held back" wide>
@@ -121,14 +128,23 @@ export function QueueOverview({ queue }) {
     <${Card} title="Contents">
       <${Facts} facts=${[
         ['Ready', html`<${Num} value=${queue.messages_ready} /> <small><${Bytes} value=${queue.message_bytes_ready} /></small>`],
-        ['Unacked', html`<${Num} value=${queue.messages_unacknowledged} /> <small><${Bytes} value=${queue.message_bytes_unacknowledged} /></small>`],
+        [
+          'Unacked',
+          html`<${Num} value=${queue.messages_unacknowledged} /> <small><${Bytes} value=${queue.message_bytes_unacknowledged} /></small>`,
+        ],
         ['Total', html`<${Num} value=${queue.messages} /> <small><${Bytes} value=${queue.message_bytes} /></small>`],
-        ['Persistent', html`<${Num} value=${queue.messages_persistent} /> <small><${Bytes} value=${queue.message_bytes_persistent} /></small>`],
+        [
+          'Persistent',
+          html`<${Num} value=${queue.messages_persistent} /> <small><${Bytes} value=${queue.message_bytes_persistent} /></small>`,
+        ],
         ['In memory', html`<${Num} value=${queue.messages_ram} /> <small><${Bytes} value=${queue.message_bytes_ram} /></small>`],
         ['Memory of the queue', html`<${Bytes} value=${queue.memory} />`],
         ['Consumers', html`<${Num} value=${queue.consumers} />`],
         ['Consumer capacity', typeof queue.consumer_capacity === 'number' ? `${Math.round(queue.consumer_capacity * 100)} %` : null],
-        ['Oldest ready message', typeof queue.head_message_timestamp === 'number' ? html`<${When} ms=${queue.head_message_timestamp * 1000} />` : null],
+        [
+          'Oldest ready message',
+          typeof queue.head_message_timestamp === 'number' ? html`<${When} ms=${queue.head_message_timestamp * 1000} />` : null,
+        ],
       ]} />
     <//>
     <${Deduplication} vhost=${vhost} name=${name} />

@@ -12,7 +12,11 @@ import { usePoll } from '../refresh.js';
 import { html, useEffect, useState } from '../ui.js';
 
 const PROGRESS_MS = 1000;
-const TARGETS = [['queue', 'another queue'], ['exchange', 'an exchange'], ['origin', 'where they first came from']];
+const TARGETS = [
+  ['queue', 'another queue'],
+  ['exchange', 'an exchange'],
+  ['origin', 'where they first came from'],
+];
 
 function destinationOf(target, form) {
   if (target === 'origin') return { origin: true };
@@ -20,7 +24,7 @@ function destinationOf(target, form) {
   return { exchange: form.get('exchange'), routing_key: form.get('routing_key') || null };
 }
 
-export function describe(destination) {
+function describe(destination) {
   if (destination.origin) return 'where they came from';
   if (destination.queue !== undefined) return `queue ${destination.queue}`;
   const key = destination.routing_key ?? null;
@@ -35,8 +39,11 @@ function columns(reload) {
       if (!running) await run();
       else
         await confirmAction({
-          title: `Stop this transfer from ${transfer.queue}?`, text: 'What was transferred stays where it is now; the rest stays here.',
-          action: 'Stop transfer', done: 'The transfer is stopped.', run,
+          title: `Stop this transfer from ${transfer.queue}?`,
+          text: 'What was transferred stays where it is now; the rest stays here.',
+          action: 'Stop transfer',
+          done: 'The transfer is stopped.',
+          run,
         });
     } catch (error) {
       warn(error.message);
@@ -45,17 +52,28 @@ function columns(reload) {
   }
   return [
     { key: 'mode', label: 'What', render: (each) => `${each.mode} to ${describe(each.destination)}` },
-    { key: 'state', label: 'State', sort: 'state', render: (each) => html`<${State} value=${each.state} />${each.error && html`<br /><small>${each.error}</small>`}` },
     {
-      key: 'progress', label: 'Progress',
-      render: (each) => html`<div class="meter"><progress max=${Math.max(each.total ?? each.scanned, 1)} value=${each.scanned} aria-label="Progress" />
+      key: 'state',
+      label: 'State',
+      sort: 'state',
+      render: (each) => html`<${State} value=${each.state} />${each.error && html`<br /><small>${each.error}</small>`}`,
+    },
+    {
+      key: 'progress',
+      label: 'Progress',
+      render: (
+        each,
+      ) => html`<div class="meter"><progress max=${Math.max(each.total ?? each.scanned, 1)} value=${each.scanned} aria-label="Progress" />
         <span>${formatNumber(each.transferred)} transferred <small>of ${formatNumber(each.scanned)} looked at</small></span></div>`,
     },
     { key: 'user', label: 'By', render: (each) => each.user },
     { key: 'started', label: 'Started', sort: 'started_at', num: true, render: (each) => html`<${When} ms=${each.started_at} />` },
     {
-      key: 'stop', label: html`<span class="unseen">Actions</span>`, num: true,
-      render: (each) => html`<button type="button" class="small ${each.state === 'running' ? 'danger' : 'plain'}" onClick=${() => stop(each)}>${each.state === 'running' ? 'Stop…' : 'Forget'}</button>`,
+      key: 'stop',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
+      render: (each) =>
+        html`<button type="button" class="small ${each.state === 'running' ? 'danger' : 'plain'}" onClick=${() => stop(each)}>${each.state === 'running' ? 'Stop…' : 'Forget'}</button>`,
     },
   ];
 }
@@ -76,7 +94,9 @@ export function QueueTransfers({ vhost, name }) {
   async function onSubmit(event) {
     event.preventDefault();
     const form = new FormData(event.target);
-    const filter = Object.fromEntries(['filter_routing_key', 'header', 'body'].map((key) => [key.replace('filter_', ''), form.get(key)]).filter(([, value]) => value));
+    const filter = Object.fromEntries(
+      ['filter_routing_key', 'header', 'body'].map((key) => [key.replace('filter_', ''), form.get(key)]).filter(([, value]) => value),
+    );
     const body = {
       mode: form.get('mode'),
       state: form.get('state'),
@@ -88,10 +108,18 @@ export function QueueTransfers({ vhost, name }) {
     setError('');
     try {
       if (body.mode === 'move') {
-        const limits = Object.keys(filter).length ? 'The messages that match' : body.count ? `The first ${body.count} messages` : 'All messages';
+        const limits = Object.keys(filter).length
+          ? 'The messages that match'
+          : body.count
+            ? `The first ${body.count} messages`
+            : 'All messages';
         await confirmAction({
-          title: `Move messages out of ${name}?`, text: `${limits} in state ${body.state} go to ${describe(body.destination)}.`,
-          action: 'Move', danger: false, run, done: 'The transfer has begun.',
+          title: `Move messages out of ${name}?`,
+          text: `${limits} in state ${body.state} go to ${describe(body.destination)}.`,
+          action: 'Move',
+          danger: false,
+          run,
+          done: 'The transfer has begun.',
         });
       } else {
         await run();
@@ -105,8 +133,14 @@ export function QueueTransfers({ vhost, name }) {
   return html`<div class="stack">
     <${Card} title="Move or copy messages">
       <form class="form" onSubmit=${onSubmit}>
-        <${Select} label="What to do" name="mode" options=${[['move', 'Move'], ['copy', 'Copy']]} value="move" />
-        <${Select} label="Which messages" name="state" options=${[['ready', 'ready'], ['parked', 'parked']]} value="ready" />
+        <${Select} label="What to do" name="mode" options=${[
+          ['move', 'Move'],
+          ['copy', 'Copy'],
+        ]} value="move" />
+        <${Select} label="Which messages" name="state" options=${[
+          ['ready', 'ready'],
+          ['parked', 'parked'],
+        ]} value="ready" />
         <${Select} label="To" value=${target} options=${TARGETS} onChange=${(event) => setTarget(event.target.value)} hint=${target === 'origin' ? 'For dead letters: the queue or exchange that x-death names.' : ''} />
         ${target === 'queue' && html`<${Field} label="Queue" name="queue" required />`}
         ${target === 'exchange' && html`<${Field} label="Exchange" name="exchange" required /><${Field} label="Routing key" name="routing_key" hint="Empty: the key of each message." />`}

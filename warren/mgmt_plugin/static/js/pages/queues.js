@@ -15,9 +15,22 @@ import { useStore } from '../store.js';
 import { html, useEffect, useState } from '../ui.js';
 
 const number = (key, label, more) => ({ key, label, num: true, sort: key, ...more, render: (each) => html`<${Num} value=${each[key]} />` });
-const bytes = (key, label, more) => ({ key, label, num: true, sort: key, hidden: true, ...more, render: (each) => html`<${Bytes} value=${each[key]} />` });
+const bytes = (key, label, more) => ({
+  key,
+  label,
+  num: true,
+  sort: key,
+  hidden: true,
+  ...more,
+  render: (each) => html`<${Bytes} value=${each[key]} />`,
+});
 const rate = (counter, label, more) => ({
-  key: counter, label, num: true, sort: `message_stats.${counter}_details.rate`, ...more, render: (each) => html`<${Rate} value=${rateOf(each, counter)} />`,
+  key: counter,
+  label,
+  num: true,
+  sort: `message_stats.${counter}_details.rate`,
+  ...more,
+  render: (each) => html`<${Rate} value=${rateOf(each, counter)} />`,
 });
 
 const COLUMNS = [
@@ -25,7 +38,12 @@ const COLUMNS = [
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
   { key: 'type', label: 'Type', sort: 'type', render: (each) => each.type ?? 'classic' },
   { key: 'features', label: 'Features', render: (each) => html`<${Features} of=${each} />` },
-  { key: 'state', label: 'State', sort: 'state', render: (each) => html`<${State} value=${each.idle_since && each.state === 'running' ? 'idle' : each.state} />` },
+  {
+    key: 'state',
+    label: 'State',
+    sort: 'state',
+    render: (each) => html`<${State} value=${each.idle_since && each.state === 'running' ? 'idle' : each.state} />`,
+  },
   number('messages_ready', 'Ready'),
   number('messages_unacknowledged', 'Unacked'),
   number('messages', 'Total'),
@@ -34,7 +52,15 @@ const COLUMNS = [
   rate('ack', 'Ack', { long: 'Ack rate', hidden: true }),
   rate('redeliver', 'Redeliver', { hidden: true }),
   number('consumers', 'Consumers'),
-  { key: 'capacity', label: 'Capacity', title: 'How much of the time consumers could take a message', num: true, sort: 'consumer_capacity', hidden: true, render: (each) => (typeof each.consumer_capacity === 'number' ? `${Math.round(each.consumer_capacity * 100)} %` : '–') },
+  {
+    key: 'capacity',
+    label: 'Capacity',
+    title: 'How much of the time consumers could take a message',
+    num: true,
+    sort: 'consumer_capacity',
+    hidden: true,
+    render: (each) => (typeof each.consumer_capacity === 'number' ? `${Math.round(each.consumer_capacity * 100)} %` : '–'),
+  },
   number('messages_delayed', 'Delayed', { hidden: true }),
   bytes('message_bytes', 'Bytes'),
   bytes('message_bytes_ready', 'Bytes ready'),
@@ -45,7 +71,11 @@ const COLUMNS = [
   { key: 'node', label: 'Node', sort: 'node', hidden: true, render: (each) => each.node },
 ];
 
-const TYPES = [['', 'default of the vhost'], ['classic', 'classic'], ['quorum', 'quorum']];
+const TYPES = [
+  ['', 'default of the vhost'],
+  ['classic', 'classic'],
+  ['quorum', 'quorum'],
+];
 
 function AddQueue({ titleId, close }) {
   const [rows, setRows] = useState([]);
@@ -68,11 +98,13 @@ function AddQueue({ titleId, close }) {
       <${Field} label="Name" name="name" required />
       <${Select} label="Type" value=${type} options=${TYPES} onChange=${(event) => setType(event.target.value)}
         hint=${type === 'quorum' ? 'Durable, every message stored, a delivery limit of 20.' : ''} />
-      ${type !== 'quorum' &&
-      html`<div class="stack">
+      ${
+        type !== 'quorum' &&
+        html`<div class="stack">
         <${Check} label="Durable" name="durable" defaultChecked=${true} hint="Is there again after a restart." />
         <${Check} label="Auto-delete" name="auto_delete" hint="Goes with its last consumer." />
-      </div>`}
+      </div>`
+      }
       <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${QUEUE_ARGUMENTS[type || 'classic']} />
     </div>
   <//>`;
@@ -96,7 +128,10 @@ async function each(queues, run, done) {
 }
 
 function listed(queues) {
-  const names = queues.slice(0, 8).map((queue) => queue.name).join(', ');
+  const names = queues
+    .slice(0, 8)
+    .map((queue) => queue.name)
+    .join(', ');
   return queues.length > 8 ? `${names} and ${queues.length - 8} more` : names;
 }
 
@@ -115,14 +150,22 @@ export default function Queues() {
   const actions = (queues, reload) => {
     const messages = queues.reduce((sum, queue) => sum + (queue.messages ?? 0), 0);
     return html`
-      <button type="button" class="small danger" onClick=${() => many(queues, reload, {
-        verb: 'Purge', title: `Purge ${count(queues)}?`, text: `The ready messages of these queues are dropped for good (${formatNumber(messages)} messages now).`,
-        run: (queue) => del(path`queues/${queue.vhost}/${queue.name}/contents`), done: 'Purged',
-      })}>Purge…</button>
-      <button type="button" class="small danger" onClick=${() => many(queues, reload, {
-        verb: 'Delete', title: `Delete ${count(queues)}?`, text: `These queues go, with their bindings and messages (${formatNumber(messages)} messages now).`,
-        run: (queue) => del(path`queues/${queue.vhost}/${queue.name}`), done: 'Deleted',
-      })}>Delete…</button>
+      <button type="button" class="small danger" onClick=${() =>
+        many(queues, reload, {
+          verb: 'Purge',
+          title: `Purge ${count(queues)}?`,
+          text: `The ready messages of these queues are dropped for good (${formatNumber(messages)} messages now).`,
+          run: (queue) => del(path`queues/${queue.vhost}/${queue.name}/contents`),
+          done: 'Purged',
+        })}>Purge…</button>
+      <button type="button" class="small danger" onClick=${() =>
+        many(queues, reload, {
+          verb: 'Delete',
+          title: `Delete ${count(queues)}?`,
+          text: `These queues go, with their bindings and messages (${formatNumber(messages)} messages now).`,
+          run: (queue) => del(path`queues/${queue.vhost}/${queue.name}`),
+          done: 'Deleted',
+        })}>Delete…</button>
       <button type="button" class="small plain" onClick=${() => setSelected(new Set())}>Select none</button>`;
   };
   return html`<${Page} title="Queues and streams">

@@ -20,11 +20,20 @@ const COLUMNS = [
   { key: 'source', label: 'From', sort: 'source', render: (each) => html`<${ExchangeLink} vhost=${each.vhost} name=${each.source} />` },
   { key: 'key', label: 'Routing key', sort: 'routing_key', render: (each) => html`<span class="mono">${each.routing_key}</span>` },
   {
-    key: 'destination', label: 'To', sort: 'destination',
-    render: (each) => (each.destination_type === 'queue' ? html`<${QueueLink} vhost=${each.vhost} name=${each.destination} />` : html`<${ExchangeLink} vhost=${each.vhost} name=${each.destination} /> <small>exchange</small>`),
+    key: 'destination',
+    label: 'To',
+    sort: 'destination',
+    render: (each) =>
+      each.destination_type === 'queue'
+        ? html`<${QueueLink} vhost=${each.vhost} name=${each.destination} />`
+        : html`<${ExchangeLink} vhost=${each.vhost} name=${each.destination} /> <small>exchange</small>`,
   },
   { key: 'type', label: 'Goes to a', sort: 'destination_type', render: (each) => each.destination_type },
-  { key: 'arguments', label: 'Arguments', render: (each) => (Object.keys(each.arguments ?? {}).length ? html`<span class="mono">${JSON.stringify(each.arguments)}</span>` : '') },
+  {
+    key: 'arguments',
+    label: 'Arguments',
+    render: (each) => (Object.keys(each.arguments ?? {}).length ? html`<span class="mono">${JSON.stringify(each.arguments)}</span>` : ''),
+  },
 ];
 
 /** Nodes and edges of an answer of the route question. */
@@ -53,7 +62,10 @@ function RouteForm({ vhost, exchanges, answer, onAnswer }) {
     }
   }
   return html`<${Card} title="Where would this message go?">
-    <form class="form" onSubmit=${onSubmit} onReset=${() => { setRows([]); onAnswer(null); }}>
+    <form class="form" onSubmit=${onSubmit} onReset=${() => {
+      setRows([]);
+      onAnswer(null);
+    }}>
       <${Field} label="Exchange" name="exchange" list="route-exchanges" hint="Empty: the default exchange." defaultValue=${place.get().query.exchange ?? ''} />
       <datalist id="route-exchanges">${exchanges.map((exchange) => html`<option key=${exchange.name} value=${exchange.name} />`)}</datalist>
       <${Field} label="Routing key" name="key" />
@@ -62,12 +74,14 @@ function RouteForm({ vhost, exchanges, answer, onAnswer }) {
       <div class="row"><button type="submit" class="primary">Show</button>${answer && html`<button type="reset" class="plain">Clear</button>`}</div>
     </form>
     <div role="status">
-      ${answer &&
-      (answer.unroutable
-        ? html`<p class="warning-box">Nowhere: no queue would take it.</p>`
-        : html`<p>It goes to ${formatNumber(answer.queues.length)} ${answer.queues.length === 1 ? 'queue' : 'queues'}:</p>
+      ${
+        answer &&
+        (answer.unroutable
+          ? html`<p class="warning-box">Nowhere: no queue would take it.</p>`
+          : html`<p>It goes to ${formatNumber(answer.queues.length)} ${answer.queues.length === 1 ? 'queue' : 'queues'}:</p>
             <ul class="route">${answer.queues.map((name) => html`<li key=${name}><${QueueLink} vhost=${vhost} name=${name} /></li>`)}</ul>
-            <details><summary>Step by step</summary><ol>${(answer.path ?? []).map((step, at) => html`<li key=${at}>${exchangeLabel(step.exchange)} → ${step.destination_type} ${step.destination}${step.routing_key ? `, bound with ${step.routing_key}` : ''}</li>`)}</ol></details>`)}
+            <details><summary>Step by step</summary><ol>${(answer.path ?? []).map((step, at) => html`<li key=${at}>${exchangeLabel(step.exchange)} → ${step.destination_type} ${step.destination}${step.routing_key ? `, bound with ${step.routing_key}` : ''}</li>`)}</ol></details>`)
+      }
     </div>
   <//>`;
 }
@@ -87,7 +101,12 @@ function Topology({ vhost, topology, query }) {
   if (query.exchange) graph = subgraph(graph, (node) => node.id === exchangeId(query.exchange));
   if (filter) graph = subgraph(graph, (node) => node.name.toLowerCase().includes(filter));
   const bindings = topology.bindings
-    .filter((each) => each.source !== '' && graph.nodes.has(exchangeId(each.source)) && graph.nodes.has(each.destination_type === 'queue' ? queueId(each.destination) : exchangeId(each.destination)))
+    .filter(
+      (each) =>
+        each.source !== '' &&
+        graph.nodes.has(exchangeId(each.source)) &&
+        graph.nodes.has(each.destination_type === 'queue' ? queueId(each.destination) : exchangeId(each.destination)),
+    )
     .map((each) => ({ ...each, vhost }));
   return html`
     <${RouteForm} vhost=${vhost} exchanges=${topology.exchanges} answer=${answer} onAnswer=${setAnswer} />

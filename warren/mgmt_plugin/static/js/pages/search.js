@@ -24,9 +24,11 @@ export default function Search() {
   const poll = usePoll(text ? withQuery('warren/search', { q: text, limit: LIMIT }) : null);
   return html`<${Page} title="Search">
     <div class="toolbar"><${FilterInput} label="Part of a name" value=${text} onFilter=${(q) => setQuery({ q })} /></div>
-    ${text &&
-    (pending(poll) ??
-      html`<${LocalTable} caption="Results" columns=${COLUMNS} rows=${poll.data.items} rowKey=${(item) => JSON.stringify([item.kind, item.vhost, item.name, item.detail])} empty="Nothing has such a name." />
-        ${poll.data.more && html`<p class="hint">There is more; type more of the name.</p>`}`)}
+    ${
+      text &&
+      (pending(poll) ??
+        html`<${LocalTable} caption="Results" columns=${COLUMNS} rows=${poll.data.items} rowKey=${(item) => JSON.stringify([item.kind, item.vhost, item.name, item.detail])} empty="Nothing has such a name." />
+        ${poll.data.more && html`<p class="hint">There is more; type more of the name.</p>`}`)
+    }
   <//>`;
 }

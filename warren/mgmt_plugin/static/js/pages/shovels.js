@@ -12,7 +12,10 @@ import { currentVhost, place } from '../router.js';
 import { useStore } from '../store.js';
 import { html, useState } from '../ui.js';
 
-const ENDS = [['queue', 'queue'], ['exchange', 'exchange']];
+const ENDS = [
+  ['queue', 'queue'],
+  ['exchange', 'exchange'],
+];
 const list = (uri) => (Array.isArray(uri) ? uri.join(', ') : uri);
 const sides = { src: 'From', dest: 'To' };
 
@@ -20,7 +23,10 @@ const sides = { src: 'From', dest: 'To' };
 function endOf(value, side) {
   const uri = String(list(value[`${side}-uri`]) ?? '').replace(/\/\/([^:@/]*):[^@/]*@/g, '//$1@');
   const key = value[`${side}-exchange-key`];
-  const what = value[`${side}-queue`] !== undefined ? `queue ${value[`${side}-queue`]}` : `exchange ${value[`${side}-exchange`] ?? value[`${side}-address`] ?? ''}${key ? ` (${key})` : ''}`;
+  const what =
+    value[`${side}-queue`] !== undefined
+      ? `queue ${value[`${side}-queue`]}`
+      : `exchange ${value[`${side}-exchange`] ?? value[`${side}-address`] ?? ''}${key ? ` (${key})` : ''}`;
   return html`${what}<br /><small class="mono">${uri}</small>`;
 }
 
@@ -31,9 +37,11 @@ function End({ side, value }) {
     <div class="form">
       <${Field} label="URI" name="${side}-uri" required defaultValue=${list(value?.[`${side}-uri`]) ?? 'amqp://'} hint="amqp://user:password@host/vhost; amqp:// alone is this broker." />
       <${Select} label="Kind" options=${ENDS} value=${end} onChange=${(event) => setEnd(event.target.value)} />
-      ${end === 'queue'
-        ? html`<${Field} key="queue" label="Queue" name="${side}-queue" required defaultValue=${value?.[`${side}-queue`] ?? ''} />`
-        : html`<${Field} key="exchange" label="Exchange" name="${side}-exchange" defaultValue=${value?.[`${side}-exchange`] ?? ''} /><${Field} label="Routing key" name="${side}-exchange-key" defaultValue=${value?.[`${side}-exchange-key`] ?? ''} />`}
+      ${
+        end === 'queue'
+          ? html`<${Field} key="queue" label="Queue" name="${side}-queue" required defaultValue=${value?.[`${side}-queue`] ?? ''} />`
+          : html`<${Field} key="exchange" label="Exchange" name="${side}-exchange" defaultValue=${value?.[`${side}-exchange`] ?? ''} /><${Field} label="Routing key" name="${side}-exchange-key" defaultValue=${value?.[`${side}-exchange-key`] ?? ''} />`
+      }
     </div>
   </fieldset>`;
 }
@@ -66,7 +74,11 @@ function ShovelDialog({ row, titleId, close }) {
       ${!row && html`<${VhostSelect} /><${Field} label="Name" name="name" required />`}
       <${End} side="src" value=${value} />
       <${End} side="dest" value=${value} />
-      <${Select} label="Acknowledges" name="ack-mode" value=${value?.['ack-mode'] ?? 'on-confirm'} options=${[['on-confirm', 'once the target confirmed'], ['on-publish', 'once it published'], ['no-ack', 'never']]} />
+      <${Select} label="Acknowledges" name="ack-mode" value=${value?.['ack-mode'] ?? 'on-confirm'} options=${[
+        ['on-confirm', 'once the target confirmed'],
+        ['on-publish', 'once it published'],
+        ['no-ack', 'never'],
+      ]} />
       <${Field} label="Prefetch" name="src-prefetch-count" type="number" min="1" defaultValue=${value?.['src-prefetch-count'] ?? ''} hint="1000 unless given." />
       <${Field} label="Reconnects after, s" name="reconnect-delay" type="number" min="0" defaultValue=${value?.['reconnect-delay'] ?? ''} />
       <${Field} label="Ends after" name="src-delete-after" defaultValue=${value?.['src-delete-after'] ?? ''} hint="never, queue-length, or a number of messages." />
@@ -82,26 +94,41 @@ export default function Shovels() {
   const edit = async (row) => (await openDialog(ShovelDialog, { row, wide: true })) && poll.reload();
   async function remove(row) {
     const done = await confirmAction({
-      title: `Delete shovel ${row.name}?`, text: `It stops, and messages stay where they are.`, action: 'Delete shovel', done: `The shovel ${row.name} is deleted.`,
+      title: `Delete shovel ${row.name}?`,
+      text: `It stops, and messages stay where they are.`,
+      action: 'Delete shovel',
+      done: `The shovel ${row.name} is deleted.`,
       run: () => del(path`parameters/shovel/${row.vhost}/${row.name}`),
     });
     if (done) poll.reload();
   }
   const restart = (row) =>
     confirmAction({
-      title: `Restart shovel ${row.name}?`, text: 'It connects anew at both ends.', action: 'Restart', danger: false, done: `The shovel ${row.name} is restarted.`,
+      title: `Restart shovel ${row.name}?`,
+      text: 'It connects anew at both ends.',
+      action: 'Restart',
+      danger: false,
+      done: `The shovel ${row.name} is restarted.`,
       run: () => del(path`shovels/vhost/${row.vhost}/${row.name}/restart`),
     }).then((done) => done && status.reload());
   const columns = [
     { key: 'name', label: 'Name', sort: 'name', render: (row) => html`<span class="name">${row.name}</span>` },
     { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (row) => row.vhost },
-    { key: 'state', label: 'State', render: (row) => html`<${State} value=${statusOf(row)?.state ?? 'unknown'} />${statusOf(row)?.reason && html`<br /><small>${statusOf(row).reason}</small>`}` },
+    {
+      key: 'state',
+      label: 'State',
+      render: (row) =>
+        html`<${State} value=${statusOf(row)?.state ?? 'unknown'} />${statusOf(row)?.reason && html`<br /><small>${statusOf(row).reason}</small>`}`,
+    },
     { key: 'from', label: 'From', render: (row) => endOf(row.value, 'src') },
     { key: 'to', label: 'To', render: (row) => endOf(row.value, 'dest') },
     { key: 'since', label: 'Since', render: (row) => statusOf(row)?.timestamp ?? '–' },
     {
-      key: 'act', label: html`<span class="unseen">Actions</span>`, num: true,
-      render: (row) => html`<span class="row end"><button type="button" class="small plain" onClick=${() => edit(row)}>Edit…</button><button type="button" class="small plain" onClick=${() => restart(row)}>Restart…</button><button type="button" class="small plain" onClick=${() => remove(row)}>Delete…</button></span>`,
+      key: 'act',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
+      render: (row) =>
+        html`<span class="row end"><button type="button" class="small plain" onClick=${() => edit(row)}>Edit…</button><button type="button" class="small plain" onClick=${() => restart(row)}>Restart…</button><button type="button" class="small plain" onClick=${() => remove(row)}>Delete…</button></span>`,
     },
   ];
   return html`<${Page} title="Shovels">

@@ -19,8 +19,20 @@ export function Spread({ of: spread }) {
 const COLUMNS = [
   { key: 'number', label: 'Segment', sort: 'number', render: (segment) => segment.number },
   { key: 'state', label: 'State', sort: 'state', render: (segment) => segment.state },
-  { key: 'live', label: 'Still needed', sort: 'live_bytes', render: (segment) => html`<${Meter} label="Still needed" value=${segment.live_bytes} total=${segment.bytes} format=${formatBytes} danger=${2} />` },
-  { key: 'records', label: 'Records', sort: 'live_records', num: true, render: (segment) => html`<${Num} value=${segment.live_records} />` },
+  {
+    key: 'live',
+    label: 'Still needed',
+    sort: 'live_bytes',
+    render: (segment) =>
+      html`<${Meter} label="Still needed" value=${segment.live_bytes} total=${segment.bytes} format=${formatBytes} danger=${2} />`,
+  },
+  {
+    key: 'records',
+    label: 'Records',
+    sort: 'live_records',
+    num: true,
+    render: (segment) => html`<${Num} value=${segment.live_records} />`,
+  },
   { key: 'bytes', label: 'Size', sort: 'bytes', num: true, render: (segment) => html`<${Bytes} value=${segment.bytes} />` },
 ];
 
@@ -28,8 +40,9 @@ export default function Store() {
   const poll = usePoll('warren/store');
   const store = poll.data;
   return html`<${Page} title="Store">
-    ${pending(poll, 'This broker has no store to show.') ??
-    html`${store.trouble && html`<p class="banner alarm" role="alert">The store has stopped: ${store.trouble}</p>`}
+    ${
+      pending(poll, 'This broker has no store to show.') ??
+      html`${store.trouble && html`<p class="banner alarm" role="alert">The store has stopped: ${store.trouble}</p>`}
     <div class="cards">
       <${Card} title="On disk">
         <${Meter} label="Still needed" value=${store.live_bytes} total=${store.bytes} format=${formatBytes} danger=${2} />
@@ -57,6 +70,7 @@ export default function Store() {
       <${Card} title="Segments" wide>
         <${LocalTable} caption="Segments" columns=${COLUMNS} rows=${store.segments ?? []} rowKey=${(segment) => segment.number} first=${{ by: 'number', descending: true }} empty="No segment." />
       <//>
-    </div>`}
+    </div>`
+    }
   <//>`;
 }

@@ -21,17 +21,23 @@ export default function User({ name }) {
       title: `Delete user ${name}?`,
       text: `${name} can no longer log in, and its permissions go.`,
       detail: name === session.get().name ? 'This is the user you are logged in with.' : '',
-      action: 'Delete user', done: `User ${name} is deleted.`, run: () => del(path`users/${name}`),
+      action: 'Delete user',
+      done: `User ${name} is deleted.`,
+      run: () => del(path`users/${name}`),
     });
     if (done) go(['users']);
   }
   return html`<${Page} title=${name} crumbs=${[['Users', href(['users'])]]}
     actions=${user && html`<button type="button" onClick=${change}>Change password or tags…</button><button type="button" class="danger" onClick=${remove}>Delete…</button>`}>
-    ${pending(poll, 'There is no such user.') ??
-    html`<div class="cards">
+    ${
+      pending(poll, 'There is no such user.') ??
+      html`<div class="cards">
       <${Card} title="User">
         <${Facts} facts=${[
-          ['Tags', html`<span class="marks">${tagsOf(user).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}${tagsOf(user).length === 0 && 'none'}</span>`],
+          [
+            'Tags',
+            html`<span class="marks">${tagsOf(user).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}${tagsOf(user).length === 0 && 'none'}</span>`,
+          ],
           ['Password', user.password_hash ? 'yes' : 'no'],
           ['Hash', user.hashing_algorithm],
         ]} />
@@ -39,6 +45,7 @@ export default function User({ name }) {
       <${Limits} kind="user" name=${name} poll=${limits} />
       <${Permissions} kind="permissions" user=${name} />
       <${Permissions} kind="topic-permissions" user=${name} />
-    </div>`}
+    </div>`
+    }
   <//>`;
 }

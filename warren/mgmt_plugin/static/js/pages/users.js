@@ -15,7 +15,11 @@ export default function Users() {
   const add = async () => (await openDialog(UserDialog)) && users.reload();
   const columns = [
     { key: 'name', label: 'Name', sort: 'name', render: (user) => html`<${UserLink} name=${user.name} />` },
-    { key: 'tags', label: 'Tags', render: (user) => html`<span class="marks">${tagsOf(user).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}</span>` },
+    {
+      key: 'tags',
+      label: 'Tags',
+      render: (user) => html`<span class="marks">${tagsOf(user).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}</span>`,
+    },
     { key: 'vhosts', label: 'May use', render: (user) => vhostsOf(user.name).join(', ') || html`<${Mark} text="no vhost" kind="warn" />` },
     { key: 'password', label: 'Password', render: (user) => (user.password_hash ? 'yes' : 'no') },
   ];

@@ -25,14 +25,17 @@ export default function Vhost({ name }) {
     const done = await confirmAction({
       title: `Delete vhost ${name}?`,
       text: `Everything in ${name} goes: its exchanges, its queues with their messages (${formatNumber(vhost.messages ?? 0)} now), its bindings, policies and permissions. Its connections are closed.`,
-      action: 'Delete vhost', done: `Vhost ${name} is deleted.`, run: () => del(path`vhosts/${name}`),
+      action: 'Delete vhost',
+      done: `Vhost ${name} is deleted.`,
+      run: () => del(path`vhosts/${name}`),
     });
     if (done) go(['vhosts']);
   }
   return html`<${Page} title=${name} crumbs=${[['Virtual hosts', href(['vhosts'])]]} marks=${vhost?.tracing && html`<${Mark} text="tracing" kind="warn" />`}
     actions=${vhost && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} /><button type="button" onClick=${change}>Change…</button><button type="button" class="danger" onClick=${remove}>Delete…</button>`}>
-    ${pending(poll, 'There is no such vhost.') ??
-    html`<div class="cards">
+    ${
+      pending(poll, 'There is no such vhost.') ??
+      html`<div class="cards">
       <${Card}><${LengthChart} of=${vhost} /><//>
       <${Card}><${RateChart} stats=${vhost.message_stats} /><//>
       <${Card} title="Vhost">
@@ -52,6 +55,7 @@ export default function Vhost({ name }) {
       <${Limits} kind="vhost" name=${name} poll=${limits} />
       <${Permissions} kind="permissions" vhost=${name} />
       <${Permissions} kind="topic-permissions" vhost=${name} />
-    </div>`}
+    </div>`
+    }
   <//>`;
 }

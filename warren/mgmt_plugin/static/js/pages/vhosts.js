@@ -12,15 +12,61 @@ import { html } from '../ui.js';
 const states = (vhost) => [...new Set(Object.values(vhost.cluster_state ?? {}))];
 
 const COLUMNS = [
-  { key: 'name', label: 'Name', sort: 'name', render: (vhost) => html`<${VhostLink} name=${vhost.name} />${vhost.description && html`<br /><small>${vhost.description}</small>`}` },
-  { key: 'tags', label: 'Tags', render: (vhost) => html`<span class="marks">${(vhost.tags ?? []).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}${vhost.tracing && html`<${Mark} text="tracing" kind="warn" />`}</span>` },
+  {
+    key: 'name',
+    label: 'Name',
+    sort: 'name',
+    render: (vhost) => html`<${VhostLink} name=${vhost.name} />${vhost.description && html`<br /><small>${vhost.description}</small>`}`,
+  },
+  {
+    key: 'tags',
+    label: 'Tags',
+    render: (vhost) =>
+      html`<span class="marks">${(vhost.tags ?? []).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}${vhost.tracing && html`<${Mark} text="tracing" kind="warn" />`}</span>`,
+  },
   { key: 'state', label: 'State', render: (vhost) => states(vhost).map((state) => html`<${State} key=${state} value=${state} />`) },
-  { key: 'ready', label: 'Ready', sort: 'messages_ready', num: true, render: (vhost) => html`<${Num} value=${vhost.messages_ready ?? 0} />` },
-  { key: 'unacked', label: 'Unacked', sort: 'messages_unacknowledged', num: true, render: (vhost) => html`<${Num} value=${vhost.messages_unacknowledged ?? 0} />` },
-  { key: 'publish', label: 'In', sort: 'message_stats.publish_details.rate', num: true, render: (vhost) => html`<${Rate} value=${rateOf(vhost, 'publish')} />` },
-  { key: 'deliver', label: 'Out', sort: 'message_stats.deliver_get_details.rate', num: true, render: (vhost) => html`<${Rate} value=${rateOf(vhost, 'deliver_get')} />` },
-  { key: 'recv', label: 'From clients', sort: 'recv_oct_details.rate', num: true, render: (vhost) => html`<${Rate} value=${vhost.recv_oct_details?.rate} bytes />` },
-  { key: 'send', label: 'To clients', sort: 'send_oct_details.rate', num: true, render: (vhost) => html`<${Rate} value=${vhost.send_oct_details?.rate} bytes />` },
+  {
+    key: 'ready',
+    label: 'Ready',
+    sort: 'messages_ready',
+    num: true,
+    render: (vhost) => html`<${Num} value=${vhost.messages_ready ?? 0} />`,
+  },
+  {
+    key: 'unacked',
+    label: 'Unacked',
+    sort: 'messages_unacknowledged',
+    num: true,
+    render: (vhost) => html`<${Num} value=${vhost.messages_unacknowledged ?? 0} />`,
+  },
+  {
+    key: 'publish',
+    label: 'In',
+    sort: 'message_stats.publish_details.rate',
+    num: true,
+    render: (vhost) => html`<${Rate} value=${rateOf(vhost, 'publish')} />`,
+  },
+  {
+    key: 'deliver',
+    label: 'Out',
+    sort: 'message_stats.deliver_get_details.rate',
+    num: true,
+    render: (vhost) => html`<${Rate} value=${rateOf(vhost, 'deliver_get')} />`,
+  },
+  {
+    key: 'recv',
+    label: 'From clients',
+    sort: 'recv_oct_details.rate',
+    num: true,
+    render: (vhost) => html`<${Rate} value=${vhost.recv_oct_details?.rate} bytes />`,
+  },
+  {
+    key: 'send',
+    label: 'To clients',
+    sort: 'send_oct_details.rate',
+    num: true,
+    render: (vhost) => html`<${Rate} value=${vhost.send_oct_details?.rate} bytes />`,
+  },
 ];
 
 export default function Vhosts() {

@@ -20,16 +20,24 @@ function remove(binding, reload) {
     detail: 'Messages that only this binding routes will be dropped or returned.',
     action: 'Remove binding',
     done: 'The binding is removed.',
-    run: () => del(path`bindings/${vhost}/e/${exchangeKey(source)}/${letterOf(type)}/${destination}/` + encodeURIComponent(binding.properties_key)),
+    run: () =>
+      del(path`bindings/${vhost}/e/${exchangeKey(source)}/${letterOf(type)}/${destination}/` + encodeURIComponent(binding.properties_key)),
   }).then((done) => done && reload());
 }
 
 function columns(side, reload) {
   const other =
     side === 'source'
-      ? { key: 'source', label: 'From', sort: 'source', render: (each) => html`<${ExchangeLink} vhost=${each.vhost} name=${each.source} />` }
+      ? {
+          key: 'source',
+          label: 'From',
+          sort: 'source',
+          render: (each) => html`<${ExchangeLink} vhost=${each.vhost} name=${each.source} />`,
+        }
       : {
-          key: 'destination', label: 'To', sort: 'destination',
+          key: 'destination',
+          label: 'To',
+          sort: 'destination',
           render: (each) =>
             each.destination_type === 'queue'
               ? html`<${QueueLink} vhost=${each.vhost} name=${each.destination} />`
@@ -37,11 +45,21 @@ function columns(side, reload) {
         };
   return [
     other,
-    { key: 'key', label: 'Routing key', sort: 'routing_key', render: (each) => (each.routing_key === '' ? html`<span class="none">(empty)</span>` : html`<span class="mono">${each.routing_key}</span>`) },
+    {
+      key: 'key',
+      label: 'Routing key',
+      sort: 'routing_key',
+      render: (each) =>
+        each.routing_key === '' ? html`<span class="none">(empty)</span>` : html`<span class="mono">${each.routing_key}</span>`,
+    },
     { key: 'arguments', label: 'Arguments', render: (each) => html`<${Fields} values=${each.arguments} empty="" />` },
     {
-      key: 'remove', label: html`<span class="unseen">Remove</span>`, num: true,
-      render: (each) => each.source !== '' && html`<button type="button" class="small plain" aria-label="Remove the binding ${each.source} to ${each.destination}" onClick=${() => remove(each, reload)}>Remove</button>`,
+      key: 'remove',
+      label: html`<span class="unseen">Remove</span>`,
+      num: true,
+      render: (each) =>
+        each.source !== '' &&
+        html`<button type="button" class="small plain" aria-label="Remove the binding ${each.source} to ${each.destination}" onClick=${() => remove(each, reload)}>Remove</button>`,
     },
   ];
 }
@@ -64,10 +82,17 @@ export function AddBinding({ vhost, queue, exchange, reload }) {
     const form = event.target;
     const { other, key } = Object.fromEntries(new FormData(form));
     const [source, type, destination] =
-      queue !== undefined ? [other, 'queue', queue] : direction === 'from-exchange' ? [other, 'exchange', exchange] : [exchange, direction === 'to-queue' ? 'queue' : 'exchange', other];
+      queue !== undefined
+        ? [other, 'queue', queue]
+        : direction === 'from-exchange'
+          ? [other, 'exchange', exchange]
+          : [exchange, direction === 'to-queue' ? 'queue' : 'exchange', other];
     try {
       setError('');
-      await post(path`bindings/${vhost}/e/${exchangeKey(source)}/${letterOf(type)}/${destination}`, { routing_key: key, arguments: readArguments(rows) });
+      await post(path`bindings/${vhost}/e/${exchangeKey(source)}/${letterOf(type)}/${destination}`, {
+        routing_key: key,
+        arguments: readArguments(rows),
+      });
       tell(`Bound ${exchangeLabel(source)} to ${destination}.`);
       setRows([]);
       form.reset();
@@ -76,8 +101,13 @@ export function AddBinding({ vhost, queue, exchange, reload }) {
       setError(failed.message);
     }
   }
-  const DIRECTIONS = [['to-queue', 'to a queue'], ['to-exchange', 'to an exchange'], ['from-exchange', 'from an exchange']];
-  const otherLabel = queue !== undefined || direction === 'from-exchange' ? 'From exchange' : direction === 'to-queue' ? 'To queue' : 'To exchange';
+  const DIRECTIONS = [
+    ['to-queue', 'to a queue'],
+    ['to-exchange', 'to an exchange'],
+    ['from-exchange', 'from an exchange'],
+  ];
+  const otherLabel =
+    queue !== undefined || direction === 'from-exchange' ? 'From exchange' : direction === 'to-queue' ? 'To queue' : 'To exchange';
   return html`<${Card} title="Add a binding">
     <form class="form" onSubmit=${onSubmit}>
       ${queue === undefined && html`<${Select} label="Direction" value=${direction} options=${DIRECTIONS} onChange=${(event) => setDirection(event.target.value)} />`}

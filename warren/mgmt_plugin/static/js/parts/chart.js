@@ -5,7 +5,7 @@ import { watchColours } from '../theme.js';
 import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
 
 /** Seconds that charts go back, with seconds between two samples, as the API takes them. */
-export const RANGES = [
+const RANGES = [
   { s: 60, step: 5, label: '1 min' },
   { s: 600, step: 5, label: '10 min' },
   { s: 3600, step: 60, label: '1 h' },
@@ -17,7 +17,12 @@ export const rangeOf = (query) => RANGES.find((range) => String(range.s) === que
 
 /** The part of a query that asks for samples of that range; `kinds`: lengths, msg_rates, data_rates, node_stats. */
 export function sampleQuery(range, kinds) {
-  return Object.fromEntries(kinds.flatMap((kind) => [[`${kind}_age`, range.s], [`${kind}_incr`, range.step]]));
+  return Object.fromEntries(
+    kinds.flatMap((kind) => [
+      [`${kind}_age`, range.s],
+      [`${kind}_incr`, range.step],
+    ]),
+  );
 }
 
 /** Samples of `X_details`, oldest first, as [seconds, value]. */
@@ -83,9 +88,27 @@ function draw(box, lines, hidden, format, setCursor) {
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.08)] } },
       axes: [
         { stroke: axis, grid: { show: false }, ticks: { ...grid, size: 4 }, font, values: '{HH}:{mm}:{ss}', space: 70, size: 30 },
-        { stroke: axis, grid, ticks: { show: false }, font, size: 62, space: 34, ...(format === formatBytes && { incrs: BINARY_STEPS }), values: (_, ticks) => ticks.map((tick) => format(tick)) },
+        {
+          stroke: axis,
+          grid,
+          ticks: { show: false },
+          font,
+          size: 62,
+          space: 34,
+          ...(format === formatBytes && { incrs: BINARY_STEPS }),
+          values: (_, ticks) => ticks.map((tick) => format(tick)),
+        },
       ],
-      series: [{}, ...lines.map((line) => ({ label: line.label, stroke: resolveColour(box, line.colour), width: 1.6, show: !hidden.has(line.label), points: { show: false } }))],
+      series: [
+        {},
+        ...lines.map((line) => ({
+          label: line.label,
+          stroke: resolveColour(box, line.colour),
+          width: 1.6,
+          show: !hidden.has(line.label),
+          points: { show: false },
+        })),
+      ],
       hooks: { setCursor: [(chart) => setCursor(chart.cursor.idx ?? null)] },
     },
     columnsOf(lines),
@@ -154,7 +177,8 @@ export function Chart({ title, lines: given, format }) {
 export function RangePicker({ range, onPick }) {
   return html`<div class="segments" role="group" aria-label="How far charts go back">
     ${RANGES.map(
-      (each) => html`<button key=${each.s} type="button" aria-pressed=${each === range} onClick=${() => onPick(each.s)}>${each.label}</button>`,
+      (each) =>
+        html`<button key=${each.s} type="button" aria-pressed=${each === range} onClick=${() => onPick(each.s)}>${each.label}</button>`,
     )}
   </div>`;
 }

@@ -57,7 +57,12 @@ export function Check({ label, hint, ...input }) {
   </div>`;
 }
 
-const KINDS = [['string', 'Text'], ['number', 'Number'], ['boolean', 'Yes/no'], ['json', 'JSON']];
+const KINDS = [
+  ['string', 'Text'],
+  ['number', 'Number'],
+  ['boolean', 'Yes/no'],
+  ['json', 'JSON'],
+];
 
 /** Read a row of the editor. Throws Error that names the key. */
 function readRow({ key, kind, text }) {
@@ -144,21 +149,25 @@ export function ArgumentsEditor({ legend, rows, onChange, hints = [] }) {
       <button type="button" class="small" onClick=${() => onChange([...rows, { key: '', kind: 'string', text: '' }])}>Add a row</button>
       ${free.length > 0 && html`<button type="button" class="small plain" aria-expanded=${asked} onClick=${() => setAsked(!asked)}>${asked ? 'Hide' : 'Show'} known keys</button>`}
     </div>
-    ${asked &&
-    html`<div class="hints">
+    ${
+      asked &&
+      html`<div class="hints">
       ${groups.map(
         (group) => html`<div key=${group}>
           <h3>${group}</h3>
           <ul>
-            ${free.filter((hint) => (hint.group ?? 'Keys') === group).map(
-              (hint) => html`<li key=${hint.key}>
+            ${free
+              .filter((hint) => (hint.group ?? 'Keys') === group)
+              .map(
+                (hint) => html`<li key=${hint.key}>
                 <button type="button" class="small" onClick=${() => add(hint)}>${hint.key}</button>
                 <span class="hint">${hint.text}</span>
               </li>`,
-            )}
+              )}
           </ul>
         </div>`,
       )}
-    </div>`}
+    </div>`
+    }
   </fieldset>`;
 }

@@ -121,8 +121,14 @@ export function Graph({ vhost, graph, hits }) {
     dragged.current = false;
   }
   const KEYS = {
-    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
-    '+': () => zoom(1.25), '=': () => zoom(1.25), '-': () => zoom(0.8), 0: fit,
+    ArrowLeft: () => move(60, 0),
+    ArrowRight: () => move(-60, 0),
+    ArrowUp: () => move(0, 60),
+    ArrowDown: () => move(0, -60),
+    '+': () => zoom(1.25),
+    '=': () => zoom(1.25),
+    '-': () => zoom(0.8),
+    0: fit,
   };
   function onKeyDown(event) {
     if (!KEYS[event.key] || event.ctrlKey || event.metaKey) return;
@@ -138,14 +144,18 @@ export function Graph({ vhost, graph, hits }) {
       onPointerUp=${onPointerUp} onPointerCancel=${onPointerUp} onPointerLeave=${onPointerUp} onClickCapture=${onClick} onKeyDown=${onKeyDown}
       onDragStart=${(event) => event.preventDefault()}
     >
-      ${view &&
-      html`<g transform="translate(${view.x} ${view.y}) scale(${view.k})">
-        ${graph.edges.map((edge) => html`<${Edge}
+      ${
+        view &&
+        html`<g transform="translate(${view.x} ${view.y}) scale(${view.k})">
+        ${graph.edges.map(
+          (edge) => html`<${Edge}
           key=${edge.id} edge=${edge} from=${positions.get(edge.from)} to=${positions.get(edge.to)} way=${ways.get(edge.id)} rate=${graph.nodes.get(edge.to).publish_rate}
           hit=${hits.has(edge.id)} dim=${lit && !hits.has(edge.id)} labelled=${labelled && view.k > 0.45}
-        />`)}
+        />`,
+        )}
         ${[...graph.nodes.values()].map((node) => html`<${Node} key=${node.id} vhost=${vhost} node=${node} at=${positions.get(node.id)} hit=${hits.has(node.id)} dim=${lit && !hits.has(node.id)} />`)}
-      </g>`}
+      </g>`
+      }
     </svg>
     <div class="graph-tools">
       <button type="button" class="small" aria-label="Larger" onClick=${() => zoom(1.25)}>+</button>

@@ -31,7 +31,12 @@ export function buildGraph(topology) {
     nodes.set(to, all.get(to));
     const id = edgeId(from, to);
     const edge = edges.get(id) ?? { id, from, to, keys: [] };
-    edge.keys.push(binding.routing_key || Object.entries(binding.arguments ?? {}).map(([key, value]) => `${key}=${value}`).join(' '));
+    edge.keys.push(
+      binding.routing_key ||
+        Object.entries(binding.arguments ?? {})
+          .map(([key, value]) => `${key}=${value}`)
+          .join(' '),
+    );
     edges.set(id, edge);
   }
   return { nodes, edges: [...edges.values()] };
@@ -180,7 +185,10 @@ export function layOut(graph) {
     };
     const wanted = new Map(row.map((id, at) => [id, wish(id, at)]));
     row.sort((a, b) => wanted.get(a) - wanted.get(b));
-    const tops = withoutOverlap(row.map((id) => wanted.get(id)), row.map(heightOf));
+    const tops = withoutOverlap(
+      row.map((id) => wanted.get(id)),
+      row.map(heightOf),
+    );
     row.forEach((id, at) => middles.set(id, tops[at] + heightOf(id) / 2));
   }
   const top = Math.min(...[...middles].map(([id, middle]) => middle - heightOf(id) / 2));

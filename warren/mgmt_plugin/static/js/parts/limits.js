@@ -35,11 +35,16 @@ function LimitDialog({ kind, name, titleId, close }) {
 /** `name` given: only that vhost or user. */
 export function Limits({ kind, name, poll }) {
   const { title, what } = KINDS[kind];
-  const rows = (poll.data ?? []).flatMap((entry) => Object.entries(entry.value).map(([limit, value]) => ({ whose: entry[kind], limit, value })));
+  const rows = (poll.data ?? []).flatMap((entry) =>
+    Object.entries(entry.value).map(([limit, value]) => ({ whose: entry[kind], limit, value })),
+  );
   const add = async () => (await openDialog(LimitDialog, { kind, name })) && poll.reload();
   async function clear(row) {
     const done = await confirmAction({
-      title: `Clear ${row.limit} of ${row.whose}?`, text: `The ${kind} ${row.whose} has no limit of its own any more.`, action: 'Clear limit', done: 'The limit is cleared.',
+      title: `Clear ${row.limit} of ${row.whose}?`,
+      text: `The ${kind} ${row.whose} has no limit of its own any more.`,
+      action: 'Clear limit',
+      done: 'The limit is cleared.',
       run: () => del(path`${`${kind}-limits`}/${row.whose}/${row.limit}`),
     });
     if (done) poll.reload();
@@ -48,7 +53,12 @@ export function Limits({ kind, name, poll }) {
     ...(name === undefined ? [{ key: 'whose', label: what, sort: 'whose', render: (row) => row.whose }] : []),
     { key: 'limit', label: 'Limit', sort: 'limit', render: (row) => row.limit },
     { key: 'value', label: 'Value', sort: 'value', num: true, render: (row) => (row.value < 0 ? 'any number' : formatNumber(row.value)) },
-    { key: 'act', label: html`<span class="unseen">Actions</span>`, num: true, render: (row) => html`<button type="button" class="small plain" onClick=${() => clear(row)}>Clear…</button>` },
+    {
+      key: 'act',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
+      render: (row) => html`<button type="button" class="small plain" onClick=${() => clear(row)}>Clear…</button>`,
+    },
   ];
   return html`<${Card} title=${name === undefined ? title : 'Limits'} actions=${html`<button type="button" class="small" onClick=${add}>Set…</button>`}>
     ${pending(poll) ?? html`<${LocalTable} caption=${title} columns=${columns} rows=${rows} rowKey=${(row) => `${row.whose} ${row.limit}`} empty="No limits." />`}

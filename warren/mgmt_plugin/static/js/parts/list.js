@@ -14,7 +14,7 @@ const PAGE_SIZES = ['25', '50', '100', '250', '500'];
 const TYPING_MS = 250;
 
 /** The state of a list as it stands in the query: {vhost, name, regex, page, size, sort}. */
-export function useListState(firstSort) {
+function useListState(firstSort) {
   const { query } = useStore(place);
   return {
     vhost: query.vhost ?? '',
@@ -78,7 +78,15 @@ function Pager({ answer, list }) {
 function asPage(answer) {
   if (!Array.isArray(answer)) return answer;
   const count = answer.length;
-  return { items: answer, item_count: count, filtered_count: count, total_count: count, page: 1, page_count: 1, page_size: Math.max(count, 1) };
+  return {
+    items: answer,
+    item_count: count,
+    filtered_count: count,
+    total_count: count,
+    page: 1,
+    page_count: 1,
+    page_size: Math.max(count, 1),
+  };
 }
 
 /**
@@ -107,13 +115,15 @@ export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra
     ${picked.length > 0 && html`<div class="picked" role="group" aria-label="With the selected rows"><b>${picked.length} selected</b>${selection.actions(picked, poll.reload)}</div>`}
     ${poll.error && (!answer || poll.error.status === 400) && html`<${Trouble} error=${poll.error} />`}
     ${!answer && !poll.error && html`<p class="loading" role="status">Loading…</p>`}
-    ${answer &&
-    html`<${DataTable}
+    ${
+      answer &&
+      html`<${DataTable}
         caption=${caption} columns=${chooser.shown.filter((column) => column.key !== 'vhost' || list.vhost === '')} rows=${rows} rowKey=${rowKey} sort=${list.sort} busy=${poll.busy}
         selected=${selection?.selected} onSelect=${selection?.onSelect}
         empty=${list.name ? 'No name matches the filter.' : empty}
         onSort=${(sort) => setQuery({ sort: sort.by, desc: sort.descending ? '1' : null, page: null })}
       />
-      <${Pager} answer=${answer} list=${list} />`}
+      <${Pager} answer=${answer} list=${list} />`
+    }
   </section>`;
 }

@@ -11,7 +11,9 @@ import { LocalTable } from './table.js';
 export function LocalList({ poll, tools, namesOf = (row) => [row.name], keep = () => true, ...table }) {
   const { query } = useStore(place);
   const filter = (query.name ?? '').toLowerCase();
-  const rows = (poll.data ?? []).filter((row) => keep(row) && (!filter || namesOf(row).some((name) => String(name).toLowerCase().includes(filter))));
+  const rows = (poll.data ?? []).filter(
+    (row) => keep(row) && (!filter || namesOf(row).some((name) => String(name).toLowerCase().includes(filter))),
+  );
   return html`<section class="list">
     <div class="toolbar">
       <${FilterInput} label="Filter by name" value=${query.name ?? ''} onFilter=${(name) => setQuery({ name })} />

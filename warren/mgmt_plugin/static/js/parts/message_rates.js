@@ -34,6 +34,10 @@ export function RateChart({ stats, title = 'Message rates' }) {
 /** `of` carries messages, messages_ready, messages_unacknowledged with their details. */
 export function LengthChart({ of: object, title = 'Queued messages' }) {
   const level = (key, label, colour) => lineOf(object?.[`${key}_details`], label, colour, { kind: 'level', value: object?.[key] ?? 0 });
-  const lines = [level('messages', 'Total', '--red'), level('messages_ready', 'Ready', '--amber'), level('messages_unacknowledged', 'Unacked', '--blue')];
+  const lines = [
+    level('messages', 'Total', '--red'),
+    level('messages_ready', 'Ready', '--amber'),
+    level('messages_unacknowledged', 'Unacked', '--blue'),
+  ];
   return html`<${Chart} title=${title} lines=${lines} format=${formatNumber} />`;
 }

@@ -11,8 +11,10 @@ export function Page({ title, crumbs = [], marks, actions, children }) {
     document.title = `${title} – Warren`;
   }, [title]);
   return html`<div class="page">
-    ${crumbs.length > 0 &&
-    html`<nav class="crumbs" aria-label="You are in">${crumbs.map(([label, link]) => html`<a key=${link} href=${link}>${label}</a>`)}</nav>`}
+    ${
+      crumbs.length > 0 &&
+      html`<nav class="crumbs" aria-label="You are in">${crumbs.map(([label, link]) => html`<a key=${link} href=${link}>${label}</a>`)}</nav>`
+    }
     <header class="page-head">
       <h1 tabindex="-1">${title}</h1>
       ${marks}
@@ -35,7 +37,9 @@ export function Tabs({ tabs }) {
   const current = currentTab(tabs, query);
   return html`<nav class="tabs" aria-label="Parts of this page">
     ${tabs.map(
-      (tab) => html`<a key=${tab.id} href=${href(path, tab.id === tabs[0].id ? {} : { tab: tab.id })} aria-current=${tab.id === current ? 'page' : undefined}>
+      (
+        tab,
+      ) => html`<a key=${tab.id} href=${href(path, tab.id === tabs[0].id ? {} : { tab: tab.id })} aria-current=${tab.id === current ? 'page' : undefined}>
         ${tab.label}${tab.count !== undefined && html` <span class="count">${tab.count}</span>`}
       </a>`,
     )}
@@ -60,7 +64,8 @@ export function Fields({ values, empty = 'none' }) {
 }
 
 export function Trouble({ error, gone = 'That is not here. It may have been deleted.' }) {
-  const text = error.status === 404 ? gone : error.status === 401 ? 'Your user may not see this.' : `This cannot be shown: ${error.message}`;
+  const text =
+    error.status === 404 ? gone : error.status === 401 ? 'Your user may not see this.' : `This cannot be shown: ${error.message}`;
   return html`<p class="trouble" role="alert">${text}</p>`;
 }
 

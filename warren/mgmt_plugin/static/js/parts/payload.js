@@ -5,7 +5,7 @@ import { html, useMemo, useState } from '../ui.js';
 const HEX_SHOWN = 4096;
 
 /** The bytes of a body as the API gives it. */
-export function bytesOf(payload, encoding) {
+function bytesOf(payload, encoding) {
   if (encoding !== 'base64') return new TextEncoder().encode(payload);
   return Uint8Array.from(atob(payload), (letter) => letter.charCodeAt(0));
 }
@@ -28,7 +28,7 @@ function maybeJson(text) {
 }
 
 /** Offset, sixteen bytes, and what of them can be read. */
-export function hexDump(bytes) {
+function hexDump(bytes) {
   const lines = [];
   for (let at = 0; at < Math.min(bytes.length, HEX_SHOWN); at += 16) {
     const part = [...bytes.slice(at, at + 16)];
@@ -41,7 +41,7 @@ export function hexDump(bytes) {
 }
 
 /** One line that says what the body is. */
-export function previewOf(payload, encoding) {
+function previewOf(payload, encoding) {
   if (payload === '') return '(empty)';
   const text = encoding === 'base64' ? maybeText(bytesOf(payload.slice(0, 400 - (400 % 4)), encoding)) : payload.slice(0, 300);
   return text === null ? '(binary)' : text.replace(/\s+/g, ' ');
@@ -78,11 +78,13 @@ export function Message({ item, marks, facts }) {
       <span class="preview">${previewOf(item.payload, item.payload_encoding)}</span>
       ${marks}
     </summary>
-    ${open &&
-    html`<div class="message-body">
+    ${
+      open &&
+      html`<div class="message-body">
       <div><${Payload} payload=${item.payload} encoding=${item.payload_encoding} truncated=${item.truncated} payloadBytes=${item.payload_bytes} /></div>
       <div>${facts}${section('Properties', properties)}${section('Headers', headers)}</div>
-    </div>`}
+    </div>`
+    }
   </details>`;
 }
 

@@ -45,7 +45,11 @@ function PermissionDialog({ user, vhost, row, titleId, close }) {
 function TopicDialog({ user, vhost, row, titleId, close }) {
   async function submit(form) {
     const [who, where] = [user ?? form.get('user'), vhost ?? form.get('vhost')];
-    await put(path`topic-permissions/${where}/${who}`, { exchange: form.get('exchange'), write: form.get('write'), read: form.get('read') });
+    await put(path`topic-permissions/${where}/${who}`, {
+      exchange: form.get('exchange'),
+      write: form.get('write'),
+      read: form.get('read'),
+    });
     tell(`Topic permissions of ${who} in ${where} are set.`);
     return true;
   }
@@ -61,8 +65,20 @@ function TopicDialog({ user, vhost, row, titleId, close }) {
 }
 
 const KINDS = {
-  permissions: { title: 'Permissions', one: 'permissions', Dialog: PermissionDialog, columns: ['configure', 'write', 'read'], none: 'Without any, a vhost cannot be used.' },
-  'topic-permissions': { title: 'Topic permissions', one: 'topic permissions', Dialog: TopicDialog, columns: ['exchange', 'write', 'read'], none: 'Without any, every routing key is allowed.' },
+  permissions: {
+    title: 'Permissions',
+    one: 'permissions',
+    Dialog: PermissionDialog,
+    columns: ['configure', 'write', 'read'],
+    none: 'Without any, a vhost cannot be used.',
+  },
+  'topic-permissions': {
+    title: 'Topic permissions',
+    one: 'topic permissions',
+    Dialog: TopicDialog,
+    columns: ['exchange', 'write', 'read'],
+    none: 'Without any, every routing key is allowed.',
+  },
 };
 
 const LABELS = { configure: 'Configure', write: 'Write', read: 'Read', exchange: 'Exchange' };
@@ -75,9 +91,18 @@ export function Permissions({ kind, user, vhost }) {
   async function clear(row) {
     const done = await confirmAction({
       title: `Clear ${one} of ${row.user} in ${row.vhost}?`,
-      text: kind === 'permissions' ? `${row.user} can no longer use the vhost ${row.vhost}.` : `Every routing key of ${row.exchange} is allowed to ${row.user} again, as far as permissions go.`,
-      action: 'Clear', done: 'Cleared.',
-      run: () => del(kind === 'permissions' ? path`permissions/${row.vhost}/${row.user}` : path`topic-permissions/${row.vhost}/${row.user}/${row.exchange}`),
+      text:
+        kind === 'permissions'
+          ? `${row.user} can no longer use the vhost ${row.vhost}.`
+          : `Every routing key of ${row.exchange} is allowed to ${row.user} again, as far as permissions go.`,
+      action: 'Clear',
+      done: 'Cleared.',
+      run: () =>
+        del(
+          kind === 'permissions'
+            ? path`permissions/${row.vhost}/${row.user}`
+            : path`topic-permissions/${row.vhost}/${row.user}/${row.exchange}`,
+        ),
     });
     if (done) poll.reload();
   }
@@ -85,8 +110,11 @@ export function Permissions({ kind, user, vhost }) {
     user !== undefined ? OTHER.vhost : OTHER.user,
     ...columns.map((key) => ({ key, label: LABELS[key], sort: key, render: (row) => regex(row[key]) })),
     {
-      key: 'act', label: html`<span class="unseen">Actions</span>`, num: true,
-      render: (row) => html`<span class="row end"><button type="button" class="small plain" onClick=${() => edit(row)}>Edit…</button><button type="button" class="small plain" onClick=${() => clear(row)}>Clear…</button></span>`,
+      key: 'act',
+      label: html`<span class="unseen">Actions</span>`,
+      num: true,
+      render: (row) =>
+        html`<span class="row end"><button type="button" class="small plain" onClick=${() => edit(row)}>Edit…</button><button type="button" class="small plain" onClick=${() => clear(row)}>Clear…</button></span>`,
     },
   ];
   return html`<${Card} title=${title} actions=${html`<button type="button" class="small" onClick=${() => edit()}>Set…</button>`} wide>

@@ -8,8 +8,17 @@ import { Card } from './page.js';
 
 const NUMBERS = new Set(['priority', 'timestamp']);
 const PROPERTIES = [
-  ['content_type', 'Content type'], ['content_encoding', 'Content encoding'], ['priority', 'Priority'], ['correlation_id', 'Correlation id'], ['reply_to', 'Reply to'],
-  ['expiration', 'Expiration, ms'], ['message_id', 'Message id'], ['timestamp', 'Timestamp, s'], ['type', 'Type'], ['user_id', 'User id'], ['app_id', 'App id'],
+  ['content_type', 'Content type'],
+  ['content_encoding', 'Content encoding'],
+  ['priority', 'Priority'],
+  ['correlation_id', 'Correlation id'],
+  ['reply_to', 'Reply to'],
+  ['expiration', 'Expiration, ms'],
+  ['message_id', 'Message id'],
+  ['timestamp', 'Timestamp, s'],
+  ['type', 'Type'],
+  ['user_id', 'User id'],
+  ['app_id', 'App id'],
 ];
 const HEADER_HINTS = [
   { key: 'x-delay', kind: 'number', text: 'Ms to hold the message in every queue it reaches.' },
@@ -53,8 +62,14 @@ export function PublishForm({ vhost, exchange, routingKey, reload }) {
   return html`<${Card} title="Publish a message">
     <form class="form" onSubmit=${onSubmit}>
       ${routingKey === undefined ? html`<${Field} label="Routing key" name="routing_key" />` : html`<p class="hint wide">Goes to this queue through the default exchange.</p>`}
-      <${Select} label="Delivery mode" name="delivery_mode" value="2" options=${[['2', 'Persistent'], ['1', 'Transient']]} />
-      <${Select} label="The payload is" name="payload_encoding" value="string" options=${[['string', 'text'], ['base64', 'base64 of bytes']]} />
+      <${Select} label="Delivery mode" name="delivery_mode" value="2" options=${[
+        ['2', 'Persistent'],
+        ['1', 'Transient'],
+      ]} />
+      <${Select} label="The payload is" name="payload_encoding" value="string" options=${[
+        ['string', 'text'],
+        ['base64', 'base64 of bytes'],
+      ]} />
       <${TextArea} label="Payload" name="payload" />
       <${ArgumentsEditor} legend="Headers" rows=${headers} onChange=${setHeaders} hints=${HEADER_HINTS} />
       <details class="wide">

@@ -89,12 +89,14 @@ export function ColumnChooser({ columns, chooser }) {
   return html`<${Menu} label="Columns">
     <fieldset class="column-list">
       <legend class="unseen">Columns to show</legend>
-      ${columns.filter((column) => !column.fixed).map(
-        (column) => html`<label key=${column.key}>
+      ${columns
+        .filter((column) => !column.fixed)
+        .map(
+          (column) => html`<label key=${column.key}>
           <input type="checkbox" checked=${chooser.isShown(column)} onChange=${(event) => chooser.choose(column.key, event.target.checked)} />
           ${column.long ?? column.label}
         </label>`,
-      )}
+        )}
     </fieldset>
     <button type="button" class="small" onClick=${chooser.reset}>As at first</button>
   <//>`;

@@ -14,11 +14,13 @@ const TAGS = [
   ['impersonator', 'may publish with the user id of another'],
 ];
 
-export const tagsOf = (user) => (Array.isArray(user?.tags) ? user.tags : String(user?.tags ?? '').split(',')).map((tag) => tag.trim()).filter(Boolean);
+export const tagsOf = (user) =>
+  (Array.isArray(user?.tags) ? user.tags : String(user?.tags ?? '').split(',')).map((tag) => tag.trim()).filter(Boolean);
 
 async function passwordOf(form, user) {
   const kind = form.get('kind');
-  if (kind === 'keep') return { password_hash: user.password_hash, ...(user.hashing_algorithm && { hashing_algorithm: user.hashing_algorithm }) };
+  if (kind === 'keep')
+    return { password_hash: user.password_hash, ...(user.hashing_algorithm && { hashing_algorithm: user.hashing_algorithm }) };
   if (kind === 'none') return { password_hash: '' };
   if (kind === 'hash') return { password_hash: form.get('hash') };
   if (form.get('password') !== form.get('again')) throw new Error('The two passwords differ.');
@@ -29,10 +31,19 @@ export function UserDialog({ user, titleId, close }) {
   const known = TAGS.map(([tag]) => tag);
   const own = tagsOf(user);
   const [kind, setKind] = useState(user ? 'keep' : 'password');
-  const kinds = [...(user ? [['keep', 'Leave it as it is']] : []), ['password', 'Set a password'], ['hash', 'Set a password hash'], ['none', 'No password: no login with one']];
+  const kinds = [
+    ...(user ? [['keep', 'Leave it as it is']] : []),
+    ['password', 'Set a password'],
+    ['hash', 'Set a password hash'],
+    ['none', 'No password: no login with one'],
+  ];
   async function submit(form) {
     const name = user?.name ?? form.get('name');
-    const others = form.get('others').split(',').map((tag) => tag.trim()).filter(Boolean);
+    const others = form
+      .get('others')
+      .split(',')
+      .map((tag) => tag.trim())
+      .filter(Boolean);
     const tags = [...known.filter((tag) => form.has(`tag-${tag}`)), ...others].join(',');
     await put(path`users/${name}`, { ...(await passwordOf(form, user)), tags });
     tell(user ? `User ${name} is changed.` : `User ${name} is added. It needs permissions for a vhost.`);

@@ -1,0 +1,158 @@
+"""Samples, rates and averages, against a model that remembers every tick."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from warren.mgmt_plugin.history import COARSE, ROWS, SAMPLES_MAX, STEP_S, Clock, Series
+
+START_MS = 1_700_000_000_000
+FIELDS = ("messages", "publish")
+
+
+class Recorded:
+    """A series, its clock, and every row there ever was."""
+
+    def __init__(self, *, totals: bool = False) -> None:
+        self.clock = Clock()
+        self.series = Series(FIELDS, totals=totals)
+        self.rows: dict[int, tuple[float, float]] = {}
+
+    def tick(self, *row: float) -> None:
+        self.clock.tick += 1
+        self.clock.time_ms = START_MS + self.clock.tick * STEP_S * 1000
+        messages, publish = row
+        self.rows[self.clock.tick] = (messages, publish)
+        self.series.take(self.clock.tick, row)
+
+    def details(self, field: str = "messages", age_s: int = 0, incr_s: int = 0) -> dict[str, Any]:
+        now = self.rows[self.clock.tick][FIELDS.index(field)] if self.rows else 0
+        return self.series.details(self.clock, field, now, age_s, incr_s)
+
+    def check(self, field: str, age_s: int, incr_s: int) -> None:
+        """Compare what is told with what was."""
+        at = FIELDS.index(field)
+        tick = self.clock.tick
+        told = self.details(field, age_s, incr_s)
+        before = self.rows.get(tick - 1)
+        rate = 0.0 if before is None else (self.rows[tick][at] - before[at]) / STEP_S
+        assert told["rate"] == pytest.approx(rate)
+        step = next(ticks for ticks, reach_s in levels(len(self.series._rings)) if reach_s >= age_s)
+        apart = max(1, round(incr_s / STEP_S / step)) * step
+        wanted = min(age_s // incr_s + 1, SAMPLES_MAX)
+        samples = told["samples"]
+        assert 1 <= len(samples) <= wanted
+        for back, sample in enumerate(samples):
+            of = (tick - back * apart) // step * step
+            assert sample["timestamp"] == START_MS + of * STEP_S * 1000
+            # The oldest row of a coarse level may be of a tick inside it.
+            assert sample["sample"] == self.rows.get(of, self.rows[1])[at]
+        oldest = (tick - len(samples) * apart) // step * step
+        assert len(samples) == wanted or oldest < 1 or tick - oldest >= min(ROWS, 60) * step, "a sample is missing"
+        values = [sample["sample"] for sample in samples]
+        if len(values) > 1:
+            span_s = (samples[0]["timestamp"] - samples[-1]["timestamp"]) / 1000
+            assert told["avg_rate"] == pytest.approx((values[0] - values[-1]) / span_s)
+            assert told["avg"] == pytest.approx(sum(values) / len(values))
+
+
+def levels(count: int) -> Iterator[tuple[int, float]]:
+    """Yield the ticks per row of each level, and how far back it is asked for; the last one for ever."""
+    for level in range(count):
+        ticks, reach_s = (
+            (1, ROWS * STEP_S) if level == 0 else (COARSE[level - 1][0], COARSE[level - 1][0] * STEP_S * 60)
+        )
+        yield ticks, reach_s if level < count - 1 else float("inf")
+
+
+@pytest.mark.parametrize("totals", [False, True])
+@pytest.mark.parametrize("ticks", [5, 200, 3000])
+def test_what_is_told_is_what_was(ticks: int, totals: bool) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    random_source = random.Random(seed)
+    recorded = Recorded(totals=totals)
+    messages = publish = 0
+    while recorded.clock.tick < ticks:
+        quiet = random_source.choice([0, 0, 1, 3, 200])
+        for _ in range(min(quiet, ticks - recorded.clock.tick)):
+            recorded.tick(messages, publish)
+        if recorded.clock.tick < ticks:
+            publish += random_source.randrange(1000)
+            messages = random_source.randrange(100)
+            recorded.tick(messages, publish)
+        if random_source.random() < 0.2 or recorded.clock.tick >= ticks:
+            ages = (5, 60, 600, 715, 3600, 36000, 86400) if totals else (5, 60, 600, 715)
+            age_s = random_source.choice(ages)
+            recorded.check(random_source.choice(FIELDS), age_s, random_source.choice([5, 7, 10, 60, 600, 1800]))
+
+
+def test_a_rate_is_the_change_over_the_last_tick() -> None:
+    recorded = Recorded()
+    recorded.tick(0, 10)
+    assert recorded.details("publish")["rate"] == 0  # nobody knows what it was before
+    recorded.tick(0, 60)
+    assert recorded.details("publish")["rate"] == 10.0
+    recorded.tick(0, 60)
+    assert recorded.details("publish")["rate"] == 0
+    recorded.tick(5, 60)
+    assert recorded.details("publish")["rate"] == 0
+    assert recorded.details("messages")["rate"] == 1.0
+    recorded.tick(0, 60)
+    assert recorded.details("messages")["rate"] == -1.0
+
+
+def test_after_a_quiet_time_a_rate_is_of_the_last_tick_and_not_of_the_whole_time() -> None:
+    recorded = Recorded()
+    recorded.tick(0, 10)
+    for _ in range(500):
+        recorded.tick(0, 10)
+    recorded.tick(0, 60)
+    assert recorded.details("publish")["rate"] == 10.0
+    recorded.check("publish", 700, 5)
+
+
+def test_samples_are_newest_first_and_only_when_asked_for() -> None:
+    recorded = Recorded()
+    for value in (1, 2, 4):
+        recorded.tick(value, 0)
+    assert recorded.details() == {"rate": 2 / STEP_S}
+    told = recorded.details("messages", 60, 5)
+    assert [sample["sample"] for sample in told["samples"]] == [4, 2, 1]
+    assert told["avg"] == pytest.approx(7 / 3)
+    assert told["avg_rate"] == pytest.approx(3 / 10)
+    assert all(type(sample["sample"]) is int for sample in told["samples"])
+    assert [sample["sample"] for sample in recorded.details("messages", 10, 10)["samples"]] == [4, 1]
+
+
+@pytest.mark.parametrize("totals", [False, True])
+def test_without_a_past_there_is_nothing_to_tell(totals: bool) -> None:
+    recorded = Recorded(totals=totals)
+    assert recorded.details("messages", 60, 5) == {"rate": 0.0, "samples": [], "avg_rate": 0.0, "avg": 0}
+    recorded.tick(3, 3)
+    told = recorded.details("messages", 60, 5)
+    assert (len(told["samples"]), told["avg"], told["avg_rate"], told["rate"]) == (1, 3, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("age_s", "incr_s"), [(1 << 40, 1), (10**15, 10**15), (5, 1 << 40), (1, 1)])
+def test_ages_and_steps_may_be_absurd(age_s: int, incr_s: int) -> None:
+    for totals in (False, True):
+        recorded = Recorded(totals=totals)
+        for value in range(2000):
+            recorded.tick(value, value)
+        samples = recorded.details("messages", age_s, incr_s)["samples"]
+        assert 1 <= len(samples) <= SAMPLES_MAX
+        assert samples[0]["sample"] <= 1999
+
+
+def test_a_past_has_a_fixed_size() -> None:
+    recorded = Recorded(totals=True)
+    for value in range(3 * ROWS):
+        recorded.tick(value, value)
+    sizes = [len(ring._values) for ring in recorded.series._rings]
+    assert sizes == [2 * rows for rows in (ROWS, *(rows for _, rows in COARSE))]
+    assert len(recorded.details("messages", 100_000_000, 5)["samples"]) <= max(rows for _, rows in COARSE)

@@ -1,0 +1,239 @@
+"""Paths to routes, queries and bodies to values."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from warren.mgmt_plugin.api import as_response
+from warren.mgmt_plugin.http import HttpError
+from warren.mgmt_plugin.plugin import all_routes
+from warren.mgmt_plugin.routes import (
+    JSON_DEPTH_MAX,
+    Access,
+    Call,
+    Route,
+    RouteTable,
+    convert,
+    decode_json,
+    parse_query,
+)
+
+
+async def nothing(call: Call) -> None:
+    """Handle nothing."""
+
+
+def table(*lines: str) -> RouteTable:
+    rows = [line.split() for line in lines]
+    return RouteTable(Route(method, template, Access.USER, nothing, "") for method, template in rows)
+
+
+TABLE = table(
+    "GET /api/queues",
+    "GET /api/queues/detailed",
+    "GET /api/queues/{vhost}",
+    "PUT /api/queues/{vhost}/{queue}",
+    "GET /api/queues/{vhost}/{queue}",
+    "GET /api/queues/{vhost}/{queue}/bindings",
+    "DELETE /api/only/{name}",
+)
+
+
+def found(path: str, method: str = "GET") -> tuple[str, dict[str, str]]:
+    route, params = TABLE.find(method, path)
+    return route.template, params
+
+
+def refused(method: str, path: str) -> HttpError:
+    with pytest.raises(HttpError) as caught:
+        TABLE.find(method, path)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("path", "template", "params"),
+    [
+        ("/api/queues", "/api/queues", {}),
+        ("/api/queues/", "/api/queues", {}),
+        ("/api/queues/detailed", "/api/queues/detailed", {}),
+        ("/api/queues/%2F", "/api/queues/{vhost}", {"vhost": "/"}),
+        ("/api/queues/%2f/", "/api/queues/{vhost}", {"vhost": "/"}),
+        ("/api/queues/%2F/a%2Fb", "/api/queues/{vhost}/{queue}", {"vhost": "/", "queue": "a/b"}),
+        ("/api/queues/detailed/q", "/api/queues/{vhost}/{queue}", {"vhost": "detailed", "queue": "q"}),
+        ("/api/queues/v/bindings", "/api/queues/{vhost}/{queue}", {"vhost": "v", "queue": "bindings"}),
+        ("/api/queues/v/q/bindings", "/api/queues/{vhost}/{queue}/bindings", {"vhost": "v", "queue": "q"}),
+        ("/api/queues/%252F", "/api/queues/{vhost}", {"vhost": "%2F"}),
+        ("/api/queues/a+b", "/api/queues/{vhost}", {"vhost": "a+b"}),
+        ("/api/queues/a%20b%3F%23%00", "/api/queues/{vhost}", {"vhost": "a b?#\0"}),
+        ("/api/queues/%C3%A9%E2%82%AC", "/api/queues/{vhost}", {"vhost": "é€"}),
+        ("/api/queues/..", "/api/queues/{vhost}", {"vhost": ".."}),
+        ("/api/queues/%zz", "/api/queues/{vhost}", {"vhost": "%zz"}),
+    ],
+)
+def test_paths_lead_to_routes_with_their_parts_decoded(path: str, template: str, params: dict[str, str]) -> None:
+    assert found(path) == (template, params)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "", "/api", "/api/nosuch", "/api/queues/v/q/nosuch", "/api/queues//q", "/API/queues"]
+)
+def test_other_paths_lead_nowhere(path: str) -> None:
+    refusal = refused("GET", path)
+    assert (refusal.status, refusal.error, refusal.reason) == (404, "Object Not Found", "Not Found")
+
+
+@pytest.mark.parametrize("path", ["/api/queues/%FF", "/api/queues/%ED%A0%80", "/api/queues/%C3/q"])
+def test_paths_that_are_not_utf_8_are_refused(path: str) -> None:
+    assert (refused("GET", path).status, refused("GET", path).reason) == (400, "the path is not UTF-8")
+
+
+def test_other_methods_are_refused_with_those_that_there_are() -> None:
+    for method in ("DELETE", "POST", "OPTIONS", "get", "PATCH"):
+        refusal = refused(method, "/api/queues/v/q")
+        assert (refusal.status, refusal.error) == (405, "method_not_allowed")
+        assert refusal.headers == (("Allow", "GET, HEAD, OPTIONS, PUT"),)
+    assert refused("GET", "/api/only/x").headers == (("Allow", "DELETE, OPTIONS"),)
+    assert refused("HEAD", "/api/only/x").status == 405
+
+
+def test_head_goes_where_get_goes() -> None:
+    assert found("/api/queues/v/q", "HEAD") == found("/api/queues/v/q", "GET")
+
+
+def test_a_route_cannot_be_there_twice_nor_a_part_have_two_names() -> None:
+    with pytest.raises(AssertionError, match="twice"):
+        table("GET /a/{b}", "GET /a/{b}")
+    with pytest.raises(AssertionError, match="two names"):
+        table("GET /a/{b}", "GET /a/{c}/d")
+
+
+def test_every_path_of_thousands_of_parts_is_found_or_not_without_a_crash() -> None:
+    assert refused("GET", "/api/queues" + "/x" * 8000).status == 404
+    assert refused("GET", "/" * 16000).status == 404
+
+
+# --- the table there is -----------------------------------------------------------------------------------------------
+
+
+def test_every_route_there_is_is_found_by_its_own_template() -> None:
+    routes = list(all_routes())
+    whole = RouteTable(routes)
+    for route in routes:
+        path = route.template.replace("{", "%7B").replace("}", "%7D")
+        assert whole.find(route.method, path)[0] is route, route.template
+
+
+def test_public_routes_are_few() -> None:
+    public = {(route.method, route.template) for route in all_routes() if route.access is Access.PUBLIC}
+    # Each of these decides itself what an unknown caller may learn.
+    assert public <= {
+        ("POST", "/api/warren/session"),
+        ("GET", "/api/warren/session"),
+        ("DELETE", "/api/warren/session"),
+        ("POST", "/api/login"),
+        ("GET", "/api/auth"),
+        ("GET", "/health"),
+        ("GET", "/api/openapi.json"),
+    }
+
+
+def test_what_reads_or_writes_a_vhost_of_the_path_declares_that_it_does() -> None:
+    for route in all_routes():
+        if "{vhost}" in route.template and "/health/" not in route.template:
+            assert route.access is not Access.USER, route.template
+        if route.access in (Access.VHOST, Access.VHOST_VISIBLE):
+            assert "{vhost}" in route.template, route.template
+        if route.access is Access.VHOST_VISIBLE and route.template != "/api/warren/route/{vhost}":  # it asks only
+            assert route.method == "GET", route.template
+
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_decoded_and_the_last_of_a_name_counts() -> None:
+    assert parse_query("") == {}
+    assert parse_query("a=1&b=%2F+x&a=2&c&d=") == {"a": "2", "b": "/ x", "c": "", "d": ""}
+
+
+@pytest.mark.parametrize("query", ["a=%FF", "%C3=1", "&".join(f"a{n}=1" for n in range(200))])
+def test_queries_that_are_not_utf_8_or_too_long_are_refused(query: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        parse_query(query)
+    assert (caught.value.status, caught.value.reason) == (400, "the query string is malformed")
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_an_empty_object() -> None:
+    assert decode_json(b"") == {} == decode_json(b" \r\n\t")
+    assert decode_json(b'{"a": [1, null]}') == {"a": [1, None]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"{a: 1}",
+        b"'x'",
+        b"[1,]",
+        b"NaN",
+        b"1e400",
+        b'"\\ud800"',
+        b'"\xff"',
+        b"\xef\xbb\xbf{}",
+        b"{} {}",
+        b"[" * 100_000,
+        b"\x00",
+    ],
+)
+def test_what_is_not_json_is_refused(data: bytes) -> None:
+    with pytest.raises(HttpError) as caught:
+        decode_json(data)
+    assert (caught.value.status, caught.value.error, caught.value.reason) == (400, "bad_request", "not_json")
+
+
+def test_json_is_nested_so_deep_and_no_deeper() -> None:
+    assert decode_json(b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX)
+    for depth in (JSON_DEPTH_MAX + 1, 900):
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            with pytest.raises(HttpError) as caught:
+                decode_json(opening * depth + b"1" + closing * depth)
+            assert caught.value.status == 400
+
+
+class Shape(msgspec.Struct):
+    """A body."""
+
+    name: str
+    count: int = 0
+    flag: bool = False
+
+
+def test_numbers_and_flags_may_be_given_as_texts_and_the_rest_is_refused_by_name() -> None:
+    assert convert({"name": "x", "count": "3", "flag": "true", "more": 1}, Shape) == Shape("x", 3, True)
+    for given, reason in (
+        ({}, "`name`"),
+        ({"name": 1}, "$.name"),
+        ([], "object"),
+        ({"name": "x", "count": "y"}, "$.count"),
+    ):
+        with pytest.raises(HttpError) as caught:
+            convert(given, Shape)
+        assert caught.value.status == 400 and reason in str(caught.value.reason)
+
+
+def test_results_are_json_nothing_is_204() -> None:
+    assert as_response(None).status == 204
+    assert as_response({"a": 1}).body == b'{"a":1}'
+    assert as_response([]).body == b"[]"
+    assert json.loads(as_response({"name": "caf\udce9"}).body) == {"name": "caf\udce9"}
+
+
+def test_every_handler_has_its_words() -> None:
+    for route in all_routes():
+        assert route.summary, route.template
+        assert not route.summary.endswith("."), route.template

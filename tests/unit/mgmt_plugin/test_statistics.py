@@ -1,0 +1,276 @@
+"""What has a past, what is forgotten, and what is shown of it; over a real engine, with ticks by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from engine_harness import Client, Harness
+
+from warren.amqp import methods as m
+from warren.mgmt_plugin import statistics as statistics_module
+from warren.mgmt_plugin.history import STEP_S
+from warren.mgmt_plugin.statistics import (
+    BROKER_FIELDS,
+    CHANNEL_STATS,
+    CHURN,
+    CONNECTION_FIELDS,
+    EXCHANGE_STATS,
+    KEPT_MAX,
+    LENGTHS,
+    QUEUE_FIELDS,
+    QUEUE_STATS,
+    Ranges,
+    Statistics,
+    channel_row,
+    connection_row,
+    exchange_row,
+    queue_row,
+    sum_lengths,
+)
+from warren.queues.metadata import VhostDelete, VhostPut
+
+
+class Watched:
+    """A broker in memory, its statistics, and a client with a channel."""
+
+    def __init__(self) -> None:
+        self.harness = Harness()
+        self.client: Client = self.harness.channel()
+        self.statistics = Statistics(self.harness.broker)
+
+    def tick(self) -> None:
+        trio.run(self.statistics.sample)
+
+    def queue(self, name: str) -> Any:
+        return self.harness.queue(name)
+
+    def of_queue(self, name: str) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        queue = self.queue(name)
+        of = self.statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
+        of.add(shown, LENGTHS, (60, 5))
+        return shown | {"message_stats": of.message_stats(QUEUE_STATS)}
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_what_has_done_nothing_has_no_past_and_rates_of_nothing(watched: Watched) -> None:
+    watched.client.declare("q")
+    watched.tick()
+    watched.tick()
+    shown = watched.of_queue("q")
+    assert shown["messages_details"] == {"rate": 0.0}
+    assert shown["message_stats"] == {}
+    assert watched.queue("q") not in watched.statistics._kept
+
+
+def test_what_changes_has_a_rate_of_the_last_tick(watched: Watched) -> None:
+    watched.client.declare("q")
+    watched.tick()
+    for _ in range(10):
+        watched.client.publish("", "q", b"x")
+    watched.tick()
+    shown = watched.of_queue("q")
+    assert shown["messages"] == 10 and shown["messages_details"]["rate"] == 10 / STEP_S
+    assert shown["message_stats"]["publish_details"]["rate"] == 10 / STEP_S
+    assert watched.statistics.rate(watched.queue("q"), "publish") == 10 / STEP_S
+    watched.client.publish("", "q", b"x")
+    assert watched.of_queue("q")["messages"] == 11  # now, not at the last tick
+    watched.tick()
+    assert watched.of_queue("q")["messages_details"]["rate"] == 1 / STEP_S
+    watched.tick()
+    assert watched.of_queue("q")["messages_details"]["rate"] == 0
+    assert [sample["sample"] for sample in watched.of_queue("q")["messages_details"]["samples"]] == [11, 11, 10, 0]
+
+
+def test_a_queue_with_a_backlog_from_before_has_no_burst_when_it_is_first_seen(watched: Watched) -> None:
+    watched.client.declare("q")
+    for _ in range(10):
+        watched.client.publish("", "q", b"x")
+    watched.tick()
+    assert watched.of_queue("q")["messages_details"]["rate"] == 0
+
+
+def test_who_is_looked_at_has_a_past_from_then_on(watched: Watched) -> None:
+    watched.client.declare("q")
+    watched.tick()
+    watched.statistics.watch(watched.queue("q"), QUEUE_FIELDS)
+    assert watched.of_queue("q")["messages_details"]["samples"] == []
+    watched.tick()
+    watched.tick()
+    # Nothing has changed: one row, and it holds for every tick since.
+    assert [sample["sample"] for sample in watched.of_queue("q")["messages_details"]["samples"]] == [0, 0]
+
+
+def test_exchanges_channels_and_connections_are_sampled_too(watched: Watched) -> None:
+    watched.client.declare("q")
+    watched.tick()
+    for _ in range(5):
+        watched.client.publish("amq.fanout", "k", b"x")
+    watched.tick()
+    broker = watched.harness.broker
+    exchange = broker.vhosts["/"].exchanges["amq.fanout"]
+    connection = watched.client.connection
+    channel = connection.channels[1]
+    statistics = watched.statistics
+    assert statistics.rate(exchange, "publish_in") == 5 / STEP_S
+    assert statistics.rate(channel, "publish") == 5 / STEP_S
+    assert statistics.rate(connection, "recv_oct") > 0
+    rows: list[tuple[tuple[str, ...], tuple[int, ...]]] = [
+        (QUEUE_FIELDS, queue_row(watched.queue("q"))),
+        (EXCHANGE_STATS, exchange_row(exchange)),
+        (CHANNEL_STATS, channel_row(channel)),
+        (CONNECTION_FIELDS, connection_row(connection)),
+        (BROKER_FIELDS, statistics.broker_row([0, 0, 0])),
+    ]
+    for fields, row in rows:
+        assert len(fields) == len(row) and all(type(value) is int for value in row)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda watched: watched.client.call(1, m.QueueDelete(0, "q", False, False, False)),
+        lambda watched: watched.client.hang_up(),
+    ],
+    ids=["deleted", "connection lost"],
+)
+def test_what_has_gone_is_forgotten_at_the_next_tick(watched: Watched, end: Callable[[Watched], object]) -> None:
+    other = watched.harness.channel()
+    watched.client.call(1, m.QueueDeclare(0, "q", False, False, True, False, False, b"\0\0\0\0"))
+    for _ in range(3):
+        watched.client.publish("", "q", b"x")
+        watched.tick()
+    queue = watched.queue("q")
+    assert queue in watched.statistics._kept
+    end(watched)
+    watched.tick()
+    assert queue not in watched.statistics._kept and queue not in watched.statistics._seen
+    other.declare("q")
+    watched.tick()
+    assert watched.of_queue("q")["messages_details"] == {"rate": 0.0}
+
+
+def test_nothing_that_has_gone_is_held_in_memory(watched: Watched) -> None:
+    sizes = []
+    for _ in range(4):
+        for number in range(50):
+            client = watched.harness.channel()
+            client.call(1, m.QueueDeclare(0, f"q{number}", False, False, True, False, False, b"\0\0\0\0"))
+            client.publish("", f"q{number}", b"x")
+            watched.tick()
+            client.hang_up()
+        watched.tick()
+        statistics = watched.statistics
+        sizes.append((len(statistics._kept), len(statistics._seen), len(statistics._vhost_series)))
+    assert sizes[0] == sizes[-1]
+
+
+def test_vhosts_come_and_go(watched: Watched) -> None:
+    broker = watched.harness.broker
+    broker.administer(VhostPut("other"), "")
+    watched.tick()
+    assert set(watched.statistics._vhost_series) == {"/", "other"}
+    broker.administer(VhostDelete("other"), "")
+    watched.tick()
+    assert set(watched.statistics._vhost_series) == {"/"}
+
+
+def test_so_many_have_a_past_and_no_more_those_that_changed_last(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert KEPT_MAX >= 1000
+    monkeypatch.setattr(statistics_module, "KEPT_MAX", 5)
+    names = [f"q{number}" for number in range(20)]
+    for name in names:
+        watched.client.declare(name)
+    watched.tick()
+    for name in names:
+        watched.client.publish("", name, b"x")
+        watched.tick()
+        assert len(watched.statistics._kept) <= 5
+    # the channel, the connection and the default exchange changed too
+    assert watched.queue("q19") in watched.statistics._kept
+    assert watched.queue("q0") not in watched.statistics._kept
+    assert watched.of_queue("q0")["messages"] == 1
+    watched.client.publish("", "q0", b"x")
+    watched.tick()
+    assert watched.of_queue("q0")["messages_details"]["rate"] == 1 / STEP_S  # it changed again
+
+
+def test_the_broker_and_its_vhosts_always_have_a_past(watched: Watched) -> None:
+    watched.tick()
+    watched.client.declare("q")
+    for _ in range(5):
+        watched.client.publish("", "q", b"x")
+    watched.tick()
+    lengths = sum_lengths([watched.queue("q")])
+    assert lengths == [5, 5, 0]
+    for shown in (watched.statistics.of_broker(lengths), watched.statistics.of_vhost("/", lengths)):
+        told: dict[str, Any] = {}
+        shown.add(told, LENGTHS, (60, 5))
+        assert told["messages"] == 5 and told["messages_details"]["rate"] == 1.0
+        assert len(told["messages_details"]["samples"]) == 2
+        assert shown.message_stats(CHANNEL_STATS)["publish_details"]["rate"] == 1.0
+    churn: dict[str, Any] = {}
+    watched.statistics.of_broker(lengths).add(churn, CHURN)
+    assert churn["queue_declared"] == 1 and churn["queue_declared_details"]["rate"] == 1 / STEP_S
+
+
+def test_totals_of_some_vhosts_are_their_sums(watched: Watched) -> None:
+    broker = watched.harness.broker
+    broker.administer(VhostPut("other"), "")
+    watched.client.declare("q")
+    watched.client.publish("", "q", b"x")
+    vhosts = [broker.vhosts["/"], broker.vhosts["other"]]
+    told: dict[str, Any] = {}
+    shown = watched.statistics.of_vhosts(vhosts, [1, 1, 0])
+    shown.add(told, LENGTHS)
+    assert told["messages"] == 1 and shown.message_stats(CHANNEL_STATS)["publish"] == 1
+    watched.statistics.of_vhosts([], [0, 0, 0]).add(told, LENGTHS)
+    assert told["messages"] == 0
+
+
+def test_counts_of_what_has_gone_stay_in_the_totals(watched: Watched) -> None:
+    watched.client.declare("q")
+    for _ in range(5):
+        watched.client.publish("", "q", b"x")
+    watched.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    before = watched.statistics.broker_row([0, 0, 0])
+    watched.client.hang_up()
+    after = watched.statistics.broker_row([0, 0, 0])
+    at = BROKER_FIELDS.index("publish")
+    assert before[at] == after[at] == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "lengths"),
+    [
+        ({}, (0, 0)),
+        ({"lengths_age": "60", "lengths_incr": "5"}, (60, 5)),
+        ({"lengths_age": "60"}, (0, 0)),
+        ({"lengths_age": "x", "lengths_incr": "5"}, (0, 0)),
+        ({"lengths_age": "-60", "lengths_incr": "5"}, (0, 0)),
+        ({"lengths_age": "60", "lengths_incr": "0"}, (0, 0)),
+    ],
+)
+def test_ranges_that_make_no_sense_are_none(query: dict[str, str], lengths: tuple[int, int]) -> None:
+    assert Ranges.of(query).lengths == lengths
+
+
+def test_sampling_goes_on_at_its_steps(watched: Watched) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watched.statistics.run)
+            await trio.sleep(10 * STEP_S + 1)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert watched.statistics.clock.tick == 11

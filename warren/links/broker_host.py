@@ -1,0 +1,239 @@
+"""The broker as the host of its links: `host.Host` over `server.management.Management`.
+
+Whether a federated queue wants messages is looked at every `DEMAND_EVERY_S`, and only of federated queues: to be told
+of it would cost every delivery.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import trio
+
+from warren.exchanges.binding import Binding
+from warren.exchanges.exchange import Exchange
+from warren.links import shovel, upstreams
+from warren.links.host import Listener, LocalBinding, LocalExchange, LocalQueue, Parameter, Policy
+from warren.queues.metadata import ParameterDelete
+from warren.queues.parameters import ParameterChange
+from warren.queues.policies import Policy as BrokerPolicy
+from warren.queues.queue import Queue
+from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.server.logs import get_logger
+from warren.server.management import CommitTimeout, Management
+
+DEMAND_EVERY_S: Final = 0.1
+COMPONENTS: Final = ("shovel", "federation-upstream", "federation-upstream-set")
+PURPOSE: Final = "x-internal-purpose"
+
+log = get_logger("links")
+
+
+class BrokerHost:
+    """One broker, as its links see it. See `host.Host` for the methods."""
+
+    def __init__(self, management: Management) -> None:
+        self._management = management
+        self._broker = management.broker
+        self._listeners: list[Listener] = []
+        self._demand: dict[tuple[str, str], bool] = {}
+        validators = self._broker.parameters.validators
+        validators["shovel"] = self._shovel_problems
+        validators["federation-upstream"] = self._upstream_problems
+        validators["federation-upstream-set"] = _set_problems
+        self._broker.parameters.listeners.append(self._parameter_changed)
+        self._broker.watchers.add(_Watcher(self))
+
+    # --- what parameters may be -------------------------------------------------------------------------------------
+
+    def _may_connect(self, user: str) -> Callable[[str], bool] | None:
+        """Return whether `user` may use a vhost: links log in to this broker as the broker itself."""
+        if user in ("", INTERNAL_USER):
+            return None
+        return lambda vhost: self._broker.access.maybe_principal(user, vhost) is not None
+
+    def _shovel_problems(self, vhost: str, name: str, value: Any, by: str) -> list[str]:
+        return shovel.validate(name, value, user=by, may_connect=self._may_connect(by))
+
+    def _upstream_problems(self, vhost: str, name: str, value: Any, by: str) -> list[str]:
+        return upstreams.validate_upstream(name, value, user=by, may_connect=self._may_connect(by), vhost=vhost)
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    @property
+    def cluster_name(self) -> str:
+        return self._broker.cluster_name()
+
+    @property
+    def node_name(self) -> str:
+        return self._broker.node_name()
+
+    def now(self) -> float:
+        return time.time()
+
+    def parameters(self) -> Sequence[Parameter]:
+        found = [each for component in COMPONENTS for each in self._broker.parameters.parameters(None, component)]
+        return [Parameter(each.component, each.vhost, each.name, _json(each.value)) for each in found]
+
+    def federated_exchanges(self) -> Sequence[LocalExchange]:
+        return [
+            LocalExchange(
+                vhost,
+                exchange.name,
+                exchange.type_name,
+                exchange.durable,
+                exchange.auto_delete,
+                exchange.internal,
+                exchange.arguments,
+                policy,
+            )
+            for vhost, exchange, policy in self._federated_exchanges()
+        ]
+
+    def _federated_exchanges(self) -> Iterator[tuple[str, Exchange, Policy]]:
+        for vhost in self._broker.vhosts.values():
+            if not _has_federation(vhost.policies.policies):
+                continue
+            for exchange in vhost.exchanges.values():
+                policy = _federation(vhost.policies.maybe_policy("exchange", exchange.name))
+                if policy is not None and exchange.name != "" and PURPOSE not in exchange.table:
+                    yield vhost.name, exchange, policy
+
+    def federated_queues(self) -> Sequence[LocalQueue]:
+        return [
+            LocalQueue(queue.vhost_name, queue.name, queue.durable, queue.auto_delete, queue.arguments, policy)
+            for queue, policy in self._federated_queues()
+        ]
+
+    def _federated_queues(self) -> Iterator[tuple[Queue, Policy]]:
+        for vhost in self._broker.vhosts.values():
+            if not _has_federation(vhost.policies.policies):
+                continue
+            for queue in vhost.queues.values():
+                kind = "quorum" if queue.rules.is_quorum else "classic"
+                policy = _federation(vhost.policies.maybe_policy("queue", queue.name, kind))
+                if policy is not None and queue.owner is None and PURPOSE.encode() not in queue.arguments:
+                    yield queue, policy
+
+    def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:
+        place = self._broker.vhosts.get(vhost)
+        source = None if place is None else place.exchanges.get(exchange)
+        if source is None:
+            return []
+        return [LocalBinding(binding.routing_key, binding.arguments) for binding in source.bindings.values()]
+
+    def wants_messages(self, vhost: str, queue: str) -> bool:
+        place = self._broker.vhosts.get(vhost)
+        found = None if place is None else place.queues.get(queue)
+        if found is None or found.ready_count > 0:
+            return False
+        return any(consumer.priority >= 0 and consumer.has_room() for consumer in found.consumers)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def definitions_changed(self) -> None:
+        """Something came, changed or went that links may be made for."""
+        for listener in self._listeners:
+            listener.definitions_changed()
+
+    def bindings_changed(self, vhost: str, exchange: str) -> None:
+        """An exchange has other bindings."""
+        for listener in self._listeners:
+            listener.bindings_changed(vhost, exchange)
+
+    def _parameter_changed(self, change: ParameterChange) -> None:
+        self.definitions_changed()
+
+    async def watch_demand(self) -> None:
+        """Look after what federated queues want, until cancelled."""
+        while True:
+            await trio.sleep(DEMAND_EVERY_S)
+            demand = {
+                (queue.vhost_name, queue.name): self.wants_messages(queue.vhost_name, queue.name)
+                for queue, _ in self._federated_queues()
+            }
+            for key, wants in demand.items():
+                if self._demand.get(key) != wants:
+                    for listener in self._listeners:
+                        listener.demand_changed(*key)
+            self._demand = demand
+
+    async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
+        try:
+            await self._management.administer(ParameterDelete(vhost, component, name), INTERNAL_USER)
+        except (ValueError, CommitTimeout) as error:
+            log.warning("a parameter was not deleted", component=component, vhost=vhost, name=name, reason=str(error))
+
+    # --- the way in -------------------------------------------------------------------------------------------------
+
+    async def open_local(self) -> trio.abc.Stream:
+        sock = self._management.open_local()
+        sock.setblocking(False)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+
+    def local_login(self) -> tuple[str, str]:
+        return INTERNAL_USER, self._management.internal_password.decode()
+
+    def log(self, level: str, event: str, **details: object) -> None:
+        write: Callable[..., None] = getattr(log, level)
+        write(event, **details)
+
+
+class _Watcher(TopologyWatcher):
+    """Hears of everything that could have a federation policy."""
+
+    def __init__(self, host: BrokerHost) -> None:
+        super().__init__()
+        self._host = host
+
+    def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
+        self._host.definitions_changed()
+
+    def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
+        self._host.definitions_changed()
+
+    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+        self._host.definitions_changed()
+
+    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+        self._host.definitions_changed()
+
+    def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
+        self._host.bindings_changed(vhost, binding.source.name)
+
+    def binding_deleted(self, vhost: str, binding: Binding, by: str) -> None:
+        self._host.bindings_changed(vhost, binding.source.name)
+
+    def policies_changed(self, vhost: str) -> None:
+        self._host.definitions_changed()
+
+    def vhost_deleted(self, vhost: str) -> None:
+        self._host.definitions_changed()
+
+
+def _set_problems(vhost: str, name: str, value: Any, by: str) -> list[str]:
+    return upstreams.validate_upstream_set(name, value)
+
+
+def _has_federation(policies: dict[str, BrokerPolicy]) -> bool:
+    return any(_federation(policy) is not None for policy in policies.values())
+
+
+def _federation(policy: BrokerPolicy | None) -> Policy | None:
+    """Return the federation keys of a policy, None when it has none."""
+    if policy is None:
+        return None
+    keys = (upstreams.UPSTREAM, upstreams.UPSTREAM_SET, upstreams.UPSTREAM_PATTERN)
+    values = [policy.definition.get(key) for key in keys]
+    texts = [value if isinstance(value, str) else None for value in values]
+    return Policy(*texts) if any(texts) else None
+
+
+def _json(value: object) -> Any:
+    return value

@@ -1,0 +1,52 @@
+"""The plugin that runs the links of a broker: shovels and federation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from warren import __version__
+from warren.links.address_guard import AddressGuard, networks
+from warren.links.amqp_client import ClientSettings
+from warren.links.broker_host import BrokerHost
+from warren.links.supervisor import Supervisor
+from warren.server.management import Listening, Management
+
+
+class LinksPlugin:
+    """Runs beside one broker, and says how its links are."""
+
+    def __init__(self) -> None:
+        self._supervisor: Supervisor | None = None
+
+    async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Keep the links as parameters and policies say, until cancelled."""
+        guard = AddressGuard(networks(management.settings.link_networks.split(",")))
+        limits = management.settings.limits
+        settings = ClientSettings(guard, limits.max_message_bytes, version=__version__)
+        host = BrokerHost(management)
+        self._supervisor = Supervisor(host, settings)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._supervisor.run)
+            nursery.start_soon(host.watch_demand)
+            task_status.started([])
+
+    # --- for the management API -------------------------------------------------------------------------------------
+
+    def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        """Return the state of all shovels, or of those of a vhost."""
+        return [] if self._supervisor is None else list(self._supervisor.shovels(vhost))
+
+    def restart_shovel(self, vhost: str, name: str) -> bool:
+        """Have a shovel begin anew; False when there is none of that name."""
+        return self._supervisor is not None and self._supervisor.restart_shovel(vhost, name)
+
+    def federation_links(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        """Return the state of all federation links, or of those of a vhost."""
+        return [] if self._supervisor is None else list(self._supervisor.federation_links(vhost))
+
+    def restart_federation_link(self, vhost: str, link_id: str) -> bool:
+        """Have a federation link begin anew; False when there is none of that id."""
+        return self._supervisor is not None and self._supervisor.restart_federation_link(vhost, link_id)
