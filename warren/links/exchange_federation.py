@@ -17,11 +17,12 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from warren.amqp import methods
+from warren.amqp.codec import method_frame
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
 from warren.links import forwarding, transfer
@@ -261,13 +262,23 @@ class ExchangeLink(FederationLink):
         wanted = self._wanted(upstream_name)
         source = self.upstream_exchange
         internal = f"{self._queue_name()} {self._suffix}"
+        no_wait = self.upstream.bind_nowait
         for key, arguments in sorted(wanted - known):
-            bind = methods.ExchangeBind(0, internal, source, key, False, arguments)
-            await channel.call(bind, methods.ExchangeBindOk)
+            bind = methods.ExchangeBind(0, internal, source, key, no_wait, arguments)
+            await self._send(channel, bind, methods.ExchangeBindOk)
         for key, arguments in sorted(known - wanted):
-            unbind = methods.ExchangeUnbind(0, internal, source, key, False, arguments)
-            await channel.call(unbind, methods.ExchangeUnbindOk)
+            unbind = methods.ExchangeUnbind(0, internal, source, key, no_wait, arguments)
+            await self._send(channel, unbind, methods.ExchangeUnbindOk)
         return wanted
+
+    async def _send(self, channel: Channel, method: Any, reply: type[Any]) -> None:
+        """Send a request; with bind-nowait without waiting for an answer, which an error then takes the place of."""
+        if not self.upstream.bind_nowait:
+            await channel.call(method, reply)
+            return
+        channel.check()
+        await channel.connection.writable()
+        channel.connection.send(method_frame(channel.number, method))
 
     # --- messages -----------------------------------------------------------------------------------------------
 

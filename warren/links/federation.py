@@ -36,7 +36,7 @@ class FederationLink:
 
     @property
     def connection_name(self) -> str:
-        return f"Federation link (upstream: {self.upstream.name}, policy: {self.kind} {self.name} in {self.vhost})"
+        return f"Federation link (upstream: {self.upstream.name}, {self.kind} '{self.name}' in vhost '{self.vhost}')"
 
     async def attempt(self, running: Callable[[], None]) -> None:
         """Connect both ways, call `running` and carry messages for as long as that goes well.

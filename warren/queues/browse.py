@@ -1,15 +1,18 @@
 """Looking at what waits in a queue, anywhere in it, on disk or in memory, without touching it.
 
-A look goes through the places of a queue in the order in which they would leave it:
+A look goes through the places of a queue in the order in which they would leave it, lane by lane, and in each:
 
-    stage -1            what came back, and in a key-shared queue what was set aside, by place
-    stage 0, 1 ...      the lanes, each by sequence number: head, middle (on disk), tail
+    what came back, and in a key-shared queue what was set aside, by place
+    the backlog, by sequence number: head, middle (on disk), tail
 
-1. Nothing changes: neither order nor counts nor `redelivered`. Index pages that had to be loaded are given up again.
-2. A cursor is a stage and the first number of it that has not been looked at. Between two looks messages may come and
-   go; none is seen twice unless it came back, and none is missed that stays where it is.
-3. Skipping costs a look at each message in memory and at each page of the index, not at each message on disk.
-4. What one look reads is bounded by `READ_BYTES_MAX`, or one message.
+1. Nothing changes: neither order nor counts nor `redelivered`. Index pages that had to be loaded are given up again,
+   and what is damaged is left for whoever takes it out to find; until then it counts as waiting.
+2. A cursor is a lane, a part of it, and the first number of that which has not been looked at. Between two looks
+   messages may come and go; none is seen twice unless it came back, and none is missed that stays where it is. One that
+   is set aside meanwhile has left the backlog, and may be missed.
+3. Skipping costs a look at each message in memory and at each page of the index, not at each message on disk: of those
+   that are skipped none is read but in the page in which skipping ends.
+4. What one look reads is bounded by `READ_BYTES_MAX`, or one message, and what it passes over by `PASSED_MAX`.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.msgstore.message import Message
-from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog
 from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.queue import Queue
 
 READ_BYTES_MAX: Final = 8 << 20
-RETURNED: Final = -1
+# How many messages in memory, or pages of an index, one look passes over.
+PASSED_MAX: Final = 4096
 
 
 class Seen:
@@ -40,23 +44,29 @@ class Seen:
 
 
 class Cursor:
-    """Where a look goes on: `stage`, the next `number` of it, and how many messages are to be passed over before."""
+    """Where a look goes on: a lane, the next `number` of it, and how many messages are to be passed over before.
+
+    `in_backlog`: what came back has been looked at.
+    """
 
     def __init__(self, skip: int = 0) -> None:
-        self.stage: int = RETURNED
+        self.lane: i64 = 0
+        self.in_backlog: bool = False
         self.number: i64 = 0
         self.skip: i64 = skip
         self.ended: bool = False
 
-    def next_stage(self, count: int) -> None:
-        """Go on with the first number of the next stage; there are `count` lanes."""
-        self.stage += 1
+    def next_lane(self, count: int) -> None:
+        """Go on with the next lane; there are `count`."""
+        self.lane += 1
+        self.in_backlog = False
         self.number = 0
-        if self.stage >= count:
+        if self.lane >= count:
             self.ended = True
 
 
-# Gets what was seen, in order; fewer than asked for although the cursor has not ended when much had to be read.
+# Gets what was seen, in order; fewer than asked for although the cursor has not ended when there was much to read or to
+# pass over.
 Told = Callable[[list[Seen]], None]
 
 
@@ -68,54 +78,102 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
     found: list[Seen] = []
     ready = queue.ready
     lanes = ready.lane_count()
-    while not cursor.ended and len(found) < most:
-        if cursor.stage == RETURNED:
-            _look_at_returned(queue, cursor, most, found)
+    passes: i64 = PASSED_MAX
+    while not cursor.ended and len(found) < most and passes > 0:
+        if not cursor.in_backlog:
+            passes -= _look_at_returned(queue, cursor, passes, most, found)
             continue
-        backlog = ready.backlog(cursor.stage)
+        backlog = ready.backlog(cursor.lane)
         head, middle_end = backlog.middle()
         if cursor.number < head:
-            _look_at_memory(backlog, cursor, head, most, found)
+            passes -= _look_at_memory(backlog, cursor, head, passes, most, found)
         elif cursor.number < middle_end:
-            if found:
-                break  # first tell what is here
-            if _look_at_disk(queue, backlog, cursor, middle_end, most, told):
-                return
+            if cursor.skip > 0:
+                passes -= _skip_on_disk(backlog, cursor, middle_end, passes)
+                if passes <= 0:
+                    break
+            if cursor.number < middle_end:
+                if found:
+                    break  # first tell what is here
+                if _look_at_disk(queue, backlog, cursor, middle_end, most, told):
+                    return
         elif cursor.number < backlog.next_number:
-            _look_at_memory(backlog, cursor, backlog.next_number, most, found)
+            passes -= _look_at_memory(backlog, cursor, backlog.next_number, passes, most, found)
         else:
-            cursor.next_stage(lanes)
+            cursor.next_lane(lanes)
     told(found)
 
 
-def _look_at_returned(queue: Queue, cursor: Cursor, most: int, found: list[Seen]) -> None:
-    wanted = most - len(found) + int(cursor.skip)
-    returned = queue.ready.returned_messages(cursor.number, wanted)
+def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, found: list[Seen]) -> i64:
+    """Go on in what came back to a lane; return how many were looked at."""
+    sharing = queue.sharing
+    wanted: i64 = most - len(found) + cursor.skip
+    if wanted > passes:
+        wanted = passes
+    lane_bits: i64 = cursor.lane << LANE_SHIFT
+    returned = queue.ready.returned_messages(lane_bits | cursor.number, lane_bits + NUMBER_MASK, int(wanted))
     for place, message in returned:
-        cursor.number = place + 1
+        cursor.number = (place & NUMBER_MASK) + 1
         if cursor.skip > 0:
             cursor.skip -= 1
         else:
-            found.append(Seen(place, message, True))
+            found.append(Seen(place, message, sharing is None or sharing.may_have_been_delivered(place)))
     if len(returned) < wanted:
-        cursor.next_stage(queue.ready.lane_count())
+        cursor.in_backlog = True
+        cursor.number = 0
+    return len(returned)
 
 
-def _look_at_memory(backlog: Backlog, cursor: Cursor, end: i64, most: int, found: list[Seen]) -> None:
-    """Go on in the head or the tail, up to `end`."""
-    lane_bits: i64 = i64(cursor.stage) << LANE_SHIFT
+def _look_at_memory(backlog: Backlog, cursor: Cursor, end: i64, passes: i64, most: int, found: list[Seen]) -> i64:
+    """Go on in the head or the tail, up to `end`; return how many numbers were looked at."""
+    lane_bits: i64 = cursor.lane << LANE_SHIFT
     number: i64 = cursor.number
-    while number < end and len(found) < most:
+    passed: i64 = 0
+    while number < end and passed < passes and len(found) < most:
         message = backlog.find(number)
         if message is not None:
             if cursor.skip > 0:
                 cursor.skip -= 1
             else:
-                found.append(Seen(int(lane_bits | number), message, number < backlog.delivered_before))
+                found.append(_seen(backlog, lane_bits, number, message))
+        passed += 1
         number += 1
         if message is None and number < end:
             number = backlog.next_resident(number, end)
     cursor.number = number
+    return passed
+
+
+def _seen(backlog: Backlog, lane_bits: i64, number: i64, message: Message) -> Seen:
+    return Seen(int(lane_bits | number), message, number < backlog.delivered_before or message.attempts > 0)
+
+
+def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i64:
+    """Pass over whole pages of the middle, and over what pages in memory know; return how many were looked at."""
+    index = backlog.index
+    assert index is not None
+    size: i64 = index.page_entries
+    number: i64 = cursor.number
+    passed: i64 = 0
+    while number < end and cursor.skip > 0 and passed < passes:
+        passed += 1
+        page_end: i64 = (number // size + 1) * size
+        page = index.page(number // size)
+        if page is None:
+            number = page_end
+        elif number % size == 0 and page_end <= end and cursor.skip >= page.live:
+            cursor.skip -= page.live
+            number = page_end
+        elif page.resident:
+            stop: i64 = page_end if page_end < end else end
+            while number < stop and cursor.skip > 0:
+                if index.lsn_of(number) != 0:
+                    cursor.skip -= 1
+                number += 1
+        else:
+            break
+    cursor.number = number
+    return passed
 
 
 def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, end: i64, most: int, told: Told) -> bool:
@@ -126,27 +184,26 @@ def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, end: i64, most
     number: i64 = cursor.number
     numbers: list[int] = []
     counted: i64 = 0
-    while number < end and counted < most + cursor.skip:
+    while number < end and counted < most:
         page_end: i64 = (number // size + 1) * size
         page = index.page(number // size)
         if page is None:
             number = page_end
             continue
-        is_whole = number % size == 0 and page_end <= end
-        if is_whole and not numbers and cursor.skip >= page.live:
-            cursor.skip -= page.live
-            number = page_end
-            cursor.number = number
-            continue
         stop: i64 = page_end if page_end < end else end
-        while number < stop and counted < most + cursor.skip:
-            if not page.resident or index.lsn_of(number) != 0:
-                numbers.append(int(number))
-                if page.resident:
+        if page.resident:
+            while number < stop and counted < most:
+                if index.lsn_of(number) != 0:
+                    numbers.append(int(number))
                     counted += 1
+                number += 1
+            continue
+        while number < stop:
+            numbers.append(int(number))
             number += 1
-        if not page.resident:
-            counted += page.live
+        if cursor.skip > 0:
+            break  # what is to be skipped behind this page need not be read
+        counted += page.live
     cursor.number = number
     if not numbers:
         return False
@@ -182,7 +239,7 @@ class _DiskLook(Fetch):
             self.told([])
             return
         found: list[Seen] = []
-        lane_bits: i64 = i64(cursor.stage) << LANE_SHIFT
+        lane_bits: i64 = cursor.lane << LANE_SHIFT
         backlog = self.backlog
         if self.left:
             cursor.number = self.left[0]
@@ -195,9 +252,15 @@ class _DiskLook(Fetch):
                     cursor.number = number
                     break
                 else:
-                    found.append(Seen(int(lane_bits | number), waiting, number < backlog.delivered_before))
+                    found.append(_seen(backlog, lane_bits, number, waiting))
         self.told(found)
         backlog.offer_loaded(self.loaded)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """The backlog counts what it loses, when it comes there."""
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """Likewise."""
 
 
 # --- taking out -------------------------------------------------------------------------------------------------------

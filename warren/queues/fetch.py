@@ -116,6 +116,11 @@ class Fetch(IndexOwner):
         self.log.report_damage(index, -1, page.lsn)
         index.lose_page(page)
 
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """A message cannot be read. Whoever only looks overrides this."""
+        self.index.damaged_count += 1
+        self.log.report_damage(self.index, number, lsn)
+
     def begin(self) -> None:
         """Ask for what is missing next."""
         index = self.index
@@ -197,8 +202,7 @@ class Fetch(IndexOwner):
                 data = job.data[job.places.places[at]]
                 message = log.maybe_message(index, number, data, job.places.starts[at], length)
                 if message is None:
-                    index.damaged_count += 1
-                    log.report_damage(index, number, lsn)
+                    self.message_damaged(number, lsn)
                 else:
                     messages[number] = message
         if len(job.found) < len(self.numbers) and self._is_more_stored(job):

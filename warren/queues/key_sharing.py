@@ -515,6 +515,10 @@ class KeySharing:
         """Return what is set aside, with its places."""
         return [(place, aside.message) for place, aside in self._aside.items()]
 
+    def may_have_been_delivered(self, place: i64) -> bool:
+        """Tell whether the message that is set aside at `place` will be flagged as redelivered."""
+        return self._aside[int(place)].redelivered
+
     def aside_messages(self) -> list[Message]:
         """Return what is set aside, in order. For tests and small listings."""
         return [self._aside[place].message for place in sorted(self._aside)]

@@ -12,6 +12,7 @@ Nothing here knows a consumer or a rule.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ class ReadyMessages:
         self._lanes: list[Backlog] | None = None
         self._lane: i64 = 0  # none before this one has a message
         self._returned: list[tuple[int, Message]] = []  # a heap by place
+        self._sorted: bool = False  # it is in order, as somebody has looked at it
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ class ReadyMessages:
         self.body_bytes += message.body_bytes
         sharing = self.sharing
         if sharing is None:
+            self._sorted = False
             heappush(self._returned, (int(place), message))
         else:
             sharing.returned(place, message)
@@ -242,6 +245,7 @@ class ReadyMessages:
         returned = self._returned
         lanes = self._lanes
         if returned and (lanes is None or returned[0][0] >> LANE_SHIFT <= self._first_lane()):
+            self._sorted = False
             place, message = heappop(returned)
             self.next_place = place
             self.next_redelivered = True
@@ -304,6 +308,7 @@ class ReadyMessages:
         if lane < 0:
             if self.sharing is not None:
                 return self.sharing.take_oldest()
+            self._sorted = False
             place, message = heappop(self._returned)
             self.next_place = place
         else:
@@ -326,16 +331,11 @@ class ReadyMessages:
             aside = sharing.maybe_aside(place)
             if aside is not None:
                 return aside
-        returned = self._returned
-        if returned and returned[0][0] == place:
-            return returned[0][1]
         message = self.backlog(place >> LANE_SHIFT).find(place & NUMBER_MASK)
-        if message is None:
-            for returned_place, message in returned:
-                if returned_place == place:
-                    return message
-            return None
-        return message
+        if message is not None:
+            return message
+        at: i64 = self._returned_at(place)
+        return self._returned[at][1] if at >= 0 else None
 
     def waits_at(self, place: i64) -> bool:
         """Tell whether a message may wait at `place`, returned ones left aside: see `returned_places`."""
@@ -367,17 +367,34 @@ class ReadyMessages:
             self.body_bytes -= message.body_bytes
         return message
 
-    def _maybe_take_returned(self, place: i64) -> Message | None:
+    def _returned_at(self, place: i64) -> i64:
+        """Return where in `_returned` the message at a place is, -1 when it is not."""
         returned = self._returned
         if returned and returned[0][0] == place:
-            return heappop(returned)[1]  # of those that expire together the first is first, so all do not take n * n
-        for at, (returned_place, message) in enumerate(returned):
+            return 0
+        if self._sorted:
+            found: i64 = bisect_left(returned, int(place), key=_by_place)
+            return found if found < len(returned) and returned[found][0] == place else -1
+        for at, (returned_place, _) in enumerate(returned):
             if returned_place == place:
-                returned[at] = returned[-1]
-                returned.pop()
-                heapify(returned)
-                return message
-        return None
+                return at
+        return -1
+
+    def _maybe_take_returned(self, place: i64) -> Message | None:
+        returned = self._returned
+        at: i64 = self._returned_at(place)
+        if at < 0:
+            return None
+        message = returned[at][1]
+        if self._sorted:
+            del returned[at]
+        elif at == 0:
+            heappop(returned)  # of those that expire together the first is first, so all do not take n * n
+        else:
+            returned[at] = returned[-1]
+            returned.pop()
+            heapify(returned)
+        return message
 
     def take_out(self, place: i64, body_bytes: i64) -> bool:
         """Take a message out that was fetched; False when it does not wait any more. Its index page is resident."""
@@ -418,12 +435,22 @@ class ReadyMessages:
         self.count = 0
         self.body_bytes = 0
 
-    def returned_messages(self, first: i64, most: int) -> list[tuple[int, Message]]:
-        """Return the first of what came back or was set aside, with its places, in order, from place `first` on."""
-        found = self._returned
-        if self.sharing is not None:
-            found = found + self.sharing.aside_places()
-        return nsmallest(most, [entry for entry in found if entry[0] >= first], key=_by_place)
+    def returned_messages(self, first: i64, last: i64, most: int) -> list[tuple[int, Message]]:
+        """Return the first of what came back or was set aside from place `first` to `last`, with places, in order."""
+        sharing = self.sharing
+        if sharing is not None:
+            aside = sharing.aside_places()
+            return nsmallest(most, [entry for entry in aside if first <= entry[0] <= last], key=_by_place)
+        returned = self._returned
+        if not self._sorted:
+            self._sorted = True
+            returned.sort(key=_by_place)
+        at: i64 = bisect_left(returned, int(first), key=_by_place)
+        found: list[tuple[int, Message]] = []
+        while at < len(returned) and len(found) < most and returned[at][0] <= last:
+            found.append(returned[at])
+            at += 1
+        return found
 
     def paged_out_count(self) -> int:
         """Return how many are on disk only."""

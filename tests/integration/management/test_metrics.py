@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 from broker_process import WarrenProcess, wait_until
 from pika import BasicProperties
+from pika.adapters.blocking_connection import BlockingChannel
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -158,6 +159,13 @@ def test_the_overview_can_join_everything_with_who_it_is_about(scraper: Scraper)
     assert per_object.labels["rabbitmq_endpoint"] == "per-object"
 
 
+def get(channel: BlockingChannel) -> int:
+    """Get a message and return its delivery tag."""
+    method, _, _ = channel.basic_get("flow")
+    assert method is not None and method.delivery_tag is not None
+    return method.delivery_tag
+
+
 def test_counters_move_as_messages_flow(process: WarrenProcess, scraper: Scraper) -> None:
     def value(name: str, **wanted: str) -> float:
         return scraper.sum_of(f"rabbitmq_global_messages_{name}_total", **wanted)
@@ -172,11 +180,9 @@ def test_counters_move_as_messages_flow(process: WarrenProcess, scraper: Scraper
         for _ in range(5):
             channel.basic_publish("", "flow", b"x" * 200, BasicProperties(delivery_mode=2))
         channel.basic_publish("", "nowhere", b"")
-        first, _, _ = channel.basic_get("flow")
-        channel.basic_reject(first.delivery_tag, requeue=True)
+        channel.basic_reject(get(channel), requeue=True)
         for _ in range(3):
-            method, _, _ = channel.basic_get("flow")
-            channel.basic_ack(method.delivery_tag)
+            channel.basic_ack(get(channel))
         channel.basic_get("flow", auto_ack=True)
         wait_until(lambda: value("acknowledged") == before["acknowledged"] + 3, "acks to be counted")
         assert scraper.sum_of("rabbitmq_queue_messages_ready") == 1

@@ -168,6 +168,13 @@ def test_a_page_that_emptied_meanwhile_is_the_end(api: FakeApi) -> None:
         assert list(client.pages("queues")) == [[{}]]
 
 
+def test_a_first_page_that_is_refused_is_an_error(api: FakeApi) -> None:
+    api.answer("GET", "queues", {"error": "page_out_of_range", "reason": "Page out of range"}, 400)
+    with client_of(api) as client, pytest.raises(CtlError) as caught:
+        list(client.pages("queues"))
+    assert caught.value.exit_code is ExitCode.FAILED
+
+
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1", "http://", "http://x:y", "http://x:70000"])
 def test_a_url_that_is_none_is_wrong_usage(url: str) -> None:
     with pytest.raises(CtlError) as caught:

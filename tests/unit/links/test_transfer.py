@@ -1,0 +1,253 @@
+"""Between two channels: when the source is told that a message has arrived, and what happens to one that has not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from warren.links.amqp_client import NO_PROPERTIES, Channel, Confirm, Delivery, LinkError, Returned, Signal
+from warren.links.transfer import RETRY_S, Publish, Transfer
+
+
+class PaperConnection:
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.blocked_reason: str | None = None
+        self.flushes = 0
+        self.room = Signal()
+
+    async def writable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while self.blocked_reason is not None:
+            await self.room.wait()
+
+    async def flushed(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.flushes += 1
+
+
+class PaperChannel:
+    """What a transfer sees of a channel, and a log of what it does to it."""
+
+    def __init__(self, where: str) -> None:
+        self.connection = PaperConnection(where)
+        self.changed = Signal()
+        self.deliveries: list[Delivery] = []
+        self.confirms: list[Confirm] = []
+        self.returned: list[Returned] = []
+        self.cancelled: set[str] = set()
+        self.failure: LinkError | None = None
+        self.log: list[object] = []
+        self.published = 0
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def ack(self, delivery_tag: int, *, multiple: bool = False) -> None:
+        assert multiple
+        self.log.append(("ack", delivery_tag))
+
+    def requeue(self, delivery_tag: int) -> None:
+        self.log.append(("requeue", delivery_tag))
+
+    def publish(self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool) -> int:
+        self.log.append(body)
+        self.published += 1
+        return self.published
+
+    def take_deliveries(self, limit: int) -> list[Delivery]:
+        taken, self.deliveries = self.deliveries[:limit], self.deliveries[limit:]
+        return taken
+
+    def take_confirms(self) -> list[Confirm]:
+        taken, self.confirms = self.confirms, []
+        return taken
+
+    # --- what the test lets happen ------------------------------------------------------------------------------
+
+    async def deliver(self, *tags: int) -> None:
+        self.deliveries += [Delivery(tag, False, "x", "k", NO_PROPERTIES, b"%d" % tag) for tag in tags]
+        self.changed.wake()
+        await wait_all_tasks_blocked()
+
+    async def confirm(self, sequence: int, *, multiple: bool = False, accepted: bool = True) -> None:
+        self.confirms.append(Confirm(sequence, multiple, accepted))
+        self.changed.wake()
+        await wait_all_tasks_blocked()
+
+    async def fail(self, text: str) -> None:
+        self.failure = LinkError(text)
+        self.changed.wake()
+        await wait_all_tasks_blocked()
+
+
+def forward_odd(delivery: Delivery) -> Publish | None:
+    return None if delivery.delivery_tag % 2 == 0 else forward(delivery)
+
+
+def forward(delivery: Delivery) -> Publish | None:
+    return Publish("x", "k", delivery.properties, True)
+
+
+Test = Callable[[Transfer, PaperChannel, PaperChannel], Awaitable[None]]
+
+
+def run(test: Test, ack_mode: str = "on-confirm", limit: int | None = None, rewrite: Any = forward) -> str:
+    """Run a transfer while `test` goes on; return why it ended: ``""`` for its limit, ``"still runs"``."""
+    outcome = "still runs"
+
+    async def main() -> None:
+        source, destination = PaperChannel("source"), PaperChannel("destination")
+        transfer = Transfer(cast(Channel, source), cast(Channel, destination), ack_mode, rewrite, limit)
+
+        async def move() -> None:
+            nonlocal outcome
+            try:
+                await transfer.run()
+                outcome = ""
+            except LinkError as error:
+                outcome = str(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(move)
+            await wait_all_tasks_blocked()
+            await test(transfer, source, destination)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock())
+    return outcome
+
+
+def test_on_confirm_the_source_hears_nothing_before_the_destination_has_confirmed() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(5, 6, 7)
+        assert destination.log == [b"5", b"6", b"7"]
+        assert (source.log, transfer.pending) == ([], 3)
+        await destination.confirm(2)
+        assert source.log == []
+        await destination.confirm(1)
+        assert source.log == [("ack", 6)]
+        await destination.confirm(3, multiple=True)
+        assert (source.log, transfer.pending, transfer.forwarded) == ([("ack", 6), ("ack", 7)], 0, 3)
+
+    assert run(test) == "still runs"
+
+
+def test_on_publish_it_hears_when_the_bytes_are_on_their_way() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(5, 6)
+        assert (source.log, destination.connection.flushes) == ([("ack", 6)], 1)
+
+    run(test, "on-publish")
+
+
+def test_no_ack_says_nothing() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(5, 6)
+        assert (source.log, destination.log) == ([], [b"5", b"6"])
+
+    run(test, "no-ack")
+
+
+def test_what_is_not_forwarded_is_acked_in_its_turn() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(2)
+        assert (source.log, destination.log) == ([("ack", 2)], [])
+        await source.deliver(3, 4)
+        assert source.log == [("ack", 2)]
+        await destination.confirm(1)
+        assert source.log == [("ack", 2), ("ack", 4)]
+
+    run(test, rewrite=forward_odd)
+
+
+def test_a_refused_message_goes_back_and_nothing_is_published_for_a_while() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(1, 2)
+        await destination.confirm(1, accepted=False)
+        await destination.confirm(2)
+        assert source.log == [("requeue", 1), ("ack", 2)]
+        assert transfer.blocked
+        await source.deliver(3)
+        assert destination.log == [b"1", b"2"]
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        clock.jump(RETRY_S + 0.01)
+        await wait_all_tasks_blocked()
+        assert destination.log == [b"1", b"2", b"3"]
+        assert not transfer.blocked
+
+    run(test)
+
+
+def test_nothing_is_published_to_a_blocked_destination() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        destination.connection.blocked_reason = "low on memory"
+        await source.deliver(1)
+        assert destination.log == [] and transfer.blocked
+        destination.connection.blocked_reason = None
+        destination.connection.room.wake()
+        await wait_all_tasks_blocked()
+        assert destination.log == [b"1"]
+
+    run(test)
+
+
+def test_a_returned_message_ends_it_before_its_confirm_counts() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(1)
+        destination.returned.append(Returned(312, "NO_ROUTE", "", "k"))
+        await destination.confirm(1)
+        assert source.log == []
+
+    assert run(test) == "destination has no queue for a message with routing key 'k'"
+
+
+@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_the_end_of_either_side_ends_it(ack_mode: str, side: str) -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await (source if side == "source" else destination).fail(f"{side} is gone")
+
+    assert run(test, ack_mode) == f"{side} is gone"
+
+
+def test_a_consumer_that_the_source_cancels_ends_it() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        source.cancelled.add("tag")
+        source.changed.wake()
+
+    assert run(test) == "source cancelled the consumer: its queue is gone"
+
+
+@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
+def test_a_limit_ends_it_with_exactly_so_many_messages(ack_mode: str) -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(1, 2, 3, 4, 5)
+        assert destination.log == [b"1", b"2", b"3"]
+        await destination.confirm(3, multiple=True)
+
+    assert run(test, ack_mode, 3) == ""
+
+
+def test_a_refused_message_does_not_count_for_the_limit() -> None:
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        await source.deliver(1, 2, 3)
+        await destination.confirm(1, accepted=False)
+        await destination.confirm(2)
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        clock.jump(RETRY_S + 0.01)
+        await wait_all_tasks_blocked()
+        assert destination.log == [b"1", b"2", b"3"]
+        assert transfer.to_settle == 1
+        await destination.confirm(3)
+        assert source.log == [("requeue", 1), ("ack", 2), ("ack", 3)]
+
+    assert run(test, limit=2) == ""
