@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from sqlalchemy import Connection, text
@@ -36,7 +37,7 @@ from warren.queues.metadata import (
     VhostPut,
 )
 from warren.server import catalogue as catalogue_module
-from warren.server.catalogue import SCHEMA_VERSION, Catalogue, CatalogueError
+from warren.server.catalogue import DEFINITIONS_HASH, SCHEMA_VERSION, Catalogue, CatalogueError
 from warren.server.passwords import PasswordHash, verify_password
 
 from .metadata_urls import FreshUrl
@@ -108,6 +109,23 @@ def test_a_deleted_guest_does_not_come_back(store: Store) -> None:
     store.commit(UserDelete("guest"), VhostDelete("/"))
     store.reopen()
     assert list(store.catalogue.load()) == []
+
+
+def test_a_new_store_that_is_left_to_definitions_is_filled_later_when_none_came(fresh_url: FreshUrl) -> None:
+    url = fresh_url()
+    for _ in range(2):
+        Catalogue.open(url, first_contents=False).close()
+    with closing(Catalogue.open(url)) as catalogue:
+        assert [type(change) for change in catalogue.load()] == [VhostPut, UserPut, PermissionPut]
+
+
+def test_a_store_that_definitions_have_filled_gets_nothing_else(fresh_url: FreshUrl) -> None:
+    url = fresh_url()
+    imported = GlobalParameterPut(DEFINITIONS_HASH, '"hash"')
+    with closing(Catalogue.open(url, first_contents=False)) as catalogue:
+        catalogue.commit([imported])
+    with closing(Catalogue.open(url)) as catalogue:
+        assert list(catalogue.load()) == [imported]
 
 
 def test_everything_put_is_loaded_as_it_was_and_after_what_it_refers_to(store: Store) -> None:

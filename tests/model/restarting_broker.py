@@ -25,15 +25,18 @@ from warren.queues.metadata import (
 
 
 class Disk:
-    """Carries out the jobs of the log with a real store, at once."""
+    """Carries out the jobs of the log with a real store, at once; `hold`: not before it is False again."""
 
     def __init__(self, broker: Broker, store: Store) -> None:
         self.broker = broker
         self.store = store
+        self.hold = False
 
     def run(self) -> bool:
         """Carry out what is asked for now; True when there was something."""
         log = self.broker.log
+        if self.hold:
+            return False
         commits, log.commit_jobs = log.commit_jobs, []
         reads, log.read_jobs = log.read_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []

@@ -194,17 +194,24 @@ class ExchangeLink(FederationLink):
         if len(existing) == 2:
             # An attempt ended half way. Which of them is complete nobody knows: complete A, then go on as always.
             self._suffix = "A"
-            await self._sync(channel, set(), upstream_cluster_name(remote))
+            await self._complete(remote, channel, queue)
             await delete_exchange(remote, f"{queue} B")
             existing = ["A"]
         self._suffix = "B" if existing == ["A"] else "A"
-        internal = f"{queue} {self._suffix}"
-        await self._declare_internal(nursery, channel, internal)
-        bind = methods.QueueBind(0, queue, internal, "", False, EMPTY_TABLE)
-        await channel.call(bind, methods.QueueBindOk)
-        known = await self._sync(channel, set(), upstream_cluster_name(remote))
+        await self._declare_internal(nursery, channel, f"{queue} {self._suffix}")
+        known = await self._complete(remote, channel, queue)
         for suffix in existing:
             await delete_exchange(remote, f"{queue} {suffix}")
+        return known
+
+    async def _complete(self, remote: Connection, channel: Channel, queue: str) -> set[Key]:
+        """Give the chosen internal exchange all bindings and the queue; return the bindings.
+
+        The queue comes last: its answer says that bindings sent without waiting are there.
+        """
+        known = await self._sync(channel, set(), upstream_cluster_name(remote))
+        bind = methods.QueueBind(0, queue, f"{queue} {self._suffix}", "", False, EMPTY_TABLE)
+        await channel.call(bind, methods.QueueBindOk)
         return known
 
     async def _declare_internal(self, nursery: trio.Nursery, channel: Channel, name: str) -> None:

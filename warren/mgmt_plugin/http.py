@@ -3,8 +3,7 @@
 1. At most `CONNECTIONS_MAX` connections at a time; a header block over 16 KiB, or a head or body that does not come
    within `REQUEST_TIMEOUT_S`, ends one.
 2. A body is read when a handler asks for it, that is for a user who may ask, up to a limit that holds while it comes;
-   all bodies together have `BODIES_BYTES_MAX`.
-   The large answers that are being sent share that.
+   all bodies together have `BODIES_BYTES_MAX`, which they share with the answers in blocks that are being sent.
 3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; the
    other connections go on.
 
@@ -99,15 +98,15 @@ class HttpTraffic:
         self.sent_bytes = 0  # of bodies
         self.times = Histogram()
 
-    def count(self, response: Response, seconds: float) -> None:
+    def count(self, status: int, sent_bytes: int, seconds: float) -> None:
         """Count an answer that took so long."""
-        self.requests[response.status] = self.requests.get(response.status, 0) + 1
-        self.sent_bytes += response.size
+        self.requests[status] = self.requests.get(status, 0) + 1
+        self.sent_bytes += sent_bytes
         self.times.observe(seconds)
 
 
 class BodyBudget:
-    """How many bytes all bodies that are being received may have."""
+    """How many bytes all bodies that are being received, and answers in blocks that are being sent, may have."""
 
     def __init__(self) -> None:
         self._taken = 0
@@ -289,7 +288,8 @@ class Conversation:
                 self._taken += response.size
             except HttpError as error:
                 response = error_response(error)
-        self._traffic.count(response, time.perf_counter() - began_s)
+        sent_bytes = 0 if method == "HEAD" else response.size
+        self._traffic.count(response.status, sent_bytes, time.perf_counter() - began_s)
         with trio.move_on_after(HANDLER_TIMEOUT_S):
             await self._send(response, method)
             return True

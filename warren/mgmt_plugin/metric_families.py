@@ -159,6 +159,11 @@ LENGTHS: Final = (
 )
 CONSUMERS: Final = Metric("queue_consumers", GAUGE, "Consumers of queues")
 MEMORY: Final = Metric("queue_process_memory_bytes", GAUGE, "Memory of the ready messages of queues, estimated")
+IN_MEMORY: Final = (
+    Metric("queue_messages_ram", GAUGE, "Ready and unacknowledged messages in memory"),
+    Metric("queue_messages_ready_ram", GAUGE, "Ready messages in memory"),
+    Metric("queue_messages_unacked_ram", GAUGE, "Unacknowledged messages, which are in memory"),
+)
 PAGED_OUT: Final = Metric("queue_messages_paged_out", GAUGE, "Ready messages that are on disk only")
 BYTES: Final = Metric("queue_messages_bytes", GAUGE, "Bodies of ready messages; of unacknowledged ones not known")
 READY_BYTES: Final = Metric("queue_messages_ready_bytes", GAUGE, "Bodies of ready messages")
@@ -175,9 +180,7 @@ QUEUE_METRICS: Final = Family(
         Metric("queue_consumer_capacity", GAUGE, "Share of the consumers that could take a message now"),
         Metric("queue_consumer_utilisation", GAUGE, "The same as queue_consumer_capacity"),
         MEMORY,
-        Metric("queue_messages_ram", GAUGE, "Ready and unacknowledged messages in memory"),
-        Metric("queue_messages_ready_ram", GAUGE, "Ready messages in memory"),
-        Metric("queue_messages_unacked_ram", GAUGE, "Unacknowledged messages, which are in memory"),
+        *IN_MEMORY,
         PAGED_OUT,
         BYTES,
         READY_BYTES,

@@ -90,7 +90,8 @@ class ManagementPlugin:
         """
         settings = management.settings
         broker = management.broker
-        hosts = {settings.http.host} if settings.http is not None else set()
+        hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
+        hosts |= {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
         table = RouteTable(all_routes())

@@ -7,7 +7,8 @@
     /metrics/memory-breakdown    what takes memory
 
 1. A page is made in pieces of about a millisecond. Sums that need a walk over all objects are taken at most every
-   `TOTALS_S`, however often a page is asked for; one page with single objects is made at a time, and of at most `PAGE_BYTES_MAX`.
+   `TOTALS_S`, however often a page is asked for; one page with single objects is made at a time, and none is longer
+   than `PAGE_BYTES_MAX`.
 2. No counter goes back. ``rabbitmq_channel_…`` and ``rabbitmq_connection_…`` counters of ``/metrics`` include what has
    ended, which those of RabbitMQ do not.
 3. On the port of the setting `prometheus` nobody is asked who he is; that port knows these pages and ``/health`` only.
@@ -18,7 +19,9 @@ Left out, since nothing here corresponds to it: ``erlang_*`` and ``rabbitmq_erla
 ``rabbitmq_global_stream_*``, ``rabbitmq_stream_*``, ``telemetry_*``, the queue type ``rabbit_stream_queue``; and what
 is not counted: ``rabbitmq_queue_disk_*``, ``rabbitmq_queue_messages_persistent*``, ``…_unacked_bytes``,
 ``…_ram_bytes`` and ``…_paged_out_bytes``, ``rabbitmq_connection_pending_packets``, and of single exchanges what was
-confirmed, returned and dropped. Such families may be asked for, and are empty.
+confirmed, returned and dropped, ``rabbitmq_auth_attempts_detailed_*``. Families of which nothing is left may be asked
+for, and are empty. Only for single objects: what has no sensible sum (``rabbitmq_queue_consumer_capacity``,
+``…_utilisation``, ``rabbitmq_queue_head_message_timestamp``), and ``rabbitmq_connection_…_packets_total``.
 
 Source: RabbitMQ, "Monitoring with Prometheus and Grafana"; names and labels compared with 3.10.8.
 """
@@ -62,6 +65,7 @@ from warren.mgmt_plugin.metric_families import (
     DETAILED,
     EXCHANGE_FAMILIES,
     EXCHANGE_METRICS,
+    IN_MEMORY,
     LENGTHS,
     MEMORY,
     PAGED_OUT,
@@ -363,11 +367,13 @@ class Metrics:
 
     def _sums(self, totals: Totals, counts: MessageCounts) -> Rows:
         """Yield what per-object pages have for single objects."""
+        ready_ram = totals.ready - totals.paged_out
         lengths = (totals.ready, totals.unacked, totals.ready + totals.unacked)
         for metric, value in (
             *zip(LENGTHS, lengths, strict=True),
             (CONSUMERS, totals.consumers),
             (MEMORY, totals.memory_bytes),
+            *zip(IN_MEMORY, (ready_ram + totals.unacked, ready_ram, totals.unacked), strict=True),
             (PAGED_OUT, totals.paged_out),
             (BYTES, totals.ready_bytes),
             (READY_BYTES, totals.ready_bytes),

@@ -172,7 +172,7 @@ def _skip_on_disk(backlog: Backlog, cursor: Cursor, end: i64, passes: i64) -> i6
                 number += 1
         else:
             break
-    cursor.number = number
+    cursor.number = number if number < end else end  # no page is there from the last of the middle on
     return passed
 
 
@@ -204,7 +204,7 @@ def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, end: i64, most
         if cursor.skip > 0:
             break  # what is to be skipped behind this page need not be read
         counted += page.live
-    cursor.number = number
+    cursor.number = number if number < end else end
     if not numbers:
         return False
     _DiskLook(queue, backlog, index, numbers, cursor, most, told).begin()

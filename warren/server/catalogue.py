@@ -107,6 +107,9 @@ from warren.server.errors import CatalogueError as CatalogueError
 from warren.server.passwords import hash_password
 
 SCHEMA_VERSION: Final = 4
+# The global parameter that says which file of definitions was imported last, and, in a new store, that none was yet.
+DEFINITIONS_HASH: Final = "internal_definitions_hash"
+_UNFILLED: Final = '""'
 
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_WAIT_MS: Final = 5000
@@ -232,10 +235,10 @@ class Catalogue:
     def open(cls, url: str, *, first_contents: bool = True) -> Catalogue:
         """Connect to `url`, lock it, and create or migrate the tables.
 
-        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. A store
-        with neither users nor vhosts gets vhost ``/`` and the user ``guest`` with password ``guest``,
-        administrator of it, which the authenticator admits from this machine only; not with `first_contents`
-        False, when they come from elsewhere.
+        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. An
+        empty store gets vhost ``/`` and the user ``guest`` with password ``guest``, administrator of it,
+        which the authenticator admits from this machine only. With `first_contents` False it stays empty, for
+        a file of definitions to fill it; if none does (`DEFINITIONS_HASH` is not set), the next opening can.
 
         Raises CatalogueError when that is not possible or the schema is newer than this program.
         """
@@ -248,7 +251,7 @@ class Catalogue:
         try:
             with engine.begin() as connection:
                 _prepare_schema(connection)
-                if first_contents and _is_blank(connection):
+                if first_contents and _is_unfilled(connection):
                     _put_first_contents(connection)
         except (SQLAlchemyError, OSError) as error:
             engine.dispose()
@@ -432,6 +435,7 @@ def _prepare_schema(connection: Connection) -> None:
     if not inspect(connection).has_table(_schema.name):
         _metadata.create_all(connection)
         connection.execute(insert(_schema).values(version=SCHEMA_VERSION))
+        connection.execute(insert(_global_parameters).values(name=DEFINITIONS_HASH, value=_UNFILLED))
         return
     version = connection.execute(select(_schema.c.version)).scalar_one()
     if version > SCHEMA_VERSION:
@@ -505,9 +509,11 @@ MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
 ]
 
 
-def _is_blank(connection: Connection) -> bool:
-    """Tell whether nobody could use this store: it is new, or what was to fill it did not come."""
-    return all(connection.execute(select(table.c.name).limit(1)).first() is None for table in (_vhosts, _users))
+def _is_unfilled(connection: Connection) -> bool:
+    """Tell whether this store is new, or what was to fill it did not come; not: whether it was emptied since."""
+    parameters = _global_parameters.c
+    row = connection.execute(select(parameters.value).where(parameters.name == DEFINITIONS_HASH)).first()
+    return row is not None and row.value == _UNFILLED
 
 
 def _put_first_contents(connection: Connection) -> None:
@@ -520,6 +526,7 @@ def _put_first_contents(connection: Connection) -> None:
     puts = _put_statements(connection.dialect)
     for change in contents:
         connection.execute(puts[type(change)], _row(change))
+    connection.execute(delete(_global_parameters).where(_global_parameters.c.name == DEFINITIONS_HASH))
 
 
 def _put_statements(dialect: Dialect) -> dict[type, Executable]:

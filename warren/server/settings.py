@@ -148,6 +148,12 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _host_names(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9.,\s-]*", value):
+        raise ValueError("must be host names with commas in between, without ports")
+    return value
+
+
 def _networks(value: object) -> str:
     import ipaddress
 
@@ -419,6 +425,10 @@ class Settings:
     https: Endpoint | None = field(
         default=None,
         metadata=_about(_endpoint(_HTTPS_PORT), "where the management API is with TLS, or off", absent="off"),
+    )
+    http_hosts: str = field(
+        default="",
+        metadata=_about(_host_names, "names, besides its own, under which browsers reach the web UI"),
     )
     prometheus: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _PROMETHEUS_PORT),

@@ -191,6 +191,32 @@ def test_what_the_link_made_upstream_goes_with_the_policy(
     wait_for(lambda: not links.federation_link(exchange), "the link to be gone")
 
 
+@pytest.mark.parametrize("left", ["A", "B", "AB", "none of ours"])
+@pytest.mark.parametrize("nowait", [False, True])
+def test_whatever_an_earlier_attempt_left_upstream_messages_come_once(
+    links: LinksThread, warren: WarrenProcess, upstream: BrokerProcess, name: Names, left: str, nowait: bool
+) -> None:
+    exchange, queue = name("exchange"), name("queue")
+    make_exchange(warren, exchange, queue, "#")
+    make_exchange(upstream, exchange)
+    internal = f"federation: {exchange} -> here"
+    connection = connect(upstream)
+    for suffix in "AB":
+        if suffix in left:
+            channel = connection.channel()
+            channel.exchange_declare(f"{internal} {suffix}", "fanout", durable=True, auto_delete=True, internal=True)
+            channel.exchange_bind(f"{internal} {suffix}", exchange, "stale")
+    connection.close()
+    links.do(links.host.bind, exchange, LocalBinding("a", EMPTY_TABLE), LocalBinding("b", EMPTY_TABLE))
+    setter(links, upstream)(bind_nowait=nowait)
+    links.do(links.host.federate, federated(exchange))
+    wait_for(lambda: is_running(links, exchange), "the link to run")
+    for key in ("stale", "a", "b", "a"):
+        publish(upstream, exchange, key, key.encode())
+    wait_for(lambda: length(warren, queue) >= 3, "the messages that are bound")
+    assert [body for _, _, body in drain(warren, queue)] == [b"a", b"b", b"a"]
+
+
 def test_a_stop_of_the_broker_leaves_the_upstream_queue(
     warren: WarrenProcess, upstream: BrokerProcess, name: Names
 ) -> None:

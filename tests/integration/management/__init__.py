@@ -1,0 +1,1 @@
+"""The management API of a running broker."""

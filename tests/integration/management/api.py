@@ -1,4 +1,4 @@
-"""The management API of a broker process, asked over HTTP with the standard library."""
+"""The API of a broker process, as one user asks it: a request each, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -6,56 +6,54 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from email.message import Message
 from typing import Any, NamedTuple
 
 from broker_process import WarrenProcess
 
 
 class Answer(NamedTuple):
-    """What came back; `value` is the JSON of the body, None when there is no body."""
+    """What came back; `value` is the body decoded from JSON, None when there is none."""
 
     status: int
-    headers: dict[str, str]
+    headers: Message
     value: Any
 
 
 class Api:
-    """One user at one broker."""
+    """What a user sees of `process`, which may be started again meanwhile."""
 
     def __init__(self, process: WarrenProcess, user: str = "guest", password: str = "guest") -> None:
         self._process = process
-        self._credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
     def ask(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Answer:
-        """Ask for ``/api`` + `path`; a body that is not bytes goes as JSON."""
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self._process.http_port}/api{path}",
-            data=data,
-            method=method,
-            headers={"Authorization": f"Basic {self._credentials}", "Content-Type": content_type},
-        )
+        """Ask for a path below ``/api``; `body` is bytes, or something to be encoded as JSON."""
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        headers = {"Authorization": self._authorization, "Content-Type": content_type}
+        url = f"http://127.0.0.1:{self._process.http_port}/api{path}"
+        request = urllib.request.Request(url, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                return _answer(answer.status, dict(answer.headers), answer.read())
+                return Answer(answer.status, answer.headers, _decoded(answer.read()))
         except urllib.error.HTTPError as refusal:
             with refusal:
-                return _answer(refusal.code, dict(refusal.headers), refusal.read())
+                return Answer(refusal.code, refusal.headers, _decoded(refusal.read()))
 
     def get(self, path: str) -> Any:
-        """Return what GET answers with 200."""
+        """Return what is at a path; it must be there."""
         answer = self.ask("GET", path)
-        assert answer.status == 200, answer
+        assert answer.status == 200, (path, answer)
         return answer.value
+
+    def put(self, path: str, body: object) -> None:
+        """Put something that must be accepted."""
+        answer = self.ask("PUT", path, body)
+        assert answer.status in (201, 204), (path, answer)
 
     def post(self, path: str, body: object) -> Answer:
         return self.ask("POST", path, body)
 
-    def put(self, path: str, body: object) -> None:
-        """PUT, which must succeed."""
-        answer = self.ask("PUT", path, body)
-        assert answer.status in (201, 204), answer
 
-
-def _answer(status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return Answer(status, headers, json.loads(body) if body else None)
+def _decoded(body: bytes) -> Any:
+    return json.loads(body) if body else None

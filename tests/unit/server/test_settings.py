@@ -379,3 +379,25 @@ def test_a_certificate_of_clients_is_asked_for_with_an_authority() -> None:
     environment = {"WARREN_TLS_CLIENT_CERTIFICATES": "optional", "WARREN_TLS_CA": "ca.pem"}
     settings = load({**environment, "WARREN_TLS_CERT_LOGIN_FROM": "cn"})
     assert settings.tls == TlsSettings(ca=Path("ca.pem"), client_certificates="optional", cert_login_from="cn")
+
+
+@pytest.mark.parametrize(("text", "flag"), [("true", True), ("false", False)])
+def test_a_switch_is_true_or_false(config: Path, text: str, flag: bool) -> None:
+    config.write_text(f"definitions_skip_if_unchanged = {text}")
+    assert load(config=config).definitions_skip_if_unchanged is flag
+    settings = load({"WARREN_DEFINITIONS_SKIP_IF_UNCHANGED": text})
+    assert settings.definitions_skip_if_unchanged is flag
+    assert ("definitions_skip_if_unchanged", text, "environment WARREN_DEFINITIONS_SKIP_IF_UNCHANGED") in list(
+        shown_values(settings)
+    )
+
+
+@pytest.mark.parametrize("text", ["1", "yes", "True", ""])
+def test_text_that_is_no_switch_is_refused(text: str) -> None:
+    assert "must be true or false" in refusal({"WARREN_DEFINITIONS_SKIP_IF_UNCHANGED": text})
+
+
+def test_a_file_of_definitions_is_relative_to_the_file_that_names_it(config: Path) -> None:
+    assert load().load_definitions is None
+    config.write_text('load_definitions = "all.json"')
+    assert load(config=config).load_definitions == config.parent / "all.json"

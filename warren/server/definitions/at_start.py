@@ -17,13 +17,13 @@ from typing import Final
 
 from warren.channels.broker import Broker
 from warren.queues.metadata import GlobalParameterPut
+from warren.server.catalogue import DEFINITIONS_HASH
 from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import INTERNAL_PREFIX, Plan, PlannedChange, make_plan
+from warren.server.definitions.plan import Plan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, read_definitions
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
 
-HASH_PARAMETER: Final = f"{INTERNAL_PREFIX}_definitions_hash"
 _PROBLEMS_SHOWN: Final = 3
 _CONFLICTS_LOGGED: Final = 20
 
@@ -42,7 +42,7 @@ async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: boo
     except OSError as error:
         raise StartError(f"load_definitions {path}: {os.strerror(error.errno or 0)}") from None
     digest = hashlib.sha256(data).hexdigest()
-    imported = broker.parameters.maybe_global(HASH_PARAMETER)
+    imported = broker.parameters.maybe_global(DEFINITIONS_HASH)
     if skip_if_unchanged and imported is not None and imported.value == digest:
         log.info("definitions are unchanged, and skipped", file=str(path))
         return 0
@@ -51,7 +51,7 @@ async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: boo
         plan = await make_plan(broker, definitions, _no_pause)
     except DefinitionsRefused as refused:
         raise StartError(f"load_definitions {path}: {'; '.join(_one_line(refused))}") from None
-    plan.changes.append(PlannedChange("", "", "", "", step=GlobalParameterPut(HASH_PARAMETER, json.dumps(digest))))
+    plan.changes.append(PlannedChange("", "", "", "", step=GlobalParameterPut(DEFINITIONS_HASH, json.dumps(digest))))
     ticket = await apply_plan(broker, plan, _no_pause, _nothing_to_settle)
     plan.changes.pop()
     _tell(path, plan)

@@ -18,6 +18,9 @@ const INCOMING = [
   { key: 'publish', label: 'Rate', num: true, render: (row) => html`<${Rate} value=${row.stats?.publish_details?.rate} />` },
 ];
 
+// The size beside a count, where the broker tells it.
+const bytesNote = (value) => typeof value === 'number' && html`<small><${Bytes} value=${value} /></small>`;
+
 const HELD = [
   ['delayed', 'Delayed', 'They are delivered once their time has come.'],
   ['parked', 'Parked', 'They failed too often and wait for somebody to release them.'],
@@ -127,17 +130,11 @@ export function QueueOverview({ queue }) {
     <//>
     <${Card} title="Contents">
       <${Facts} facts=${[
-        ['Ready', html`<${Num} value=${queue.messages_ready} /> <small><${Bytes} value=${queue.message_bytes_ready} /></small>`],
-        [
-          'Unacked',
-          html`<${Num} value=${queue.messages_unacknowledged} /> <small><${Bytes} value=${queue.message_bytes_unacknowledged} /></small>`,
-        ],
-        ['Total', html`<${Num} value=${queue.messages} /> <small><${Bytes} value=${queue.message_bytes} /></small>`],
-        [
-          'Persistent',
-          html`<${Num} value=${queue.messages_persistent} /> <small><${Bytes} value=${queue.message_bytes_persistent} /></small>`,
-        ],
-        ['In memory', html`<${Num} value=${queue.messages_ram} /> <small><${Bytes} value=${queue.message_bytes_ram} /></small>`],
+        ['Ready', html`<${Num} value=${queue.messages_ready} /> ${bytesNote(queue.message_bytes_ready)}`],
+        ['Unacked', html`<${Num} value=${queue.messages_unacknowledged} /> ${bytesNote(queue.message_bytes_unacknowledged)}`],
+        ['Total', html`<${Num} value=${queue.messages} /> ${bytesNote(queue.message_bytes)}`],
+        ['Persistent', html`<${Num} value=${queue.messages_persistent} /> ${bytesNote(queue.message_bytes_persistent)}`],
+        ['In memory', html`<${Num} value=${queue.messages_ram} /> ${bytesNote(queue.message_bytes_ram)}`],
         ['Memory of the queue', html`<${Bytes} value=${queue.memory} />`],
         ['Consumers', html`<${Num} value=${queue.consumers} />`],
         ['Consumer capacity', typeof queue.consumer_capacity === 'number' ? `${Math.round(queue.consumer_capacity * 100)} %` : null],
