@@ -20,7 +20,7 @@ from warren.mgmt_plugin.http import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
-from warren.mgmt_plugin.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges
+from warren.mgmt_plugin.statistics import CHANNEL_STATS, CHURN, LENGTHS, NODE_FIELDS, RANGE_QUERY, Ranges
 from warren.server.management import Listening, Management
 from warren.server.process_memory import resident_bytes
 
@@ -154,34 +154,38 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def node_row(management: Management) -> tuple[int, ...]:
+    """Return `statistics.NODE_FIELDS` now."""
+    return (
+        resident_bytes(),
+        open_descriptors(),
+        management.reactor.connection_count(),
+        shutil.disk_usage(management.settings.data_dir).free,
+        len(management.broker.connections),
+    )
+
+
 def describe_node(call: Call) -> Described:
     """Return the node."""
     management = call.management
     broker = management.broker
     settings = management.settings
-    disk = shutil.disk_usage(settings.data_dir)
-    sockets = management.reactor.connection_count()
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     messages = management.messages
-    return {
+    described: Described = {
         "name": node_name(broker),
         "type": "disc",
         "running": True,
         "being_drained": False,
         "uptime": int(time.time() * 1000) - management.started_ms,
         "os_pid": str(os.getpid()),
-        "fd_used": open_descriptors(),
         "fd_total": descriptors,
-        "sockets_used": sockets,
         "sockets_total": descriptors,
-        "mem_used": resident_bytes(),
         "mem_limit": management.memory_limit_bytes,
         "mem_alarm": broker.has_alarm("memory"),
         "mem_calculation_strategy": "rss",
-        "disk_free": disk.free,
         "disk_free_limit": settings.store.disk_free_min_bytes,
         "disk_free_alarm": broker.has_alarm("disk"),
-        "proc_used": len(broker.connections),
         "proc_total": settings.limits.connections_max,
         "processors": os.cpu_count() or 1,
         "run_queue": 0,
@@ -204,6 +208,8 @@ def describe_node(call: Call) -> Described:
         "io_sync_count": messages.syncs,
         "queue_index_write_count": messages.checkpoints,
     }
+    call.services.statistics.of_node().add(described, NODE_FIELDS, Ranges.of(call.query).node)
+    return described
 
 
 def _config_files(origins: Any) -> set[str]:
@@ -452,8 +458,8 @@ ROUTES: Final = (
     Route("GET", "/api/version", _USER, show_version, "The version of RabbitMQ whose API this is"),
     Route("GET", "/api/extensions", _USER, list_extensions, "Extensions of the web UI"),
     Route("GET", "/api/auth", Access.PUBLIC, show_auth, "How one can log in"),
-    Route("GET", "/api/nodes", _MONITOR, list_nodes, "The nodes"),
-    Route("GET", _N, _MONITOR, show_node, "A node"),
+    Route("GET", "/api/nodes", _MONITOR, list_nodes, "The nodes", query=RANGE_QUERY),
+    Route("GET", _N, _MONITOR, show_node, "A node", query=RANGE_QUERY),
     Route("GET", f"{_N}/memory", _MONITOR, show_memory, "What takes the memory of a node"),
     Route("GET", f"{_N}/memory/relative", _MONITOR, show_relative_memory, "The same in per cent"),
     Route("GET", "/api/config/effective", Access.ADMINISTRATOR, show_environment, "All settings, and their origin"),

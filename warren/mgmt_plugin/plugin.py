@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -29,6 +30,7 @@ from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.http import HttpTraffic, serve_http
 from warren.mgmt_plugin.linked import Links, NoLinks
 from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.overview import node_row
 from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
 from warren.mgmt_plugin.routes import Route, RouteTable
 from warren.mgmt_plugin.static_files import StaticFiles
@@ -99,7 +101,15 @@ class ManagementPlugin:
         metrics = Metrics(management, doorkeeper, traffic)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
-            services = Services(table, Statistics(broker), doorkeeper, Transfers(), metrics, self._links, nursery)
+            services = Services(
+                table,
+                Statistics(broker, partial(node_row, management)),
+                doorkeeper,
+                Transfers(),
+                metrics,
+                self._links,
+                nursery,
+            )
             api = Api(table, doorkeeper, management, services, StaticFiles())
             if settings.http is not None:
                 host, port = settings.http.host, settings.http.port

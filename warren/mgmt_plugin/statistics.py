@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -45,6 +45,7 @@ CHURN: Final = (
 QUEUE_FIELDS: Final = (*LENGTHS, *QUEUE_STATS)
 TOTAL_FIELDS: Final = (*LENGTHS, *CHANNEL_STATS, *CONNECTION_FIELDS)
 BROKER_FIELDS: Final = (*TOTAL_FIELDS, *CHURN)
+NODE_FIELDS: Final = ("mem_used", "fd_used", "sockets_used", "disk_free", "proc_used")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,11 @@ def _delivery(counts: MessageCounts) -> tuple[int, ...]:
 
 
 class Statistics:
-    """The past of one broker."""
+    """The past of one broker. `node_row` returns `NODE_FIELDS` of its node now."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, node_row: Callable[[], tuple[int, ...]]) -> None:
+        self.node_row = node_row
+        self._node_series = Series(NODE_FIELDS, totals=True)
         self.clock = Clock()
         self._broker = broker
         self._kept: OrderedDict[object, Series] = OrderedDict()
@@ -176,6 +179,7 @@ class Statistics:
                     channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
                 await breather.breathe()
         self._broker_series.take(tick, self.broker_row(totals[:3]))
+        self._node_series.take(tick, self.node_row())
         self._forget_gone(seen)
 
     def _take(self, item: object, fields: tuple[str, ...], row: tuple[int, ...], seen: dict[object, Any]) -> None:
@@ -282,6 +286,10 @@ class Statistics:
         for vhost in vhosts:
             sums = [before + more for before, more in zip(sums, self.vhost_row(vhost.name, (0, 0, 0)), strict=True)]
         return Shown(None, self.clock, TOTAL_FIELDS, (*lengths, *sums[3:]))
+
+    def of_node(self) -> Shown:
+        """Return what can be shown of the node."""
+        return Shown(self._node_series, self.clock, NODE_FIELDS, self.node_row())
 
     def of_broker(self, lengths: Sequence[int]) -> Shown:
         """Return what can be shown of the whole broker."""

@@ -249,6 +249,7 @@ def test_deliveries_are_told_apart_by_how_they_came_and_publishes_by_what_became
     client.send(1, m.BasicQos(0, 4, False))
     client.send(1, m.BasicConsume(0, "q", "manual", False, False, False, False, EMPTY))
     client.send(1, m.BasicAck(6, False))
+    client.send(1, m.BasicAck(7, False))
     client.send(1, m.BasicCancel("manual", False))
     client.send(1, m.BasicConsume(0, "q", "auto", False, True, False, False, EMPTY))
     for _ in range(2):
@@ -257,8 +258,8 @@ def test_deliveries_are_told_apart_by_how_they_came_and_publishes_by_what_became
     wanted = {
         "get_ack": ("get_manual_ack", 2),
         "get": ("get_auto_ack", 3),
-        "messages_delivered_ack": ("consume_manual_ack", 5),
-        "messages_delivered": ("consume_auto_ack", 11),
+        "messages_delivered_ack": ("consume_manual_ack", 6),
+        "messages_delivered": ("consume_auto_ack", 10),
     }
     for name, (kind, count) in wanted.items():
         assert of(sums, f"rabbitmq_channel_{name}_total") == count, name
@@ -271,7 +272,7 @@ def test_deliveries_are_told_apart_by_how_they_came_and_publishes_by_what_became
         assert of(sums, of_kind, queue_type="rabbit_classic_queue") == count, name
     for name, of_all, count in (
         ("messages_redelivered", "messages_redelivered", 1),
-        ("messages_acked", "messages_acknowledged", 1),
+        ("messages_acked", "messages_acknowledged", 2),
         ("get_empty", "messages_get_empty", 2),
     ):
         assert of(sums, f"rabbitmq_channel_{name}_total") == count, name
@@ -312,6 +313,7 @@ def test_counters_keep_what_was_counted_by_queues_vhosts_channels_and_connection
         else:
             harness.broker.administer(VhostDelete("other"))
             harness.settle()
+            client.hang_up()
     after = node.samples("/metrics")
     assert of(after, "rabbitmq_queues") == 0
     assert of(after, "rabbitmq_global_messages_delivered_total", queue_type="rabbit_classic_queue") == 2

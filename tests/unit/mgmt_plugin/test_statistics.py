@@ -40,7 +40,7 @@ class Watched:
     def __init__(self) -> None:
         self.harness = Harness()
         self.client: Client = self.harness.channel()
-        self.statistics = Statistics(self.harness.broker)
+        self.statistics = Statistics(self.harness.broker, lambda: (0, 0, 0, 0, 0))
 
     def tick(self) -> None:
         trio.run(self.statistics.sample)
