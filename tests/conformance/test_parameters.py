@@ -29,7 +29,7 @@ PUT = ParameterPut("/", "shovel", "s", '{"src-queue":"a"}')
 def book(harness: Harness) -> ParameterBook:
     """The parameters of a broker with the components shovel, whose values are objects, and free."""
 
-    def only_objects(vhost: str, name: str, value: object) -> list[str]:
+    def only_objects(vhost: str, name: str, value: object, by: str) -> list[str]:
         return [] if isinstance(value, dict) else [f"{name} in {vhost} is no object", "nor anything else"]
 
     book = harness.broker.parameters

@@ -69,6 +69,20 @@ class RestartingBroker(Harness):
         self._bindings: list[BindingPut] = []
         self._begin(now_ms)
 
+    @property
+    def disk(self) -> SimulatedFileSystem:
+        """What the process is writing to."""
+        return self._fs
+
+    def found_on(self, disk: SimulatedFileSystem) -> RestartingBroker:
+        """Return a broker with this one's catalogue, as it is now, that begins with another disk."""
+        found = RestartingBroker(self._shape, self.broker.now_ms(), self._memory_bytes)
+        found._fs = disk
+        found._policies, found._queues = dict(self._policies), dict(self._queues)
+        found._bindings = self._bindings[:]
+        found._begin(self.broker.now_ms())
+        return found
+
     def _begin(self, now_ms: int) -> None:
         opened = open_store(self._fs, self._shape)
         log = opened.log

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warren.ctl.errors import CtlError, ExitCode, usage_error
-from warren.ctl.session import session
+from warren.ctl.session import Session, session
 from warren.ctl.words import counted, json_object
 
 _Out = Annotated[str, typer.Argument(metavar="FILE", help="- is standard output")]
@@ -49,21 +49,33 @@ def import_definitions(
         bool, typer.Option("--dry-run", help="Only show what would change; exit code 6: conflicts (Warren)")
     ] = False,
 ) -> None:
-    """Add the definitions of a file: to everything, or to the vhost named with --vhost."""
+    """Add the definitions of a file: to everything, or to the vhost named with --vhost. Exit code 6: not all of it."""
     current = session(context)
     document = _read(file)
     vhost = current.maybe_vhost
     if not dry_run:
-        current.client.post("definitions", *(() if vhost is None else (vhost,)), body=document)
+        imported = current.client.post("definitions", *(() if vhost is None else (vhost,)), body=document).value
         current.out.say(f"Imported definitions from {'standard input' if file == '-' else file}")
+        conflicts = imported.get("conflicts", []) if isinstance(imported, dict) else []
+        if conflicts:
+            _show(current, conflicts)
+            raise _conflict(len(conflicts))
         return
     if vhost is not None:
         document = _within(document, vhost)
     found = current.client.post("warren", "definitions", "dry-run", body=document).value
-    columns = ("action", "kind", "vhost", "name", "detail")
-    current.out.rows(columns, ([change.get(column) for column in columns] for change in found["changes"]))
+    _show(current, found["changes"])
     if found["conflicts"]:
-        raise CtlError(f"{counted(found['conflicts'], 'conflict')} with what is there", ExitCode.CHECK_FAILED)
+        raise _conflict(found["conflicts"])
+
+
+def _show(current: Session, changes: list[dict[str, Any]]) -> None:
+    columns = ("action", "kind", "vhost", "name", "detail")
+    current.out.rows(columns, ([change.get(column) for column in columns] for change in changes))
+
+
+def _conflict(count: int) -> CtlError:
+    return CtlError(f"{counted(count, 'conflict')} with what is there", ExitCode.CHECK_FAILED)
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -20,13 +20,19 @@ class LinksPlugin:
 
     def __init__(self) -> None:
         self._supervisor: Supervisor | None = None
+        self._host: BrokerHost | None = None
+
+    def prepare(self, management: Management) -> None:
+        """Have the broker know the parameters of links."""
+        self._host = BrokerHost(management)
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Keep the links as parameters and policies say, until cancelled."""
         guard = AddressGuard(networks(management.settings.link_networks.split(",")))
         limits = management.settings.limits
         settings = ClientSettings(guard, limits.max_message_bytes, version=__version__)
-        host = BrokerHost(management)
+        host = self._host
+        assert host is not None, "prepare comes first"
         self._supervisor = Supervisor(host, settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._supervisor.run)

@@ -45,7 +45,7 @@ class _Ring:
         self.ticks_per_row = ticks_per_row
         self._fields = fields
         self._rows = rows
-        self._values = array("d", bytes(8 * fields * rows))
+        self._values = array("d")  # grows with the first rows
         self.first = -1  # the oldest row ever set
         self.last = -1
 
@@ -61,12 +61,15 @@ class _Ring:
         self.last = number
 
     def _set(self, number: int, row: Sequence[float]) -> None:
-        at = number % self._rows * self._fields
+        at = (number - self.first) % self._rows * self._fields
+        missing = at - len(self._values)
+        if missing > 0:
+            self._values.frombytes(bytes(8 * missing))
         self._values[at : at + self._fields] = array("d", row)
 
     def row(self, number: int) -> Sequence[float]:
         """Return a row that is still kept."""
-        at = number % self._rows * self._fields
+        at = (number - self.first) % self._rows * self._fields
         return self._values[at : at + self._fields]
 
     def oldest(self) -> int:
@@ -98,6 +101,10 @@ class Series:
         for ring in self._rings:
             if tick % ring.ticks_per_row == 0 or ring.last < 0:
                 ring.put(tick // ring.ticks_per_row, row)
+
+    def is_empty(self) -> bool:
+        """Tell whether no row was ever taken."""
+        return self._latest_tick < 0
 
     def rate(self, clock: Clock, field: str) -> float:
         """Return the change of `field` per second over the last tick."""

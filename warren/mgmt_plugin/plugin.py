@@ -84,6 +84,9 @@ class ManagementPlugin:
     def __init__(self, links: Links | None = None) -> None:
         self._links: Links = NoLinks() if links is None else links
 
+    def prepare(self, management: Management) -> None:
+        """Do nothing: it only asks."""
+
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Serve until cancelled; started with the ports that were opened.
 

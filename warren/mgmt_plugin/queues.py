@@ -149,18 +149,20 @@ def describe_consumer(call: Call, consumer: Consumer) -> Described:
     active = not queue.single_active or queue.active_consumer() is consumer
     channel = consumer.owner
     node = node_name(call.management.broker)
-    return {
+    described: Described = {
         "arguments": table_to_json(consumer.arguments),
         "ack_required": not consumer.no_ack,
         "active": active,
         "activity_status": "single_active" if active and queue.single_active else "up" if active else "waiting",
         "channel_details": channel_details(channel, node) if isinstance(channel, Channel) else {},
         "consumer_tag": consumer.tag,
-        "consumer_timeout": int(consumer.timeout_ms) if consumer.timeout_ms >= 0 else None,
         "exclusive": consumer.exclusive,
         "prefetch_count": int(consumer.wanted_prefetch),
         "queue": {"name": queue.name, "vhost": queue.vhost_name},
     }
+    if consumer.timeout_ms >= 0:
+        described["consumer_timeout"] = int(consumer.timeout_ms)  # never null: rabbitmqadmin cannot print that
+    return described
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------

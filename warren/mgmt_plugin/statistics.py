@@ -1,7 +1,8 @@
 """Samples what the engine counts, every `history.STEP_S`, so that rates and charts have a past.
 
-1. The broker and its vhosts always have a past. Of queues, exchanges, channels and connections at most `KEPT_MAX` have,
-   those that changed or were looked at most recently; the others show rates of 0 until they change.
+1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues,
+   exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
+   has rested for `REST_TICKS`, if there is one; one that somebody looks at that of whichever rests longest.
 2. Sampling goes on in pieces of about a millisecond. An object that has gone is forgotten at the next tick.
 """
 
@@ -27,6 +28,7 @@ from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
 
 KEPT_MAX: Final = 2000
+REST_TICKS: Final = 12
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 DELIVERY: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
 QUEUE_STATS: Final = ("publish", *DELIVERY)
@@ -132,7 +134,9 @@ class Statistics:
         self.clock = Clock()
         self._broker = broker
         self._kept: OrderedDict[object, Series] = OrderedDict()
-        self._seen: dict[object, tuple[int, ...]] = {}  # the last row of what has no past
+        self._seen: dict[object, tuple[int, ...]] = {}  # the last row of everything
+        self._before: dict[object, tuple[int, ...]] = {}  # the row before that, of what has changed in the last tick
+        self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
         self._changed_ms: dict[object, int] = {}  # when a row was last another one
         self._broker_series = Series(BROKER_FIELDS, totals=True)
         self._vhost_series: dict[str, Series] = {}
@@ -153,52 +157,82 @@ class Statistics:
         tick = clock.tick
         broker = self._broker
         breather = Breather()
-        totals = [0] * len(TOTAL_FIELDS)
+        totals = [0, 0, 0]
         seen: dict[object, tuple[int, ...]] = {}
+        changed: dict[object, tuple[int, ...]] = {}
+        for connection in list(broker.connections.values()):
+            if connection.is_direct:
+                continue
+            row = connection_row(connection)
+            self._count_octets(connection, row)
+            self._take(connection, CONNECTION_FIELDS, row, seen, changed)
+            for channel in list(connection.channels.values()):
+                if isinstance(channel, Channel):
+                    self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
+                    channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
+                await breather.breathe()
         for vhost in list(broker.vhosts.values()):
             lengths = [0, 0, 0]
             for queue in list(vhost.queues.values()):
                 row = queue_row(queue)
-                self._take(queue, QUEUE_FIELDS, row, seen)
+                self._take(queue, QUEUE_FIELDS, row, seen, changed)
                 for at in range(3):
                     lengths[at] += row[at]
                 await breather.breathe()
             for exchange in list(vhost.exchanges.values()):
-                self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen)
+                self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
                 await breather.breathe()
             row = self.vhost_row(vhost.name, lengths)
             self._vhost_series.setdefault(vhost.name, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
-            totals = [before + more for before, more in zip(totals, row, strict=True)]
-        for connection in list(broker.connections.values()):
-            if connection.is_direct:
-                continue
-            self._take(connection, CONNECTION_FIELDS, connection_row(connection), seen)
-            for channel in list(connection.channels.values()):
-                if isinstance(channel, Channel):
-                    self._take(channel, CHANNEL_STATS, channel_row(channel), seen)
-                    channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
-                await breather.breathe()
-        self._broker_series.take(tick, self.broker_row(totals[:3]))
+            totals = [before + more for before, more in zip(totals, lengths, strict=True)]
+        self._broker_series.take(tick, self.broker_row(totals))
         self._node_series.take(tick, self.node_row())
+        self._before = changed
         self._forget_gone(seen)
 
-    def _take(self, item: object, fields: tuple[str, ...], row: tuple[int, ...], seen: dict[object, Any]) -> None:
+    def _count_octets(self, connection: Connection, row: tuple[int, ...]) -> None:
+        """Add what a connection has received and sent since the last tick to its vhost: sums must not go back."""
+        received, sent = self._seen.get(connection, (0, 0))
+        octets = self._octets.setdefault(connection.vhost_name, [0, 0])
+        octets[0] += row[0] - received
+        octets[1] += row[1] - sent
+
+    def _take(
+        self,
+        item: object,
+        fields: tuple[str, ...],
+        row: tuple[int, ...],
+        seen: dict[object, tuple[int, ...]],
+        changed: dict[object, tuple[int, ...]],
+    ) -> None:
         before = self._seen.get(item)
         if before == row:
-            row = before  # the same object: most things are idle, and there may be many
-        else:
-            self._changed_ms[item] = self.clock.time_ms
+            seen[item] = before  # the same object: most things are idle, and there may be many
+            watched = self._kept.get(item)
+            if watched is not None and watched.is_empty():
+                watched.take(self.clock.tick, row)
+            return
         seen[item] = row
+        self._changed_ms[item] = self.clock.time_ms
+        if before is not None:
+            changed[item] = before
         series = self._kept.get(item)
-        if series is None:
-            if before == row or (before is None and not any(row)):
-                return
+        if series is not None:
+            self._kept.move_to_end(item)
+        elif (before is None and not any(row)) or not self._has_place():
+            return
+        else:
             series = self._keep(item, fields)
             if before is not None:
                 series.take(self.clock.tick - 1, before)
-        elif before is not row:
-            self._kept.move_to_end(item)
         series.take(self.clock.tick, row)
+
+    def _has_place(self) -> bool:
+        """Tell whether something may begin to have a past."""
+        if len(self._kept) < KEPT_MAX:
+            return True
+        rested_ms = self.clock.time_ms - self._changed_ms.get(next(iter(self._kept)), 0)
+        return rested_ms >= REST_TICKS * STEP_S * 1000
 
     def _keep(self, item: object, fields: tuple[str, ...]) -> Series:
         series = Series(fields)
@@ -215,26 +249,23 @@ class Statistics:
             del self._changed_ms[item]
         for name in [name for name in self._vhost_series if name not in self._broker.vhosts]:
             del self._vhost_series[name]
+        for name in [name for name in self._octets if name not in self._broker.vhosts]:
+            del self._octets[name]
 
     # --- rows now -----------------------------------------------------------------------------------------------------
 
     def vhost_row(self, name: str, lengths: Sequence[int]) -> tuple[int, ...]:
         """Return `TOTAL_FIELDS` of a vhost."""
-        counts = self._broker.totals(name)
-        received, sent = 0, 0
-        for connection in self._broker.connections.values():
-            if connection.vhost_name == name:
-                received += int(connection.received_bytes)
-                sent += int(connection.outbox.sent_bytes)
-        return (*lengths, *_stats(counts), received, sent)
+        received, sent = self._octets.get(name, (0, 0))
+        return (*lengths, *_stats(self._broker.totals(name)), received, sent)
 
     def broker_row(self, lengths: Sequence[int]) -> tuple[int, ...]:
         """Return `BROKER_FIELDS`."""
-        received, sent = 0, 0
+        churn = self._broker.churn
+        received, sent = int(churn.received_bytes), int(churn.sent_bytes)
         for connection in self._broker.connections.values():
             received += int(connection.received_bytes)
             sent += int(connection.outbox.sent_bytes)
-        churn = self._broker.churn
         return (
             *lengths,
             *_stats(self._broker.totals(None)),
@@ -253,8 +284,11 @@ class Statistics:
 
     def rate(self, item: object, field: str) -> float:
         """Return a rate of a queue, exchange, channel or connection, per second."""
-        series = self._kept.get(item)
-        return 0.0 if series is None else series.rate(self.clock, field)
+        before = self._before.get(item)
+        if before is None:
+            return 0.0
+        at = _fields_of(item).index(field)
+        return (self._seen[item][at] - before[at]) / STEP_S
 
     def idle_since(self, item: object) -> str | None:
         """Return since when nothing has happened to an object, as exact as the ticks; None while something does."""
@@ -272,7 +306,11 @@ class Statistics:
 
     def of(self, item: object, fields: tuple[str, ...], row: Sequence[int]) -> Shown:
         """Return what can be shown of an object whose fields are `row` now."""
-        return Shown(self._kept.get(item), self.clock, fields, row)
+        before = self._before.get(item)
+        rates: Sequence[float] | None = None
+        if before is not None:
+            rates = [(now - then) / STEP_S for now, then in zip(self._seen[item], before, strict=True)]
+        return Shown(self._kept.get(item), self.clock, fields, row, rates)
 
     def of_vhost(self, name: str, lengths: Sequence[int]) -> Shown:
         """Return what can be shown of a vhost."""
@@ -298,22 +336,27 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Fields of one object with their past."""
+    """Fields of one object with their past. `rates` where they are not those of the series; None: it rests."""
 
     series: Series | None
     clock: Clock
     fields: tuple[str, ...]
     row: Sequence[int]
+    rates: Sequence[float] | None = None
 
     def add(self, to: dict[str, Any], names: Sequence[str], over: tuple[int, int] = (0, 0)) -> None:
         """Add fields and their details to a description."""
         for name in names:
-            value = self.row[self.fields.index(name)]
+            at = self.fields.index(name)
+            value = self.row[at]
             to[name] = value
-            if self.series is None:
-                to[f"{name}_details"] = {"rate": 0.0}
+            if self.series is not None and (over[0] or self.rates is None):
+                details = self.series.details(self.clock, name, value, *over)
             else:
-                to[f"{name}_details"] = self.series.details(self.clock, name, value, *over)
+                details = {"rate": 0.0}
+            if self.rates is not None:
+                details["rate"] = self.rates[at]
+            to[f"{name}_details"] = details
 
     def message_stats(self, names: Sequence[str], over: tuple[int, int] = (0, 0)) -> dict[str, Any]:
         """Return the object ``message_stats``, empty when nothing has happened yet."""
@@ -321,3 +364,11 @@ class Shown:
         if any(self.row[self.fields.index(name)] for name in names):
             self.add(stats, names, over)
         return stats
+
+
+def _fields_of(item: object) -> tuple[str, ...]:
+    if isinstance(item, Queue):
+        return QUEUE_FIELDS
+    if isinstance(item, Exchange):
+        return EXCHANGE_STATS
+    return CHANNEL_STATS if isinstance(item, Channel) else CONNECTION_FIELDS

@@ -136,6 +136,9 @@ class Transfer:
     def _take(self, seen: Seen) -> None:
         self.scanned += 1
         message = seen.message
+        keeper = self.queue.keeper
+        if keeper is not None and keeper.is_expired(message):
+            return  # a copy would live anew
         if not self.filter.accepts(message):
             return
         found = self._target(message)

@@ -236,6 +236,8 @@ class Application:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._writer.run)
+                for plugin in self._plugins:
+                    plugin.prepare(self._management)
                 await self._load_definitions()
                 await self._start_plugins(nursery)
                 self._messages.start()

@@ -117,6 +117,12 @@ class Management:
 class Plugin(Protocol):
     """Something that runs beside the broker, in its process."""
 
+    def prepare(self, management: Management) -> None:
+        """Tell the broker what it has to know before it imports definitions: validators of parameters, for instance.
+
+        Nothing runs yet, and nothing is to be started.
+        """
+
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Serve until cancelled; started with the ports that were opened.
 

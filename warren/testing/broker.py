@@ -604,6 +604,9 @@ class _Life:
                 self.disk.cut()
                 self.application.join(JOIN_S)
 
+    def prepare(self, management: Management) -> None:
+        """Do nothing."""
+
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Be there as long as the broker is."""
         self.management = management

@@ -277,6 +277,23 @@ def test_a_file_that_has_not_changed_can_be_skipped(tmp_path: Path) -> None:
         assert api.get("/vhosts/v")["description"] == "of another file"
 
 
+def test_parameters_of_links_are_imported_at_the_start_and_checked(tmp_path: Path) -> None:
+    shovel = {"src-uri": "amqp://", "src-queue": "q", "dest-uri": "amqp://", "dest-queue": "r"}
+    document = {
+        "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],
+        "vhosts": [{"name": "/"}],
+        "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+        "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": shovel}],
+    }
+    with start(tmp_path, "one", document) as process:
+        exported = Api(process).get("/definitions")
+        assert exported["parameters"] == document["parameters"]
+        del shovel["dest-uri"]
+        answer = Api(process).post("/definitions", document)
+        assert answer.status == 400
+        assert answer.value["reason"].startswith("parameters[0] 's': ")
+
+
 def test_transient_queues_of_the_file_are_there_after_each_start(tmp_path: Path) -> None:
     document = {
         "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],

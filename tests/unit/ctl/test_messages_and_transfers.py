@@ -182,6 +182,14 @@ def test_a_dry_run_shows_changes_and_changes_nothing(api: FakeApi, ctl: Ctl, tmp
     ]
 
 
+def test_what_an_import_left_out_is_shown_and_a_failed_check(api: FakeApi, ctl: Ctl) -> None:
+    conflict = {"action": "conflict", "kind": "queue", "vhost": "v", "name": "q", "detail": "differs"}
+    api.answer("POST", "definitions", {"conflicts": [conflict]})
+    ended = ctl("-s", "import_definitions", stdin="{}")
+    assert (ended.exit_code, ended.err) == (6, "warren ctl: 1 conflict with what is there\n")
+    assert ended.out.endswith("conflict\tqueue\tv\tq\tdiffers\n")
+
+
 def test_conflicts_of_a_dry_run_are_a_failed_check(api: FakeApi, ctl: Ctl) -> None:
     api.answer("POST", "warren/definitions/dry-run", {"changes": [], "conflicts": 2})
     ended = ctl("import_definitions", "--dry-run", stdin="{}")

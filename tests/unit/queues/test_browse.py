@@ -10,6 +10,7 @@ from warren.msgstore.jobs import ReadJob
 from warren.msgstore.queue_index import LSN_MASK, QueueIndex
 from warren.queues import browse
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
+from warren.queues.fetch import _MessagesRead
 
 PAGE = 256
 ROUND = 250
@@ -40,8 +41,8 @@ class Long:
         return self.bodies[first : first + ROUND]
 
     def _count(self, read: ReadJob) -> None:
-        if type(read).__name__ == "_MessagesRead":
-            self.messages_read += len(getattr(read, "found"))  # noqa: B009 - it is private to the module
+        if isinstance(read, _MessagesRead):
+            self.messages_read += len(read.found)
         self._loaded(read)
 
     @property
@@ -116,8 +117,8 @@ def test_one_look_reads_no_more_than_its_limit_and_at_least_one_message(monkeypa
     loaded = long.harness.store.loaded
 
     def count(read: ReadJob) -> None:
-        if type(read).__name__ == "_MessagesRead":
-            sizes.append(sum(length for _, length, _ in getattr(read, "found")))  # noqa: B009
+        if isinstance(read, _MessagesRead):
+            sizes.append(sum(length for _, length, _ in read.found))
         loaded(read)
 
     long.harness.store.loaded = count  # type: ignore[method-assign]

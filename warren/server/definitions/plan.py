@@ -367,7 +367,7 @@ class _Planner:
             return
         put = GlobalParameterPut(item.name, json.dumps(item.value))
         check_storable(put)
-        parameter = self._broker.parameters.checked(put)
+        parameter = self._broker.parameters.checked(put, self._by)
         self._put_parameter(("global_parameter", item.name), put, "", parameter)
 
     def _parameter(self, item: ParameterItem) -> None:
@@ -380,7 +380,7 @@ class _Planner:
             self._policy_put(kept)
         else:
             check_storable(put)
-            parameter = self._broker.parameters.checked(put)
+            parameter = self._broker.parameters.checked(put, self._by)
             key = ("parameter", put.vhost, put.component, put.name)
             self._put_parameter(key, put, put.vhost, parameter, f"{put.component}/{put.name}")
 

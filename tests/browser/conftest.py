@@ -1,0 +1,137 @@
+"""One Chromium and one broker for all tests of the web UI; a vhost and a page of its own for each test.
+
+1. Without Chromium or Playwright one line says so (`test_tools.py`) and nothing else of this folder is collected.
+2. Every page is watched: an error of a script, a breach of the content security policy or a dialog of a script fails
+   the test, whatever else it claims.
+3. The first login is made through the page by `test_login.py`; all other tests begin with its session.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from broker_process import WarrenProcess
+from integration.management.client import EVERYTHING, Api, connect, q
+
+from .tools import CHROMIUM, MISSING
+
+if TYPE_CHECKING:
+    import pika
+    from playwright.sync_api import Browser
+
+    from .ui import Ui
+
+collect_ignore_glob = [] if MISSING is None else ["test_[!t]*.py", "test_t[!o]*.py"]
+_numbers = itertools.count(1)
+Connect = Callable[..., "pika.BlockingConnection"]
+Open = Callable[..., "Ui"]
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
+    with WarrenProcess(tmp_path_factory.mktemp("browser")) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def api(broker: WarrenProcess) -> Iterator[Api]:
+    """The API as guest, an administrator, sees it."""
+    guest = Api(broker.http_port)
+    yield guest
+    guest.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=15_000)
+    with sync_playwright() as playwright:
+        # As root, in a container, Chromium has no sandbox of its own.
+        with playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]) as chromium:
+            yield chromium
+
+
+@pytest.fixture(scope="session")
+def logged_in(browser: Browser, broker: WarrenProcess) -> Any:
+    """What a browser keeps of a session of guest."""
+    context = browser.new_context(base_url=f"http://127.0.0.1:{broker.http_port}")
+    answer = context.request.post("/api/warren/session", data={"username": "guest", "password": "guest"})
+    assert answer.ok, answer.text()
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+@pytest.fixture
+def open_ui(browser: Browser, broker: WarrenProcess) -> Iterator[Open]:
+    """Open a page in a browser context of its own, at a place; everything about it is watched until the test ends."""
+    from .ui import Ui
+
+    opened: list[Ui] = []
+
+    def open_one(at: str = "#/", **options: Any) -> Ui:
+        base = f"http://127.0.0.1:{broker.http_port}"
+        context = browser.new_context(base_url=base, **({"viewport": {"width": 1280, "height": 800}} | options))
+        context.set_default_timeout(15_000)
+        opened.append(Ui(context.new_page()))
+        opened[-1].page.goto(f"/{at}")
+        return opened[-1]
+
+    yield open_one
+    for ui in opened:
+        ui.page.context.close()
+    for ui in opened:
+        assert ui.trouble == []
+
+
+@pytest.fixture
+def ui(open_ui: Open, logged_in: Any, vhost: str) -> Ui:
+    """The UI as guest sees it, at the overview."""
+    page = open_ui(storage_state=logged_in)
+    page.vhost = vhost
+    page.heading("Overview")
+    return page
+
+
+@pytest.fixture
+def vhost(api: Api) -> Iterator[str]:
+    """A vhost that guest may use, with nothing in it."""
+    name = f"v/{next(_numbers)}"
+    api.put(f"/vhosts/{q(name)}")
+    yield name
+    if any(each["name"] == name for each in api.get("/vhosts")):
+        api.delete(f"/vhosts/{q(name)}")
+
+
+@pytest.fixture
+def amqp(broker: WarrenProcess, vhost: str) -> Iterator[Connect]:
+    """Open pika connections into the vhost; they are closed in the end."""
+    opened: list[pika.BlockingConnection] = []
+
+    def open_one(user: str = "guest", password: str = "guest", **more: Any) -> pika.BlockingConnection:
+        opened.append(connect(broker.amqp_port, more.pop("vhost", vhost), user, password, **more))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        if connection.is_open:
+            connection.close()
+
+
+@pytest.fixture
+def add_user(api: Api, vhost: str) -> Iterator[Callable[[str, str], None]]:
+    """Add a user with the password "secret" who may do everything in the vhost; it goes after the test."""
+    added: list[str] = []
+
+    def add(name: str, tags: str) -> None:
+        api.put(f"/users/{q(name)}", {"password": "secret", "tags": tags})
+        api.put(f"/permissions/{q(vhost)}/{q(name)}", EVERYTHING)
+        added.append(name)
+
+    yield add
+    for name in added:
+        api.ask("DELETE", f"/users/{q(name)}")

@@ -1,0 +1,399 @@
+"""Queues, exchanges, bindings, messages, vhosts, users, policies and limits: status codes, refusals, and what is told."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pika
+import pika.exceptions
+import pytest
+
+from .client import EVERYTHING, Api, Place, q
+from .conftest import Connect
+
+NOT_FOUND = (404, "Object Not Found", "Not Found")
+
+
+def message(payload: str = "m", **more: Any) -> dict[str, Any]:
+    return {"properties": {}, "routing_key": "q", "payload": payload, "payload_encoding": "string"} | more
+
+
+def get(api: Api, v: str, **more: Any) -> list[dict[str, Any]]:
+    wanted = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"} | more
+    found: list[dict[str, Any]] = api.post(f"/queues/{v}/q/get", wanted).json
+    return found
+
+
+# --- queues and exchanges ---------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_created_found_again_purged_and_deleted(place: Place) -> None:
+    api, path = place.api, f"/queues/{place.v}/a%2Fb%20%C3%A9"
+    assert api.put(path, {"durable": True, "arguments": {"x-max-length": 5}}) == 201
+    assert api.put(path, {"arguments": {"x-max-length": 5}}) == 204
+    status, error, reason = api.ask("PUT", path, {"arguments": {"x-max-length": 6}}).refusal
+    assert (status, error) == (400, "bad_request") and "inequivalent arg 'x-max-length'" in reason
+    queue = api.get(path)
+    assert (queue["name"], queue["vhost"], queue["arguments"]) == ("a/b \u00e9", place.vhost, {"x-max-length": 5})
+    assert api.delete(f"{path}/contents") == 204
+    assert api.delete(path) == 204
+    for method, of in (("GET", path), ("DELETE", path), ("DELETE", f"{path}/contents")):
+        assert api.ask(method, of).refusal == NOT_FOUND
+
+
+def test_queues_are_deleted_only_if_unused_or_empty_when_asked_to(place: Place, amqp: Connect) -> None:
+    api, path = place.api, f"/queues/{place.v}/q"
+    api.put(path)
+    api.post(f"/exchanges/{place.v}/amq.default/publish", message())
+    assert api.ask("DELETE", f"{path}?if-empty=true").status == 400
+    api.delete(f"{path}/contents")
+    channel = amqp().channel()
+    channel.basic_consume("q", lambda *arguments: None)
+    assert api.ask("DELETE", f"{path}?if-unused=true").status == 400
+    assert api.delete(f"{path}?if-empty=true&if-unused=false") == 204
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{", "not_json"),
+        ({"durable": "perhaps"}, "durable"),
+        ({"arguments": 1}, "arguments must be an object"),
+        ({"arguments": {"x-message-ttl": "a"}}, "x-message-ttl"),
+        ({"arguments": {"x-message-ttl": -1}}, "x-message-ttl"),
+        ({"arguments": {"a": 1 << 70}}, "64 bits"),
+        ([], "object"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused_with_its_reason(place: Place, body: object, reason: str) -> None:
+    status, error, given = place.api.ask("PUT", f"/queues/{place.v}/q", body).refusal
+    assert (status, error) == (400, "bad_request") and reason in str(given)
+
+
+def test_names_may_have_255_bytes_and_no_reserved_beginning(place: Place) -> None:
+    api, v = place.api, place.v
+    assert api.put(f"/queues/{v}/{'x' * 255}") == 201
+    for kind in ("queues", "exchanges"):
+        for name in ("x" * 256, "\u00e9" * 128, "amq.mine"):
+            assert 400 <= api.ask("PUT", f"/{kind}/{v}/{q(name)}", {}).status < 500, (kind, name)
+    assert api.ask("DELETE", f"/exchanges/{v}/amq.direct").status == 401
+    assert api.ask("DELETE", f"/exchanges/{v}/amq.default").status in (400, 401)
+
+
+def test_an_exchange_is_created_found_again_and_deleted(place: Place) -> None:
+    api, path = place.api, f"/exchanges/{place.v}/x"
+    assert api.put(path, {"type": "topic"}) == 201
+    assert api.put(path, {"type": "topic"}) == 204
+    assert "inequivalent arg 'type'" in api.ask("PUT", path, {"type": "fanout"}).refusal[2]
+    assert api.ask("PUT", f"/exchanges/{place.v}/y", {"type": "nosuch"}).status == 400
+    api.put(f"/queues/{place.v}/q")
+    api.post(f"/bindings/{place.v}/e/x/q/q", {"routing_key": "k"})
+    assert api.ask("DELETE", f"{path}?if-unused=true").status == 400
+    assert api.delete(path) == 204
+    assert api.ask("GET", path).refusal == NOT_FOUND
+    assert api.get(f"/exchanges/{place.v}/amq.default")["name"] == ""
+
+
+# --- bindings ---------------------------------------------------------------------------------------------------------
+
+
+def test_bindings_are_made_found_by_their_place_and_undone(place: Place) -> None:
+    api, v = place.api, place.v
+    api.put(f"/queues/{v}/q")
+    between = f"/bindings/{v}/e/amq.topic/q/q"
+    for body in ({"routing_key": "a/b #~%"}, {}, {"routing_key": "k", "arguments": {"x": [1, "y"]}}):
+        made = api.post(between, body)
+        assert made.status == 201
+        _, _, key = made.headers["location"].rpartition("/")
+        (found,) = [row for row in api.get(between) if row["routing_key"] == body.get("routing_key", "")]
+        assert found["arguments"] == body.get("arguments", {})
+        assert q(found["properties_key"]) == key
+        assert api.get(f"{between}/{key}") == found
+        assert api.post(between, body).status == 201  # once more is the same one
+        assert len(api.get(between)) == 1
+        assert api.delete(f"{between}/{key}") == 204
+        assert api.ask("GET", f"{between}/{key}").refusal == NOT_FOUND
+        assert api.ask("DELETE", f"{between}/{key}").refusal == NOT_FOUND
+    assert api.ask("POST", f"/bindings/{v}/e/amq.topic/q/nosuch", {}).status == 404
+    assert api.ask("POST", f"/bindings/{v}/e/nosuch/q/q", {}).status == 404
+
+
+def test_every_list_of_bindings_agrees(place: Place) -> None:
+    api, v = place.api, place.v
+    api.put(f"/queues/{v}/q")
+    api.put(f"/exchanges/{v}/x", {"type": "fanout"})
+    api.post(f"/bindings/{v}/e/amq.topic/q/q", {"routing_key": "k"})
+    api.post(f"/bindings/{v}/e/amq.topic/e/x", {"routing_key": "k"})
+    whole = api.get(f"/bindings/{v}")
+    assert len(whole) == 3
+    assert [row for row in api.get("/bindings") if row["vhost"] == place.vhost] == whole
+    of_queue = api.get(f"/queues/{v}/q/bindings")
+    assert [row["source"] for row in of_queue] == ["", "amq.topic"]
+    assert len(api.get(f"/exchanges/{v}/amq.topic/bindings/source")) == 2
+    assert api.get(f"/exchanges/{v}/x/bindings/destination") == api.get(f"/bindings/{v}/e/amq.topic/e/x")
+    assert api.get(f"/exchanges/{v}/amq.default/bindings/source") == of_queue[:1]
+    assert api.get(f"/bindings/{v}/e/amq.default/q/q") == of_queue[:1]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_published_and_got_with_all_they_carry(place: Place, amqp: Connect) -> None:
+    api, v = place.api, place.v
+    api.put(f"/queues/{v}/q")
+    publish = f"/exchanges/{v}/amq.default/publish"
+    properties = {
+        "content_type": "text/plain",
+        "priority": 3,
+        "headers": {"a": {"b": [1, None, 1.5]}},
+        "delivery_mode": 2,
+    }
+    assert api.post(publish, message("h\u00e9", properties=properties)).json == {"routed": True}
+    raw = base64.b64encode(b"\xff\x00").decode()
+    assert api.post(publish, message(raw, payload_encoding="base64")).json == {"routed": True}
+    assert api.post(publish, message(routing_key="nowhere")).json == {"routed": False}
+    channel = amqp().channel()
+    method, received, body = channel.basic_get("q")
+    assert (body, received.headers, received.priority) == ("h\u00e9".encode(), {"a": {"b": [1, None, 1.5]}}, 3)
+    channel.basic_nack(method.delivery_tag)
+    first, second = get(api, v)
+    assert first["properties"] == properties
+    assert (first["payload"], first["payload_encoding"], first["payload_bytes"]) == ("h\u00e9", "string", 3)
+    assert (first["exchange"], first["routing_key"], first["message_count"]) == ("", "q", 1)
+    assert (second["payload"], second["payload_encoding"], second["properties"]) == (raw, "base64", [])
+    cut, _ = get(api, v, truncate=1, encoding="base64")
+    assert (cut["payload"], cut["payload_bytes"]) == (base64.b64encode(b"h").decode(), 3)
+
+
+def test_ack_modes_do_as_they_say(place: Place) -> None:
+    api, v = place.api, place.v
+    api.put(f"/queues/{v}/q", {"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}})
+    api.put(f"/queues/{v}/dead")
+    for payload in ("1", "2", "3"):
+        api.post(f"/exchanges/{v}/amq.default/publish", message(payload))
+    assert [each["payload"] for each in get(api, v, ackmode="ack_requeue_true", count=2)] == ["1", "2"]
+    assert [(each["payload"], each["redelivered"]) for each in get(api, v, ackmode="reject_requeue_true")] == [
+        ("1", True),
+        ("2", True),
+        ("3", False),
+    ]
+    assert [each["payload"] for each in get(api, v, ackmode="reject_requeue_false", count=1)] == ["1"]
+    assert api.eventually(f"/queues/{v}/dead", lambda queue: queue["messages"] == 1)
+    assert [each["payload"] for each in get(api, v, ackmode="ack_requeue_false")] == ["2", "3"]
+    assert get(api, v) == []
+    assert api.get(f"/queues/{v}/dead")["messages"] == 1
+
+
+def test_thousands_are_got_at_once_while_others_are_served(place: Place, amqp: Connect) -> None:
+    api, v = place.api, place.v
+    api.put(f"/queues/{v}/q", {"durable": False})
+    channel = amqp().channel()
+    for number in range(3000):
+        channel.basic_publish("", "q", str(number).encode())
+    api.eventually(f"/queues/{v}/q", lambda queue: queue["messages"] == 3000)
+    assert [each["payload"] for each in get(api, v, count=1 << 40)] == [str(number) for number in range(3000)]
+    assert api.get(f"/queues/{v}/q")["messages_ready"] == 3000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"count": 1},
+        {"count": 1, "ackmode": "nosuch", "encoding": "auto"},
+        {"count": 0, "ackmode": "ack_requeue_true", "encoding": "auto"},
+        {"count": "many", "ackmode": "ack_requeue_true", "encoding": "auto"},
+        {"count": 1, "ackmode": "ack_requeue_true", "encoding": "hex"},
+    ],
+)
+def test_what_cannot_be_got_is_refused(place: Place, body: object) -> None:
+    place.api.put(f"/queues/{place.v}/q")
+    assert place.api.ask("POST", f"/queues/{place.v}/q/get", body).refusal[:2] == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"properties": None},
+        {"properties": {"priority": "high"}},
+        {"payload_encoding": "hex"},
+        {"payload": "!", "payload_encoding": "base64"},
+        {"payload": 1},
+        {"routing_key": "x" * 256},
+        {"properties": {"user_id": "bob"}},
+        {"properties": {"expiration": "soon"}},
+    ],
+)
+def test_what_cannot_be_published_is_refused(place: Place, change: dict[str, Any]) -> None:
+    answer = place.api.ask("POST", f"/exchanges/{place.v}/amq.default/publish", message() | change)
+    assert answer.refusal[:2] == (400, "bad_request")
+    for field in message():
+        less = {key: value for key, value in message().items() if key != field}
+        answer = place.api.ask("POST", f"/exchanges/{place.v}/amq.default/publish", less)
+        assert answer.status == 400 and field in str(answer.json["reason"])
+
+
+def test_a_queue_that_is_full_rejects(place: Place) -> None:
+    api, v = place.api, place.v
+    api.put(f"/queues/{v}/q", {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish"}})
+    path = f"/exchanges/{v}/amq.default/publish"
+    assert api.post(path, message()).json == {"routed": True}
+    assert api.ask("POST", path, message()).refusal == (
+        400,
+        "bad_request",
+        "rejected Unable to publish message. Check queue limits.",
+    )
+    assert api.ask("POST", f"/exchanges/{v}/nosuch/publish", message()).refusal[2] == (
+        f"404 NOT_FOUND - no exchange 'nosuch' in vhost '{place.vhost}'"
+    )
+
+
+# --- vhosts, users, policies, limits ----------------------------------------------------------------------------------
+
+
+def test_vhosts_are_made_changed_protected_and_deleted(api: Api) -> None:
+    path = "/vhosts/made"
+    assert api.put(path, {"description": "d", "tags": "a,b"}) == 201
+    assert api.put(path, {"tracing": True}) == 204
+    vhost = api.get(path)
+    assert (vhost["description"], vhost["tags"], vhost["tracing"]) == ("d", ["a", "b"], True)
+    assert api.get("/vhosts/made/permissions")[0]["user"] == "guest"  # who made it may use it
+    api.post(f"{path}/deletion/protection")
+    assert 400 <= api.ask("DELETE", path).status < 500
+    api.delete(f"{path}/deletion/protection")
+    assert api.delete(path) == 204
+    for method in ("GET", "DELETE"):
+        assert api.ask(method, path).refusal == NOT_FOUND
+
+
+def test_tracing_is_switched_on_and_off(place: Place, amqp: Connect) -> None:
+    api, v = place.api, place.v
+    channel = amqp().channel()
+    channel.queue_declare("firehose")
+    channel.queue_bind("firehose", "amq.rabbitmq.trace", "publish.#")
+    for tracing, traced in ((True, 1), (False, 1)):
+        api.put(f"/vhosts/{v}", {"tracing": tracing})
+        api.post(f"/exchanges/{v}/amq.fanout/publish", message())
+        api.eventually(f"/queues/{v}/firehose", lambda queue, traced=traced: queue["messages"] == traced)
+    _, properties, body = channel.basic_get("firehose")
+    assert (body, properties.headers["user"], properties.headers["exchange_name"]) == (b"m", "guest", "amq.fanout")
+
+
+def test_users_are_made_changed_and_deleted(api: Api, place: Place) -> None:
+    path = "/users/carol"
+    for body, reason in (
+        ({}, "tags_not_present"),
+        ({"password": "a", "password_hash": "b", "tags": ""}, "both_password_and_password_hash_are_provided"),
+        ({"password_hash": "!!", "tags": ""}, ["not_base64", "!!"]),
+    ):
+        assert api.ask("PUT", path, body).refusal == (400, "bad_request", reason)
+    assert api.put(path, {"password": "x", "tags": "monitoring, policymaker"}) == 201
+    carol = api.as_user("carol")
+    assert carol.get("/whoami")["tags"] == ["monitoring", "policymaker"]
+    assert "carol" in [user["name"] for user in api.get("/users/without-permissions")]
+    assert api.put(f"/permissions/{place.v}/carol", EVERYTHING) == 201
+    assert api.put(f"/permissions/{place.v}/carol", EVERYTHING) == 204
+    assert api.get("/users/carol/permissions") == carol.get("/users/carol/permissions")
+    assert carol.ask("GET", "/users/guest/permissions").status == 401
+    assert api.put(path, {"password": "y", "tags": ["management"]}) == 204
+    assert carol.ask("GET", "/whoami").status == 401
+    assert api.as_user("carol", "y").get("/whoami")["tags"] == ["management"]
+    hashed = api.get(path)
+    api.put("/users/dave", {key: hashed[key] for key in ("password_hash", "hashing_algorithm", "tags")})
+    assert api.as_user("dave", "y").get("/whoami")["name"] == "dave"
+    api.post("/users/bulk-delete", {"users": ["carol", "dave", "nosuch"]})
+    for name in ("carol", "dave"):
+        assert api.ask("GET", f"/users/{name}").refusal == NOT_FOUND
+    assert api.ask("PUT", f"/permissions/{place.v}/carol", EVERYTHING).refusal[0] == 400
+
+
+def test_a_user_with_neither_password_nor_hash_cannot_log_in(api: Api) -> None:
+    api.put("/users/nopass", {"tags": "administrator"})
+    for password in ("", "x"):
+        assert api.as_user("nopass", password).ask("GET", "/whoami").status == 401
+    api.delete("/users/nopass")
+
+
+def test_permissions_must_be_patterns_and_all_three(place: Place) -> None:
+    path = f"/permissions/{place.v}/guest"
+    for body in ({"configure": "", "write": ""}, EVERYTHING | {"read": "("}, EVERYTHING | {"read": 1}):
+        assert place.api.ask("PUT", path, body).refusal[:2] == (400, "bad_request")
+    assert place.api.get(path) == {"user": "guest", "vhost": place.vhost} | EVERYTHING
+
+
+def test_policies_are_set_hold_and_go(place: Place, amqp: Connect) -> None:
+    api, v = place.api, place.v
+    path = f"/policies/{v}/p"
+    for body, reason in (
+        ({"definition": {"max-length": 1}}, "pattern"),
+        ({"pattern": "(", "definition": {"max-length": 1}}, "pattern"),
+        ({"pattern": "x", "definition": {"nosuch": 1}}, "nosuch"),
+        ({"pattern": "x", "definition": {"message-ttl": "q"}}, "is not a valid message TTL"),
+        ({"pattern": "x", "definition": {}}, "no policy provided"),
+        ({"pattern": "x", "definition": {"max-length": 1}, "apply-to": "all of them"}, "unrecognised"),
+        ({"pattern": "x", "definition": {"max-length": 1}, "priority": 1.5}, "priority"),
+    ):
+        refusal = api.ask("PUT", path, body).refusal
+        assert refusal[:2] == (400, "bad_request") and reason in refusal[2], body
+    policy = {"pattern": "^q", "definition": {"max-length": 2}, "priority": 3, "apply-to": "queues"}
+    assert api.put(path, policy) == 201
+    assert api.put(path, policy) == 204
+    assert api.get(path) == {"vhost": place.vhost, "name": "p"} | policy
+    api.put(f"/operator-policies/{v}/o", {"pattern": "", "definition": {"max-length": 1}, "apply-to": "queues"})
+    api.put(f"/queues/{v}/q")
+    queue = api.get(f"/queues/{v}/q")
+    assert (queue["policy"], queue["operator_policy"]) == ("p", "o")
+    assert queue["effective_policy_definition"] == {"max-length": 1}
+    for _ in range(3):
+        api.post(f"/exchanges/{v}/amq.default/publish", message())
+    assert api.get(f"/queues/{v}/q")["messages"] == 1
+    assert api.delete(path) == api.delete(f"/operator-policies/{v}/o") == 204
+    assert api.get(f"/queues/{v}/q")["policy"] is None
+    assert api.ask("DELETE", path).refusal == NOT_FOUND
+
+
+def test_limits_of_vhosts_hold_at_once(place: Place, amqp: Connect) -> None:
+    api, v = place.api, place.v
+    path = f"/vhost-limits/{v}"
+    for name, value in (("nosuch", 1), ("max-queues", "x"), ("max-queues", 1.5)):
+        assert api.ask("PUT", f"{path}/{name}", {"value": value}).refusal[:2] == (400, "bad_request")
+    api.put(f"{path}/max-queues", {"value": 1})
+    api.put(f"{path}/max-connections", {"value": 1})
+    assert api.get(path) == [{"vhost": place.vhost, "value": {"max-queues": 1, "max-connections": 1}}]
+    api.put(f"/queues/{v}/first")
+    assert 400 <= api.ask("PUT", f"/queues/{v}/second", {}).status < 500
+    amqp()
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        amqp()
+    assert api.get(f"/queues/{v}/first")  # HTTP counts towards no limit of connections
+    api.delete(f"{path}/max-connections")
+    amqp()
+    assert api.ask("DELETE", f"{path}/max-connections").refusal == NOT_FOUND
+
+
+def test_limits_of_users_hold_at_once(place: Place, amqp: Connect) -> None:
+    api = place.api
+    place.user("limited", "management")
+    api.put("/user-limits/limited/max-channels", {"value": 1})
+    assert api.get("/user-limits/limited") == [{"user": "limited", "value": {"max-channels": 1}}]
+    connection = amqp("limited", "x")
+    connection.channel()
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.channel()
+    assert api.delete("/user-limits/limited/max-channels") == 204
+    amqp("limited", "x").channel()
+    assert api.get("/user-limits/limited") == []
+    api.delete("/users/limited")
+
+
+def test_parameters_come_and_go(api: Api, place: Place) -> None:
+    assert api.put("/global-parameters/color", {"value": {"any": ["json"]}}) == 201
+    assert api.get("/global-parameters/color") == {"name": "color", "value": {"any": ["json"]}}
+    assert api.delete("/global-parameters/color") == 204
+    assert api.ask("GET", "/global-parameters/color").refusal == NOT_FOUND
+    assert api.ask("PUT", f"/parameters/nosuch/{place.v}/x", {"value": 1}).status == 400
+    assert api.ask("GET", f"/parameters/shovel/{place.v}/x").refusal == NOT_FOUND
+    before = api.get("/cluster-name")
+    api.put("/cluster-name", {"name": "test"})
+    assert api.get("/cluster-name") == {"name": "test"} == {"name": api.get("/overview")["cluster_name"]}
+    api.put("/cluster-name", before)

@@ -1,0 +1,413 @@
+"""Moving and copying messages from queue to queue, over the whole engine with a disk in memory, by hand.
+
+What a power cut leaves while a transfer is written is looked at in all places: a moved message is in one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import pytest
+import trio
+from engine_harness import Client, Harness, body_of, publish_frames
+from simulation.machine import Shape
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.amqp.properties import BasicProperties, decode_properties
+from warren.channels.broker import Broker
+from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin import transfers
+from warren.mgmt_plugin.browsing import Filter
+from warren.mgmt_plugin.transfers import DONE, FAILED, PIECE_MESSAGES, RUNNING, STOPPED, Transfer
+from warren.queues.browse import Cursor, Seen, look
+from warren.server.management import Management
+
+from .restarting_broker import RestartingBroker
+
+START_MS: Final = 1_700_000_000_000
+CRASH_STATES: Final = 12
+
+
+class Desk:
+    """What a transfer needs of the broker's management. `between`: called where clients would have their turn."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self.between: Callable[[], None] = lambda: None
+        self.pieces = 0
+
+    @property
+    def broker(self) -> Broker:
+        return self._harness.broker
+
+    def settle(self) -> None:
+        self._harness.settle()
+        self._harness.broker.log.close_if_due(lingered=True)
+        self._harness.settle()
+        self.pieces += 1
+        self.between()
+
+
+class Bench:
+    """A broker with a client, and transfers out of ``from``."""
+
+    def __init__(self, harness: Harness, **arguments: Any) -> None:
+        self.harness = harness
+        self.client: Client = harness.channel()
+        self.client.declare("from", durable=True, arguments=arguments)
+        self.client.declare("to", durable=True)
+        self.desk = Desk(harness)
+
+    def publish(self, count: int, key: str = "from", first: int = 0, **properties: Any) -> list[bytes]:
+        """Publish messages whose bodies are numbers; return them."""
+        bodies = [b"%d" % number for number in range(first, first + count)]
+        given = {"delivery_mode": 2} | properties
+        self.client.feed(b"".join(publish_frames("", key, body, properties=given) for body in bodies))
+        return bodies
+
+    def transfer(
+        self,
+        exchange: str | None = "",
+        key: str | None = "to",
+        *,
+        moves: bool = True,
+        count: int | None = None,
+        passes: Filter | None = None,
+        source: str = "from",
+    ) -> Transfer:
+        """Return a transfer that has not begun. `exchange` None: back to where the messages died first."""
+        vhost = self.harness.vhost
+        queue = vhost.queues[source]
+        start: Exchange | None = None if exchange is None else vhost.exchanges[exchange]
+        total = int(queue.ready_count)
+        limit = total if count is None else count
+        return Transfer("1", vhost, queue, start, key, {}, moves, passes or Filter(), limit, total, "guest", START_MS)
+
+    def run(self, transfer: Transfer) -> Transfer:
+        """Carry a transfer out."""
+        trio.run(transfer.run, cast(Management, self.desk))
+        assert transfer.ended_at_ms is not None and transfer.state != RUNNING
+        self.harness.check()
+        return transfer
+
+    def seen(self, name: str) -> list[Seen]:
+        """Return what waits in a queue."""
+        cursor = Cursor()
+        told: list[list[Seen]] = []
+        while not cursor.ended:
+            look(self.harness.queue(name), cursor, 1000, told.append)
+            self.harness.settle()
+        return [each for piece in told for each in piece]
+
+    def bodies(self, name: str) -> list[bytes]:
+        return [each.message.body() for each in self.seen(name)]
+
+    def got(self, name: str) -> list[bytes]:
+        """Take everything out of a queue."""
+        found: list[bytes] = []
+        while (received := self.client.get(name, no_ack=True)) is not None:
+            found.append(body_of(received))
+        return found
+
+    def close_batch(self) -> None:
+        self.harness.broker.log.close_if_due(lingered=True)
+        self.harness.settle()
+
+
+def bench(**arguments: Any) -> Bench:
+    return Bench(Harness(), **arguments)
+
+
+def properties_of(seen: Seen) -> BasicProperties:
+    payload = seen.message.header_payload()
+    return decode_properties(payload, 0, len(payload))
+
+
+def headers_in(seen: Seen) -> Table:
+    encoded = properties_of(seen).headers
+    return {} if encoded is None else decode_table(encoded)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 128 << 20])
+@pytest.mark.parametrize("target", [{}, {"x-queue-type": "quorum"}])
+def test_after_any_power_cut_a_moved_message_is_in_one_of_the_two_queues(memory_bytes: int, target: Table) -> None:
+    broker = RestartingBroker(Shape(1 << 14, 4, 1 << 11), START_MS, memory_bytes)
+    work = Bench(broker)
+    work.client.declare("target", durable=True, arguments=target)
+    bodies: list[bytes] = []
+    for first in range(0, 240, 40):
+        bodies += work.publish(40, first=first)
+        broker.rest()
+    broker.rest()
+    transfer = work.transfer(key="target")
+    points = states = 0
+    splits: set[int] = set()
+
+    def cut(operation: str) -> None:
+        nonlocal points, states
+        points += 1
+        for state in broker.disk.crash_states(seed=points, limit=CRASH_STATES):
+            states += 1
+            left = Bench.__new__(Bench)
+            left.harness = broker.found_on(state)
+            source, moved = left.bodies("from"), left.bodies("target")
+            assert moved + source == bodies, f"after {operation}"
+            splits.add(len(moved))
+
+    broker.disk.on_operation = cut
+    work.run(transfer)
+    broker.rest()
+    broker.disk.on_operation = None
+    assert (transfer.state, transfer.transferred) == (DONE, 240)
+    assert work.bodies("target") == bodies and work.bodies("from") == []
+    assert states > points > 4
+    assert {0, 240} < splits, "there were states in between"
+
+
+def test_what_is_not_chosen_keeps_its_place_and_its_order() -> None:
+    work = bench()
+    bodies = work.publish(500)
+    transfer = work.run(work.transfer(passes=Filter(body=b"7")))
+    chosen = [body for body in bodies if b"7" in body]
+    assert (transfer.scanned, transfer.transferred) == (500, len(chosen))
+    assert work.got("to") == chosen
+    assert work.got("from") == [body for body in bodies if b"7" not in body]
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 499, 500, 600])
+@pytest.mark.parametrize("moves", [True, False])
+def test_no_more_than_the_count_is_transferred(count: int, moves: bool) -> None:
+    work = bench()
+    bodies = work.publish(500)
+    transfer = work.run(work.transfer(count=count, moves=moves))
+    assert transfer.state == DONE and transfer.transferred == min(count, 500)
+    assert work.bodies("to") == bodies[:count]
+    assert work.bodies("from") == (bodies[count:] if moves else bodies)
+
+
+def test_a_copy_has_the_properties_and_the_body_and_leaves_the_original_as_it_was() -> None:
+    work = bench()
+    work.client.feed(
+        publish_frames(
+            "",
+            "from",
+            b"x" * 300_000,
+            properties={
+                "delivery_mode": 2,
+                "message_id": "id",
+                "priority": 3,
+                "headers": encode_table({"n": 1}),
+                "expiration": "9000",
+            },
+        )
+    )
+    before = [(each.place, each.redelivered) for each in work.seen("from")]
+    work.run(work.transfer(moves=False))
+    assert [(each.place, each.redelivered) for each in work.seen("from")] == before
+    (copy,) = work.seen("to")
+    assert copy.message.body() == b"x" * 300_000 and copy.message.persistent
+    found = properties_of(copy)
+    assert (found.message_id, found.priority, found.expiration) == ("id", 3, "9000")
+    assert headers_in(copy) == {"n": 1}
+    assert (copy.message.envelope.exchange, copy.message.envelope.routing_key) == ("", "to")
+    work.harness.pass_time(9.5)
+    assert work.bodies("from") == [] and work.bodies("to") == []
+
+
+def test_a_full_destination_that_refuses_ends_the_transfer_and_nothing_is_lost() -> None:
+    work = bench()
+    work.client.declare("full", arguments={"x-max-length": 30, "x-overflow": "reject-publish"})
+    bodies = work.publish(100)
+    transfer = work.run(work.transfer(key="full"))
+    assert transfer.state == FAILED and "refuses" in transfer.error
+    assert transfer.transferred == 30
+    assert work.bodies("full") == bodies[:30] and work.bodies("from") == bodies[30:]
+
+
+def test_what_cannot_be_routed_stays_where_it_is() -> None:
+    work = bench()
+    work.client.declare_exchange("topics", "topic")
+    work.client.bind("to", "topics", "odd")
+    bodies = work.publish(50)
+    work.client.feed(b"".join(publish_frames("", "from", b"odd", properties={}) for _ in range(3)))
+    transfer = work.run(work.transfer("topics", None))  # with the keys they have
+    assert (transfer.state, transfer.transferred, transfer.unroutable) == (DONE, 0, 53)
+    transfer = work.run(work.transfer("topics", "odd", passes=Filter(body=b"odd")))
+    assert (transfer.transferred, transfer.unroutable) == (3, 0)
+    assert work.bodies("from") == bodies and work.bodies("to") == [b"odd"] * 3
+
+
+def test_what_has_expired_is_not_moved_to_a_new_life() -> None:
+    work = bench()
+    work.publish(1, expiration="1000")
+    work.publish(1, first=1)
+    work.harness.broker.log.now_ms += 1500  # and nobody has looked yet
+    transfer = work.run(work.transfer())
+    assert transfer.transferred == 1
+    assert work.bodies("to") == [b"1"]
+
+
+@pytest.mark.parametrize("gone", ["from", "to"])
+def test_a_queue_that_is_deleted_in_the_middle_ends_or_empties_a_transfer(gone: str) -> None:
+    work = bench()
+    bodies = work.publish(3 * PIECE_MESSAGES)
+    client = work.harness.channel()
+
+    def between() -> None:
+        if work.desk.pieces == 1:
+            client.call(1, m.QueueDelete(0, gone, False, False, False))
+
+    work.desk.between = between
+    transfer = work.run(work.transfer())
+    assert transfer.transferred == PIECE_MESSAGES
+    if gone == "from":
+        assert transfer.state == FAILED and transfer.error == "the queue was deleted"
+        assert work.bodies("to") == bodies[:PIECE_MESSAGES]
+    else:
+        assert (transfer.state, transfer.unroutable) == (DONE, 2 * PIECE_MESSAGES)
+        assert work.bodies("from") == bodies[PIECE_MESSAGES:]
+
+
+def test_a_stopped_transfer_keeps_what_it_has_done_and_does_no_more() -> None:
+    work = bench()
+    bodies = work.publish(5 * PIECE_MESSAGES)
+    transfer = work.transfer()
+
+    def between() -> None:
+        if work.desk.pieces == 2:
+            transfer.stop()
+
+    work.desk.between = between
+    work.run(transfer)
+    done = transfer.transferred
+    assert transfer.state == STOPPED and PIECE_MESSAGES <= done < len(bodies)
+    work.close_batch()
+    assert work.bodies("to") == bodies[:done] and work.bodies("from") == bodies[done:]
+
+
+def test_a_transfer_takes_what_a_key_shared_queue_has_set_aside_as_well() -> None:
+    work = bench(**{"x-key-shared": True, "x-key-header": "k"})
+    work.client.send(1, m.BasicQos(0, 1, False))
+    work.client.take()
+    for number in range(20):
+        key = str(number % 3)
+        work.client.publish("", "from", b"%d" % number, headers=encode_table({"k": key}), delivery_mode=2)
+    tag = work.client.consume("from", "one")
+    (out,) = work.client.deliveries()
+    other = work.harness.channel()
+    other.send(1, m.BasicQos(0, 1, False))
+    other.take()
+    other.consume("from", "two")
+    (second,) = other.deliveries()
+    before = work.bodies("from")
+    assert len(before) == 18
+    transfer = work.run(work.transfer())
+    assert transfer.transferred == 18
+    assert work.bodies("to") == before and work.bodies("from") == []
+    assert tag == "one"
+    for client, delivery in ((work.client, out), (other, second)):
+        client.send(1, m.BasicAck(delivery.method.delivery_tag, False))
+        client.nothing()
+    work.harness.check()
+    work.client.publish("", "from", b"new", headers=encode_table({"k": "0"}))
+    assert len([*work.client.deliveries(), *other.deliveries()]) == 1
+
+
+def test_priorities_are_transferred_highest_first_and_sorted_again_at_the_target() -> None:
+    work = bench(**{"x-max-priority": 5})
+    work.client.declare("levels", arguments={"x-max-priority": 5})
+    for number in range(300):
+        work.client.publish("", "from", b"%d" % number, priority=number % 6, delivery_mode=2)
+    before = work.bodies("from")
+    work.run(work.transfer(moves=False))
+    assert work.bodies("to") == before
+    work.run(work.transfer(key="levels"))
+    assert work.bodies("levels") == before and work.bodies("from") == []
+
+
+def test_a_redriven_dead_letter_is_back_in_its_queue_and_may_die_there_again() -> None:
+    work = bench()
+    work.client.declare("morgue", durable=True)
+    work.client.declare(
+        "work", durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "morgue"}
+    )
+    work.publish(3, "work", headers=encode_table({"n": 1}))
+    for round_number in range(1, 4):
+        while (received := work.client.get("work")) is not None:
+            work.client.send(1, m.BasicNack(received.method.delivery_tag, False, False))
+        assert work.bodies("morgue") == [b"0", b"1", b"2"], round_number
+        deaths = headers_in(work.seen("morgue")[0])["x-death"]
+        assert isinstance(deaths, list) and isinstance(deaths[0], dict)
+        assert deaths[0]["queue"] == "work" and deaths[0]["count"] == round_number
+        transfer = work.run(work.transfer(None, None, source="morgue"))
+        assert (transfer.state, transfer.transferred) == (DONE, 3)
+        assert work.bodies("morgue") == [] and work.bodies("work") == [b"0", b"1", b"2"]
+
+
+def test_a_dead_letter_of_a_queue_that_expired_it_is_redriven_and_does_not_count_as_a_cycle() -> None:
+    work = bench()
+    work.client.declare("morgue", durable=True, arguments={"x-message-ttl": 60_000})
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "morgue", "x-message-ttl": 1000}
+    work.client.declare("work", durable=True, arguments=arguments)
+    work.publish(2, "work")
+    for _ in range(3):
+        work.harness.pass_time(2)
+        assert work.bodies("morgue") == [b"0", b"1"]
+        work.run(work.transfer(None, None, source="morgue"))
+        assert work.bodies("work") == [b"0", b"1"]
+
+
+def test_what_never_died_or_whose_queue_is_gone_is_not_redriven() -> None:
+    work = bench()
+    work.client.declare("morgue")
+    work.client.declare("gone", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "morgue"})
+    work.client.publish("", "morgue", b"alive")
+    work.client.publish("", "gone", b"dead")
+    received = work.client.get("gone")
+    assert received is not None
+    work.client.send(1, m.BasicNack(received.method.delivery_tag, False, False))
+    work.client.call(1, m.QueueDelete(0, "gone", False, False, False))
+    transfer = work.run(work.transfer(None, None, source="morgue"))
+    assert (transfer.state, transfer.transferred, transfer.unroutable) == (DONE, 0, 2)
+    assert work.bodies("morgue") == [b"alive", b"dead"]
+
+
+def test_moving_into_an_exchange_that_leads_back_ends_after_one_round() -> None:
+    work = bench()
+    bodies = work.publish(250)
+    transfer = work.run(work.transfer("", "from"))
+    assert (transfer.state, transfer.transferred) == (DONE, 250)
+    assert work.bodies("from") == bodies
+
+
+def test_a_hundred_thousand_messages_go_piece_by_piece_and_clients_have_their_turns() -> None:
+    work = bench()
+    work.harness.broker.log.memory_bytes = 1 << 20
+    count = 100_000
+    for first in range(0, count, 5000):
+        work.publish(5000, first=first)
+        work.close_batch()
+    assert work.harness.queue("from").ready.paged_out_count() > count // 2
+    largest = 0
+    last = 0
+    transfer = work.transfer()
+    client = work.harness.channel()
+    served = 0
+
+    def between() -> None:
+        nonlocal largest, last, served
+        largest = max(largest, transfer.transferred - last)
+        last = transfer.transferred
+        if work.desk.pieces % 100 == 0:
+            client.publish("", "to", b"client")
+            served += 1
+
+    work.desk.between = between
+    work.run(transfer)
+    assert (transfer.state, transfer.transferred) == (DONE, count)
+    assert 0 < largest <= PIECE_MESSAGES and served > 5
+    assert work.harness.queue("from").ready_count == 0
+    assert work.harness.queue("to").ready_count == count + served
+    assert transfers.PIECE_MESSAGES <= 1000
