@@ -31,7 +31,7 @@ RUNS: Final = int(os.environ.get("WARREN_TEST_BROWSE_RUNS", "40"))
 SEED: Final = int(os.environ.get("WARREN_TEST_BROWSE_SEED", "0"))
 COMMANDS: Final = 60
 CLIENTS: Final = 2
-KINDS: Final = ({}, {}, {"x-max-priority": 3}, {"x-key-shared": True})
+KINDS: Final[tuple[dict[str, Any], ...]] = ({}, {}, {"x-max-priority": 3}, {"x-key-shared": True})
 START_MS: Final = 1_700_000_000_000
 LEVELS: Final = 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -111,11 +112,10 @@ def encode_shown(body: bytes, *, whole: bool) -> tuple[str, str]:
     A character that was cut in two at the end does not make a text binary.
     """
     if not whole:
-        for cut in range(min(4, len(body) + 1)):
-            shorter = body[: len(body) - cut]
-            text, encoding = encode_payload(shorter)
-            if encoding == "string":
-                return text, encoding
+        try:
+            return getincrementaldecoder("utf-8")().decode(body), "string"
+        except UnicodeDecodeError:
+            pass
     return encode_payload(body)
 
 
@@ -246,6 +246,7 @@ async def _browse_held(call: Call, queue: Queue, wanted: Wanted) -> Described:
     if held is None:
         return page.answer(0, complete=True)
     most = HELD_MAX if not wanted.filter.is_open else wanted.offset + wanted.count + 1
+    most = min(most, int(held.count))
     if most > HELD_MAX:
         raise bad_request(f"held messages can be looked at up to number {HELD_MAX}; use a filter")
     breather = Breather()

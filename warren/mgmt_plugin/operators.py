@@ -147,6 +147,9 @@ class Doorkeeper:
         header = request.headers.get("authorization")
         if header is None:
             identifier = session_identifier(request)
+            if identifier is None and CSRF_HEADER in request.headers:
+                # A page whose session was ended elsewhere: a challenge would make the browser ask, over the page.
+                raise HttpError(401, "not_authorized", "the session has ended")
             if identifier is None:
                 raise _unauthorized("")
             return self._by_cookie(request, identifier)

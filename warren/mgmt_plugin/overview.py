@@ -437,7 +437,12 @@ def _checks() -> list[Route]:
         "metadata-store/initialized/with-data": (check_store, "The metadata store works and is not empty"),
         "reached-target-cluster-size": (check_nothing, "The cluster is complete"),
         "quorum-queues-without-elected-leaders/all-vhosts": (check_nothing, "All queues have leaders"),
+        "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": (check_nothing, "Those with such names"),
         "quorum-queues-without-elected-leaders/vhost/{vhost}": (check_nothing, "All queues of a vhost have leaders"),
+        "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": (
+            check_nothing,
+            "Those with such names",
+        ),
     }
     return [
         Route("GET", f"/api/health/checks/{path}", Access.USER, handler, f"Check: {summary}")

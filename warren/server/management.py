@@ -2,8 +2,8 @@
 
 1. A plugin reads the engine's objects as they are, between two turns: nothing of them changes while it does not await.
 2. It changes nothing on them. Declaring, binding, publishing and getting go through `clients`, as AMQP methods of a
-   user; users, vhosts, permissions, policies, limits and parameters through `administer`; `settle` follows every
-   other call that the engine offers an operator.
+   user; users, vhosts, permissions, policies, limits and parameters through `administer`; a file of definitions
+   through `server.definitions`; `settle` follows every other call that the engine offers an operator.
 3. What `administer` and `clients` report as done is on disk.
 """
 

@@ -257,8 +257,8 @@ def test_what_was_set_aside_for_its_key_does_not_say_that_it_was_delivered() -> 
     other.take()
     other.consume("q", "two")
     client.publish("", "q", b"aside")
-    assert harness.queue("q").ready.sharing is not None
-    assert harness.queue("q").ready.sharing.aside_messages()
+    sharing = harness.queue("q").sharing
+    assert sharing is not None and sharing.aside_messages()
     assert bodies_of(harness) == [(b"aside", False)]
     client.send(1, m.BasicCancel("one", False))
     client.take()

@@ -1,5 +1,5 @@
-// Requests to the broker. The session cookie says who asks; every method that changes something carries the CSRF token,
-// which lives in this module only and is never stored.
+// Requests to the broker. The session cookie says who asks; the CSRF token goes with every request, lives in this module
+// only and is never stored.
 
 const BASE = new URL('../api/', import.meta.url);
 
@@ -42,7 +42,8 @@ export function url(apiPath) {
 
 async function send(method, apiPath, body, headers, signal) {
   const all = { Accept: 'application/json', ...headers };
-  if (method !== 'GET' && csrfToken) all['X-CSRF-Token'] = csrfToken;
+  // Reading needs no token; it tells the broker not to have the browser ask for a password when the session has ended.
+  if (csrfToken) all['X-CSRF-Token'] = csrfToken;
   if (body !== undefined) all['Content-Type'] = 'application/json';
   try {
     return await fetch(url(apiPath), {
