@@ -10,7 +10,7 @@ import msgspec
 
 from warren.amqp import methods as m
 from warren.amqp.errors import AmqpError
-from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.listing import Breather, Described
 from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import properties_from_json, properties_to_json
@@ -18,6 +18,7 @@ from warren.server.direct_client import DirectClient, Received
 
 ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 GOT_BYTES_MAX: Final = 64 << 20
+_MESSAGE_BYTES: Final = 1024  # what a message takes besides its body, roughly
 ALIVENESS_QUEUE: Final = "aliveness-test"
 ALIVENESS_BODY: Final = b"test_message"
 
@@ -110,18 +111,25 @@ async def get_messages(call: Call) -> list[Described]:
             requeue = mode.endswith("true")
             # What goes back counts as failed when it was rejected, and only then.
             client.send(m.BasicNack(last, True, requeue))
-        return [_describe(each, wanted) for each in received]
+    shown: list[Described] = []
+    breather = Breather()
+    for each in received:
+        shown.append(_describe(each, wanted))
+        await breather.breathe()
+    return shown
 
 
 async def _get(client: DirectClient, queue: str, count: int, *, no_ack: bool) -> list[Received]:
     received: list[Received] = []
     size = 0
+    breather = Breather()
     while len(received) < count and size < GOT_BYTES_MAX:
+        await breather.breathe()
         reply = await client.call(m.BasicGet(0, queue, no_ack))
         if not isinstance(reply, Received):
             break
         received.append(reply)
-        size += len(reply.body)
+        size += len(reply.body) + _MESSAGE_BYTES
     return received
 
 

@@ -19,13 +19,14 @@ from librt.strings import BytesWriter
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, method_frame
-from warren.amqp.errors import ChannelException, ConnectionException
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Broker
 from warren.channels.direct import DirectConnection
 from warren.msgstore.message import write_frames
 
 CHANNEL: Final = 1
+SHORT_TEXT_BYTES_MAX: Final = 255
 _METHOD: Final = 1
 _HEADER: Final = 2
 _HEADER_PREFIX_BYTES: Final = 12  # of a content header payload: class, weight, body size
@@ -123,8 +124,12 @@ class DirectClient:
             await self.reply()
 
     def send(self, *methods: Any) -> None:
-        """Send methods; the channel is open. Their replies are to be awaited in this order."""
-        self._feed(b"".join(method_frame(CHANNEL, method) for method in methods))
+        """Send methods; the channel is open. Their replies are to be awaited in this order.
+
+        Raises:
+            ChannelException: a name is too long to be sent.
+        """
+        self._feed(b"".join(map(_frame_of, methods)))
 
     async def reply(self) -> Any:
         """Return the next reply, when it is there."""
@@ -153,7 +158,7 @@ class DirectClient:
             self._confirming = True
             await self.call(m.ConfirmSelect(False))
         out = BytesWriter()
-        out.write(method_frame(CHANNEL, m.BasicPublish(0, exchange, routing_key, mandatory, False)))
+        out.write(_frame_of(m.BasicPublish(0, exchange, routing_key, mandatory, False)))
         header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + properties.encode()
         write_frames(out, CHANNEL, header, body, self._connection.frame_max_bytes)
         self._feed(out.getvalue())
@@ -214,6 +219,14 @@ class DirectClient:
             self._missing -= len(payload)
         if self._missing == 0:
             self._received.append(Received(self._content, self._properties, b"".join(self._parts)))
+
+
+def _frame_of(method: Any) -> bytes:
+    """Encode a method, whose texts come from somebody who may not know how long they can be."""
+    for value in method:
+        if isinstance(value, str) and len(value.encode("utf-8", "replace")) > SHORT_TEXT_BYTES_MAX:
+            raise ChannelException(PRECONDITION_FAILED, f"'{value[:50]}…' is longer than {SHORT_TEXT_BYTES_MAX} bytes")
+    return method_frame(CHANNEL, method)
 
 
 def _explanation(text: str) -> str:

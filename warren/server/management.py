@@ -26,7 +26,9 @@ from warren.server.reactor import Reactor
 from warren.server.settings import Settings
 from warren.server.tls import ServerTls
 
-LOCAL_ADDRESS: Final = "127.0.0.1"
+# Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password
+# uses up the attempts of links, not those of clients on this machine.
+LOCAL_ADDRESS: Final = "127.0.0.2"
 COMMIT_TIMEOUT_S: Final = 30.0
 
 

@@ -247,7 +247,7 @@ def test_what_is_delayed_parked_or_undelivered_is_shown_apart(place: Place, amqp
         method = None
         while method is None:
             method, _, _ = channel.basic_get("q")
-        channel.basic_nack(method.delivery_tag, requeue=True)
+        channel.basic_reject(method.delivery_tag, requeue=True)
     page = wait_for_messages(place, "q", 1, "parked")
     assert payloads(page) == ["poison"] and "due_at_ms" not in page["items"][0] and page["total"] == 1
     held = place.api.get(f"/warren/queues/{place.v}/q/held")

@@ -1,4 +1,4 @@
-"""Connections of the broker to itself: the internal password opens them and nothing else, others log in as themselves."""
+"""Connections of the broker to itself: its own user can log in over these only, others as themselves."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from warren.queues.metadata import (
     VhostPut,
 )
 from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import Plan
+from warren.server.definitions.plan import Plan, make_plan
 from warren.server.passwords import PasswordHash, hash_password, verify_password
 
 from .planning import (
@@ -38,6 +38,7 @@ from .planning import (
     plan,
     problems,
     queue,
+    read,
     shown,
 )
 
@@ -467,6 +468,25 @@ def test_nesting_without_end_is_refused() -> None:
         (b"vhosts", b'"name":"q","limits":'),
     ):
         assert problems(broker_with(), b'{"%s":[{%s%s}]}' % (section, fields, deep))
+
+
+def test_planning_gives_way_between_items_and_while_it_looks_at_what_is_bound() -> None:
+    broker = broker_with()
+    vhost = broker.vhosts["/"]
+    vhost.declare_queue("q", True, False, False, EMPTY_TABLE, None)
+    for number in range(1000):
+        vhost.bind(vhost.exchanges["amq.topic"], vhost.queues["q"], str(number), EMPTY_TABLE)
+    definitions = read({"queues": [queue("q")], "bindings": [binding("amq.topic", "q", "5")]})
+    pauses: list[int] = []
+
+    async def run() -> Plan:
+        async def pause() -> None:
+            pauses.append(1)
+
+        return await make_plan(broker, definitions, pause)
+
+    assert actions(trio.run(run)) == ["same", "same"]
+    assert len(pauses) > 2 + 10
 
 
 # --- carrying it out --------------------------------------------------------------------------------------------------

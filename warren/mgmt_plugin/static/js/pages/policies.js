@@ -77,7 +77,7 @@ const MATCHES = [
 /** The broker says of each queue and exchange which policy it has; that is what is shown, not the pattern tried again. */
 function MatchesDialog({ kind, policy, titleId, close }) {
   const { field } = KINDS[kind];
-  const query = { columns: `name,vhost,${field}`, disable_stats: 'true' };
+  const query = { columns: `name,vhost,${field}` };
   const queues = usePoll(withQuery(path`queues/${policy.vhost}`, query), { repeat: false });
   const exchanges = usePoll(kind === 'policies' ? withQuery(path`exchanges/${policy.vhost}`, query) : null, { repeat: false });
   const applied = (poll, what) => (poll.data ?? []).filter((each) => each[field] === policy.name).map((each) => ({ ...each, kind: what }));

@@ -1,0 +1,145 @@
+"""Messages of a queue: published, got, looked at, moved."""
+
+from __future__ import annotations
+
+import json
+
+import pika
+import pytest
+from integration.management.client import Api, q
+from playwright.sync_api import expect
+
+from .conftest import Connect
+from .ui import Ui
+
+
+def _visit_queue(ui: Ui, api: Api, count: int, tab: str, **query: str) -> None:
+    api.eventually(f"/queues/{q(ui.vhost)}/q", lambda it: it.get("messages") == count)
+    ui.visit("queues", ui.vhost, "q", tab=tab, **query)
+    ui.heading("q")
+
+
+def test_a_message_is_published_with_all_it_can_carry(ui: Ui, api: Api, amqp: Connect) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("q")
+    _visit_queue(ui, api, 0, "publish")
+    ui.fill(payload='{"total": 12}')
+    ui.argument(1, "tenant", "string", "acme")
+    ui.argument(2, "level", "number", "3")
+    ui.main.locator("summary", has_text="Properties").click()
+    ui.fill(content_type="application/json", priority="4", message_id="m-1", timestamp="1700000000")
+    ui.main.get_by_label("Delivery mode").select_option("1")
+    ui.press("Publish")
+    expect(ui.main.get_by_role("status")).to_have_text("Published and routed.")
+    method, properties, body = channel.basic_get("q", auto_ack=True)
+    assert method is not None and json.loads(body or b"") == {"total": 12}
+    assert (properties.content_type, properties.priority, properties.message_id) == ("application/json", 4, "m-1")
+    assert (properties.timestamp, properties.delivery_mode) == (1_700_000_000, 1)
+    assert properties.headers == {"tenant": "acme", "level": 3}
+    ui.main.get_by_label("The payload is").select_option("base64")
+    ui.fill(payload="AAH/")
+    ui.press("Publish")
+    api.eventually(f"/queues/{q(ui.vhost)}/q", lambda it: it["messages"] == 1)
+    assert channel.basic_get("q", auto_ack=True)[2] == b"\x00\x01\xff"
+
+
+def test_publishing_where_no_queue_takes_it_is_said(ui: Ui) -> None:
+    ui.visit("exchanges", ui.vhost, "amq.direct", tab="publish")
+    ui.fill(routing_key="nobody", payload="x")
+    ui.press("Publish")
+    expect(ui.main.get_by_role("status")).to_have_text("Published, but no queue took it.")
+
+
+@pytest.mark.parametrize(
+    ("mode", "stays", "redelivered", "dead"),
+    [
+        ("ack_requeue_true", 1, True, 0),
+        ("ack_requeue_false", 0, False, 0),
+        ("reject_requeue_true", 1, True, 0),
+        ("reject_requeue_false", 0, False, 1),
+    ],
+)
+def test_getting_does_to_messages_what_the_mode_says(
+    ui: Ui, api: Api, amqp: Connect, mode: str, stays: int, redelivered: bool, dead: int
+) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("dead")
+    channel.queue_declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    channel.basic_publish("", "q", b'{"a": "\xc3\xa9"}')
+    _visit_queue(ui, api, 1, "get")
+    ui.main.get_by_label("Then").select_option(mode)
+    ui.fill(count="5")
+    ui.press("Get")
+    if stays == 0:
+        expect(ui.dialog).to_contain_text("Take 5 messages out of q?")
+        ui.confirm("Take out")
+    taken = ui.main.get_by_role("region", name="Messages that were taken")
+    expect(taken.get_by_role("status")).to_have_text("1 taken, 0 were left.")
+    taken.locator("summary").first.click()
+    expect(taken.locator(".payload")).to_have_text('{\n  "a": "é"\n}')
+    api.eventually(f"/queues/{q(ui.vhost)}/dead", lambda it: it["messages"] == dead)
+    method = channel.basic_get("q", auto_ack=True)[0]
+    assert (method is not None) == bool(stays)
+    assert method is None or method.redelivered is redelivered
+    ui.press("Get")
+    if stays == 0:
+        ui.confirm("Take out")
+    expect(taken.get_by_role("status")).to_have_text("The queue has no ready message.")
+
+
+def test_the_browser_shows_bodies_as_json_text_and_hex_and_takes_nothing_out(
+    ui: Ui, api: Api, amqp: Connect
+) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b'{"b":[1,2]}', pika.BasicProperties(headers={"n": 1}, app_id="shop"))
+    channel.basic_publish("", "q", b"\x00\x01\xffbin")
+    channel.basic_publish("", "q", b"")
+    _visit_queue(ui, api, 3, "messages")
+    messages = ui.main.locator(".message")
+    expect(messages).to_have_count(3)
+    expect(messages.nth(1)).to_contain_text("(binary)")
+    expect(messages.nth(2)).to_contain_text("(empty)")
+    first = messages.nth(0)
+    first.locator("summary").click()
+    body = first.get_by_label("Body", exact=True)
+    expect(body).to_have_text('{\n  "b": [\n    1,\n    2\n  ]\n}')
+    expect(first).to_contain_text("app_idshop")
+    expect(first).to_contain_text("n1")
+    ui.press("Text", first)
+    expect(body).to_have_text('{"b":[1,2]}')
+    ui.press("Hex", first)
+    expect(body).to_contain_text("000000  7b 22 62 22 3a 5b 31 2c 32 5d 7d")
+    messages.nth(1).locator("summary").click()
+    expect(messages.nth(1).get_by_role("group", name="Show the body as").get_by_role("button")).to_have_text(["Hex"])
+    expect(messages.nth(1).get_by_label("Body", exact=True)).to_contain_text("00 01 ff 62 69 6e")
+    found = channel.basic_get("q", auto_ack=True)[0]
+    assert found is not None and not found.redelivered and found.message_count == 2
+
+
+def test_the_browser_filters_pages_and_keeps_its_state_in_the_address(ui: Ui, api: Api, amqp: Connect) -> None:
+    channel = amqp().channel()
+    channel.exchange_declare("x", "fanout")
+    channel.queue_declare("q")
+    channel.queue_bind("q", "x")
+    for number in range(120):
+        properties = pika.BasicProperties(headers={"third": number % 3})
+        channel.basic_publish("x", "even" if number % 2 == 0 else "odd", b"body %d" % number, properties)
+    _visit_queue(ui, api, 120, "messages")
+    pager = ui.main.get_by_role("navigation", name="Pages of messages")
+    messages = ui.main.locator(".message")
+    expect(pager.get_by_role("status")).to_have_text("1–50 of 120")
+    ui.press("Next", pager)
+    expect(pager.get_by_role("status")).to_have_text("51–100 of 120")
+    expect(messages.first).to_contain_text("body 50")
+    ui.press("Next", pager)
+    expect(messages).to_have_count(20)
+    expect(pager.get_by_role("button", name="Next")).to_be_disabled()
+    ui.wait_for_place("queues", ui.vhost, "q", tab="messages", offset="100")
+    ui.fill(key="odd", header="third=0")
+    ui.press("Filter")
+    expect(messages).to_have_count(20)
+    expect(messages.first).to_contain_text("body 3")
+    ui.fill(body="body 11")
+    ui.press("Filter")
+    expect(messages).to_have_count(2 - 1)  # of 110 to 119 only 111 and 117 are of a third, and odd: one of them below

@@ -1,0 +1,193 @@
+"""Connections and channels as the API shows and closes them, changes under open connections, sessions of browsers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+import pika
+import pika.exceptions
+import pytest
+from broker_process import WarrenProcess
+
+from .client import Api, Place, q
+from .conftest import Connect
+
+
+def only(api: Api, place: Place, path: str = "/connections") -> dict[str, Any]:
+    """Return the one row of a listing that is of this vhost, as soon as it is there."""
+    rows = api.eventually(path, lambda rows: [row for row in rows if row["vhost"] == place.vhost])
+    (row,) = [row for row in rows if row["vhost"] == place.vhost]
+    found: dict[str, Any] = row
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(None, "Closed via management plugin"), ("maintenance at 5", "maintenance at 5")]
+)
+def test_a_connection_is_closed_with_the_reason_given(
+    place: Place, amqp: Connect, given: str | None, told: str
+) -> None:
+    connection = amqp(client_properties={"connection_name": "mine"})
+    row = only(place.api, place)
+    assert row["user_provided_name"] == "mine" and row["client_properties"]["connection_name"] == "mine"
+    path = f"/connections/{q(row['name'])}"
+    assert place.api.get(path)["name"] == row["name"]
+    answer = place.api.ask("DELETE", path, None, {} if given is None else {"X-Reason": given})
+    assert answer.status == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connection.process_data_events(20)
+    assert (caught.value.reply_code, caught.value.reply_text) == (320, f"CONNECTION_FORCED - {told}")
+    place.api.eventually("/connections", lambda rows: all(row["vhost"] != place.vhost for row in rows))
+    assert place.api.ask("DELETE", path).status == 404
+
+
+@pytest.mark.parametrize("reason", ["x" * 300, "\u00e9" * 200, "\u00e9" * 10, " "])
+def test_a_reason_that_does_not_fit_is_cut(place: Place, amqp: Connect, reason: str) -> None:
+    connection = amqp()
+    path = f"/connections/{q(only(place.api, place)['name'])}"
+    header = reason.encode().decode("latin-1")
+    assert place.api.ask("DELETE", path, None, {"X-Reason": header}).status == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connection.process_data_events(20)
+    assert caught.value.reply_code == 320
+    assert len(caught.value.reply_text.encode("utf-8", "surrogateescape")) <= 255
+
+
+def test_who_may_see_and_close_whose_connections(place: Place, amqp: Connect) -> None:
+    owner = place.user("owner", "management")
+    other = place.user("other", "management,policymaker")
+    monitor = place.user("monitor", "monitoring")
+    connection = amqp("owner", "x")
+    connection.channel()
+    name = q(only(place.api, place)["name"])
+    for api, sees, closes in ((other, False, False), (monitor, True, False), (owner, True, True)):
+        assert [row["user"] for row in api.get("/connections") if row["vhost"] == place.vhost] == ["owner"] * sees
+        assert len([row for row in api.get("/channels") if row["vhost"] == place.vhost]) == sees
+        for path in (f"/connections/{name}", f"/connections/{name}/channels", f"/channels/{name}%20(1)"):
+            assert (api.ask("GET", path).status == 200) is sees, (path, sees)
+        if not closes:
+            assert api.ask("DELETE", f"/connections/{name}").status == 401
+            assert api.ask("DELETE", "/connections/username/owner").status == 401
+    assert owner.delete("/connections/username/owner") == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+        connection.process_data_events(20)
+
+
+def test_a_channel_shows_what_is_on_it(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel(7)
+    channel.confirm_delivery()
+    channel.basic_qos(prefetch_count=3)
+    channel.queue_declare("q")
+    tag = channel.basic_consume("q", lambda *arguments: None)
+    channel.basic_publish("", "q", b"x")
+    row = place.api.eventually(
+        f"/vhosts/{place.v}/channels", lambda rows: rows and rows[0]["messages_unacknowledged"] == 1
+    )[0]
+    assert (row["number"], row["confirm"], row["prefetch_count"], row["consumer_count"]) == (7, True, 3, 1)
+    assert row["message_stats"]["publish"] == row["message_stats"]["confirm"] == 1
+    shown = place.api.get(f"/channels/{q(row['name'])}")
+    assert [consumer["consumer_tag"] for consumer in shown["consumer_details"]] == [tag]
+    assert place.api.get(f"/consumers/{place.v}")[0]["channel_details"]["number"] == 7
+    assert place.api.get(f"/queues/{place.v}/q")["consumer_details"] == place.api.get(f"/consumers/{place.v}")
+
+
+# --- live changes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_permission_that_is_taken_away_holds_for_open_channels(place: Place, amqp: Connect) -> None:
+    place.user("worker", "")
+    connection = amqp("worker", "x")
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"x")
+    place.api.put(f"/permissions/{place.v}/worker", {"configure": "", "write": "", "read": ".*"})
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="403"):
+        channel.basic_publish("", "q", b"x")
+    assert connection.channel().basic_get("q")[2] == b"x"
+
+
+def test_a_user_who_is_deleted_is_closed(place: Place, amqp: Connect) -> None:
+    place.user("worker", "")
+    connection = amqp("worker", "x")
+    place.api.delete("/users/worker")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+        connection.process_data_events(20)
+
+
+def test_a_vhost_that_is_deleted_is_closed(api: Api, amqp: Connect) -> None:
+    api.put("/vhosts/short")
+    connection = amqp(vhost="short")
+    api.delete("/vhosts/short")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="320"):
+        connection.process_data_events(20)
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def log_in(api: Api, user: str, password: str, **headers: str) -> Any:
+    return api.as_user(None).ask("POST", "/warren/session", {"username": user, "password": password}, headers or None)
+
+
+def test_a_browser_logs_in_acts_and_logs_out(api: Api, place: Place) -> None:
+    answer = log_in(api, "guest", "guest")
+    assert answer.status == 200 and set(answer.json) == {"name", "tags", "csrf_token", "expires_in_s"}
+    name, *attributes = answer.headers["set-cookie"].split("; ")
+    assert attributes == ["Path=/", "HttpOnly", "SameSite=Strict"]
+    assert b"guest" not in name.encode() and answer.json["csrf_token"] not in name
+    browser = api.as_user(None)
+    browser.headers["Cookie"] = name
+    assert browser.get("/whoami")["name"] == "guest"
+    assert browser.get("/warren/session")["csrf_token"] == answer.json["csrf_token"]
+    assert browser.ask("PUT", f"/queues/{place.v}/q", {}).status == 403
+    browser.headers["X-CSRF-Token"] = answer.json["csrf_token"]
+    assert browser.put(f"/queues/{place.v}/q") == 201
+    assert browser.ask("GET", "/whoami", None, {"Origin": "http://evil.example"}).status == 403
+    assert browser.ask("PUT", f"/queues/{place.v}/r", {}, {"Sec-Fetch-Site": "cross-site"}).status == 403
+    end = browser.ask("DELETE", "/warren/session")
+    assert end.status == 204 and "Max-Age=0" in end.headers["set-cookie"]
+    for path in ("/whoami", "/warren/session"):
+        answer = browser.ask("GET", path)
+        assert answer.status == 401 and "www-authenticate" not in answer.headers
+
+
+def test_logins_that_are_wrong_or_from_elsewhere_are_refused(api: Api, place: Place) -> None:
+    wrong = log_in(api, "guest", "wrong")
+    assert wrong.status == 401 and "www-authenticate" not in wrong.headers and "set-cookie" not in wrong.headers
+    assert log_in(api, "guest", "guest", Origin="http://evil.example").status == 403
+    assert log_in(api, "guest", "guest", Host="evil.example").status == 403
+    place.user("untagged", "")
+    assert log_in(api, "untagged", "x").status == 401
+    for body in (b"", b"{", b"[]", {"username": "guest"}, b"x" * 20_000):
+        assert 400 <= api.as_user(None).ask("POST", "/warren/session", body).status < 500
+
+
+def test_a_session_begun_while_a_hash_is_upgraded_goes_on(api: Api, broker: WarrenProcess) -> None:
+    """RabbitMQ's hashes are replaced at the first login; that is no change of the password."""
+    salted = base64.b64encode(bytes.fromhex("00000000") + _sha256(bytes(4) + b"x")).decode()
+    api.put("/users/upgraded", {"password_hash": salted, "tags": "management"})
+    answer = log_in(api, "upgraded", "x")
+    assert answer.status == 200
+    browser = api.as_user(None)
+    browser.headers["Cookie"] = answer.headers["set-cookie"].partition(";")[0]
+    api.eventually("/users/upgraded", lambda user: user["password_hash"] != salted)
+    assert browser.get("/whoami")["name"] == "upgraded"
+    api.put("/users/upgraded", {"password": "y", "tags": "management"})
+    assert browser.ask("GET", "/whoami").status == 401
+    api.delete("/users/upgraded")
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def test_no_password_comes_into_the_log(api: Api, broker: WarrenProcess) -> None:
+    api.put("/users/secretive", {"password": "p4ssw0rd-of-a-test", "tags": "management"})
+    log_in(api, "secretive", "p4ssw0rd-of-a-test")
+    api.as_user("secretive", "wr0ng-of-a-test").ask("GET", "/whoami")
+    api.as_user("secretive", "p4ssw0rd-of-a-test").get("/whoami")
+    api.delete("/users/secretive")
+    assert "of-a-test" not in broker.log() + broker.out()

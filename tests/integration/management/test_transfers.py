@@ -1,0 +1,206 @@
+"""Transfers over HTTP: progress, stopping and forgetting, who may begin one, what clients find afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pika
+import pytest
+
+from .client import Api, Place, q
+from .conftest import Connect
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+def begin(place: Place, queue: str, api: Api | None = None, **order: Any) -> Any:
+    """Begin a transfer and return what is known of it at once."""
+    answer = (api or place.api).post(f"/warren/queues/{place.v}/{q(queue)}/transfers", order)
+    assert answer.status == 201
+    begun = answer.json
+    assert answer.headers["location"] == f"/api/warren/transfers/{place.v}/{begun['id']}"
+    return begun
+
+
+def ended(place: Place, begun: Any) -> Any:
+    """Return a transfer when it has ended."""
+    path = f"/warren/transfers/{place.v}/{begun['id']}"
+    return place.api.eventually(path, lambda found: found["state"] != "running")
+
+
+def refused(api: Api, place: Place, queue: str, **order: Any) -> tuple[int, str, Any]:
+    return api.ask("POST", f"/warren/queues/{place.v}/{q(queue)}/transfers", order).refusal
+
+
+def fill(channel: Any, queue: str, count: int) -> list[bytes]:
+    """Publish messages and wait until the queue has them."""
+    bodies = [b"%d" % number for number in range(count)]
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    for body in bodies[:-1]:
+        channel.basic_publish("", queue, body, PERSISTENT)
+    channel.basic_publish("", queue, bodies[-1], PERSISTENT)
+    return bodies
+
+
+def drained(channel: Any, queue: str) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None:
+            return found
+        assert not method.redelivered
+        found.append(body)
+
+
+def test_messages_move_and_a_consumer_finds_them_new_and_in_order(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    bodies = fill(channel, "from", 350)
+    channel.queue_declare("to")
+    begun = begin(place, "from", mode="move", state="ready", destination={"queue": "to"}, count=None)
+    assert begun["total"] == 350 and begun["user"] == "guest" and begun["mode"] == "move"
+    done = ended(place, begun)
+    assert done["state"] == "done" and done["error"] is None
+    assert (done["scanned"], done["transferred"], done["unroutable"]) == (350, 350, 0)
+    assert done["started_at"] <= done["ended_at"]
+    assert done["destination"] == {"queue": "to"} and done["queue"] == "from" and done["vhost"] == place.vhost
+    assert drained(channel, "to") == bodies and drained(channel, "from") == []
+
+
+def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    bodies = fill(channel, "from", 60)
+    channel.queue_declare("to")
+    channel.exchange_declare("e", "topic")
+    channel.queue_bind("to", "e", "new.*")
+    order = {"destination": {"exchange": "e", "routing_key": "new.key"}, "filter": {"body": "5"}, "count": 4}
+    done = ended(place, begin(place, "from", mode="copy", **order))
+    assert (done["transferred"], done["state"]) == (4, "done")
+    method, properties, _ = channel.basic_get("to")
+    assert (method.exchange, method.routing_key, properties.delivery_mode) == ("e", "new.key", 2)
+    channel.basic_nack(method.delivery_tag)
+    items = place.api.get(f"/warren/queues/{place.v}/to/messages")["items"]
+    assert [item["payload"] for item in items] == ["5", "15", "25", "35"]
+    assert drained(channel, "from") == bodies
+
+
+def test_dead_letters_go_back_to_where_they_died(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("morgue")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "morgue"}
+    for name in ("one", "two"):
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.basic_publish("", name, name.encode(), PERSISTENT)
+    for name in ("one", "two"):
+        method = None
+        while method is None:
+            method, _, _ = channel.basic_get(name)
+        channel.basic_reject(method.delivery_tag, requeue=False)
+    place.api.eventually(f"/warren/queues/{place.v}/morgue/messages", lambda found: found["total"] == 2)
+    done = ended(place, begin(place, "morgue", mode="move", destination={"origin": True}))
+    assert (done["transferred"], done["unroutable"]) == (2, 0)
+    assert [drained(channel, name) for name in ("one", "two", "morgue")] == [[b"one"], [b"two"], []]
+
+
+def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    count = 20_000
+    bodies = [b"%d" % number for number in range(count)]
+    channel.queue_declare("from", durable=True)
+    for body in bodies:
+        channel.basic_publish("", "from", body, PERSISTENT)
+    channel.confirm_delivery()
+    channel.queue_declare("to", durable=True)
+    place.api.eventually(f"/warren/queues/{place.v}/from/messages?count=1", lambda found: found["total"] == count)
+    begun = begin(place, "from", mode="move", destination={"queue": "to"})
+    path = f"/warren/transfers/{place.v}/{begun['id']}"
+    assert path.rpartition("/")[2] in [each["id"] for each in place.api.get("/warren/transfers")]
+    assert place.api.delete(path) == 204
+    done = ended(place, begun)
+    assert done["state"] == "stopped"
+    moved = done["transferred"]
+    assert 0 <= moved < count
+    assert drained(channel, "to") + drained(channel, "from") == bodies
+    assert [each["id"] for each in place.api.get(f"/warren/transfers/{place.v}")] == [begun["id"]]
+    assert place.api.delete(path) == 204
+    assert place.api.ask("GET", path).status == 404 and place.api.ask("DELETE", path).status == 404
+    assert place.api.get(f"/warren/transfers/{place.v}") == []
+
+
+def test_a_full_destination_fails_the_transfer_with_a_reason(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    bodies = fill(channel, "from", 50)
+    channel.queue_declare("full", arguments={"x-max-length": 7, "x-overflow": "reject-publish"})
+    done = ended(place, begin(place, "from", mode="move", destination={"queue": "full"}))
+    assert (done["state"], done["transferred"]) == ("failed", 7)
+    assert "refuses" in done["error"]
+    assert drained(channel, "full") == bodies[:7] and drained(channel, "from") == bodies[7:]
+
+
+def test_what_is_out_for_acknowledgement_is_not_moved(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    fill(channel, "from", 3)
+    channel.queue_declare("to")
+    method, _, body = channel.basic_get("from")
+    assert body == b"0"
+    done = ended(place, begin(place, "from", mode="move", destination={"queue": "to"}))
+    assert done["transferred"] == 2
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    assert channel.basic_get("from", auto_ack=True)[2] == b"0"
+    assert drained(channel, "to") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("order", "status"),
+    [
+        ({}, 400),
+        ({"destination": {}}, 400),
+        ({"destination": {"queue": "none"}}, 404),
+        ({"destination": {"exchange": "none"}}, 404),
+        ({"destination": {"exchange": "internal"}}, 400),
+        ({"destination": {"queue": "from"}}, 400),
+        ({"destination": {"queue": "to"}, "mode": "swap"}, 400),
+        ({"destination": {"queue": "to"}, "state": "parked"}, 400),
+        ({"destination": {"queue": "to"}, "count": 0}, 400),
+        ({"destination": {"queue": "to"}, "count": -5}, 400),
+        ({"destination": {"queue": "to"}, "filter": {"body": 5}}, 400),
+        ({"destination": {"exchange": "", "routing_key": 7}}, 400),
+        ({"destination": {"exchange": "", "routing_key": "k" * 256}}, 400),
+        ({"destination": {"origin": False}}, 400),
+    ],
+)
+def test_orders_that_make_no_sense_are_refused_and_nothing_moves(
+    place: Place, amqp: Connect, order: dict[str, Any], status: int
+) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("to")
+    channel.exchange_declare("internal", internal=True)
+    bodies = fill(channel, "from", 3)
+    assert refused(place.api, place, "from", **order)[0] == status
+    assert place.api.get(f"/warren/transfers/{place.v}") == []
+    assert drained(channel, "from") == bodies
+
+
+def test_only_who_may_read_here_and_write_there_may_begin_one(place: Place, amqp: Connect) -> None:
+    channel = amqp().channel()
+    bodies = fill(channel, "from", 3)
+    channel.queue_declare("to")
+    channel.exchange_declare("e")
+    writer = place.user("t-writer", "management", {"configure": "", "write": ".*", "read": "^to$"})
+    reader = place.user("t-reader", "management", {"configure": "", "write": "^e$", "read": ".*"})
+    stranger = place.user("t-stranger", "management", None)
+    to = {"queue": "to"}
+    assert refused(writer, place, "from", mode="copy", destination=to)[0] in (401, 403)
+    assert refused(reader, place, "from", mode="copy", destination=to)[0] in (401, 403)
+    assert refused(reader, place, "from", mode="copy", destination={"origin": True})[0] in (401, 403)
+    assert refused(stranger, place, "from", mode="copy", destination=to)[0] == 401
+    begun = begin(place, "from", reader, mode="copy", destination={"exchange": "e", "routing_key": "k"})
+    assert ended(place, begun)["unroutable"] == 3 and begun["user"] == "t-reader"
+    path = f"/warren/transfers/{place.v}/{begun['id']}"
+    assert writer.ask("DELETE", path).status in (401, 403)
+    assert stranger.ask("GET", path).status == 401
+    assert stranger.get("/warren/transfers") == []
+    assert reader.delete(path) == 204
+    assert drained(channel, "from") == bodies
+    for user in (writer, reader, stranger):
+        user.close()
