@@ -32,7 +32,9 @@ Open = Callable[..., "Ui"]
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
-    with WarrenProcess(tmp_path_factory.mktemp("browser")) as process:
+    # Shovels and upstreams of the tests lead to the broker itself.
+    settings = {"link_networks": "127.0.0.0/8"}
+    with WarrenProcess(tmp_path_factory.mktemp("browser"), settings=settings) as process:
         yield process
 
 

@@ -338,6 +338,28 @@ class Run:
             assert got == left
 
 
+def test_what_comes_behind_a_purged_page_is_seen_after_a_restart() -> None:
+    broker = RestartingBroker(Shape(1 << 17, 16), START_MS, 0)
+    client = broker.channel()
+    client.declare("q", durable=True)
+    for number in range(40):
+        client.publish("", "q", b"%d" % number, delivery_mode=2)
+    broker.rest()
+    assert client.get("q") is not None
+    client.call(1, m.QueuePurge(0, "q", False))
+    client.hang_up()
+    broker.stop()
+    broker.start()
+    assert broker.queue("q").ready.backlog(0).middle() == (0, 40), "though the last 39 are gone"
+    broker.channel().publish("", "q", b"new", delivery_mode=2)
+    told: list[list[Seen]] = []
+    cursor = Cursor()
+    while not cursor.ended:
+        look(broker.queue("q"), cursor, 10, told.append)
+        broker.settle()
+    assert [seen.message.body() for piece in told for seen in piece] == [b"0", b"new"]
+
+
 def test_looking_tells_what_waits_in_its_order_and_changes_nothing() -> None:
     seed = SEED or SystemRandom().getrandbits(32)
     print(f"seed {seed}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
@@ -409,6 +409,7 @@ class Connection:
         self._last_sent = self._last_received = 0.0
         self.is_closing = False
         self._closed = trio.Event()
+        self._tasks: list[trio.CancelScope] = []
 
     # --- sending ------------------------------------------------------------------------------------------------
 
@@ -653,10 +654,17 @@ class Connection:
 
     def start(self, nursery: trio.Nursery) -> None:
         self._last_sent = self._last_received = trio.current_time()
-        nursery.start_soon(self._read)
-        nursery.start_soon(self._write)
+        for task in (self._read, self._write):
+            # A link that is cancelled still has acks to send and a goodbye to say: these two end with `close`.
+            scope = trio.CancelScope(shield=True)
+            self._tasks.append(scope)
+            nursery.start_soon(self._run, task, scope)
         if self.heartbeat_s:
             nursery.start_soon(self._beat)
+
+    async def _run(self, task: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+        with scope:
+            await task()
 
     async def close(self) -> None:
         """Say goodbye, wait for the answer a little, and close the socket. Never raises but when cancelled."""
@@ -676,6 +684,8 @@ class Connection:
                 except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
                     pass
         self._fail(LinkError(f"the connection to {self.where} is closed"))
+        for scope in self._tasks:
+            scope.cancel()
         await trio.aclose_forcefully(self._stream)
 
 
@@ -775,7 +785,7 @@ async def connect(
     connection_name: str,
     open_local: Callable[[], Any] | None = None,
 ) -> Connection:
-    """Open a connection; its tasks run in `nursery` until `Connection.close`.
+    """Open a connection; its tasks run in `nursery` until `Connection.close`, which has to be called.
 
     `open_local`: asynchronous, returns the stream to this broker; used for a URI without host, which then has its
     credentials in it.

@@ -412,9 +412,7 @@ ROUTES: Final = (
     Route(
         "GET", "/api/warren/topology/{vhost}", _SEE, show_topology, "Exchanges, bindings and queues with their rates"
     ),
-    Route(
-        "GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")
-    ),
+    Route("GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")),
     Route("GET", "/api/warren/store", Access.MONITORING, show_store, "The message store"),
     Route("GET", "/api/warren/reactor", Access.MONITORING, show_reactor, "The reactor"),
 )

@@ -172,7 +172,9 @@ def describe_node(call: Call) -> Described:
     settings = management.settings
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     messages = management.messages
-    described: Described = {
+    churn: Described = {}
+    call.services.statistics.of_broker((0, 0, 0)).add(churn, CHURN)
+    described: Described = churn | {
         "name": node_name(broker),
         "type": "disc",
         "running": True,

@@ -201,8 +201,6 @@ def _look_at_disk(queue: Queue, backlog: Backlog, cursor: Cursor, end: i64, most
         while number < stop:
             numbers.append(int(number))
             number += 1
-        if cursor.skip > 0:
-            break  # what is to be skipped behind this page need not be read
         counted += page.live
     cursor.number = number if number < end else end
     if not numbers:

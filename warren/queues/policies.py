@@ -66,6 +66,12 @@ _SUPPORT: Final = {
     "stream-max-segment-size-bytes": _STREAMS,
     "target-group-size": _QUORUM,
 }
+# The ways to name upstreams, of which a policy has one, and what RabbitMQ calls their values.
+_FEDERATION: Final = {
+    "federation-upstream": "name",
+    "federation-upstream-set": "set name",
+    "federation-upstream-pattern": "pattern name",
+}
 OPERATOR_KEYS: Final = (
     "delivery-limit",
     "expires",
@@ -206,6 +212,9 @@ def _definition_error(definition: dict[str, object], operator: bool) -> str:
             return error
     if unknown:
         return f"{erlang_pairs(unknown)} are not recognised policy settings"
+    if len([key for key in _FEDERATION if key in definition]) > 1:
+        first, second, third = _FEDERATION
+        return f"cannot specify {first}, {second} or {third} together"
     return ""
 
 
@@ -224,4 +233,17 @@ def _value_error(key: str, value: object) -> str:
         return policy_key_error(key, value)
     if key == "alternate-exchange" and not isinstance(value, str):
         return f"{erlang_term(value)} is not a valid alternate exchange name"
+    if key in _FEDERATION:
+        return _federation_error(key, value)
+    return ""
+
+
+def _federation_error(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        return f"{erlang_term(value)} is not a valid federation upstream {_FEDERATION[key]}"
+    if key == "federation-upstream-pattern":
+        try:
+            Pattern(value)
+        except ValueError as invalid:
+            return f"could not compile pattern {value} to a regular expression. Error: {invalid}"
     return ""

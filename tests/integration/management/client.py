@@ -52,7 +52,7 @@ class Api:
         return Api(self.port, user, password, self.host)
 
     def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
-        """Ask for a path below ``/api``, or for any after ``//``; `body` is bytes, or something to be encoded as JSON."""
+        """Ask for a path below ``/api``, or any after ``//``; `body` is bytes, or something to be encoded as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         given = self.headers | ({} if data is None else {"Content-Type": "application/json"}) | (headers or {})
         # Who is closed at an unlucky moment asks once more, as browsers do.

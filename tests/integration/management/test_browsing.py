@@ -51,7 +51,7 @@ def wait_for_messages(place: Place, queue: str, count: int, state: str = "ready"
 
 
 def test_what_is_ready_is_shown_with_all_that_is_known_of_it(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("a/b c", durable=True)
     properties = pika.BasicProperties(
         content_type="text/plain",
@@ -96,7 +96,7 @@ def test_what_is_ready_is_shown_with_all_that_is_known_of_it(place: Place, amqp:
 
 
 def test_pages_follow_each_other_and_behind_the_end_there_is_nothing(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q", durable=True)
     publish(channel, "q", 120)
     wait_for_messages(place, "q", 120)
@@ -137,7 +137,7 @@ def test_what_makes_no_sense_is_refused(place: Place, amqp: Connect, query: str)
 
 
 def test_only_what_passes_all_filters_is_shown_and_counted(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q")
     channel.exchange_declare("e", "fanout")
     channel.queue_bind("q", "e")
@@ -170,7 +170,7 @@ def test_only_what_passes_all_filters_is_shown_and_counted(place: Place, amqp: C
 
 
 def test_bodies_are_cut_and_encoded(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q")
     bodies = [
         b"",
@@ -226,7 +226,7 @@ def test_unacked_messages_name_who_has_them(place: Place, amqp: Connect) -> None
 
 
 def test_what_is_delayed_parked_or_undelivered_is_shown_apart(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     arguments = {"x-delivery-limit": 1, "x-delivery-limit-action": "park"}
     channel.queue_declare("q", durable=True, arguments=arguments)
     for number, delay in enumerate((3_000_000, 1_000_000, 2_000_000)):
@@ -256,7 +256,7 @@ def test_what_is_delayed_parked_or_undelivered_is_shown_apart(place: Place, amqp
 
 
 def test_dead_letters_that_no_target_takes_are_shown_as_undelivered(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     arguments = {
         "x-queue-type": "quorum",
         "x-dead-letter-exchange": "",
@@ -303,7 +303,7 @@ def test_a_consumer_sees_nothing_of_it(place: Place, amqp: Connect) -> None:
 
 
 def test_who_may_not_read_a_queue_may_not_look_into_it(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("mine.q")
     channel.queue_declare("other")
     reader = place.user("reader", "management", {"configure": "", "write": ".*", "read": "^mine"})

@@ -90,10 +90,10 @@ OF_ITS_STORE = "the store has neither a journal nor seeks to count, messages are
 NOT_COUNTED = "the queue does not count it, and to look at each message would take too long"
 OF_MIRRORS = "there are no mirrored queues"
 LACKING = {
+    **dict.fromkeys(["garbage_collection", "reductions", "context_switches", "gc_num"], OF_ERLANG),
     **dict.fromkeys(
-        ["garbage_collection", "reductions", "context_switches", "gc_bytes_reclaimed", "gc_num"], OF_ERLANG
+        ["gc_bytes_reclaimed", "mnesia_disk_tx_count", "mnesia_ram_tx_count", "ra_open_file_metrics"], OF_ERLANG
     ),
-    **dict.fromkeys(["mnesia_disk_tx_count", "mnesia_ram_tx_count", "ra_open_file_metrics"], OF_ERLANG),
     **dict.fromkeys(["backing_queue_status", "message_bytes_paged_out"], OF_ITS_STORE),
     **dict.fromkeys(["io_read_avg_time", "io_read_bytes", "io_read_count", "io_reopen_count"], OF_ITS_STORE),
     **dict.fromkeys(["io_seek_avg_time", "io_seek_count", "io_sync_avg_time", "io_write_avg_time"], OF_ITS_STORE),

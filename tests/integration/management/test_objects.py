@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Any
 
 import pika
@@ -17,6 +18,10 @@ NOT_FOUND = (404, "Object Not Found", "Not Found")
 
 def message(payload: str = "m", **more: Any) -> dict[str, Any]:
     return {"properties": {}, "routing_key": "q", "payload": payload, "payload_encoding": "string"} | more
+
+
+def has_messages(count: int, queue: dict[str, Any]) -> bool:
+    return bool(queue["messages"] == count)
 
 
 def get(api: Api, v: str, **more: Any) -> list[dict[str, Any]]:
@@ -48,7 +53,7 @@ def test_queues_are_deleted_only_if_unused_or_empty_when_asked_to(place: Place, 
     api.post(f"/exchanges/{place.v}/amq.default/publish", message())
     assert api.ask("DELETE", f"{path}?if-empty=true").status == 400
     api.delete(f"{path}/contents")
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.basic_consume("q", lambda *arguments: None)
     assert api.ask("DELETE", f"{path}?if-unused=true").status == 400
     assert api.delete(f"{path}?if-empty=true&if-unused=false") == 204
@@ -153,7 +158,7 @@ def test_messages_are_published_and_got_with_all_they_carry(place: Place, amqp: 
     raw = base64.b64encode(b"\xff\x00").decode()
     assert api.post(publish, message(raw, payload_encoding="base64")).json == {"routed": True}
     assert api.post(publish, message(routing_key="nowhere")).json == {"routed": False}
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     method, received, body = channel.basic_get("q")
     assert (body, received.headers, received.priority) == ("h\u00e9".encode(), {"a": {"b": [1, None, "x"]}}, 3)
     channel.basic_nack(method.delivery_tag)
@@ -188,7 +193,7 @@ def test_ack_modes_do_as_they_say(place: Place) -> None:
 def test_thousands_are_got_at_once_while_others_are_served(place: Place, amqp: Connect) -> None:
     api, v = place.api, place.v
     api.put(f"/queues/{v}/q", {"durable": False})
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     for number in range(3000):
         channel.basic_publish("", "q", str(number).encode())
     api.eventually(f"/queues/{v}/q", lambda queue: queue["messages"] == 3000)
@@ -268,13 +273,13 @@ def test_vhosts_are_made_changed_protected_and_deleted(api: Api) -> None:
 
 def test_tracing_is_switched_on_and_off(place: Place, amqp: Connect) -> None:
     api, v = place.api, place.v
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("firehose")
     channel.queue_bind("firehose", "amq.rabbitmq.trace", "publish.#")
     for tracing, traced in ((True, 1), (False, 1)):
         api.put(f"/vhosts/{v}", {"tracing": tracing})
         api.post(f"/exchanges/{v}/amq.fanout/publish", message())
-        api.eventually(f"/queues/{v}/firehose", lambda queue, traced=traced: queue["messages"] == traced)
+        api.eventually(f"/queues/{v}/firehose", partial(has_messages, traced))
     _, properties, body = channel.basic_get("firehose")
     assert (body, properties.headers["user"], properties.headers["exchange_name"]) == (b"m", "guest", "amq.fanout")
 

@@ -1,4 +1,4 @@
-"""What operators can do beyond RabbitMQ's API: pausing, what is held, deduplication, routes, topology, search, views."""
+"""What operators can do beyond RabbitMQ's API: pauses, what is held, deduplication, routes, topology, search, store."""
 
 from __future__ import annotations
 

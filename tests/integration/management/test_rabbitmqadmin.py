@@ -1,6 +1,7 @@
 """RabbitMQ's own rabbitmqadmin, in Python, works unchanged.
 
-It is one file of Debian's rabbitmq-server. WARREN_TEST_RABBITMQADMIN names it where it is not in the path.
+It is one file of Debian's rabbitmq-server; `make setup-test` takes it out of the package where that is not installed.
+WARREN_TEST_RABBITMQADMIN names another.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from broker_process import WarrenProcess
 from .client import Place
 from .conftest import Connect
 
-TOOL = os.environ.get("WARREN_TEST_RABBITMQADMIN") or shutil.which("rabbitmqadmin") or ""
+DOWNLOADED = Path(__file__).parents[3] / ".cache" / "rabbitmqadmin" / "rabbitmqadmin"
+TOOL = os.environ.get("WARREN_TEST_RABBITMQADMIN") or shutil.which("rabbitmqadmin") or str(DOWNLOADED)
 pytestmark = pytest.mark.skipif(not Path(TOOL).is_file(), reason="rabbitmqadmin is not installed")
 
 LISTINGS = (

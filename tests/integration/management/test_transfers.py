@@ -54,7 +54,7 @@ def drained(channel: Any, queue: str) -> list[bytes]:
 
 
 def test_messages_move_and_a_consumer_finds_them_new_and_in_order(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     bodies = fill(channel, "from", 350)
     channel.queue_declare("to")
     begun = begin(place, "from", mode="move", state="ready", destination={"queue": "to"}, count=None)
@@ -68,13 +68,14 @@ def test_messages_move_and_a_consumer_finds_them_new_and_in_order(place: Place, 
 
 
 def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     bodies = fill(channel, "from", 60)
     channel.queue_declare("to")
     channel.exchange_declare("e", "topic")
     channel.queue_bind("to", "e", "new.*")
-    order = {"destination": {"exchange": "e", "routing_key": "new.key"}, "filter": {"body": "5"}, "count": 4}
-    done = ended(place, begin(place, "from", mode="copy", **order))
+    destination = {"exchange": "e", "routing_key": "new.key"}
+    begun = begin(place, "from", mode="copy", destination=destination, filter={"body": "5"}, count=4)
+    done = ended(place, begun)
     assert (done["transferred"], done["state"]) == (4, "done")
     method, properties, _ = channel.basic_get("to")
     assert (method.exchange, method.routing_key, properties.delivery_mode) == ("e", "new.key", 2)
@@ -85,7 +86,7 @@ def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connec
 
 
 def test_dead_letters_go_back_to_where_they_died(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("morgue")
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "morgue"}
     for name in ("one", "two"):
@@ -103,7 +104,7 @@ def test_dead_letters_go_back_to_where_they_died(place: Place, amqp: Connect) ->
 
 
 def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     count = 20_000
     bodies = [b"%d" % number for number in range(count)]
     channel.queue_declare("from", durable=True)
@@ -128,7 +129,7 @@ def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, 
 
 
 def test_a_full_destination_fails_the_transfer_with_a_reason(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     bodies = fill(channel, "from", 50)
     channel.queue_declare("full", arguments={"x-max-length": 7, "x-overflow": "reject-publish"})
     done = ended(place, begin(place, "from", mode="move", destination={"queue": "full"}))
@@ -138,7 +139,7 @@ def test_a_full_destination_fails_the_transfer_with_a_reason(place: Place, amqp:
 
 
 def test_what_is_out_for_acknowledgement_is_not_moved(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     fill(channel, "from", 3)
     channel.queue_declare("to")
     method, _, body = channel.basic_get("from")
@@ -172,7 +173,7 @@ def test_what_is_out_for_acknowledgement_is_not_moved(place: Place, amqp: Connec
 def test_orders_that_make_no_sense_are_refused_and_nothing_moves(
     place: Place, amqp: Connect, order: dict[str, Any], status: int
 ) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("to")
     channel.exchange_declare("internal", internal=True)
     bodies = fill(channel, "from", 3)
@@ -182,7 +183,7 @@ def test_orders_that_make_no_sense_are_refused_and_nothing_moves(
 
 
 def test_only_who_may_read_here_and_write_there_may_begin_one(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     bodies = fill(channel, "from", 3)
     channel.queue_declare("to")
     channel.exchange_declare("e")

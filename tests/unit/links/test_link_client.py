@@ -115,8 +115,11 @@ def play(script: Script, client: Client, uri: str = "amqp://u:s3cret@?heartbeat=
             nursery.start_soon(serve)
             connection = await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
             channel = await connection.open_channel()
-            await client(connection, channel)
-            nursery.cancel_scope.cancel()
+            try:
+                await client(connection, channel)
+            finally:
+                await trio.aclose_forcefully(ours)
+                nursery.cancel_scope.cancel()
 
     trio.run(main, clock=MockClock(autojump_threshold=0.01) if clock else None)
 
@@ -149,6 +152,7 @@ def handshake(script: Script, uri: str = "amqp://u:s3cret@") -> None:
                 await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
             except LinkError as error:
                 failure = error
+            await trio.aclose_forcefully(ours)
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -355,6 +359,42 @@ def test_the_close_of_the_connection_reaches_every_call_with_code_and_text() -> 
         await connection.close()
 
     play(script, client)
+
+
+def test_a_link_that_is_cancelled_sends_its_acks_and_says_goodbye() -> None:
+    heard: list[object] = []
+
+    async def main() -> None:
+        ours, theirs = memory_stream_pair()
+
+        async def open_local() -> trio.abc.Stream:
+            return ours
+
+        async def serve() -> None:
+            peer = Peer(theirs)
+            await peer.log_in()
+            await peer.serve_channel()
+            heard.append(await peer.expect(methods.BasicAck))
+            heard.append(await peer.expect(methods.ConnectionClose))
+            await peer.send(0, methods.ConnectionCloseOk())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            began = trio.current_time()
+            async with trio.open_nursery() as link:
+                connection = await connect(link, parse_uri("amqp://"), SETTINGS, "test", open_local)
+                channel = await connection.open_channel()
+                try:
+                    channel.ack(7)
+                    link.cancel_scope.cancel()
+                    await trio.sleep_forever()
+                finally:
+                    await connection.close()
+            assert trio.current_time() == began, "nobody waited for an answer that could not be read"
+
+    trio.run(main, clock=MockClock())
+    assert heard[0] == methods.BasicAck(7, False)
+    assert len(heard) == 2
 
 
 def test_a_peer_that_falls_silent_is_given_up_after_two_heartbeats() -> None:

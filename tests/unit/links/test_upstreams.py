@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from warren.links.host import Parameter, Policy
-from warren.links.upstreams import UpstreamBook, validate_policy, validate_upstream, validate_upstream_set
+from warren.links.upstreams import UpstreamBook, validate_upstream, validate_upstream_set
 
 
 def test_an_upstream_with_everything_wrong_gets_the_sentences_of_rabbitmq() -> None:
@@ -61,29 +59,6 @@ def test_a_set_is_a_list_of_members_that_name_an_upstream() -> None:
         'Unrecognised terms [{<<"uri">>,<<"amqp://">>}] in t',
         'max-hops should be a number, actually was <<"x">>',
     ]
-
-
-@pytest.mark.parametrize(
-    ("definition", "problem"),
-    [
-        ({"federation-upstream": 5}, "5 is not a valid federation upstream name"),
-        ({"federation-upstream-set": 5}, "5 is not a valid federation upstream set name"),
-        ({"federation-upstream-pattern": 5}, "5 is not a valid federation upstream pattern name"),
-        (
-            {"federation-upstream-set": "all", "federation-upstream": "x"},
-            "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together",
-        ),
-    ],
-)
-def test_a_policy_may_name_upstreams_in_one_way_only(definition: dict[str, Any], problem: str) -> None:
-    assert validate_policy(definition) == [problem]
-
-
-def test_a_pattern_that_does_not_compile_is_refused() -> None:
-    (problem,) = validate_policy({"federation-upstream-pattern": "("})
-    assert problem.startswith("could not compile pattern ( to a regular expression.")
-    assert validate_policy({"federation-upstream-pattern": "^a.*"}) == []
-    assert validate_policy({"federation-upstream-pattern": "a" * 1025}) != []
 
 
 def book() -> UpstreamBook:

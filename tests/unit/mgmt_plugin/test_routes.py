@@ -140,6 +140,38 @@ def test_public_routes_are_few() -> None:
     }
 
 
+ADMINISTRATORS = (
+    *("users", "permissions", "topic-permissions", "user-limits", "vhost-limits", "vhosts", "operator-policies"),
+    *("definitions", "global-parameters", "cluster-name", "rebalance"),
+)
+POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links")
+EVERYBODY = ("queues", "exchanges", "bindings", "connections", "warren")  # as far as permissions in the vhost go
+
+
+def test_changes_need_the_tags_that_they_need_in_rabbitmq() -> None:
+    for route in all_routes():
+        if route.method == "GET" or route.access is Access.PUBLIC:
+            continue
+        of = route.template.split("/")[2]
+        if of in ADMINISTRATORS or "definitions" in route.template:
+            assert route.access is Access.ADMINISTRATOR, route.template
+        elif of in POLICYMAKERS:
+            assert route.access is Access.POLICYMAKER, route.template
+        else:
+            assert of in EVERYBODY, route.template
+            if of != "connections" and route.template != "/api/warren/route/{vhost}":
+                assert route.access is Access.VHOST, route.template
+
+
+def test_secrets_are_for_those_only_who_may_change_them() -> None:
+    for route in all_routes():
+        if route.template.startswith(("/api/users", "/api/definitions", "/api/config")):
+            own = route.template == "/api/users/{user}/permissions"
+            assert route.access is (Access.USER if own else Access.ADMINISTRATOR), route.template
+        if route.template.startswith(("/api/parameters", "/api/global-parameters")):
+            assert route.access in (Access.POLICYMAKER, Access.ADMINISTRATOR), route.template
+
+
 def test_what_reads_or_writes_a_vhost_of_the_path_declares_that_it_does() -> None:
     for route in all_routes():
         if "{vhost}" in route.template and "/health/" not in route.template:

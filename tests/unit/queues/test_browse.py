@@ -217,6 +217,27 @@ def test_a_queue_that_is_emptied_while_it_is_read_tells_nothing_more(ends: str) 
     assert long.log.resident_bytes == 0
 
 
+def test_what_is_delivered_while_it_is_read_is_not_told() -> None:
+    long = Long(6 * PAGE)
+    backlog = long.queue.ready.backlog(0)
+    long.harness.store.hold = True
+    got = 0
+    while backlog.resident_count or not backlog._loading:
+        long.client.send(1, m.BasicGet(0, "q", False))
+        got += 1
+    long.client.send(1, *[m.BasicGet(0, "q", False)] * 3)  # these wait for the disk
+    told: list[list[Seen]] = []
+    cursor = Cursor()
+    look(long.queue, cursor, 10, told.append)
+    assert not told
+    long.harness.store.hold = False
+    long.harness.settle()
+    out = int(long.queue.unacked_count)
+    assert out > got
+    (seen,) = told
+    assert seen and [each.message.body() for each in seen] == long.bodies[out : out + len(seen)]
+
+
 def of_priority(client: Client, level: int, body: bytes) -> None:
     client.publish("", "q", body, priority=level)
 

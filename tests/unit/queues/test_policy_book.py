@@ -166,6 +166,17 @@ def refusal(put: PolicyPut) -> str:
         ('{"queue-mode":"x"}', '<<"x">> is not a valid queue-mode value'),
         ('{"queue-version":3}', "3 is not a valid queue-version value"),
         ('{"delivery-limit":"x"}', '<<"x">> is not a valid delivery limit'),
+        ('{"federation-upstream":5}', "5 is not a valid federation upstream name"),
+        ('{"federation-upstream-set":5}', "5 is not a valid federation upstream set name"),
+        ('{"federation-upstream-pattern":5}', "5 is not a valid federation upstream pattern name"),
+        (
+            '{"federation-upstream-set":"all","federation-upstream":"x"}',
+            "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together",
+        ),
+        (
+            '{"federation-upstream-pattern":"("}',
+            "could not compile pattern ( to a regular expression. Error: pattern '(': missing ): (",
+        ),
         ('{"max-priority":5}', '[{<<"max-priority">>,5}] are not recognised policy settings'),
         ('{"nope":[1,{"a":null}]}', '[{<<"nope">>,[1,#{<<"a">> => null}]}] are not recognised policy settings'),
         ('{"b":1,"a":"x"}', '[{<<"a">>,<<"x">>},{<<"b">>,1}] are not recognised policy settings'),

@@ -45,6 +45,12 @@ class Place:
     def __init__(self, management: Management, nursery: trio.Nursery) -> None:
         self.management = management
         self._nursery = nursery
+        self._connections: list[Connection] = []
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections:
+            await connection.close()
 
     async def _open_local(self) -> trio.abc.Stream:
         sock = self.management.open_local()
@@ -54,12 +60,14 @@ class Place:
     async def inside(self, user: str, password: str, vhost: str = "/") -> Connection:
         """Connect over an adopted socket."""
         uri = BrokerUri(tls=False, host="", port=0, vhost=vhost, shown="amqp://", user=user, password=password)
-        return await connect(self._nursery, uri, SETTINGS, "a link", self._open_local)
+        self._connections.append(await connect(self._nursery, uri, SETTINGS, "a link", self._open_local))
+        return self._connections[-1]
 
     async def outside(self, user: str, password: str, vhost: str = "/") -> Connection:
         """Connect to the port."""
         uri = BrokerUri(False, "127.0.0.1", self.port, vhost, "amqp://127.0.0.1", user, password)
-        return await connect(self._nursery, uri, SETTINGS, "a client")
+        self._connections.append(await connect(self._nursery, uri, SETTINGS, "a client"))
+        return self._connections[-1]
 
     @property
     def port(self) -> int:
@@ -104,8 +112,12 @@ def run(test: Callable[[Place], Awaitable[None]], **limits: int) -> None:
                 await served.wait()
                 await probe.management.administer(VhostPut("/"), "guest")
                 async with trio.open_nursery() as clients:
-                    await test(Place(probe.management, clients))
-                    clients.cancel_scope.cancel()
+                    place = Place(probe.management, clients)
+                    try:
+                        await test(place)
+                    finally:
+                        await place.close()
+                        clients.cancel_scope.cancel()
                 application.stop()
 
     trio.run(main)

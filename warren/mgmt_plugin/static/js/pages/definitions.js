@@ -8,8 +8,6 @@ import { tell } from '../parts/notice.js';
 import { Card, Mark, Page } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
-import { currentVhost } from '../router.js';
-import { mayAdminister } from '../session.js';
 import { html, useState } from '../ui.js';
 
 const KINDS = { create: 'good', update: 'warn', conflict: 'bad', same: '', skip: '' };
@@ -30,14 +28,13 @@ const COLUMNS = [
 
 function useVhostChoice() {
   const vhosts = usePoll('vhosts?columns=name', { repeat: false });
-  const [vhost, setVhost] = useState(mayAdminister() ? '' : currentVhost());
+  const [vhost, setVhost] = useState('');
   const names = (vhosts.data ?? []).map((each) => each.name).sort();
-  const options = [...(mayAdminister() ? [['', 'the whole broker']] : []), ...names];
-  const chosen = vhost === '' && !mayAdminister() ? (names[0] ?? '') : vhost;
+  const options = [['', 'the whole broker'], ...names];
   return {
-    vhost: chosen,
+    vhost,
     select: (label) =>
-      html`<${Select} label=${label} value=${chosen} options=${options} onChange=${(event) => setVhost(event.target.value)} />`,
+      html`<${Select} label=${label} value=${vhost} options=${options} onChange=${(event) => setVhost(event.target.value)} />`,
   };
 }
 
@@ -78,8 +75,8 @@ function Import() {
     if (!chosen) return;
     try {
       const definitions = JSON.parse(await chosen.text());
+      setAnswer(await post(vhost ? path`warren/definitions/dry-run/${vhost}` : 'warren/definitions/dry-run', definitions));
       setFile({ name: chosen.name, definitions });
-      setAnswer(await post('warren/definitions/dry-run', vhost ? { ...definitions, vhost } : definitions));
     } catch (failed) {
       setError(failed instanceof SyntaxError ? `${chosen.name} is not JSON: ${failed.message}` : failed.message);
     }

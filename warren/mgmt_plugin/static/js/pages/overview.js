@@ -8,7 +8,7 @@ import { Card, Mark, Meter, Page, pending } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
 import { href, listHref, place, setQuery } from '../router.js';
-import { mayMonitor, maySetPolicies } from '../session.js';
+import { mayAdminister, mayMonitor } from '../session.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
@@ -114,7 +114,7 @@ export default function Overview() {
         /><//>`
         }
         ${
-          maySetPolicies() &&
+          mayAdminister() &&
           html`<${Card} title="Definitions" actions=${html`<a class="button small" href=${listHref(['definitions'])}>Export or import</a>`}>
           <p class="hint">Vhosts, users, permissions, policies, exchanges, queues and bindings as one file. An import shows first what it would change.</p>
         <//>`

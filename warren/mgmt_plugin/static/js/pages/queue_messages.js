@@ -43,12 +43,12 @@ function factsOf(item) {
   ]} />`;
 }
 
-function Paging({ answer, offset }) {
+function Paging({ answer, offset, filtered }) {
   const turn = (next) => setQuery({ offset: next > 0 ? next : null });
   const until = offset + answer.items.length;
   return html`<nav class="pager" aria-label="Pages of messages">
     <span role="status">${answer.items.length === 0 ? 'No message' : `${formatNumber(offset + 1)}–${formatNumber(until)}`} of ${formatNumber(answer.total)}${
-      answer.scanned > answer.items.length ? `, ${formatNumber(answer.scanned)} looked at` : ''
+      filtered ? `, ${formatNumber(answer.scanned)} looked at` : ''
     }</span>
     <span class="row">
       <button type="button" class="small" disabled=${offset === 0} onClick=${() => turn(offset - COUNT)}>Previous</button>
@@ -100,7 +100,7 @@ export function QueueMessages({ vhost, name }) {
         ${poll.data.items.length === 0 && html`<p class="empty">${filtered ? 'No message matches.' : `No message is ${state}.`}</p>`}
         ${poll.data.items.map((item) => html`<${Message} key=${`${state} ${item.sequence_number ?? item.position}`} item=${item} marks=${marksOf(item)} facts=${factsOf(item)} />`)}
       </div>
-      <${Paging} answer=${poll.data} offset=${offset} />`
+      <${Paging} answer=${poll.data} offset=${offset} filtered=${filtered} />`
     }
   <//>`;
 }

@@ -1,0 +1,101 @@
+"""Names that try to be markup, addresses or scripts: shown as text, and good for links and actions."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+from integration.management.client import EVERYTHING, Api, q
+from playwright.sync_api import expect
+
+from .conftest import Connect
+from .ui import Ui
+
+NAMES = [
+    "<img src=x onerror=alert(1)>",
+    "\"><script>alert(1)</script>'",
+    "a/b//c?d=e&f#g;h",
+    "100%25%zz%",
+    "javascript:alert(1)",
+    "‮אבג مرحبا‏",
+    "🐇🥕 ﷽",
+    "../../etc",
+    "${alert(1)} {{x}} `y`",
+    "b" * 255,
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_queue_of_this_name_is_added_found_looked_at_bound_filled_and_deleted(
+    ui: Ui, api: Api, vhost: str, name: str
+) -> None:
+    ui.visit("queues", vhost=vhost)
+    ui.press("Add queue")
+    ui.fill(ui.dialog, name=name)
+    ui.confirm("Add queue")
+    expect(ui.main.locator("tbody th")).to_have_text([name])
+    ui.main.locator("tbody th a").click()
+    expect(ui.page.locator("h1")).to_have_text(name)
+    ui.tab("Bindings")
+    ui.fill(other="amq.direct", key=name)
+    ui.press("Bind")
+    expect(ui.main.locator("tbody td").first).to_have_text(name)
+    ui.tab("Publish")
+    ui.fill(payload=name)
+    ui.argument(1, name, "string", name)
+    ui.press("Publish")
+    expect(ui.main.get_by_role("status")).to_have_text("Published and routed.")
+    ui.tab("Messages")
+    ui.main.locator(".message summary").click()
+    expect(ui.main.get_by_label("Body", exact=True)).to_have_text(name)
+    ui.visit("routing", vhost=vhost)
+    expect(ui.main.locator(".graph a.node.queue title")).to_have_text(f"queue {name}")
+    ui.main.locator(".graph a.node.queue").click()
+    expect(ui.page.locator("h1")).to_have_text(name)
+    assert ui.overflow() <= 0
+    ui.tab("Bindings")
+    ui.press(f"Remove the binding amq.direct to {name}")
+    ui.confirm("Remove binding")
+    ui.press("Delete…")
+    expect(ui.dialog).to_contain_text(name)
+    ui.confirm("Delete queue")
+    ui.heading("Queues and streams")
+    assert api.get(f"/queues/{q(vhost)}") == []
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_deleted(
+    ui: Ui, api: Api, amqp: Connect, name: str
+) -> None:
+    api.put(f"/vhosts/{q(name)}", {"description": name, "tags": name.replace(",", "")})
+    api.put(f"/users/{q(name)}", {"password": "x", "tags": ""})
+    api.put(f"/permissions/{q(name)}/{q(name)}", EVERYTHING)
+    api.put(f"/policies/{q(name)}/{q(name)}", {"pattern": "x", "definition": {"max-length": 1}})
+    api.put(f"/parameters/federation-upstream/{q(name)}/{q(name)}", {"value": {"uri": "amqp://127.0.0.1:1"}})
+    properties = {"connection_name": name}
+    connection = amqp(user=name, password="x", vhost=name, client_properties=properties)
+    channel = connection.channel()
+    channel.exchange_declare(name, "topic")
+    channel.queue_declare(name, arguments={"mine": name})
+    channel.basic_consume(name, lambda *_: None, consumer_tag=name)
+    channel.basic_publish("", name, name.encode(), pika.BasicProperties(type=name, headers={name: name}))
+    api.eventually(f"/vhosts/{q(name)}/connections", len)
+    for place in ("vhosts", "users", "policies", "parameters", "federation", "queues", "exchanges", "connections", "channels"):
+        ui.visit(place)
+        expect(ui.main.get_by_text(name, exact=True).first).to_be_visible()
+        assert ui.overflow() <= 0, place
+    ui.visit("search", q=name[:40])
+    expect(ui.main.locator("tbody a").filter(has_text=name[:40]).first).to_be_visible()
+    ui.visit("vhosts", name)
+    expect(ui.page.locator("h1")).to_have_text(name)
+    expect(ui.card("Permissions").locator("tbody tr")).to_have_count(1)
+    ui.press("Delete…")
+    ui.confirm("Delete vhost")
+    ui.heading("Virtual hosts")
+    ui.visit("users", name)
+    expect(ui.page.locator("h1")).to_have_text(name)
+    ui.press("Delete…")
+    ui.confirm("Delete user")
+    ui.heading("Users")
+    left = [each["name"] for each in [*api.get("/vhosts"), *api.get("/users")]]
+    assert name not in left
+    assert ui.page.evaluate("document.images.length") == 1  # the broker's own
