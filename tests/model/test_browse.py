@@ -22,7 +22,7 @@ from simulation.small_limits import small_limits
 
 from warren.amqp import methods as m
 from warren.msgstore.queue_index import QueueIndex
-from warren.queues.browse import Cursor, Seen, look
+from warren.queues.browse import Cursor, Seen, look, still_waits
 from warren.queues.queue import Queue
 
 from .restarting_broker import RestartingBroker
@@ -283,17 +283,14 @@ class Run:
         while not cursor.ended:
             told: list[list[Seen]] = []
             self._hold(self.dice.random() < 0.7)
-            look(self.queue, cursor, piece, told.append)
+            look(self.queue, cursor, piece, self._noting(told))
             if self.dice.random() < 0.4:
                 self.dice.choice((self.publish, self.get, self.answer, self.purge, self.get))()
                 moved |= there - {each.body for each in self.waiting()}
-            told_at_once = bool(told)
             self._hold(False)
             self._rest()
             (found,) = told
             bodies = [each.message.body() for each in found]
-            if not told_at_once:
-                assert set(bodies) <= {each.body for each in self.waiting()}, "told what was not there any more"
             seen += bodies
             # What came back, and what has been set aside for its key, has another place now.
             moved |= {each.body for each in self.messages if each.returns > returns.get(each.body, 0)}
@@ -303,6 +300,16 @@ class Run:
         assert len([each for each in seen if each not in moved]) == len(set(seen) - moved)
         stays = [self.known[each].place for each in seen if each in there - moved]
         assert stays == sorted(stays)
+
+    def _noting(self, told: list[list[Seen]]) -> Callable[[list[Seen]], None]:
+        """Return who notes what is told, and looks whether it is there at that moment."""
+        queue = self.queue
+
+        def note(seen: list[Seen]) -> None:
+            told.append(seen)
+            assert all(still_waits(queue, each) for each in seen), "told what is not there any more"
+
+        return note
 
     def _hold(self, hold: bool) -> None:
         """Have the disk do nothing, or go on."""

@@ -667,7 +667,7 @@ class Connection:
             await task()
 
     async def close(self) -> None:
-        """Say goodbye, wait for the answer a little, and close the socket. Never raises but when cancelled."""
+        """Say goodbye, wait for the answer a little, and close the socket. Never raises, nor is it cancelled."""
         if self.is_closing:
             return
         # From here on deliveries are dropped, so that a full inbox does not keep us from reading the answer.
@@ -686,7 +686,8 @@ class Connection:
         self._fail(LinkError(f"the connection to {self.where} is closed"))
         for scope in self._tasks:
             scope.cancel()
-        await trio.aclose_forcefully(self._stream)
+        with trio.CancelScope(shield=True):  # or whoever is cancelled would not come to close a second connection
+            await trio.aclose_forcefully(self._stream)
 
 
 def _deliver_arguments(data: bytes, pos: int, end: int) -> tuple[int, bool, str, str]:

@@ -387,11 +387,11 @@ def test_links_end_with_their_vhost(api: Api, broker: WarrenProcess, remote: War
     running_links(place, 1)
     shovel(place, is_running)
     api.delete(f"/vhosts/{place.v}")
-    wait_until(lambda: "short-lived" not in str(api.get("/shovels")), "the shovel to end", 20)
-    wait_until(lambda: "short-lived" not in str(api.get("/federation-links")), "the link to end", 20)
     # Made again it is empty.
     api.put(f"/vhosts/{place.v}")
-    assert api.get(f"/parameters/shovel/{place.v}") == [] and api.get(f"/shovels/{place.v}") == []
+    assert api.get(f"/parameters/shovel/{place.v}") == []
+    for links in ("shovels", "federation-links"):
+        api.eventually(f"/{links}/{place.v}", lambda rows: rows == [])
     api.delete(f"/vhosts/{place.v}")
 
 

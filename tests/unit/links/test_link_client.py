@@ -118,8 +118,8 @@ def play(script: Script, client: Client, uri: str = "amqp://u:s3cret@?heartbeat=
             try:
                 await client(connection, channel)
             finally:
-                await trio.aclose_forcefully(ours)
                 nursery.cancel_scope.cancel()
+                await trio.aclose_forcefully(ours)
 
     trio.run(main, clock=MockClock(autojump_threshold=0.01) if clock else None)
 
@@ -152,8 +152,8 @@ def handshake(script: Script, uri: str = "amqp://u:s3cret@") -> None:
                 await connect(nursery, parse_uri(uri), SETTINGS, "test", open_local)
             except LinkError as error:
                 failure = error
-            await trio.aclose_forcefully(ours)
             nursery.cancel_scope.cancel()
+            await trio.aclose_forcefully(ours)
         if failure is not None:
             raise failure
 
@@ -390,11 +390,12 @@ def test_a_link_that_is_cancelled_sends_its_acks_and_says_goodbye() -> None:
                     await trio.sleep_forever()
                 finally:
                     await connection.close()
+                    heard.append("closed")
             assert trio.current_time() == began, "nobody waited for an answer that could not be read"
 
     trio.run(main, clock=MockClock())
     assert heard[0] == methods.BasicAck(7, False)
-    assert len(heard) == 2
+    assert heard[2:] == ["closed"], "who closes it comes to close others"
 
 
 def test_a_peer_that_falls_silent_is_given_up_after_two_heartbeats() -> None:

@@ -11,6 +11,7 @@ import { LocalTable } from '../parts/table.js';
 import { VhostSelect } from '../parts/vhost_select.js';
 import { usePoll } from '../refresh.js';
 import { currentVhost, listHref, place } from '../router.js';
+import { mayMonitor } from '../session.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
@@ -90,7 +91,7 @@ const LINKS = [
 export default function Federation() {
   useStore(place);
   const poll = usePoll('parameters/federation-upstream');
-  const links = usePoll('federation-links');
+  const links = usePoll(mayMonitor() ? 'federation-links' : null);
   const here = (row) => !currentVhost() || row.vhost === currentVhost();
   const edit = async (row) => (await openDialog(UpstreamDialog, { row, wide: true })) && poll.reload();
   async function remove(row) {
@@ -121,8 +122,8 @@ export default function Federation() {
     <p class="hint">Upstreams are other brokers. A <a href=${listHref(['policies'])}>policy</a> with federation-upstream or federation-upstream-set says which exchanges and queues are federated.</p>
     <${LocalList} poll=${poll} caption="Upstreams" columns=${columns} rowKey=${(row) => JSON.stringify([row.vhost, row.name])} first=${{ by: 'name', descending: false }} empty="No upstream."
       keep=${here} tools=${html`<button type="button" class="primary" onClick=${() => edit()}>Add upstream</button>`} />
-    <${Card} title="Links">
+    ${mayMonitor() && html`<${Card} title="Links">
       ${links.error && !links.data ? html`<${Trouble} error=${links.error} gone="This broker says nothing about links." />` : html`<${LocalTable} caption="Links" columns=${LINKS} rows=${(links.data ?? []).filter(here)} rowKey=${(link) => JSON.stringify([link.vhost, link.type, link.exchange, link.queue, link.upstream, link.id])} empty="No link." />`}
-    <//>
+    <//>`}
   <//>`;
 }

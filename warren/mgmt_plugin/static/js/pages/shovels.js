@@ -9,6 +9,7 @@ import { Page, State } from '../parts/page.js';
 import { VhostSelect } from '../parts/vhost_select.js';
 import { usePoll } from '../refresh.js';
 import { currentVhost, place } from '../router.js';
+import { mayMonitor } from '../session.js';
 import { useStore } from '../store.js';
 import { html, useState } from '../ui.js';
 
@@ -89,7 +90,8 @@ function ShovelDialog({ row, titleId, close }) {
 export default function Shovels() {
   useStore(place);
   const poll = usePoll('parameters/shovel');
-  const status = usePoll('shovels');
+  // Who sets shovels may lack the tag that shows how they fare.
+  const status = usePoll(mayMonitor() ? 'shovels' : null);
   const statusOf = (row) => (status.data ?? []).find((each) => each.name === row.name && each.vhost === row.vhost);
   const edit = async (row) => (await openDialog(ShovelDialog, { row, wide: true })) && poll.reload();
   async function remove(row) {
@@ -118,7 +120,7 @@ export default function Shovels() {
       key: 'state',
       label: 'State',
       render: (row) =>
-        html`<${State} value=${statusOf(row)?.state ?? 'unknown'} />${statusOf(row)?.reason && html`<br /><small>${statusOf(row).reason}</small>`}`,
+        html`<${State} value=${statusOf(row)?.state ?? (mayMonitor() ? 'unknown' : null)} />${statusOf(row)?.reason && html`<br /><small>${statusOf(row).reason}</small>`}`,
     },
     { key: 'from', label: 'From', render: (row) => endOf(row.value, 'src') },
     { key: 'to', label: 'To', render: (row) => endOf(row.value, 'dest') },

@@ -1,0 +1,181 @@
+"""Every page there is, on a wide and on a narrow screen, light and dark: whole, silent, within its width, and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pika
+import pytest
+from integration.management.client import Api, q
+from playwright.sync_api import expect
+
+from .conftest import Connect, Open
+from .ui import Ui
+
+UNNAMED = """
+() => {
+    const shown = (node) => node.checkVisibility();
+    const text = (node) => (node?.textContent ?? '').trim();
+    const name = (node) =>
+        node.getAttribute('aria-label') || (node.labels && [...node.labels].map(text).join(' ')) || node.title ||
+        text(node) || node.querySelector('img[alt]')?.alt;
+    const ids = [...document.querySelectorAll('[id]')].map((node) => node.id);
+    const levels = [...document.querySelectorAll('h1, h2, h3')].filter(shown).map((node) => Number(node.tagName[1]));
+    return [
+        ...[...document.querySelectorAll('input, select, textarea, button, a[href], summary, svg[tabindex]')]
+            .filter((node) => shown(node) && !name(node)).map((node) => `no name: ${node.outerHTML}`),
+        ...[...document.querySelectorAll('img:not([alt])')].map((node) => `no alt: ${node.outerHTML}`),
+        ...[...document.querySelectorAll('table')].filter((node) => !text(node.caption)).map(() => 'a table without caption'),
+        ...[...document.querySelectorAll('[aria-describedby], [aria-labelledby], [aria-controls]')].filter(shown).flatMap(
+            (node) => ['aria-describedby', 'aria-labelledby'].flatMap((key) => (node.getAttribute(key) ?? '').split(' '))
+                .filter((id) => id && !document.getElementById(id)).map((id) => `nothing is called ${id}`)),
+        ...ids.filter((id, at) => ids.indexOf(id) !== at).map((id) => `two are called ${id}`),
+        ...(levels.filter((level) => level === 1).length === 1 ? [] : ['not one h1']),
+        ...(document.querySelectorAll('main').length === 1 ? [] : ['not one main']),
+        ...(levels.some((level, at) => at > 0 && level > levels[at - 1] + 1) ? [`levels of headings: ${levels}`] : []),
+    ];
+}
+"""
+
+
+def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
+    channel.queue_declare("a queue with a name that is longer than a telephone is wide", durable=True)
+    channel.queue_declare("q", arguments={"x-message-deduplication": True, "x-max-priority": 5})
+    channel.queue_bind("q", "amq.topic", "a.long.routing.key.that.has.many.words.#")
+    channel.exchange_declare("x", "headers")
+    channel.exchange_bind("x", "amq.topic", "k", {"tenant": "acme", "level": 3})
+    channel.basic_publish("amq.topic", "a.long.routing.key.that.has.many.words.x", b'{"a": 1}')
+    channel.basic_publish("", "q", b"later", pika.BasicProperties(headers={"x-delay": 600_000}))
+    channel.basic_publish("", "a queue with a name that is longer than a telephone is wide", bytes(range(256)) * 20)
+    channel.basic_consume("a queue with a name that is longer than a telephone is wide", lambda *_: None)
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_every_page_is_whole_silent_and_within_its_width(
+    open_ui: Open, api: Api, amqp: Connect, logged_in: Any, vhost: str, width: int, colours: str
+) -> None:
+    connection = amqp(client_properties={"connection_name": "a client with a name of some length"})
+    _fill(connection.channel())
+    v = q(vhost)
+    api.put(f"/policies/{v}/p", {"pattern": "^a queue", "definition": {"max-length": 100, "overflow": "drop-head"}})
+    api.put(f"/parameters/federation-upstream/{v}/up", {"value": {"uri": "amqp://127.0.0.1:1"}})
+    shovel = {"src-uri": "amqp://127.0.0.1:1", "src-queue": "q", "dest-uri": "amqp://127.0.0.1:1", "dest-queue": "q"}
+    api.put(f"/parameters/shovel/{v}/s", {"value": shovel})
+    api.put(f"/vhost-limits/{v}/max-queues", {"value": 100})
+    (client,) = (each["name"] for each in api.eventually(f"/vhosts/{v}/connections", len))
+    (channel,) = (each["name"] for each in api.eventually(f"/vhosts/{v}/channels", len))
+    node = api.get("/overview")["node"]
+    long = "a queue with a name that is longer than a telephone is wide"
+    places: list[tuple[str, list[str], dict[str, str]]] = [
+        ("Overview", [], {}),
+        ("Overview", [], {"vhost": vhost}),
+        ("Connections", ["connections"], {}),
+        (client, ["connections", client], {}),
+        ("Channels", ["channels"], {}),
+        (channel, ["channels", channel], {}),
+        ("Exchanges", ["exchanges"], {}),
+        *((each, ["exchanges", vhost, each], {"tab": tab}) for each in ("amq.topic",) for tab in ("", "bindings", "publish")),
+        ("Queues and streams", ["queues"], {}),
+        *((long, ["queues", vhost, long], {"tab": tab}) for tab in ("", "messages", "consumers", "get", "move")),
+        *(("q", ["queues", vhost, "q"], {"tab": tab}) for tab in ("", "bindings", "publish")),
+        (f"Routing in {vhost}", ["routing"], {"vhost": vhost}),
+        (f"Routing in {vhost}", ["routing"], {"vhost": vhost, "view": "table"}),
+        ("Search", ["search"], {"q": "a"}),
+        ("Users", ["users"], {}),
+        ("guest", ["users", "guest"], {}),
+        ("Virtual hosts", ["vhosts"], {}),
+        (vhost, ["vhosts", vhost], {}),
+        ("Policies", ["policies"], {}),
+        ("Limits", ["limits"], {}),
+        ("Parameters", ["parameters"], {}),
+        ("Shovels", ["shovels"], {}),
+        ("Federation", ["federation"], {}),
+        ("Definitions", ["definitions"], {}),
+        ("Cluster", ["cluster"], {}),
+        (node, ["nodes", node], {}),
+        ("Store", ["store"], {}),
+        ("Not here", ["no", "such", "page"], {}),
+    ]
+    ui = open_ui(storage_state=logged_in, viewport={"width": width, "height": 760}, color_scheme=colours)
+    ui.heading("Overview")
+    before = "Overview"
+    for title, segments, query in places:
+        ui.visit(*segments, **query)
+        ui.heading(title)
+        where = f"{title} {query}"
+        assert ui.overflow() <= 0, where
+        expect(ui.main.locator(".trouble")).to_have_count(0)
+        expect(ui.page.locator(".banner.warning")).to_have_count(0)
+        expect(ui.page).to_have_title(f"{title} – Warren" if title != "Not here" else f"{before} – Warren")
+        before = title
+        assert ui.page.evaluate(UNNAMED) == [], where
+        assert ui.page.evaluate("document.activeElement.tagName") in ("H1", "BODY"), where
+    assert (ui.refused, ui.trouble) == ([], [])
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_reference_of_the_api_is_whole_and_filtered(open_ui: Open, width: int) -> None:
+    ui = open_ui(viewport={"width": width, "height": 760})
+    ui.page.goto("/api/docs")
+    operations = ui.page.locator(".operation")
+    expect(operations.first).to_be_visible()
+    ui.page.get_by_label("Filter operations").fill("/warren/transfers")
+    expect(operations.filter(has_not_text="transfers")).to_have_count(0)
+    operations.first.locator("summary").click()
+    expect(operations.first).to_contain_text("Parameters")
+    assert ui.overflow() <= 0
+    assert ui.page.evaluate(UNNAMED) == []
+
+
+def test_the_pages_may_load_nothing_from_elsewhere(open_ui: Open) -> None:
+    ui = open_ui()
+    answer = ui.page.goto("/")
+    assert answer is not None
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert ui.page.evaluate("fetch('http://127.0.0.2:1/').then(() => 'let', () => 'refused')") == "refused"
+    assert any("Content Security Policy" in each for each in ui.trouble)
+    ui.trouble.clear()
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
+    ui.page.set_viewport_size({"width": width, "height": 760})
+    ui.visit("queues", vhost=ui.vhost)
+    add = ui.main.get_by_role("button", name="Add queue")
+    add.press("Enter")
+    expect(ui.dialog).to_be_visible()
+    assert ui.page.evaluate(UNNAMED) == []
+    assert ui.overflow() <= 0
+    inside = "document.querySelector('dialog').contains(document.activeElement) || document.activeElement === document.body"
+    for key in ("Tab",) * 14 + ("Shift+Tab",) * 14:
+        ui.page.keyboard.press(key)
+        assert ui.page.evaluate(inside), key
+    ui.page.keyboard.press("Escape")
+    expect(ui.dialog).to_have_count(0)
+    expect(add).to_be_focused()
+
+
+def test_the_first_tab_stop_leads_past_the_menu(ui: Ui) -> None:
+    ui.page.keyboard.press("Tab")
+    expect(ui.page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    ui.page.keyboard.press("Enter")
+    expect(ui.main).to_be_focused()
+    ui.heading("Overview")
+
+
+def test_the_menu_of_a_narrow_screen_opens_takes_the_focus_and_closes(ui: Ui) -> None:
+    ui.page.set_viewport_size({"width": 360, "height": 760})
+    button = ui.page.get_by_role("button", name="Menu")
+    menu = ui.page.get_by_role("navigation", name="Pages", exact=True)
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(menu.get_by_role("link", name="Overview")).to_be_focused()
+    ui.page.keyboard.press("Escape")
+    expect(button).to_be_focused()
+    expect(button).to_have_attribute("aria-expanded", "false")
+    button.click()
+    menu.get_by_role("link", name="Exchanges").click()
+    ui.heading("Exchanges")
+    expect(button).to_have_attribute("aria-expanded", "false")

@@ -1,0 +1,66 @@
+"""A broker that goes away, and one with very many queues."""
+
+from __future__ import annotations
+
+from broker_process import WarrenProcess
+from integration.management.client import Api, q
+from playwright.sync_api import expect
+
+from .ui import Ui
+
+
+def test_ten_thousand_queues_make_a_list_a_search_and_no_drawing(ui: Ui, api: Api, vhost: str) -> None:
+    count = 10_000
+    queues = [{"name": f"q{at:05}", "durable": False, "auto_delete": False, "arguments": {}} for at in range(count)]
+    bindings = [
+        {"source": "amq.fanout", "destination": each["name"], "destination_type": "queue", "routing_key": "", "arguments": {}}
+        for each in queues[:400]
+    ]
+    api.post(f"/definitions/{q(vhost)}", {"queues": queues, "bindings": bindings})
+    ui.visit("queues", vhost=vhost)
+    pager = ui.page.get_by_role("navigation", name="Pages of this list")
+    expect(pager).to_contain_text("of 10,000")
+    expect(ui.main.locator("tbody tr")).to_have_count(50)
+    ui.page.get_by_label("Filter by name").fill("q09999")
+    expect(ui.main.locator("tbody th")).to_have_text(["q09999"])
+    ui.page.get_by_role("combobox", name="Search everything").fill("q0777")
+    expect(ui.page.get_by_role("listbox", name="Results").get_by_role("option")).to_have_count(8)
+    ui.visit("routing", vhost=vhost)
+    expect(ui.main).to_contain_text("401 exchanges and queues are too many to draw.")
+
+
+def test_a_refresh_that_fails_says_so_keeps_what_was_there_and_recovers(
+    ui: Ui, api: Api, broker: WarrenProcess, vhost: str
+) -> None:
+    api.put(f"/queues/{q(vhost)}/kept", {"durable": True})
+    ui.visit("queues", vhost=vhost)
+    expect(ui.row("kept")).to_have_count(1)
+    banner = ui.page.locator(".banner.warning")
+    api.close()
+    broker.stop()
+    ui.refresh()
+    expect(banner).to_contain_text("This page is not up to date: the broker does not answer.")
+    expect(ui.row("kept")).to_have_count(1)
+    ui.press("Add queue")
+    ui.fill(ui.dialog, name="lost")
+    ui.press("Add queue", ui.dialog)
+    expect(ui.dialog.get_by_role("alert")).to_contain_text("the broker does not answer")
+    ui.press("Cancel", ui.dialog)
+    broker.start()
+    ui.press("Try again", banner)
+    # Sessions are in memory: a broker that was started again knows none.
+    ui.log_in("guest", "guest")
+    ui.heading("Queues and streams")
+    expect(ui.row("kept")).to_have_count(1)
+    expect(banner).to_have_count(0)
+
+
+def test_a_refresh_recovers_by_itself_once_the_broker_answers(ui: Ui, vhost: str) -> None:
+    ui.visit("queues", vhost=vhost)
+    ui.heading("Queues and streams")
+    banner = ui.page.locator(".banner.warning")
+    ui.page.context.set_offline(True)
+    ui.refresh()
+    expect(banner).to_be_visible()
+    ui.page.context.set_offline(False)
+    expect(banner).to_have_count(0)
