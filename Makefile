@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules fuzz crashtest mutants clean
+.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules fuzz crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -52,6 +52,9 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 
 mutants: setup-test ## break the store on purpose, in 40 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
+
+screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium
+	cd tests && ../.venv/bin/python -m browser.screenshots $(ARGS)
 
 clean: ## remove what was built and installed, keep data
 	rm -rf .venv .cache build *.egg-info .mypy_cache .ruff_cache .hypothesis

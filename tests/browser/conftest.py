@@ -55,19 +55,25 @@ def browser() -> Iterator[Browser]:
     expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:
         # As root, in a container, Chromium has no sandbox of its own.
-        with playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]) as chromium:
-            yield chromium
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()
 
 
-@pytest.fixture(scope="session")
+_sessions: dict[int, Any] = {}
+
+
+@pytest.fixture
 def logged_in(browser: Browser, broker: WarrenProcess) -> Any:
-    """What a browser keeps of a session of guest."""
+    """What a browser keeps of a session of guest; a broker that was started again knows no session."""
+    if broker.pid in _sessions:
+        return _sessions[broker.pid]
     context = browser.new_context(base_url=f"http://127.0.0.1:{broker.http_port}")
     answer = context.request.post("/api/warren/session", data={"username": "guest", "password": "guest"})
     assert answer.ok, answer.text()
-    state = context.storage_state()
+    _sessions[broker.pid] = context.storage_state()
     context.close()
-    return state
+    return _sessions[broker.pid]
 
 
 @pytest.fixture

@@ -62,6 +62,9 @@ def test_a_queue_of_this_name_is_added_found_looked_at_bound_filled_and_deleted(
     assert api.get(f"/queues/{q(vhost)}") == []
 
 
+PLACES = ("vhosts", "users", "policies", "parameters", "federation", "queues", "exchanges", "connections", "channels")
+
+
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_deleted(
     ui: Ui, api: Api, amqp: Connect, name: str
@@ -79,7 +82,17 @@ def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_d
     channel.basic_consume(name, lambda *_: None, consumer_tag=name)
     channel.basic_publish("", name, name.encode(), pika.BasicProperties(type=name, headers={name: name}))
     api.eventually(f"/vhosts/{q(name)}/connections", len)
-    for place in ("vhosts", "users", "policies", "parameters", "federation", "queues", "exchanges", "connections", "channels"):
+    for place in (
+        "vhosts",
+        "users",
+        "policies",
+        "parameters",
+        "federation",
+        "queues",
+        "exchanges",
+        "connections",
+        "channels",
+    ):
         ui.visit(place)
         expect(ui.main.get_by_text(name, exact=True).first).to_be_visible()
         assert ui.overflow() <= 0, place

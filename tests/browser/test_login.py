@@ -23,7 +23,7 @@ def test_a_wrong_password_is_refused_and_the_right_one_shows_the_place_that_was_
     ui.log_in("guest", "guest")
     ui.heading("Queues and streams")
     ui.wait_for_place("queues", vhost=vhost, name="x")
-    expect(ui.page).to_have_title("Queues and streams – Warren")
+    expect(ui.page).to_have_title("Queues and streams \u2013 Warren")
 
 
 def test_logging_out_ends_the_session_at_the_broker(open_ui: Open) -> None:

@@ -25,10 +25,11 @@ UNNAMED = """
         ...[...document.querySelectorAll('input, select, textarea, button, a[href], summary, svg[tabindex]')]
             .filter((node) => shown(node) && !name(node)).map((node) => `no name: ${node.outerHTML}`),
         ...[...document.querySelectorAll('img:not([alt])')].map((node) => `no alt: ${node.outerHTML}`),
-        ...[...document.querySelectorAll('table')].filter((node) => !text(node.caption)).map(() => 'a table without caption'),
-        ...[...document.querySelectorAll('[aria-describedby], [aria-labelledby], [aria-controls]')].filter(shown).flatMap(
-            (node) => ['aria-describedby', 'aria-labelledby'].flatMap((key) => (node.getAttribute(key) ?? '').split(' '))
-                .filter((id) => id && !document.getElementById(id)).map((id) => `nothing is called ${id}`)),
+        ...[...document.querySelectorAll('table')].filter((node) => !text(node.caption)).map(() => 'no caption'),
+        ...[...document.querySelectorAll('[aria-describedby], [aria-labelledby]')].filter(shown)
+            .flatMap((node) => [node.getAttribute('aria-describedby'), node.getAttribute('aria-labelledby')])
+            .flatMap((said) => (said ?? '').split(' '))
+            .filter((id) => id && !document.getElementById(id)).map((id) => `nothing is called ${id}`),
         ...ids.filter((id, at) => ids.indexOf(id) !== at).map((id) => `two are called ${id}`),
         ...(levels.filter((level) => level === 1).length === 1 ? [] : ['not one h1']),
         ...(document.querySelectorAll('main').length === 1 ? [] : ['not one main']),
@@ -75,7 +76,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         ("Channels", ["channels"], {}),
         (channel, ["channels", channel], {}),
         ("Exchanges", ["exchanges"], {}),
-        *((each, ["exchanges", vhost, each], {"tab": tab}) for each in ("amq.topic",) for tab in ("", "bindings", "publish")),
+        *(("amq.topic", ["exchanges", vhost, "amq.topic"], {"tab": tab}) for tab in ("", "bindings", "publish")),
         ("Queues and streams", ["queues"], {}),
         *((long, ["queues", vhost, long], {"tab": tab}) for tab in ("", "messages", "consumers", "get", "move")),
         *(("q", ["queues", vhost, "q"], {"tab": tab}) for tab in ("", "bindings", "publish")),
@@ -99,7 +100,6 @@ def test_every_page_is_whole_silent_and_within_its_width(
     ]
     ui = open_ui(storage_state=logged_in, viewport={"width": width, "height": 760}, color_scheme=colours)
     ui.heading("Overview")
-    before = "Overview"
     for title, segments, query in places:
         ui.visit(*segments, **query)
         ui.heading(title)
@@ -107,8 +107,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         assert ui.overflow() <= 0, where
         expect(ui.main.locator(".trouble")).to_have_count(0)
         expect(ui.page.locator(".banner.warning")).to_have_count(0)
-        expect(ui.page).to_have_title(f"{title} – Warren" if title != "Not here" else f"{before} – Warren")
-        before = title
+        expect(ui.page).to_have_title(f"{title} \u2013 Warren")
         assert ui.page.evaluate(UNNAMED) == [], where
         assert ui.page.evaluate("document.activeElement.tagName") in ("H1", "BODY"), where
     assert (ui.refused, ui.trouble) == ([], [])
@@ -123,7 +122,7 @@ def test_the_reference_of_the_api_is_whole_and_filtered(open_ui: Open, width: in
     ui.page.get_by_label("Filter operations").fill("/warren/transfers")
     expect(operations.filter(has_not_text="transfers")).to_have_count(0)
     operations.first.locator("summary").click()
-    expect(operations.first).to_contain_text("Parameters")
+    expect(operations.first).to_contain_text("Needs one of the tags")
     assert ui.overflow() <= 0
     assert ui.page.evaluate(UNNAMED) == []
 
@@ -148,7 +147,9 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
     expect(ui.dialog).to_be_visible()
     assert ui.page.evaluate(UNNAMED) == []
     assert ui.overflow() <= 0
-    inside = "document.querySelector('dialog').contains(document.activeElement) || document.activeElement === document.body"
+    inside = (
+        "document.querySelector('dialog').contains(document.activeElement) || document.activeElement === document.body"
+    )
     for key in ("Tab",) * 14 + ("Shift+Tab",) * 14:
         ui.page.keyboard.press(key)
         assert ui.page.evaluate(inside), key

@@ -50,7 +50,9 @@ def test_a_quorum_queue_is_added(ui: Ui, api: Api, vhost: str) -> None:
     assert api.get(f"/queues/{q(vhost)}/voted")["durable"] is True
 
 
-def test_purging_and_deleting_ask_first_and_escape_leaves_everything(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+def test_purging_and_deleting_ask_first_and_escape_leaves_everything(
+    ui: Ui, api: Api, amqp: Connect, vhost: str
+) -> None:
     channel = amqp().channel()
     channel.queue_declare("q")
     for _ in range(3):

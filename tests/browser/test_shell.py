@@ -72,7 +72,12 @@ def test_refreshing_is_done_by_hand_while_it_is_off_and_rests_while_the_page_is_
     with ui.page.expect_request(lambda request: "/api/queues" in request.url):
         ui.page.clock.run_for(5_000)
     assert len(asked) == 2
-    hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); document.dispatchEvent(new Event('visibilitychange')) }"
+    hide = """
+        hidden => {
+            Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+            document.dispatchEvent(new Event('visibilitychange'));
+        }
+    """
     ui.page.evaluate(hide, True)
     ui.page.clock.run_for(3_600_000)
     assert len(asked) == 2
@@ -147,12 +152,13 @@ def test_columns_are_chosen_and_remembered(ui: Ui, amqp: Connect, vhost: str) ->
 def test_sorting_filtering_and_pages_are_in_the_address(ui: Ui, api: Api, vhost: str) -> None:
     queues = [{"name": f"q{at:03}", "durable": False, "auto_delete": False, "arguments": {}} for at in range(60)]
     api.post(f"/definitions/{q(vhost)}", {"queues": queues})
-    api.post(f"/exchanges/{q(vhost)}/amq.default/publish", {"routing_key": "q033", "payload": "x", "payload_encoding": "string", "properties": {}})
+    message = {"routing_key": "q033", "payload": "x", "payload_encoding": "string", "properties": {}}
+    api.post(f"/exchanges/{q(vhost)}/amq.default/publish", message)
     api.eventually(f"/queues/{q(vhost)}/q033", lambda it: it["messages"] == 1)
     ui.visit("queues", vhost=vhost)
     rows = ui.main.locator("tbody th")
     pager = ui.page.get_by_role("navigation", name="Pages of this list")
-    expect(pager.get_by_role("status")).to_have_text("1–50 of 60")
+    expect(pager.get_by_role("status")).to_have_text("1\u201350 of 60")
     ui.press("Next", pager)
     expect(rows.first).to_have_text("q050")
     ui.wait_for_place("queues", vhost=vhost, page="2")
@@ -169,7 +175,7 @@ def test_sorting_filtering_and_pages_are_in_the_address(ui: Ui, api: Api, vhost:
     expect(ui.main).to_contain_text("No name matches the filter.")
     ui.main.get_by_label("Regex").check()
     expect(rows).to_have_count(5)
-    expect(pager.get_by_role("status")).to_have_text("1–5 of 5, 60 in all")
+    expect(pager.get_by_role("status")).to_have_text("1\u20135 of 5, 60 in all")
     ui.page.reload()
     expect(rows).to_have_count(5)
     expect(filter_).to_have_value("^q01[0-4]$")

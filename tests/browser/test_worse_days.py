@@ -12,10 +12,8 @@ from .ui import Ui
 def test_ten_thousand_queues_make_a_list_a_search_and_no_drawing(ui: Ui, api: Api, vhost: str) -> None:
     count = 10_000
     queues = [{"name": f"q{at:05}", "durable": False, "auto_delete": False, "arguments": {}} for at in range(count)]
-    bindings = [
-        {"source": "amq.fanout", "destination": each["name"], "destination_type": "queue", "routing_key": "", "arguments": {}}
-        for each in queues[:400]
-    ]
+    binding = {"source": "amq.fanout", "destination_type": "queue", "routing_key": "", "arguments": {}}
+    bindings = [binding | {"destination": each["name"]} for each in queues[:400]]
     api.post(f"/definitions/{q(vhost)}", {"queues": queues, "bindings": bindings})
     ui.visit("queues", vhost=vhost)
     pager = ui.page.get_by_role("navigation", name="Pages of this list")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
-from playwright.sync_api import ConsoleMessage, Dialog, Error, Locator, Page, expect
+from playwright.sync_api import ConsoleMessage, Dialog, Error, Locator, Page, Response, expect
 
 
 class Ui:
@@ -18,12 +18,16 @@ class Ui:
         page.on("console", self._heard)
         page.on("pageerror", self._crashed)
         page.on("dialog", self._asked)
-        page.on("response", lambda answer: answer.status < 400 or self.refused.append(f"{answer.status} {answer.url}"))
+        page.on("response", self._answered)
 
     def _heard(self, message: ConsoleMessage) -> None:
         # A request that fails is said here too, without a word about which: `refused` knows.
         if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
             self.trouble.append(message.text)
+
+    def _answered(self, answer: Response) -> None:
+        if answer.status >= 400:
+            self.refused.append(f"{answer.status} {answer.url}")
 
     def _crashed(self, error: Error) -> None:
         self.trouble.append(f"{error.message}\n{error.stack}")
@@ -94,7 +98,7 @@ class Ui:
     def fill(self, within: Locator | None = None, /, **fields: str) -> None:
         """Fill in fields by their names in the form."""
         for name, text in fields.items():
-            (within or self.main).locator(f"[name={name.replace('_', '-') if name.startswith('src') else name}]").fill(text)
+            (within or self.main).locator(f"[name={name}]").fill(text)
 
     def confirm(self, action: str) -> None:
         """Press the button of the dialog that does it, and see the dialog go."""

@@ -3,7 +3,8 @@
 1. Taking a message out of its queue and giving it to the others happens in one frame of the log: after a crash a
    durable message is in exactly one place. Copying leaves the source as it was.
 2. A transfer looks at what waits when it begins, and goes on in pieces; clients have their turns in between. What
-   nobody takes, because it is unroutable or refused, stays where it is; a refusal ends the transfer.
+   nobody takes, because it is unroutable or refused, stays where it is, and so does what
+   has expired and waits to be dropped; a refusal ends the transfer.
 3. Whoever begins one needs to read the queue and to write to the exchange. It goes on when the user has gone, and is
    forgotten when the broker stops. `KEPT_MAX` that have ended are remembered.
 """

@@ -217,7 +217,6 @@ class Application:
         self._nursery: trio.Nursery | None = None
         self._asked_to_stop = trio.Event()
         self._drain_scope = trio.CancelScope()
-        self._stopping = False
         self._stopped_clean = False
         self._exit_code = 0
         self._logins_under_way = 0
@@ -456,7 +455,7 @@ class Application:
 
     async def _stop(self) -> None:
         """Drain, as long as that may take."""
-        self._stopping = True
+        self._management.stopping = True
         log.info("stopping", connections=self._reactor.connection_count())
         with trio.move_on_after(STOP_DEADLINE_S), self._drain_scope:
             await self._drain()
@@ -477,7 +476,7 @@ class Application:
 
     def _health(self) -> Health:
         confirm = self._confirm_mode()
-        if self._stopping:
+        if self._management.stopping:
             return Health(False, "stopping", confirm)
         if not self._writer.healthy:
             return Health(False, "the metadata store is unavailable", confirm)

@@ -74,6 +74,7 @@ class Management:
     memory_limit_bytes: int
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
+    stopping: bool = False
     _committed: trio.Event = field(default_factory=trio.Event)
 
     async def administer(self, change: MetadataChange, by: str) -> None:
@@ -104,7 +105,12 @@ class Management:
         """Return one end of a new connection to this broker; the other end is served like a client's.
 
         The internal user (`topology_watcher.INTERNAL_USER`, with `internal_password`) can log in here only.
+
+        Raises:
+            ConnectionRefusedError: the broker stops, which waits until all connections have ended.
         """
+        if self.stopping:
+            raise ConnectionRefusedError("the broker stops")
         ours, served = socket.socketpair()
         self.reactor.adopt(served, LOCAL_ADDRESS)
         self.settle()

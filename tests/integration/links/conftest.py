@@ -3,32 +3,57 @@
 from __future__ import annotations
 
 import itertools
-import json
-import urllib.request
-from base64 import b64encode
 from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import pytest
 
-from .brokers import RabbitProcess, WarrenProcess, rabbitmq_or_skip
+from integration.management.api import Api
+
+from .brokers import BrokerProcess, RabbitProcess, WarrenProcess, rabbitmq_or_skip, uri
 
 Names = Callable[[str], str]
 
 
-def call_it(process: WarrenProcess, cluster_name: str) -> None:
-    """Give a broker the name that its links go by, and that it announces to those of others."""
-    request = urllib.request.Request(f"http://127.0.0.1:{process.http_port}/api/cluster-name", method="PUT")
-    request.add_header("Authorization", "Basic " + b64encode(b"guest:guest").decode())
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, json.dumps({"name": cluster_name}).encode(), timeout=30) as answer:
-        assert answer.status == 204
+class Federation:
+    """An exchange or queue of a Warren that is federated by its own plugin, from `__enter__` to `__exit__`."""
+
+    def __init__(
+        self, process: WarrenProcess, upstream: BrokerProcess, name: str, apply_to: str, **settings: object
+    ) -> None:
+        self._api = Api(process)
+        self._name = name
+        self._upstream = f"/parameters/federation-upstream/%2F/{name}"
+        self._policy = f"/policies/%2F/{name}"
+        value = {"uri": uri(upstream), "reconnect-delay": 0.2}
+        self._value = value | {key.replace("_", "-"): setting for key, setting in settings.items()}
+        definition = {"federation-upstream": name}
+        self._rule = {"pattern": f"^{name}$", "apply-to": apply_to, "definition": definition}
+
+    def __enter__(self) -> Self:
+        self._api.put(self._upstream, {"value": self._value})
+        self._api.put(self._policy, self._rule)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in (self._policy, self._upstream):
+            assert self._api.ask("DELETE", path).status == 204
+
+    def status(self) -> dict[str, Any]:
+        """Return the object of the link; empty when there is none yet."""
+        rows = self._api.get("/federation-links")
+        return next((row for row in rows if row["upstream"] == self._name), {})
+
+    def is_running(self) -> bool:
+        return self.status().get("status") == "running"
 
 
 @pytest.fixture(scope="session")
 def warren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
-    """A Warren named ``here``, on the same port for the whole session."""
-    with WarrenProcess(tmp_path_factory.mktemp("links-warren")) as process:
-        call_it(process, "here")
+    """A Warren named ``here``, on the same port for the whole session; its own links may stay on this machine."""
+    settings = {"link_networks": "127.0.0.0/8"}
+    with WarrenProcess(tmp_path_factory.mktemp("links-warren"), settings=settings) as process:
+        Api(process).put("/cluster-name", {"name": "here"})
         yield process
 
 
@@ -36,7 +61,7 @@ def warren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
 def other_warren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarrenProcess]:
     """A second one, named ``there``."""
     with WarrenProcess(tmp_path_factory.mktemp("links-other-warren")) as process:
-        call_it(process, "there")
+        Api(process).put("/cluster-name", {"name": "there"})
         yield process
 
 

@@ -13,7 +13,7 @@ from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.links.host import LocalBinding, LocalExchange, Policy
 
 from .brokers import BrokerProcess, RabbitProcess, WarrenProcess, connect, drain, length, uri, wait_for
-from .conftest import Names
+from .conftest import Federation, Names
 
 
 @pytest.fixture(params=["rabbitmq", "other_warren"])
@@ -151,29 +151,37 @@ def wait_until_bound(upstream: BrokerProcess, exchange: str, here: BrokerProcess
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("killed", ["upstream", "downstream"])
 def test_messages_wait_upstream_while_the_link_is_down_and_none_is_lost_by_a_kill(
-    warren: WarrenProcess, upstream: BrokerProcess, name: Names
+    warren: WarrenProcess, upstream: BrokerProcess, name: Names, killed: str
 ) -> None:
     exchange, queue = name("exchange"), name("queue")
     make_exchange(warren, exchange, queue, "#")
-    host = FakeHost(warren.amqp_port)
-    host.bind(exchange, LocalBinding("#", EMPTY_TABLE))
-    with LinksThread(host) as links:
-        setter(links, upstream)()
-        links.do(host.federate, federated(exchange))
-        wait_for(lambda: is_running(links, exchange), "the link to run")
-    for number in range(20):
-        publish(upstream, exchange, "k", b"%d" % number, delivery_mode=2)
-    upstream.kill()
-    with LinksThread(host) as links:
-        wait_for(lambda: links.federation_link(exchange).get("status") == "error", "the link to notice")
-        upstream.start()
-        wait_for(lambda: length(warren, queue) >= 20, "the messages of the time between")
-        for number in range(20, 40):
+    with Federation(warren, upstream, exchange, "exchanges") as link:
+        wait_for(link.is_running, "the link to run")
+        for number in range(20):
             publish(upstream, exchange, "k", b"%d" % number, delivery_mode=2)
-        wait_for(lambda: length(warren, queue) >= 40, "the messages after it")
-    received = {body for _, _, body in drain(warren, queue)}
-    assert received == {b"%d" % number for number in range(40)}
+        if killed == "upstream":
+            upstream.kill()
+            wait_for(lambda: link.status()["status"] == "error", "the link to notice")
+            upstream.start()
+        else:
+            warren.kill()
+            for number in range(20, 40):
+                publish(upstream, exchange, "k", b"%d" % number, delivery_mode=2)
+            warren.start()
+        wait_for(link.is_running, "the link to run again")
+        for number in range(40, 60):
+            publish(upstream, exchange, "k", b"%d" % number, delivery_mode=2)
+        wanted = {b"%d" % number for number in range(60) if killed == "downstream" or not 20 <= number < 40}
+        received: set[bytes] = set()
+
+        def all_received() -> bool:
+            received.update(body for _, _, body in drain(warren, queue))
+            return received >= wanted
+
+        wait_for(all_received, "all messages")
+        assert received == wanted
 
 
 def test_what_the_link_made_upstream_goes_with_the_policy(

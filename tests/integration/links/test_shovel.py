@@ -10,6 +10,7 @@ import pika
 import pytest
 from link_host import LOOPBACK_SETTINGS, FakeHost, LinksThread
 
+from integration.management.api import Api
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
 
@@ -277,32 +278,34 @@ def broker_named(request: pytest.FixtureRequest, kind: str) -> BrokerProcess:
     ("source", "destination"), [("rabbitmq", "warren"), ("warren", "rabbitmq"), ("warren", "other_warren")]
 )
 def test_nothing_is_lost_when_a_side_is_killed_in_the_middle(
-    request: pytest.FixtureRequest, name: Names, source: str, destination: str, killed: str
+    request: pytest.FixtureRequest, warren: WarrenProcess, name: Names, source: str, destination: str, killed: str
 ) -> None:
     brokers = {"source": broker_named(request, source), "destination": broker_named(request, destination)}
     sent = [b"%d" % number for number in range(MESSAGES)]
-    local = next(broker for broker in brokers.values() if isinstance(broker, WarrenProcess))
     fill_fast(brokers["source"], name("from"), sent)
-    with LinksThread(FakeHost(local.amqp_port)) as links:
-        start(
-            links,
-            "s",
-            src_uri=uri(brokers["source"]),
-            src_queue=name("from"),
-            dest_uri=uri(brokers["destination"]),
-            dest_queue=name("to"),
-            src_prefetch_count=10,
-        )
-        wait_for(lambda: int(str(links.shovel("s").get("forwarded", 0))) > MESSAGES // 10, "a tenth to be moved")
-        brokers[killed].kill()
-        left = links.shovel("s")
-        assert int(str(left.get("forwarded", 0))) < MESSAGES, "the kill came too late to test anything"
-        brokers[killed].start()
-        wait_for(lambda: length(brokers["source"], name("from")) == 0, "an empty source")
-        wait_for(lambda: links.shovel("s").get("pending") == 0, "no confirm outstanding")
+    api = Api(warren)  # its shovel, which may be killed with it
+    path = f"/parameters/shovel/%2F/{name('s')}"
+    uris = {side: "amqp://" if broker is warren else uri(broker) for side, broker in brokers.items()}
+    value = {"src-uri": uris["source"], "src-queue": name("from"), "src-prefetch-count": 10, "reconnect-delay": 0.2}
+    api.put(path, {"value": value | {"dest-uri": uris["destination"], "dest-queue": name("to")}})
+
+    def status() -> dict[str, Any]:
+        return next((row for row in api.get("/shovels") if row["name"] == name("s")), {})
+
+    wait_for(lambda: status().get("forwarded", 0) > MESSAGES // 10, "a tenth to be moved")
+    brokers[killed].kill()
+    if killed == "source":
+        assert length(brokers["destination"], name("to")) < MESSAGES, "the kill came too late to test anything"
+    else:
+        assert length(brokers["source"], name("from")) > 0, "the kill came too late to test anything"
+    brokers[killed].start()
+    wait_for(lambda: length(brokers["source"], name("from")) == 0, "an empty source")
+    wait_for(lambda: status().get("pending") == 0, "no confirm outstanding")
+    assert api.ask("DELETE", path).status == 204
+    wait_for(lambda: not status(), "the shovel to be gone")
+    assert length(brokers["source"], name("from")) == 0, "all was acked"
     received = bodies(brokers["destination"], name("to"))
     assert {*sent} - {*received} == set()
-    assert length(brokers["source"], name("from")) == 0, "all was acked"
 
 
 def fill_fast(broker: BrokerProcess, queue: str, sent: list[bytes]) -> None:

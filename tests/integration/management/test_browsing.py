@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pika
@@ -197,6 +199,39 @@ def test_bodies_are_cut_and_encoded(place: Place, amqp: Connect) -> None:
         if truncate > 1:
             assert items[1]["payload_encoding"] == "base64"
     assert len(messages(place, "q")["items"][3]["payload"]) == 4096
+
+
+def test_headers_of_every_type_are_shown_and_can_be_filtered(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    channel.queue_declare("q")
+    headers: dict[str, Any] = {
+        "bytes": b"\xff\x00",
+        "decimal": Decimal("1.5"),
+        "at": datetime(2020, 1, 2, tzinfo=UTC),
+        "nested": {"list": [{"a": None}, -1, True]},
+        "large": 1 << 40,
+        "none": None,
+    }
+    channel.basic_publish("", "q", b"odd", pika.BasicProperties(headers=headers))
+    channel.basic_publish("", "q", b"bare")
+    wait_for_messages(place, "q", 2)
+    shown = messages(place, "q")["items"][0]["properties"]["headers"]
+    assert shown["nested"] == {"list": [{"a": None}, -1, True]} and shown["large"] == 1 << 40
+    for name in headers:
+        assert payloads(messages(place, "q", header=name)) == ["odd"]
+        assert payloads(messages(place, "q", header=f"{name}=nothing like it")) == []
+    assert payloads(messages(place, "q", header=f"large={1 << 40}")) == ["odd"]
+
+
+@pytest.mark.parametrize("text", ["%ED%A0%80", "%FF", "%00", "%F0%9F%98%80", "%3D", "%3D%3D"])
+def test_odd_texts_to_look_for_are_found_nowhere_or_refused(place: Place, amqp: Connect, text: str) -> None:
+    channel: Any = amqp().channel()
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"body", pika.BasicProperties(headers={"k": "v"}))
+    wait_for_messages(place, "q", 1)
+    for name in ("body", "header", "routing_key", "state", "count"):
+        answer = place.api.ask("GET", f"/warren/queues/{place.v}/q/messages?{name}={text}")
+        assert answer.status == 400 or (answer.status == 200 and answer.json["items"] == []), (name, answer)
 
 
 def test_unacked_messages_name_who_has_them(place: Place, amqp: Connect) -> None:

@@ -86,7 +86,7 @@ def delayed(channel: Any, queue: str, count: int) -> None:
 
 
 def test_held_messages_are_released_the_earliest_first(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q", durable=True)
     assert place.api.post(queue_path(place, "q", "/held/delayed/release"), {"count": 3}).json == {"released": 0}
     delayed(channel, "q", 10)
@@ -109,13 +109,67 @@ def test_held_messages_are_released_the_earliest_first(place: Place, amqp: Conne
 
 
 def test_held_messages_are_purged_and_the_ready_ones_stay(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q", durable=True)
     delayed(channel, "q", 5)
     channel.basic_publish("", "q", b"ready")
     assert place.api.delete(queue_path(place, "q", "/held/delayed")) == 204
     assert place.api.delete(queue_path(place, "q", "/held/parked")) == 204
     assert bodies_in(place, "q", "delayed") == [] and drained(channel, "q") == [b"ready"]
+
+
+def test_parked_messages_are_released_to_be_tried_again(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    arguments = {"x-delivery-limit": 0, "x-delivery-limit-action": "park"}
+    channel.queue_declare("q", durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    for number in range(3):
+        channel.basic_publish("", "q", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+
+    def reject(count: int) -> None:
+        for _ in range(count):
+            method, _, _ = channel.basic_get("q")
+            channel.basic_reject(method.delivery_tag, requeue=True)
+        path = queue_path(place, "q", "/held")
+        place.api.eventually(path, lambda found: found["parked"]["messages"] == 3)
+
+    reject(3)
+    assert bodies_in(place, "q") == [] and bodies_in(place, "q", "parked") == ["0", "1", "2"]
+    assert place.api.post(queue_path(place, "q", "/held/parked/release"), {"count": 2}).json == {"released": 2}
+    assert bodies_in(place, "q") == ["0", "1"] and bodies_in(place, "q", "parked") == ["2"]
+    reject(2)
+    assert place.api.post(queue_path(place, "q", "/held/parked/release"), {}).json == {"released": 3}
+    assert sorted(drained(channel, "q")) == [b"0", b"1", b"2"]
+
+
+def test_undelivered_dead_letters_are_purged_or_sent_once_more(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "morgue",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+    channel.queue_declare("q", durable=True, arguments=arguments)
+    channel.confirm_delivery()
+
+    def die(body: bytes) -> None:
+        channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
+        method, _, _ = channel.basic_get("q")
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        path = queue_path(place, "q", "/held")
+        place.api.eventually(path, lambda found: found["undelivered"]["messages"] == 1)
+
+    die(b"dropped")
+    assert place.api.delete(queue_path(place, "q", "/held/undelivered")) == 204
+    assert bodies_in(place, "q", "undelivered") == []
+    die(b"sent")
+    channel.queue_declare("morgue", durable=True)
+    assert place.api.post(queue_path(place, "q", "/held/undelivered/release"), {}).json == {"released": 1}
+    place.api.eventually(queue_path(place, "morgue", "/messages"), lambda found: found["total"] == 1)
+    assert bodies_in(place, "morgue") == ["sent"] and bodies_in(place, "q", "undelivered") == []
+    assert bodies_in(place, "q") == []
 
 
 @pytest.mark.parametrize(
@@ -133,7 +187,7 @@ def test_held_messages_are_purged_and_the_ready_ones_stay(place: Place, amqp: Co
 def test_what_cannot_be_released_is_refused(
     place: Place, amqp: Connect, method: str, more: str, body: object, status: int
 ) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q", durable=True)
     delayed(channel, "q", 1)
     assert place.api.ask(method, queue_path(place, "q", more), body).status == status
@@ -144,7 +198,7 @@ def test_what_cannot_be_released_is_refused(
 
 
 def test_forgotten_keys_may_be_published_again(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("plain")
     assert place.api.get(queue_path(place, "plain", "/deduplication"))["enabled"] is False
     assert place.api.delete(queue_path(place, "plain", "/deduplication")) == 204
@@ -247,7 +301,7 @@ def check_path(exchange: str, answer: Any) -> None:
 
 
 def test_a_route_names_the_bindings_that_matched(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q")
     channel.exchange_declare("t", "topic")
     channel.exchange_declare("alt", "fanout")
@@ -273,7 +327,7 @@ def test_questions_that_make_no_sense_are_refused(place: Place, question: Any, s
 
 
 def test_the_topology_has_every_exchange_queue_and_binding(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q", durable=True, arguments={"x-dead-letter-exchange": "dlx"})
     channel.exchange_declare("e", "topic", durable=True)
     channel.exchange_declare("inner", "fanout", internal=True)
@@ -335,7 +389,7 @@ def test_search_finds_what_the_user_may_see(place: Place, amqp: Connect) -> None
 
 
 def test_the_view_of_the_store_adds_up_and_follows_what_is_written(place: Place, amqp: Connect) -> None:
-    channel = amqp().channel()
+    channel: Any = amqp().channel()
     channel.queue_declare("q", durable=True)
     channel.confirm_delivery()
     before = place.api.get("/warren/store")

@@ -205,3 +205,16 @@ def test_only_who_may_read_here_and_write_there_may_begin_one(place: Place, amqp
     assert drained(channel, "from") == bodies
     for user in (writer, reader, stranger):
         user.close()
+
+
+@pytest.mark.parametrize("field", ["body", "header", "routing_key"])
+def test_half_a_surrogate_pair_is_refused_as_a_filter(place: Place, amqp: Connect, field: str) -> None:
+    channel: Any = amqp().channel()
+    bodies = fill(channel, "from", 2)
+    channel.queue_declare("to")
+    order = b'{"destination": {"queue": "to"}, "filter": {"%s": "\\ud800"}}' % field.encode()
+    answer = place.api.ask("POST", f"/warren/queues/{place.v}/from/transfers", order)
+    assert answer.status in (201, 400)
+    if answer.status == 201:
+        assert ended(place, answer.json)["transferred"] == 0
+    assert drained(channel, "from") == bodies

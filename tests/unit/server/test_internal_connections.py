@@ -42,8 +42,9 @@ class _Probe:
 class Place:
     """A broker with a port, to connect to from inside and from outside."""
 
-    def __init__(self, management: Management, nursery: trio.Nursery) -> None:
+    def __init__(self, management: Management, nursery: trio.Nursery, stop: Callable[[], None]) -> None:
         self.management = management
+        self.stop = stop
         self._nursery = nursery
         self._connections: list[Connection] = []
 
@@ -112,13 +113,14 @@ def run(test: Callable[[Place], Awaitable[None]], **limits: int) -> None:
                 await served.wait()
                 await probe.management.administer(VhostPut("/"), "guest")
                 async with trio.open_nursery() as clients:
-                    place = Place(probe.management, clients)
+                    place = Place(probe.management, clients, application.stop)
                     try:
                         await test(place)
                     finally:
                         await place.close()
                         clients.cancel_scope.cancel()
-                application.stop()
+                if not probe.management.stopping:
+                    application.stop()
 
     trio.run(main)
 
@@ -209,5 +211,21 @@ def test_wrong_passwords_from_inside_use_up_nobodys_attempts() -> None:
             with pytest.raises(PeerClosed, match="403"):
                 await place.inside("nobody", "wrong")
         await (await place.outside("alice", "alice")).close()
+
+    run(test)
+
+
+def test_a_broker_that_stops_opens_no_more_connections_to_itself() -> None:
+    async def test(place: Place) -> None:
+        waiting = await trio.open_tcp_stream("127.0.0.1", place.port)
+        await waiting.send_all(b"AMQP\0\0\x09\x01")
+        assert await waiting.receive_some()
+        place.stop()
+        while not place.management.stopping:
+            await trio.lowlevel.checkpoint()
+        # A link that is tried again every moment would otherwise keep the broker from being done.
+        with pytest.raises(ConnectionRefusedError):
+            place.management.open_local()
+        await waiting.aclose()
 
     run(test)

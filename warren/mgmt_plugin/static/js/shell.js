@@ -10,7 +10,7 @@ import { showHelp, useShortcuts } from './shortcuts.js';
 import { useStore } from './store.js';
 import { theme } from './theme.js';
 import { html, useEffect, useErrorBoundary, useRef, useState } from './ui.js';
-import { Trouble } from './parts/page.js';
+import { Page, Trouble } from './parts/page.js';
 import { Menu } from './parts/table.js';
 
 function MenuLink({ segments, label, current }) {
@@ -131,9 +131,9 @@ function Outlet() {
   let content = html`<p class="loading" role="status">Loading…</p>`;
   if (crash) content = html`<${Trouble} error=${{ message: crash.message }} />`;
   else if (page.key === key && page.missing)
-    content = html`<div class="page"><h1 tabindex="-1">Not here</h1><p>There is no such page, or your user may not see it. <a href="#/">Go to the overview</a>.</p></div>`;
+    content = html`<${Page} title="Not here"><p>There is no such page, or your user may not see it. <a href="#/">Go to the overview</a>.</p><//>`;
   else if (page.key === key && page.broken)
-    content = html`<div class="page"><h1 tabindex="-1">Not loaded</h1><p>The page could not be fetched from the broker. <a href="#/">Go to the overview</a>.</p></div>`;
+    content = html`<${Page} title="Not loaded"><p>The page could not be fetched from the broker. <a href="#/">Go to the overview</a>.</p><//>`;
   else if (page.key === key && page.Component) content = html`<${page.Component} key=${page.key} ...${page.params} />`;
   return html`<main id="main" ref=${main} tabindex="-1">${content}</main>`;
 }
