@@ -161,6 +161,7 @@ def draw(chromium: Browser, url: str) -> None:
     ui.main.locator(".message summary").nth(1).click()
     expect(ui.main.locator(".payload")).to_be_visible()
     take(ui, "messages")
+    ui.page.set_viewport_size({"width": 1280, "height": 1100})
     ui.visit("routing", vhost=VHOST)
     ui.heading(f"Routing in {VHOST}")
     ui.fill(exchange="orders", key="order.fr.paid")

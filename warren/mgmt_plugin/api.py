@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from warren.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, NOT_FOUND, AmqpError
+from warren.mgmt_plugin.health_checks import CheckFailed
 from warren.mgmt_plugin.http import HttpError, Request, Response
 from warren.mgmt_plugin.listing import with_columns
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
-from warren.mgmt_plugin.overview import CheckFailed
 from warren.mgmt_plugin.routes import (
     Access,
     Call,

@@ -13,8 +13,10 @@ from warren.mgmt_plugin import (
     connections,
     definitions,
     exchanges,
+    health_checks,
     linked,
     messages,
+    node,
     openapi,
     operations,
     overview,
@@ -29,8 +31,8 @@ from warren.mgmt_plugin import (
 from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.http import HttpTraffic, serve_http
 from warren.mgmt_plugin.linked import Links, NoLinks
+from warren.mgmt_plugin.node import node_row
 from warren.mgmt_plugin.operators import Doorkeeper
-from warren.mgmt_plugin.overview import node_row
 from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
 from warren.mgmt_plugin.routes import Route, RouteTable
 from warren.mgmt_plugin.static_files import StaticFiles
@@ -40,6 +42,8 @@ from warren.server.management import Listening, Management
 
 MODULES = (
     overview,
+    node,
+    health_checks,
     connections,
     queues,
     exchanges,
