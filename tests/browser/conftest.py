@@ -1,9 +1,10 @@
-"""One Chromium and one broker for all tests of the web UI; a vhost and a page of its own for each test.
+"""One Chromium and one broker for all tests of the web UI; a vhost of its own for each test.
 
 1. Without Chromium or Playwright one line says so (`test_tools.py`) and nothing else of this folder is collected.
 2. Every page is watched: an error of a script, a breach of the content security policy or a dialog of a script fails
    the test, whatever else it claims.
-3. The first login is made through the page by `test_login.py`; all other tests begin with its session.
+3. `ui` is one page that starts over for each test; `own_ui` and `open_ui` are for what changes more than the page.
+4. The first login is made through the page by `test_login.py`; all other tests begin with its session.
 """
 
 from __future__ import annotations
@@ -84,11 +85,7 @@ def open_ui(browser: Browser, broker: WarrenProcess) -> Iterator[Open]:
     opened: list[Ui] = []
 
     def open_one(at: str = "#/", **options: Any) -> Ui:
-        base = f"http://127.0.0.1:{broker.http_port}"
-        context = browser.new_context(base_url=base, **({"viewport": {"width": 1280, "height": 800}} | options))
-        context.set_default_timeout(15_000)
-        opened.append(Ui(context.new_page()))
-        opened[-1].page.goto(f"/{at}")
+        opened.append(Ui.open(browser, f"http://127.0.0.1:{broker.http_port}", at, **options))
         return opened[-1]
 
     yield open_one
@@ -98,9 +95,30 @@ def open_ui(browser: Browser, broker: WarrenProcess) -> Iterator[Open]:
         assert ui.trouble == []
 
 
+_kept: dict[int, Ui] = {}
+
+
 @pytest.fixture
-def ui(open_ui: Open, logged_in: Any, vhost: str) -> Ui:
-    """The UI as guest sees it, at the overview."""
+def ui(browser: Browser, broker: WarrenProcess, logged_in: Any, vhost: str) -> Iterator[Ui]:
+    """The UI as guest sees it, at the overview: one page for many tests, as loading one takes longer than most."""
+    from .ui import Ui
+
+    if broker.pid not in _kept:
+        _kept[broker.pid] = Ui.open(browser, f"http://127.0.0.1:{broker.http_port}", storage_state=logged_in)
+    page = _kept[broker.pid]
+    page.vhost = vhost
+    page.start_over()
+    yield page
+    trouble, page.trouble = page.trouble, []
+    if trouble or page.dialog.count():
+        # Whatever happened, the next test shall not suffer from it.
+        _kept.pop(broker.pid).page.context.close()
+    assert trouble == []
+
+
+@pytest.fixture
+def own_ui(open_ui: Open, logged_in: Any, vhost: str) -> Ui:
+    """The same in a browser context of the test's own, for what outlasts a page."""
     page = open_ui(storage_state=logged_in)
     page.vhost = vhost
     page.heading("Overview")

@@ -1,7 +1,7 @@
 """Draw the pictures of docs/management.md: a shop's broker with traffic, seen by Chromium.
 
-    make screenshots                        # about a minute and a half, writes docs/images/
-    make screenshots ARGS="--seconds 20"    # shorter charts
+make screenshots                        # about a minute and a half, writes docs/images/
+make screenshots ARGS="--seconds 20"    # shorter charts
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Traffic:
             for method, _, _ in channel.consume(queue, inactivity_timeout=TICK_S):
                 if self._ended.wait(dice.uniform(0, 0.03)):
                     return
-                if method is None:
+                if method is None or method.delivery_tag is None:
                     continue
                 if dice.random() < 0.01:
                     channel.basic_reject(method.delivery_tag, requeue=False)

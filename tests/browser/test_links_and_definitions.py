@@ -28,7 +28,8 @@ def test_a_shovel_is_added_moves_messages_is_edited_restarted_and_deleted(
     ui.heading("Shovels")
     ui.press("Add shovel")
     uri = _uri(broker, vhost)
-    ui.fill(ui.dialog, name="mover", src_uri=uri, src_queue="from", src_prefetch_count="5")
+    source = {"src-uri": uri, "src-queue": "from", "src-prefetch-count": "5"}
+    ui.fill(ui.dialog, name="mover", **source)
     ui.dialog.get_by_label("Kind").nth(1).select_option("exchange")
     ui.fill(ui.dialog, **{"dest-exchange": "", "dest-exchange-key": "to"})
     ui.confirm("Set shovel")

@@ -9,6 +9,7 @@ import pytest
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
+from .clients import reject_all
 from .conftest import Connect
 from .ui import Ui
 
@@ -32,7 +33,7 @@ def test_a_message_is_published_with_all_it_can_carry(ui: Ui, api: Api, amqp: Co
     ui.press("Publish")
     expect(ui.main.get_by_role("status")).to_have_text("Published and routed.")
     method, properties, body = channel.basic_get("q", auto_ack=True)
-    assert method is not None and json.loads(body or b"") == {"total": 12}
+    assert method is not None and properties is not None and json.loads(body or b"") == {"total": 12}
     assert (properties.content_type, properties.priority, properties.message_id) == ("application/json", 4, "m-1")
     assert (properties.timestamp, properties.delivery_mode) == (1_700_000_000, 1)
     assert properties.headers == {"tenant": "acme", "level": 3}
@@ -152,8 +153,7 @@ def test_the_browser_shows_every_state_a_message_can_be_in(ui: Ui, api: Api, amq
     channel = amqp().channel()
     channel.queue_declare("q", durable=True, arguments={"x-delivery-limit": 1, "x-delivery-limit-action": "park"})
     channel.basic_publish("", "q", b"failed")
-    while (got := channel.basic_get("q"))[0] is not None:
-        channel.basic_reject(got[0].delivery_tag)
+    reject_all(channel, "q", requeue=True)
     channel.basic_publish("", "q", b"later", pika.BasicProperties(headers={"x-delay": 600_000}))
     channel.basic_publish("", "q", b"out", pika.BasicProperties(delivery_mode=2))
     api.eventually(f"/queues/{q(ui.vhost)}/q", lambda it: it.get("messages_ready") == 1)
@@ -229,8 +229,7 @@ def test_dead_letters_are_sent_back_to_where_they_came_from(ui: Ui, api: Api, am
     channel.queue_declare("q")
     for _ in range(3):
         channel.basic_publish("", "work", b"x")
-    while (got := channel.basic_get("work"))[0] is not None:
-        channel.basic_reject(got[0].delivery_tag, requeue=False)
+    reject_all(channel, "work", requeue=False)
     _visit_queue(ui, api, 3, "move")
     ui.main.get_by_label("To", exact=True).select_option("origin")
     ui.press("Start")

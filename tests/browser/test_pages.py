@@ -158,7 +158,8 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
     expect(add).to_be_focused()
 
 
-def test_the_first_tab_stop_leads_past_the_menu(ui: Ui) -> None:
+def test_the_first_tab_stop_leads_past_the_menu(own_ui: Ui) -> None:
+    ui = own_ui
     ui.page.keyboard.press("Tab")
     expect(ui.page.get_by_role("link", name="Skip to the page")).to_be_focused()
     ui.page.keyboard.press("Enter")

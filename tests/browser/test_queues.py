@@ -6,6 +6,7 @@ import pika
 from integration.management.client import Api, q
 from playwright.sync_api import expect
 
+from .clients import reject_all
 from .conftest import Connect
 from .ui import Ui
 
@@ -137,8 +138,7 @@ def _park(channel: pika.adapters.blocking_connection.BlockingChannel, count: int
     channel.queue_declare("held", durable=True, arguments=arguments)
     for number in range(count):
         channel.basic_publish("", "held", b"%d" % number)
-    while (got := channel.basic_get("held"))[0] is not None:
-        channel.basic_reject(got[0].delivery_tag)
+    reject_all(channel, "held", requeue=True)
 
 
 def test_what_a_queue_holds_back_is_shown_browsed_released_and_dropped(

@@ -43,8 +43,9 @@ def test_enter_shows_everything_that_was_found_on_a_page(ui: Ui, api: Api, amqp:
 
 
 def test_refreshing_is_done_by_hand_while_it_is_off_and_rests_while_the_page_is_hidden(
-    ui: Ui, amqp: Connect, vhost: str
+    own_ui: Ui, amqp: Connect, vhost: str
 ) -> None:
+    ui = own_ui
     asked: list[str] = []
 
     def note(request: Request) -> None:
@@ -112,7 +113,9 @@ def test_keys_lead_to_pages_and_the_help_names_them(ui: Ui) -> None:
     expect(ui.dialog).to_have_count(0)
 
 
-def test_the_theme_is_switched_and_remembered(ui: Ui) -> None:
+def test_the_theme_is_switched_and_remembered(own_ui: Ui) -> None:
+    ui = own_ui
+
     def background() -> str:
         return str(ui.page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
@@ -131,7 +134,8 @@ def test_the_theme_is_switched_and_remembered(ui: Ui) -> None:
     assert background() == dark
 
 
-def test_columns_are_chosen_and_remembered(ui: Ui, amqp: Connect, vhost: str) -> None:
+def test_columns_are_chosen_and_remembered(own_ui: Ui, amqp: Connect, vhost: str) -> None:
+    ui = own_ui
     amqp().channel().queue_declare("q")
     ui.visit("queues", vhost=vhost)
     headings = ui.main.locator("thead th")

@@ -28,8 +28,9 @@ def test_ten_thousand_queues_make_a_list_a_search_and_no_drawing(ui: Ui, api: Ap
 
 
 def test_a_refresh_that_fails_says_so_keeps_what_was_there_and_recovers(
-    ui: Ui, api: Api, broker: WarrenProcess, vhost: str
+    own_ui: Ui, api: Api, broker: WarrenProcess, vhost: str
 ) -> None:
+    ui = own_ui
     api.put(f"/queues/{q(vhost)}/kept", {"durable": True})
     ui.visit("queues", vhost=vhost)
     expect(ui.row("kept")).to_have_count(1)

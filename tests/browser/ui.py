@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
-from playwright.sync_api import ConsoleMessage, Dialog, Error, Locator, Page, Response, expect
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Locator, Page, Response, ViewportSize, expect
+
+WIDE: ViewportSize = {"width": 1280, "height": 800}
 
 
 class Ui:
@@ -19,6 +22,33 @@ class Ui:
         page.on("pageerror", self._crashed)
         page.on("dialog", self._asked)
         page.on("response", self._answered)
+
+    @classmethod
+    def open(cls, browser: Browser, url: str, at: str = "#/", **options: Any) -> Self:
+        """Open a page in a browser context of its own."""
+        context = browser.new_context(base_url=url, **({"viewport": WIDE} | options))
+        context.set_default_timeout(15_000)
+        page = context.new_page()
+        # Before the page is asked for: its first request already counts.
+        visitor = cls(page)
+        page.goto(f"/{at}")
+        return visitor
+
+    def start_over(self) -> None:
+        """Be at the overview on a wide screen, with nothing remembered, said or refused."""
+        if self.page.viewport_size != WIDE:
+            self.page.set_viewport_size(WIDE)
+        self.page.evaluate(
+            """() => {
+                localStorage.clear();
+                for (const button of document.querySelectorAll('.notice button')) button.click();
+                document.activeElement.blur();
+                location.hash = '#/';
+            }"""
+        )
+        self.heading("Overview")
+        expect(self.page.locator(".notice")).to_have_count(0)
+        self.refused.clear()
 
     def _heard(self, message: ConsoleMessage) -> None:
         # A request that fails is said here too, without a word about which: `refused` knows.

@@ -1,7 +1,9 @@
 """The broker as the host of its links: `host.Host` over `server.management.Management`.
 
-Whether a federated queue wants messages is looked at every `DEMAND_EVERY_S`, and only of federated queues: to be told
-of it would cost every delivery.
+Whether a queue wants messages is looked at every `DEMAND_EVERY_S`, and only of queues that a link has asked for: to be
+told of it would cost every delivery. What counts is the answer that a link has got, which it acts on, not what was
+seen last time: between two looks a queue may be full and empty again, and a link that asked right then would wait for
+ever.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from warren.queues.parameters import ParameterChange
 from warren.queues.policies import Policy as BrokerPolicy
 from warren.queues.queue import Queue
 from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.queues.virtual_host import VirtualHost
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Management
 
@@ -38,7 +41,7 @@ class BrokerHost:
         self._management = management
         self._broker = management.broker
         self._listeners: list[Listener] = []
-        self._demand: dict[tuple[str, str], bool] = {}
+        self._answers: dict[tuple[str, str], set[bool]] = {}  # of `wants_messages`, since it was told last
         validators = self._broker.parameters.validators
         validators["shovel"] = self._shovel_problems
         validators["federation-upstream"] = self._upstream_problems
@@ -97,7 +100,7 @@ class BrokerHost:
             if not _has_federation(vhost.policies.policies):
                 continue
             for exchange in vhost.exchanges.values():
-                policy = _federation(vhost.policies.maybe_policy("exchange", exchange.name))
+                policy = _exchange_policy(vhost, exchange)
                 if policy is not None and exchange.name != "" and PURPOSE not in exchange.table:
                     yield vhost.name, exchange, policy
 
@@ -112,8 +115,7 @@ class BrokerHost:
             if not _has_federation(vhost.policies.policies):
                 continue
             for queue in vhost.queues.values():
-                kind = "quorum" if queue.rules.is_quorum else "classic"
-                policy = _federation(vhost.policies.maybe_policy("queue", queue.name, kind))
+                policy = _queue_policy(vhost, queue)
                 if policy is not None and queue.owner is None and PURPOSE.encode() not in queue.arguments:
                     yield queue, policy
 
@@ -125,11 +127,14 @@ class BrokerHost:
         return [LocalBinding(binding.routing_key, binding.arguments) for binding in source.bindings.values()]
 
     def wants_messages(self, vhost: str, queue: str) -> bool:
+        found = self._maybe_queue(vhost, queue)
+        wants = found is not None and _wants_messages(found)
+        self._answers.setdefault((vhost, queue), set()).add(wants)
+        return wants
+
+    def _maybe_queue(self, vhost: str, queue: str) -> Queue | None:
         place = self._broker.vhosts.get(vhost)
-        found = None if place is None else place.queues.get(queue)
-        if found is None or found.ready_count > 0:
-            return False
-        return any(consumer.priority >= 0 and consumer.has_room() for consumer in found.consumers)
+        return None if place is None else place.queues.get(queue)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -142,6 +147,18 @@ class BrokerHost:
         for listener in self._listeners:
             listener.definitions_changed()
 
+    def exchange_changed(self, vhost: str, exchange: Exchange) -> None:
+        """An exchange came or went."""
+        place = self._broker.vhosts.get(vhost)
+        if place is not None and _exchange_policy(place, exchange) is not None:
+            self.definitions_changed()
+
+    def queue_changed(self, vhost: str, queue: Queue) -> None:
+        """A queue came or went."""
+        place = self._broker.vhosts.get(vhost)
+        if place is not None and _queue_policy(place, queue) is not None:
+            self.definitions_changed()
+
     def bindings_changed(self, vhost: str, exchange: str) -> None:
         """An exchange has other bindings."""
         for listener in self._listeners:
@@ -151,18 +168,17 @@ class BrokerHost:
         self.definitions_changed()
 
     async def watch_demand(self) -> None:
-        """Look after what federated queues want, until cancelled."""
+        """Look after what queues want that links have asked for, until cancelled."""
         while True:
             await trio.sleep(DEMAND_EVERY_S)
-            demand = {
-                (queue.vhost_name, queue.name): self.wants_messages(queue.vhost_name, queue.name)
-                for queue, _ in self._federated_queues()
-            }
-            for key, wants in demand.items():
-                if self._demand.get(key) != wants:
+            for key, answers in list(self._answers.items()):
+                queue = self._maybe_queue(*key)
+                if queue is None or not answers:
+                    del self._answers[key]  # nobody has asked again: the link is gone
+                elif (not _wants_messages(queue)) in answers:
+                    answers.clear()
                     for listener in self._listeners:
                         listener.demand_changed(*key)
-            self._demand = demand
 
     async def delete_parameter(self, component: str, vhost: str, name: str) -> None:
         try:
@@ -186,23 +202,25 @@ class BrokerHost:
 
 
 class _Watcher(TopologyWatcher):
-    """Hears of everything that could have a federation policy."""
+    """Hears of everything that could have a federation policy, and passes on what has one: clients come and go with
+    queues of their own, and each time links would be looked for among all there are.
+    """
 
     def __init__(self, host: BrokerHost) -> None:
         super().__init__()
         self._host = host
 
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
-        self._host.definitions_changed()
+        self._host.exchange_changed(vhost, exchange)
 
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
-        self._host.definitions_changed()
+        self._host.exchange_changed(vhost, exchange)
 
     def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
-        self._host.definitions_changed()
+        self._host.queue_changed(vhost, queue)
 
     def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
-        self._host.definitions_changed()
+        self._host.queue_changed(vhost, queue)
 
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
         self._host.bindings_changed(vhost, binding.source.name)
@@ -221,8 +239,24 @@ def _set_problems(vhost: str, name: str, value: Any, by: str) -> list[str]:
     return upstreams.validate_upstream_set(name, value)
 
 
+def _wants_messages(queue: Queue) -> bool:
+    if queue.ready_count > 0:
+        return False
+    return any(consumer.priority >= 0 and consumer.has_room() for consumer in queue.consumers)
+
+
 def _has_federation(policies: dict[str, BrokerPolicy]) -> bool:
     return any(_federation(policy) is not None for policy in policies.values())
+
+
+def _exchange_policy(vhost: VirtualHost, exchange: Exchange) -> Policy | None:
+    return _federation(vhost.policies.maybe_policy("exchange", exchange.name))
+
+
+def _queue_policy(vhost: VirtualHost, queue: Queue) -> Policy | None:
+    return _federation(
+        vhost.policies.maybe_policy("queue", queue.name, "quorum" if queue.rules.is_quorum else "classic")
+    )
 
 
 def _federation(policy: BrokerPolicy | None) -> Policy | None:

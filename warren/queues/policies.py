@@ -213,8 +213,7 @@ def _definition_error(definition: dict[str, object], operator: bool) -> str:
     if unknown:
         return f"{erlang_pairs(unknown)} are not recognised policy settings"
     if len([key for key in _FEDERATION if key in definition]) > 1:
-        first, second, third = _FEDERATION
-        return f"cannot specify {first}, {second} or {third} together"
+        return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
     return ""
 
 

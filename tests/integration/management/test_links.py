@@ -214,7 +214,7 @@ def test_a_local_uri_with_a_user_has_that_users_permissions(place: Place, amqp: 
     fill(amqp, "from", 1)
     amqp().channel().queue_declare("to", durable=True)
     definition = {"src_uri": here(place), "src_queue": "from", "dest_queue": "to"}
-    put_shovel(place, dest_uri=here(place, "reader:x@"), dest_exchange_key="to", **definition | {"dest_queue": "to2"})
+    put_shovel(place, dest_uri=here(place, "reader:x@"), **definition | {"dest_queue": "to2"})
     status = shovel(place, lambda row: "reason" in row)
     assert "403 ACCESS_REFUSED - configure access to queue 'to2'" in status["reason"]
     assert "user 'reader'" in status["reason"]

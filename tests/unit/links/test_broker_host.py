@@ -214,53 +214,88 @@ def test_links_that_consume_from_here_are_no_demand(place: Place) -> None:
     assert place.host.wants_messages("/", "q")
 
 
-def test_demand_of_federated_queues_is_told_when_it_changes(place: Place) -> None:
-    for name in ("q", "not federated"):
-        place.queue(name)
-    place.policy("some", "^q$", "queues", federation_upstream="up")
-    place.told.take()
+def looks(place: Place, *steps: Callable[[], object]) -> list[set[tuple[str, ...]]]:
+    """Return what is told after each step, when the queues have been looked at again."""
     heard: list[set[tuple[str, ...]]] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(place.host.watch_demand)
-            for step in (
-                lambda: None,
-                lambda: place.consume("q", "c"),
-                lambda: place.consume("not federated", "d"),
-                lambda: place.client.call(1, m.BasicCancel("c", False)),
-            ):
+            for step in steps:
                 step()
                 await trio.sleep(3 * DEMAND_EVERY_S)
                 heard.append(place.told.take())
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
-    assert heard[1:] == [{("demand", "/", "q")}, set(), {("demand", "/", "q")}]
+    return heard
+
+
+def test_who_asked_is_told_when_the_answer_is_another_one(place: Place) -> None:
+    for name in ("q", "not asked for"):
+        place.queue(name)
+    place.told.take()
+    assert looks(
+        place,
+        lambda: place.host.wants_messages("/", "q"),
+        lambda: place.consume("not asked for", "d"),
+        lambda: place.consume("q", "c"),
+        lambda: place.host.wants_messages("/", "q"),
+        lambda: place.client.call(1, m.BasicCancel("c", False)),
+        lambda: place.consume("q", "c"),  # nobody has asked again
+    ) == [set(), set(), {("demand", "/", "q")}, set(), {("demand", "/", "q")}, set()]
+
+
+def test_an_answer_that_was_true_for_a_moment_only_is_set_right(place: Place) -> None:
+    place.queue("q")
+    place.consume("q", "c", prefetch=1)
+    place.told.take()
+
+    def ask_in_between() -> None:
+        place.client.publish("", "q")
+        assert not place.host.wants_messages("/", "q")
+        place.client.send(1, m.BasicAck(1, False))
+
+    def ask() -> None:
+        assert place.host.wants_messages("/", "q")
+
+    assert looks(place, ask, ask_in_between, ask) == [set(), {("demand", "/", "q")}, set()]
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_could_have_or_lose_a_link_is_told(place: Place) -> None:
+def test_everything_that_has_or_loses_a_link_is_told(place: Place) -> None:
     steps: list[Callable[[], object]] = [
-        lambda: place.exchange("e"),
-        lambda: place.queue("q"),
-        lambda: place.policy("p", ".*", federation_upstream="up"),
-        lambda: place.administer(PolicyDelete("/", "p")),
+        lambda: place.policy("p", "^f", federation_upstream="up"),
+        lambda: place.exchange("fe"),
+        lambda: place.queue("fq"),
         lambda: place.parameter("federation-upstream", "up", {"uri": "amqp://somewhere"}),
         lambda: place.administer(ParameterDelete("/", "federation-upstream", "up")),
-        lambda: place.client.call(1, m.QueueDelete(0, "q", False, False, False)),
-        lambda: place.client.call(1, m.ExchangeDelete(0, "e", False, False)),
-        lambda: place.administer(VhostPut("v")),
-        lambda: place.administer(VhostDelete("v")),
+        lambda: place.client.call(1, m.QueueDelete(0, "fq", False, False, False)),
+        lambda: place.client.call(1, m.ExchangeDelete(0, "fe", False, False)),
+        lambda: place.administer(PolicyDelete("/", "p")),
     ]
     for number, step in enumerate(steps):
         step()
-        expected = {("definitions",)}
-        assert place.told.take() == expected or number == 8, number  # a new vhost has nothing yet
+        assert place.told.take() == {("definitions",)}, number
+    place.administer(VhostPut("v"))
+    place.administer(VhostDelete("v"))
+    assert place.told.take() == {("definitions",)}
     place.unsubscribe()
-    place.exchange("e")
+    place.policy("p", "^f", federation_upstream="up")
+    assert not place.told.take()
+
+
+def test_what_has_no_federation_policy_comes_and_goes_unheard(place: Place) -> None:
+    place.policy("p", "^f", federation_upstream="up")
+    place.policy("q", "^g", max_length=5)
+    place.told.take()
+    for name in ("g", "other"):
+        place.exchange(name)
+        place.queue(name)
+        place.client.call(1, m.QueueDelete(0, name, False, False, False))
+        place.client.call(1, m.ExchangeDelete(0, name, False, False))
     assert not place.told.take()
 
 
