@@ -59,7 +59,7 @@ def declare(api: Api, channel: BlockingChannel) -> None:
     channel.queue_bind("payments.card", "payments", "card")
     channel.queue_bind("payments.bank", "payments", "bank")
     channel.queue_bind("dead.letters", "dead")
-    policy = {"pattern": r"^orders\.", "definition": {"max-length": 5000, "overflow": "reject-publish"}}
+    policy = {"pattern": r"^orders\.", "definition": {"max-length": 50_000, "overflow": "reject-publish"}}
     api.put(f"/policies/{q(VHOST)}/bounded", policy | {"apply-to": "queues", "priority": 1})
 
 

@@ -31,7 +31,7 @@ def test_a_shovel_is_added_moves_messages_is_edited_restarted_and_deleted(
     source = {"src-uri": uri, "src-queue": "from", "src-prefetch-count": "5"}
     ui.fill(ui.dialog, name="mover", **source)
     ui.dialog.get_by_label("Kind").nth(1).select_option("exchange")
-    ui.fill(ui.dialog, **{"dest-exchange": "", "dest-exchange-key": "to"})
+    ui.fill(ui.dialog, **{"dest-uri": uri, "dest-exchange": "", "dest-exchange-key": "to"})
     ui.confirm("Set shovel")
     value = api.get(f"/parameters/shovel/{q(vhost)}/mover")["value"]
     assert (value["src-queue"], value["dest-exchange-key"], value["src-prefetch-count"]) == ("from", "to", 5)

@@ -43,6 +43,7 @@ _WithKey = Annotated[
 ]
 _State = Annotated[Source, typer.Option("--state", help="Which messages")]
 _Count = Annotated[int | None, typer.Option("--count", "-c", metavar="N", min=1, help="At most so many")]
+_Rate = Annotated[int | None, typer.Option("--rate", metavar="N", min=1, help="At most so many per second")]
 _Key = Annotated[str | None, typer.Option("--routing-key", "-k", metavar="KEY", help="Only messages with it")]
 _Header = Annotated[str | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Only messages with it")]
 _Body = Annotated[str | None, typer.Option("--body", metavar="TEXT", help="Only messages with this in the payload")]
@@ -56,13 +57,14 @@ def move(
     with_key: _WithKey = None,
     state: _State = Source.READY,
     count: _Count = None,
+    rate: _Rate = None,
     routing_key: _Key = None,
     header: _Header = None,
     body: _Body = None,
 ) -> None:
     """Move messages of a queue to another queue or to an exchange."""
     destination = _destination(to_queue, to_exchange, with_key)
-    _run(session(context), queue, "move", destination, state, count, _filter(routing_key, header, body))
+    _run(session(context), queue, "move", destination, state, count, rate, _filter(routing_key, header, body))
 
 
 def copy(
@@ -73,13 +75,14 @@ def copy(
     with_key: _WithKey = None,
     state: _State = Source.READY,
     count: _Count = None,
+    rate: _Rate = None,
     routing_key: _Key = None,
     header: _Header = None,
     body: _Body = None,
 ) -> None:
     """Copy messages of a queue to another queue or to an exchange."""
     destination = _destination(to_queue, to_exchange, with_key)
-    _run(session(context), queue, "copy", destination, state, count, _filter(routing_key, header, body))
+    _run(session(context), queue, "copy", destination, state, count, rate, _filter(routing_key, header, body))
 
 
 def redrive(
@@ -87,13 +90,14 @@ def redrive(
     queue: Queue,
     state: _State = Source.READY,
     count: _Count = None,
+    rate: _Rate = None,
     routing_key: _Key = None,
     header: _Header = None,
     body: _Body = None,
 ) -> None:
     """Send dead letters back to the queue they first came from."""
     chosen = _filter(routing_key, header, body)
-    _run(session(context), queue, "move", {"origin": True}, state, count, chosen)
+    _run(session(context), queue, "move", {"origin": True}, state, count, rate, chosen)
 
 
 def _destination(queue: str | None, exchange: str | None, key: str | None) -> Object:
@@ -112,9 +116,18 @@ def _filter(routing_key: str | None, header: str | None, body: str | None) -> Ob
 
 
 def _run(
-    current: Session, queue: str, mode: str, destination: Object, state: Source, count: int | None, chosen: Object
+    current: Session,
+    queue: str,
+    mode: str,
+    destination: Object,
+    state: Source,
+    count: int | None,
+    rate: int | None,
+    chosen: Object,
 ) -> None:
-    body = {"mode": mode, "state": state.value, "destination": destination, "count": count, "filter": chosen}
+    body: Object = {"mode": mode, "state": state.value, "destination": destination, "count": count, "filter": chosen}
+    if rate is not None:
+        body["rate"] = rate
     client = current.client
     location = client.post("warren", "queues", current.vhost, queue, "transfers", body=body).location
     if location is None:

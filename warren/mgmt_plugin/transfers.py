@@ -44,12 +44,13 @@ FAILED: Final = "failed"
 
 
 class Order(msgspec.Struct):
-    """What to transfer, and where to."""
+    """What to transfer, and where to. `rate`: at most so many messages per second are looked at."""
 
     destination: dict[str, Any]
     mode: str = "move"
     state: str = "ready"
     count: int | None = None
+    rate: int | None = None
     filter: dict[str, str] = {}
 
 
@@ -66,6 +67,7 @@ class Transfer:
     moves: bool
     filter: Filter
     limit: int
+    rate: int | None
     total: int
     user: str
     started_at_ms: int
@@ -86,6 +88,7 @@ class Transfer:
             "mode": "move" if self.moves else "copy",
             "destination": self.destination,
             "state": self.state,
+            "rate": self.rate,
             "total": self.total,
             "scanned": self.scanned,
             "transferred": self.transferred,
@@ -110,9 +113,10 @@ class Transfer:
 
     async def _run(self, management: Management) -> None:
         cursor = Cursor()
-        while (
-            not cursor.ended and self.state == RUNNING and self.scanned < self.total and self.transferred < self.limit
-        ):
+        piece = PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
+        while not cursor.ended and self._goes_on():
+            began_s = trio.current_time()
+            scanned = self.scanned
             done = trio.Event()
 
             def told(seen: list[Seen], done: trio.Event = done) -> None:
@@ -122,11 +126,13 @@ class Transfer:
                         self._take(each)
                 done.set()
 
-            look(self.queue, cursor, PIECE_MESSAGES, told)
+            look(self.queue, cursor, piece, told)
             management.settle()
             await done.wait()
             while management.broker.log.is_congested():
                 await trio.sleep(0.01)  # the disk is behind: publishers wait as well
+            if self.rate is not None:
+                await trio.sleep_until(began_s + (self.scanned - scanned) / self.rate)
             await trio.lowlevel.checkpoint()
         if self.queue.deleted:
             self.state, self.error = FAILED, "the queue was deleted"
@@ -271,6 +277,8 @@ async def begin_transfer(call: Call) -> Response:
         raise bad_request("only ready messages can be transferred; release parked ones first")
     if order.count is not None and order.count < 1:
         raise bad_request("count must be at least 1")
+    if order.rate is not None and order.rate < 1:
+        raise bad_request("rate must be at least 1")
     call.authorize(READ, "queue", queue.name)
     exchange, key = _destination(call, queue, order)
     passes = convert({name: value for name, value in order.filter.items() if value}, dict[str, str])
@@ -286,6 +294,7 @@ async def begin_transfer(call: Call) -> Response:
         order.mode == "move",
         Filter(passes.get("routing_key", ""), passes.get("header", ""), passes.get("body", "").encode()),
         total if order.count is None else order.count,
+        order.rate,
         total,
         call.operator.name,
         int(time.time() * 1000),

@@ -113,7 +113,7 @@ def test_a_running_transfer_is_stopped_and_an_ended_one_forgotten(place: Place, 
     channel.confirm_delivery()
     channel.queue_declare("to", durable=True)
     place.api.eventually(f"/warren/queues/{place.v}/from/messages?count=1", lambda found: found["total"] == count)
-    begun = begin(place, "from", mode="move", destination={"queue": "to"})
+    begun = begin(place, "from", mode="move", destination={"queue": "to"}, rate=100)  # 200 s in all
     path = f"/warren/transfers/{place.v}/{begun['id']}"
     assert path.rpartition("/")[2] in [each["id"] for each in place.api.get("/warren/transfers")]
     assert place.api.delete(path) == 204
