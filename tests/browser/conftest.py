@@ -49,7 +49,8 @@ def api(broker: WarrenProcess) -> Iterator[Api]:
     guest.close()
 
 
-@pytest.fixture(scope="session")
+# Not for the session: Playwright leaves an event loop running, and other tests have loops of their own.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import expect, sync_playwright
 

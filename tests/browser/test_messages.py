@@ -245,7 +245,7 @@ def test_a_long_transfer_shows_its_progress_and_is_stopped(ui: Ui, api: Api, amq
     for _ in range(20_000):
         channel.basic_publish("", "q", b"x")
     _visit_queue(ui, api, 20_000, "move")
-    ui.fill(queue="full")
+    ui.fill(queue="full", rate="100")  # 200 s in all
     ui.press("Start")
     ui.confirm("Move")
     row = ui.row("move to queue full")

@@ -83,7 +83,9 @@ class Bench:
         start: Exchange | None = None if exchange is None else vhost.exchanges[exchange]
         total = int(queue.ready_count)
         limit = total if count is None else count
-        return Transfer("1", vhost, queue, start, key, {}, moves, passes or Filter(), limit, None, total, "guest", START_MS)
+        return Transfer(
+            "1", vhost, queue, start, key, {}, moves, passes or Filter(), False, limit, None, total, "guest", START_MS
+        )
 
     def run(self, transfer: Transfer) -> Transfer:
         """Carry a transfer out."""

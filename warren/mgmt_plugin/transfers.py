@@ -1,10 +1,11 @@
 """Transfers: messages moved or copied from a queue to another one, or to an exchange, in the background.
 
 1. Taking a message out of its queue and giving it to the others happens in one frame of the log: after a crash a
-   durable message is in exactly one place. Copying leaves the source as it was.
+   durable message is in exactly one place. Copying leaves the source as it was. Parked messages that are on disk only
+   are read once more to be dropped: after a crash in between one is in both places.
 2. A transfer looks at what waits when it begins, and goes on in pieces; clients have their turns in between. What
-   nobody takes, because it is unroutable or refused, stays where it is, and so does what
-   has expired and waits to be dropped; a refusal ends the transfer.
+   nobody takes, because it is unroutable or refused, stays where it is, and so does what has expired and waits to be
+   dropped; a refusal ends the transfer.
 3. Whoever begins one needs to read the queue and to write to the exchange. It goes on when the user has gone, and is
    forgotten when the broker stops. `KEPT_MAX` that have ended are remembered.
 """
@@ -23,7 +24,7 @@ import trio
 from warren.amqp.properties import headers_of
 from warren.channels.access import READ, WRITE
 from warren.exchanges.exchange import Exchange
-from warren.mgmt_plugin.browsing import Filter
+from warren.mgmt_plugin.browsing import Filter, held_messages
 from warren.mgmt_plugin.http import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost, visible_vhosts
@@ -31,6 +32,8 @@ from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, convert,
 from warren.mgmt_plugin.terms import table_to_json
 from warren.msgstore.message import Message
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
+from warren.queues.held_messages import DROPPED
+from warren.queues.lanes import PARKED
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
 from warren.server.management import Management
@@ -66,6 +69,7 @@ class Transfer:
     destination: dict[str, Any]
     moves: bool
     filter: Filter
+    parked: bool
     limit: int
     rate: int | None
     total: int
@@ -86,6 +90,7 @@ class Transfer:
             "vhost": self.vhost.name,
             "queue": self.queue.name,
             "mode": "move" if self.moves else "copy",
+            "from": "parked" if self.parked else "ready",
             "destination": self.destination,
             "state": self.state,
             "rate": self.rate,
@@ -106,7 +111,7 @@ class Transfer:
     async def run(self, management: Management) -> None:
         """Transfer until nothing is left, the limit is reached, or it is stopped."""
         with self._scope:
-            await self._run(management)
+            await (self._run_parked(management) if self.parked else self._run(management))
         if self.state == RUNNING:
             self.state = STOPPED if self._scope.cancelled_caught else DONE
         self.ended_at_ms = int(time.time() * 1000)
@@ -142,28 +147,56 @@ class Transfer:
 
     def _take(self, seen: Seen) -> None:
         self.scanned += 1
-        message = seen.message
         keeper = self.queue.keeper
-        if keeper is not None and keeper.is_expired(message):
+        if keeper is not None and keeper.is_expired(seen.message):
             return  # a copy would live anew
-        if not self.filter.accepts(message):
-            return
-        found = self._target(message)
-        if found is None:
-            self.unroutable += 1
-            return
-        exchange, key = found
         if self.moves and not still_waits(self.queue, seen):
             return  # what went before it has pushed it out
-        taken, refused = self.vhost.publish_copy(message, exchange, key)
-        if self.moves and taken and not refused and still_waits(self.queue, seen):
+        if self._publish(seen.message) and self.moves and still_waits(self.queue, seen):
             settle_seen(self.queue, seen)
+
+    def _publish(self, message: Message) -> bool:
+        """Give the others a message that passes the filter; tell whether they have it."""
+        if not self.filter.accepts(message):
+            return False
+        found = self._target(message)
+        taken, refused = (0, False) if found is None else self.vhost.publish_copy(message, *found)
         if refused:
             self.state, self.error = FAILED, "a destination refuses more messages"
         elif taken == 0:
             self.unroutable += 1
         else:
             self.transferred += 1
+        return taken > 0 and not refused
+
+    async def _run_parked(self, management: Management) -> None:
+        left = 0  # in front of those to look at next
+        while self._goes_on():
+            listed = (await held_messages(management, self.queue, PARKED, left + PIECE_MESSAGES))[left:]
+            if not listed or self.queue.deleted:
+                return
+            taken: list[int] = []
+            for each in listed:
+                if not self._goes_on():
+                    break
+                self.scanned += 1
+                if self._publish(each.message) and self.moves:
+                    taken.append(each.number)
+                else:
+                    left += 1
+            held = self.queue.held(PARKED)
+            if taken and held is not None:
+                dropped = trio.Event()
+
+                def told(count: int, dropped: trio.Event = dropped) -> None:
+                    dropped.set()
+
+                held.take(taken, DROPPED, told)
+                management.settle()
+                await dropped.wait()
+            if self.rate is not None:
+                await trio.sleep(len(listed) / self.rate)
+            await trio.lowlevel.checkpoint()
 
     def _target(self, message: Message) -> tuple[Exchange, str] | None:
         if self.exchange is not None:
@@ -273,8 +306,8 @@ async def begin_transfer(call: Call) -> Response:
     queue = the_queue(call)
     if order.mode not in ("move", "copy"):
         raise bad_request("mode must be move or copy")
-    if order.state != "ready":
-        raise bad_request("only ready messages can be transferred; release parked ones first")
+    if order.state not in ("ready", "parked"):
+        raise bad_request("state must be ready or parked")
     if order.count is not None and order.count < 1:
         raise bad_request("count must be at least 1")
     if order.rate is not None and order.rate < 1:
@@ -282,7 +315,10 @@ async def begin_transfer(call: Call) -> Response:
     call.authorize(READ, "queue", queue.name)
     exchange, key = _destination(call, queue, order)
     passes = convert({name: value for name, value in order.filter.items() if value}, dict[str, str])
+    held = queue.held(PARKED)
     total = int(queue.ready_count)
+    if order.state == "parked":
+        total = 0 if held is None else int(held.count)
     transfers = call.services.transfers
     transfer = Transfer(
         transfers.next_id(),
@@ -293,6 +329,7 @@ async def begin_transfer(call: Call) -> Response:
         order.destination,
         order.mode == "move",
         Filter(passes.get("routing_key", ""), passes.get("header", ""), passes.get("body", "").encode()),
+        order.state == "parked",
         total if order.count is None else order.count,
         order.rate,
         total,

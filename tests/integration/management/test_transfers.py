@@ -151,6 +151,31 @@ def test_what_is_out_for_acknowledgement_is_not_moved(place: Place, amqp: Connec
     assert drained(channel, "to") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("mode", ["move", "copy"])
+def test_parked_messages_are_transferred_and_those_that_are_not_wanted_stay(
+    place: Place, amqp: Connect, mode: str
+) -> None:
+    channel: Any = amqp().channel()
+    channel.queue_declare("from", durable=True, arguments={"x-delivery-limit": 0, "x-delivery-limit-action": "park"})
+    channel.queue_declare("to", durable=True)
+    for number in range(250):
+        channel.basic_publish("", "from", b"%d" % number, PERSISTENT)
+    for _ in range(250):
+        method = None
+        while method is None:
+            method, _, _ = channel.basic_get("from")
+        channel.basic_reject(method.delivery_tag, requeue=True)
+    held = f"/warren/queues/{place.v}/from/held"
+    place.api.eventually(held, lambda found: found["parked"]["messages"] == 250)
+    passes = {"body": "7"}
+    wanted = [b"%d" % number for number in range(250) if b"7" in b"%d" % number]
+    done = ended(place, begin(place, "from", mode=mode, state="parked", destination={"queue": "to"}, filter=passes))
+    assert (done["state"], done["scanned"], done["transferred"]) == ("done", 250, len(wanted))
+    assert sorted(drained(channel, "to")) == sorted(wanted)
+    left = 250 - len(wanted) if mode == "move" else 250
+    assert place.api.get(held)["parked"]["messages"] == left
+
+
 @pytest.mark.parametrize(
     ("order", "status"),
     [
@@ -161,7 +186,8 @@ def test_what_is_out_for_acknowledgement_is_not_moved(place: Place, amqp: Connec
         ({"destination": {"exchange": "internal"}}, 400),
         ({"destination": {"queue": "from"}}, 400),
         ({"destination": {"queue": "to"}, "mode": "swap"}, 400),
-        ({"destination": {"queue": "to"}, "state": "parked"}, 400),
+        ({"destination": {"queue": "to"}, "state": "delayed"}, 400),
+        ({"destination": {"queue": "to"}, "rate": 0}, 400),
         ({"destination": {"queue": "to"}, "count": 0}, 400),
         ({"destination": {"queue": "to"}, "count": -5}, 400),
         ({"destination": {"queue": "to"}, "filter": {"body": 5}}, 400),

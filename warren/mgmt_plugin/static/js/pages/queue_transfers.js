@@ -102,6 +102,7 @@ export function QueueTransfers({ vhost, name }) {
       state: form.get('state'),
       destination: destinationOf(target, form),
       count: form.get('count') ? Number(form.get('count')) : null,
+      rate: form.get('rate') ? Number(form.get('rate')) : null,
       filter,
     };
     const run = () => post(path`warren/queues/${vhost}/${name}/transfers`, body);
@@ -145,6 +146,7 @@ export function QueueTransfers({ vhost, name }) {
         ${target === 'queue' && html`<${Field} label="Queue" name="queue" required />`}
         ${target === 'exchange' && html`<${Field} label="Exchange" name="exchange" required /><${Field} label="Routing key" name="routing_key" hint="Empty: the key of each message." />`}
         <${Field} label="At most" name="count" type="number" min="1" hint="Empty: all that are there now." />
+        <${Field} label="Per second" name="rate" type="number" min="1" hint="Empty: as fast as it goes." />
         <details class="wide">
           <summary>Only some of them</summary>
           <div class="form">
