@@ -4,7 +4,9 @@
 2. Every page is watched: an error of a script, a breach of the content security policy or a dialog of a script fails
    the test, whatever else it claims.
 3. `ui` is one page that starts over for each test; `own_ui` and `open_ui` are for what changes more than the page.
-4. The first login is made through the page by `test_login.py`; all other tests begin with its session.
+4. Playwright keeps an event loop running in its process, where tests with loops of their own cannot run any more:
+   `scripts/test` runs this folder on its own.
+5. The first login is made through the page by `test_login.py`; all other tests begin with its session.
 """
 
 from __future__ import annotations
@@ -49,8 +51,7 @@ def api(broker: WarrenProcess) -> Iterator[Api]:
     guest.close()
 
 
-# Not for the session: Playwright leaves an event loop running, and other tests have loops of their own.
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import expect, sync_playwright
 

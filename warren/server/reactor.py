@@ -401,11 +401,14 @@ class Reactor:
         transport.close()
 
 
-def _endpoint(get: Callable[[], tuple[Any, ...]]) -> str:
+def _endpoint(get: Callable[[], Any]) -> str:
     """Return ``host:port``; a peer that is already gone has none, nor has one in this process."""
     try:
-        # Host and port come first; IPv6 adds a flow and a scope.
-        host, port = get()[:2]
-    except (OSError, ValueError):
+        found = get()
+    except OSError:
         return "?"
+    if not isinstance(found, tuple):
+        return "?"
+    # Host and port come first; IPv6 adds a flow and a scope.
+    host, port = found[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
