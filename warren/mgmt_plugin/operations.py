@@ -42,6 +42,8 @@ from warren.server.histogram import Histogram
 # Exchange types in which a binding matches or not, whatever other bindings there are.
 STATELESS_TYPES: Final = ("direct", "fanout", "topic", "headers")
 RELEASE_PIECE: Final = 1000
+# If all are to be released and these are more, that goes on in the background.
+RELEASED_AT_ONCE: Final = 10_000
 SEARCH_MAX: Final = 500
 
 
@@ -86,16 +88,16 @@ async def release_held(call: Call) -> Described:
     held = queue.held(lane)
     if held is None or held.count == 0:
         return {"released": 0}
-    if wanted.count is None:
-        count = int(held.count)
-        held.take_all(RELEASED)
+    count = int(held.count) if wanted.count is None else wanted.count
+    if wanted.count is None and count > RELEASED_AT_ONCE:
+        held.take_all(RELEASED)  # goes on when this is answered
         call.management.settle()
         return {"released": count}
-    if wanted.count < 0:
+    if count < 0:
         raise bad_request("count must not be negative")
     released = 0
-    while released < wanted.count:
-        listed = await held_messages(call.management, queue, lane, min(RELEASE_PIECE, wanted.count - released))
+    while released < count:
+        listed = await held_messages(call.management, queue, lane, min(RELEASE_PIECE, count - released))
         if not listed:
             break
         done = trio.Event()
