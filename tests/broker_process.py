@@ -12,6 +12,7 @@ Owns how tests start a broker and what they may know of the process. Speaks no A
 from __future__ import annotations
 
 import os
+import random
 import re
 import resource
 import signal
@@ -29,6 +30,7 @@ from typing import Self
 START_DEADLINE_S = 30.0
 DEADLINE_S = 5.0
 POLL_S = 0.02
+OWN_PORTS = (20000, 32000)  # below those that Linux gives to outgoing connections
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -42,11 +44,18 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 
 def free_port() -> int:
-    """Return a loopback TCP port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback TCP port nobody listens on right now.
+
+    Not one that the system would choose: until somebody listens there, any outgoing connection could be given it.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*OWN_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class WarrenProcess:
