@@ -202,7 +202,9 @@ CHANGES: list[tuple[str, MetadataChange, list[Event]]] = [
 @pytest.fixture
 def peopled(harness: Harness, listener: Listener) -> Listener:
     """A listener on a broker with vhost v and user u, both limited, a component and two parameters."""
-    harness.broker.parameters.validators["shovel"] = lambda vhost, name, value, by: [] if name != "bad" else ["bad name"]
+    harness.broker.parameters.validators["shovel"] = lambda vhost, name, value, by: (
+        [] if name != "bad" else ["bad name"]
+    )
     for change in (
         VhostPut("v"),
         USER_U,
