@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from durable_harness import DurableHarness
 from engine_harness import CAPABILITIES, PASSWORD, USER, Client, Harness, Refusal
 
 from warren.amqp import methods as m
@@ -448,6 +449,46 @@ def test_a_publisher_is_told_of_an_alarm(client: Client, harness: Harness) -> No
     harness.settle()
     client.expect(m.ConnectionUnblocked, 0)
     assert harness.queue("q").ready_count == 2
+
+
+@rule("rabbitmq.connection.blocked", "Who awaits a confirm is told at once: it may publish no more before it comes.")
+def test_who_awaits_a_confirm_is_told_of_an_alarm() -> None:
+    harness = DurableHarness()
+    client, idle = harness.channel(), harness.channel()
+    client.declare("q", durable=True)
+    for each in (client, idle):
+        each.call(1, m.ConfirmSelect(False))
+        each.publish("", "q", b"confirmed", delivery_mode=2)
+        each.expect(m.BasicAck)
+    harness.store.hold = True
+    client.publish("", "q", b"waits", delivery_mode=2)
+    client.nothing()
+    for resource in ("disk", "memory"):
+        harness.broker.set_alarm(resource, True)
+        harness.settle()
+    assert client.expect(m.ConnectionBlocked, 0).reason == "low on disk"
+    client.nothing()
+    idle.nothing()
+    # It is told, and not stopped: it is read until it publishes.
+    client.open(2)
+    harness.store.hold = False
+    harness.settle()
+    client.expect(m.BasicAck, 1)
+    for resource in ("disk", "memory"):
+        harness.broker.set_alarm(resource, False)
+        harness.settle()
+    client.expect(m.ConnectionUnblocked, 0)
+
+
+@rule("rabbitmq.connection.blocked", "A publisher whose last publish was refused awaits nothing.")
+def test_who_was_refused_is_not_told_of_an_alarm(client: Client, harness: Harness) -> None:
+    client.declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    client.call(1, m.ConfirmSelect(False))
+    client.publish("", "full", b"refused")
+    client.expect(m.BasicNack, 1)
+    harness.broker.set_alarm("disk", True)
+    harness.settle()
+    client.nothing()
 
 
 @rule("rabbitmq.connection.blocked", "Clients without the capability are stopped and not told.")

@@ -436,6 +436,9 @@ class Broker:
             self.note("info", "alarm.cleared", {"resource": resource})
         self.events.alarm(resource, short)
         self.alarm_reason = " & ".join([f"low on {name}" for name in sorted(self._alarms, reverse=True)])
+        if short:
+            for connection in self.connections.values():
+                connection.alarm_set()
         self._check_publishers()
 
     def has_alarm(self, resource: str) -> bool:
@@ -446,7 +449,7 @@ class Broker:
         self.shared.stopped = self._behind or len(self._alarms) > 0
         if not self.shared.stopped:
             for connection in self.connections.values():
-                if connection.paused & PAUSED_ALARM:
+                if connection.told_blocked or connection.paused & PAUSED_ALARM:
                     connection.unblock()
 
     # --- administration ---------------------------------------------------------------------------------------------

@@ -656,10 +656,6 @@ class Channel(FastChannel):
             delivery.queue.touch(self.ledger, delivery)
         self.reply(m.TxRollbackOk())
 
-    def unconfirmed_count(self) -> int:
-        """Return how many publishes have not been answered yet."""
-        return int(self.published_count - self.confirmed_count) if self.confirming else 0
-
     def uncommitted(self) -> tuple[int, int]:
         """Return how many publishes and how many acknowledgements wait for tx.commit."""
         transaction = self._transaction

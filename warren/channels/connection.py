@@ -528,8 +528,20 @@ class Connection(FastConnection):
         self.pause(PAUSED_ALARM)
         shared = self.shared
         # That the disk is behind is over in a moment: nothing to tell anybody.
-        short = self.broker.alarm_reason != "" or shared.inbound_bytes > shared.inbound_max_bytes
-        if short and self.wants_blocked and not self.told_blocked:
+        if self.broker.alarm_reason != "" or shared.inbound_bytes > shared.inbound_max_bytes:
+            self._tell_blocked()
+
+    def alarm_set(self) -> None:
+        """Memory or disk has become short.
+
+        Whoever awaits a confirm is told at once: what it published may be just what has no room on the disk, and it
+        may not publish again before that is confirmed.
+        """
+        if self.state == RUNNING and any(each.unconfirmed_count() > 0 for each in self.channels.values()):
+            self._tell_blocked()
+
+    def _tell_blocked(self) -> None:
+        if self.wants_blocked and not self.told_blocked:
             self.told_blocked = True
             self.send_event(0, m.ConnectionBlocked(self.broker.alarm_reason or "low on memory"))
 

@@ -426,6 +426,11 @@ class FastChannel(BatchWaiter):
             del marks[0]
         self._confirm_up_to(confirmable if marks else self._accepted_count)
 
+    def unconfirmed_count(self) -> int:
+        """Return how many publishes have not been answered yet."""
+        refused = self._refused_ahead + len(self._refused)
+        return int(self.published_count - self.confirmed_count - refused) if self.confirming else 0
+
     def _confirm_up_to(self, number: i64) -> None:
         count: i64 = number - self.confirmed_count
         if count == 0 or self.state == CLOSING:

@@ -49,40 +49,31 @@ _Header = Annotated[str | None, typer.Option("--header", "-H", metavar="KEY=VALU
 _Body = Annotated[str | None, typer.Option("--body", metavar="TEXT", help="Only messages with this in the payload")]
 
 
-def move(
-    context: typer.Context,
-    queue: Queue,
-    to_queue: _ToQueue = None,
-    to_exchange: _ToExchange = None,
-    with_key: _WithKey = None,
-    state: _State = Source.READY,
-    count: _Count = None,
-    rate: _Rate = None,
-    routing_key: _Key = None,
-    header: _Header = None,
-    body: _Body = None,
-) -> None:
-    """Move messages of a queue to another queue or to an exchange."""
-    destination = _destination(to_queue, to_exchange, with_key)
-    _run(session(context), queue, "move", destination, state, count, rate, _filter(routing_key, header, body))
+def _between(mode: str, summary: str) -> Callable[..., None]:
+    """Return the command that transfers messages in this mode: both have the same options."""
+
+    def transfer(
+        context: typer.Context,
+        queue: Queue,
+        to_queue: _ToQueue = None,
+        to_exchange: _ToExchange = None,
+        with_key: _WithKey = None,
+        state: _State = Source.READY,
+        count: _Count = None,
+        rate: _Rate = None,
+        routing_key: _Key = None,
+        header: _Header = None,
+        body: _Body = None,
+    ) -> None:
+        destination = _destination(to_queue, to_exchange, with_key)
+        _run(session(context), queue, mode, destination, state, count, rate, _filter(routing_key, header, body))
+
+    transfer.__doc__ = summary
+    return transfer
 
 
-def copy(
-    context: typer.Context,
-    queue: Queue,
-    to_queue: _ToQueue = None,
-    to_exchange: _ToExchange = None,
-    with_key: _WithKey = None,
-    state: _State = Source.READY,
-    count: _Count = None,
-    rate: _Rate = None,
-    routing_key: _Key = None,
-    header: _Header = None,
-    body: _Body = None,
-) -> None:
-    """Copy messages of a queue to another queue or to an exchange."""
-    destination = _destination(to_queue, to_exchange, with_key)
-    _run(session(context), queue, "copy", destination, state, count, rate, _filter(routing_key, header, body))
+move: Final = _between("move", "Move messages of a queue to another queue or to an exchange.")
+copy: Final = _between("copy", "Copy messages of a queue to another queue or to an exchange.")
 
 
 def redrive(

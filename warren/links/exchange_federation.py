@@ -17,6 +17,7 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -127,27 +128,9 @@ class ExchangeLink(FederationLink):
         if self.upstream.prefetch_count and self.upstream.ack_mode != transfer.NO_ACK:
             await inbound.qos(self.upstream.prefetch_count)
         await inbound.consume(queue, no_ack=self.upstream.ack_mode == transfer.NO_ACK)
-        self.transfer = Transfer(inbound, outbound, self.upstream.ack_mode, self._rewriter(remote))
+        moving = Transfer(inbound, outbound, self.upstream.ack_mode, self._rewriter(remote))
         running()
-        failure: LinkError | None = None
-        async with trio.open_nursery() as both:
-
-            async def follow() -> None:
-                nonlocal failure
-                try:
-                    await self._follow(channel, known, upstream_cluster_name(remote))
-                except LinkError as error:
-                    failure = error
-                    both.cancel_scope.cancel()
-
-            both.start_soon(follow)
-            try:
-                await self.transfer.run()
-            except LinkError as error:
-                failure = failure or error
-            both.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        await self.move(moving, partial(self._follow, channel, known, upstream_cluster_name(remote)))
 
     async def _declare_upstream(self, channel: Channel) -> None:
         """Make sure of the upstream exchange, with the properties of ours; the predeclared ones are just there."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -16,7 +17,7 @@ from warren.links.upstreams import Upstream
 from warren.links.validation import Json
 
 
-class FederationLink:
+class FederationLink(ABC):
     """One upstream of one exchange or queue, over all attempts. ``kind`` is ``exchange`` or ``queue``."""
 
     kind = ""
@@ -62,12 +63,36 @@ class FederationLink:
                 nursery.cancel_scope.cancel()
         raise failure or LinkError("the link ended")
 
+    @abstractmethod
     async def carry(
         self, nursery: trio.Nursery, remote: Connection, local: Connection, running: Callable[[], None]
     ) -> None:
         """Set up what is needed at both ends and move messages; the link's own part."""
-        raise NotImplementedError
 
+    async def move(self, transfer: Transfer, follow: Callable[[], Awaitable[None]]) -> None:
+        """Move messages, and `follow` what changes here meanwhile, until one of the two fails.
+
+        Raises:
+            LinkError: the first failure.
+        """
+        self.transfer = transfer
+        failures: list[LinkError] = []
+        async with trio.open_nursery() as both:
+
+            async def attempt(part: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await part()
+                except LinkError as error:
+                    failures.append(error)
+                    both.cancel_scope.cancel()
+
+            both.start_soon(attempt, follow)
+            await attempt(transfer.run)
+            both.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+
+    @abstractmethod
     async def clean_up(self) -> None:
         """Remove what the link made upstream, once it is not wanted any more.
 
@@ -83,9 +108,9 @@ class FederationLink:
         decoded.user_id = None
         return decoded.encode()
 
+    @abstractmethod
     def status(self) -> dict[str, Json]:
         """Return the fields of /api/federation-links that name the link; no credentials."""
-        raise NotImplementedError
 
 
 def upstream_cluster_name(remote: Connection) -> str:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -16,7 +17,7 @@ import trio
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import encode_table
 from warren.links import forwarding, transfer
-from warren.links.amqp_client import Channel, Connection, Delivery, LinkError, PeerClosed, Signal
+from warren.links.amqp_client import Channel, Connection, Delivery, PeerClosed, Signal
 from warren.links.endpoints import Endpoints
 from warren.links.federation import FederationLink
 from warren.links.host import LocalQueue
@@ -55,27 +56,9 @@ class QueueLink(FederationLink):
         inbound = await remote.open_channel()
         if self.upstream.prefetch_count and self.upstream.ack_mode != transfer.NO_ACK:
             await inbound.qos(self.upstream.prefetch_count)
-        self.transfer = Transfer(inbound, outbound, self.upstream.ack_mode, self._rewrite)
+        moving = Transfer(inbound, outbound, self.upstream.ack_mode, self._rewrite)
         running()
-        failure: LinkError | None = None
-        async with trio.open_nursery() as both:
-
-            async def follow() -> None:
-                nonlocal failure
-                try:
-                    await self._follow(inbound)
-                except LinkError as error:
-                    failure = error
-                    both.cancel_scope.cancel()
-
-            both.start_soon(follow)
-            try:
-                await self.transfer.run()
-            except LinkError as error:
-                failure = failure or error
-            both.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        await self.move(moving, partial(self._follow, inbound))
 
     async def _ensure_upstream(self, remote: Connection) -> None:
         """Make sure of the upstream queue: with the properties of ours if it is not there, else as it is."""
@@ -120,6 +103,9 @@ class QueueLink(FederationLink):
             routing_key=delivery.routing_key,
         )
         return Publish("", self.name, properties.encode(), True)
+
+    async def clean_up(self) -> None:
+        pass  # A link of queues leaves nothing upstream but messages.
 
     def status(self) -> dict[str, Json]:
         return {
