@@ -32,11 +32,11 @@ class Authority:
     def certificate(self) -> Path:
         return self._own.certificate
 
-    def issue(self, subject: str, alternative_names: str = "") -> Certificate:
+    def issue(self, subject: str, alternative_names: str = "", days: int = 1) -> Certificate:
         """Sign a certificate for `subject` (``/O=org/CN=name``) and `alternative_names` (``DNS:a,IP:b``)."""
         self._made += 1
         issued = Certificate(self._directory / f"{self._made}.pem", self._directory / f"{self._made}.key")
-        signed = ["-x509", "-days", "1", "-CA", str(self._own.certificate), "-CAkey", str(self._own.key)]
+        signed = ["-x509", "-days", str(days), "-CA", str(self._own.certificate), "-CAkey", str(self._own.key)]
         signed += ["-addext", "basicConstraints=critical,CA:false"]
         if alternative_names:
             signed += ["-addext", f"subjectAltName={alternative_names}"]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import WireClient
+from pika import BasicProperties, spec
 
-from .peers import broker_at, connect, open_wire
+from .peers import broker_at, connect, next_body, open_wire
 
 SHUTDOWN = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 
@@ -56,6 +57,27 @@ def test_a_second_signal_ends_a_stop_that_waits_for_a_client_which_does_not_answ
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert "stopping at once" in process.log()
+
+
+def test_a_client_that_does_not_answer_costs_neither_a_clean_stop_nor_what_it_had_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    with WarrenProcess(tmp_path) as process:
+        silent = open_wire(process)
+        silent.send(1, spec.Queue.Declare(queue="q", durable=True))
+        silent.expect(spec.Queue.DeclareOk, 1)
+        silent.send(1, spec.Basic.Publish(exchange="", routing_key="q"))
+        silent.send_header(1, 4, BasicProperties(delivery_mode=2))
+        silent.send_body(1, b"kept")
+        silent.send(1, spec.Basic.Get(queue="q"))
+        assert next_body(silent, spec.Basic.GetOk) == b"kept"
+        process.stop()
+        silent.close()
+        process.start()
+        assert process.log().count("message store recovered  clean=True") == 2
+        with open_wire(process) as client:
+            client.send(1, spec.Basic.Get(queue="q"))
+            assert next_body(client, spec.Basic.GetOk) == b"kept"
 
 
 def test_what_was_declared_before_the_signal_is_there_after_the_next_start(tmp_path: Path) -> None:

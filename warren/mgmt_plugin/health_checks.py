@@ -121,10 +121,6 @@ async def check_connection_limit(call: Call) -> Described:
     return {"status": "ok", "current": current, "limit": limit}
 
 
-async def check_store(call: Call) -> Described:
-    return await check_running(call)
-
-
 async def show_health(call: Call) -> Any:
     health = call.management.health()
     if health.ok:
@@ -145,8 +141,8 @@ def _checks() -> list[Route]:
         "is-in-service": (check_running, "The node is not in maintenance"),
         "ready-to-serve-clients": (check_running, "The node serves clients"),
         "below-node-connection-limit": (check_connection_limit, "There may be more connections"),
-        "metadata-store/initialized": (check_store, "The metadata store works"),
-        "metadata-store/initialized/with-data": (check_store, "The metadata store works and is not empty"),
+        "metadata-store/initialized": (check_running, "The metadata store works"),
+        "metadata-store/initialized/with-data": (check_running, "The metadata store works and is not empty"),
         "reached-target-cluster-size": (check_nothing, "The cluster is complete"),
         "quorum-queues-without-elected-leaders/all-vhosts": (check_nothing, "All queues have leaders"),
         "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": (check_nothing, "Those with such names"),

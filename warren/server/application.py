@@ -3,8 +3,9 @@
 Start:    lock the data directory; open the catalogue; recover the message store; restore the engine from the catalogue
           and give the queues their messages; import definitions, and wait until they are committed; read what decides
           on publishes; listen; say where; serve.
-Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, write the
-          checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends at once.
+Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, wait a moment
+          for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends
+          at once.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
 Tasks:    reactor, ticker, memory watch, catalogue writer, message store, HTTP, signals, and one short task per login.
 Process:  signals, resource limits, the watch over its memory, the cyclic collector and what is printed are the business
@@ -65,6 +66,8 @@ from warren.server.settings import Endpoint, Settings
 from warren.server.tls import ServerTls, maybe_user_of_certificate
 
 STOP_DEADLINE_S: Final = 10.0
+# For peers to answer connection.close. A blocking client that nobody calls at the moment never does.
+CLOSE_GRACE_S: Final = 3.0
 BEGIN_WITHIN_S: Final = 2.0
 TICK_S: Final = 0.5
 CLOCK_CHECK_S: Final = 1.0
@@ -468,8 +471,9 @@ class Application:
         self._broker.shut_down("shutdown")
         self._settle()
         await self._writer.drain(deadline)
-        while self._reactor.connection_count():
-            await trio.sleep(0.02)
+        with trio.move_on_after(CLOSE_GRACE_S):
+            while self._reactor.connection_count():
+                await trio.sleep(0.02)
         self._stopped_clean = await self._messages.stop(deadline)
 
     # --- what the parts call ----------------------------------------------------------------------------------------

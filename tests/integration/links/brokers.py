@@ -167,15 +167,16 @@ def length(broker: BrokerProcess, queue: str) -> int:
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[Any, Any, bytes]]:
     """Take and return all ready messages."""
     connection = connect(broker)
-    channel: BlockingChannel = connection.channel()
-    taken: list[tuple[Any, Any, bytes]] = []
-    while True:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None or body is None:
-            break
-        taken.append((method, properties, body))
-    connection.close()
-    return taken
+    try:
+        channel: BlockingChannel = connection.channel()
+        taken: list[tuple[Any, Any, bytes]] = []
+        while True:
+            method, properties, body = channel.basic_get(queue, auto_ack=True)
+            if method is None or body is None:
+                return taken
+            taken.append((method, properties, body))
+    finally:
+        connection.close()
 
 
 def bodies(broker: BrokerProcess, queue: str) -> list[bytes]:
