@@ -15,22 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from warren.amqp.properties import decode_properties
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.exposition import COUNTER, GAUGE, Metric, escape
 from warren.mgmt_plugin.names import channel_name, connection_name
-from warren.mgmt_plugin.queues import consumer_capacity
+from warren.mgmt_plugin.queues import consumer_capacity, head_timestamp
 from warren.mgmt_plugin.statistics import channel_row
-from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES
 from warren.queues.queue import Queue
 
 Item = TypeVar("Item")
 Row = tuple[float | None, ...]
-# The second octet of the property flags of a content header, and the bit in it.
-_FLAGS_LOW_AT: Final = 13
-_HAS_TIMESTAMP: Final = 0x40
 
 DETAILED: Final = "detailed_"
 CLUSTER: Final = "cluster_"
@@ -68,57 +63,22 @@ def _consumers(queue: Queue) -> Row:
     return (len(queue.consumers),)
 
 
-def paged_out(queue: Queue) -> int:
-    """Return how many ready messages of a queue are on disk only."""
-    ready = queue.ready
-    return sum(int(ready.backlog(lane).middle_count) for lane in range(ready.lane_count()))
-
-
-def memory_bytes(queue: Queue, on_disk: int) -> int:
-    """Return what its ready messages take of the memory, estimated; `on_disk` of them are on disk only."""
-    ready = int(queue.ready_count)
-    if ready == on_disk:
-        return 0
-    return (ready - on_disk) * (int(queue.ready_bytes) // ready + MESSAGE_OVERHEAD_BYTES)
-
-
-def head_timestamp(queue: Queue) -> int | None:
-    """Return the property timestamp of the message that is next, in s; None without, or when it is on disk only."""
-    ready = queue.ready
-    message = ready.maybe_head(-1)
-    lane = 0
-    while message is None and lane < ready.lane_count():
-        backlog = ready.backlog(lane)
-        # Asking the queue for its head would have it read from disk.
-        if int(backlog.resident_count) > 0:
-            message = backlog.head()
-        elif not backlog.is_empty():
-            return None
-        lane += 1
-    if message is None:
-        return None
-    payload = message.header_payload()
-    if not payload[_FLAGS_LOW_AT] & _HAS_TIMESTAMP:
-        return None
-    return decode_properties(payload, 0, len(payload)).timestamp
-
-
 def _details(queue: Queue) -> Row:
     capacity = consumer_capacity(queue)
     ready, unacked, ready_bytes = int(queue.ready_count), int(queue.unacked_count), int(queue.ready_bytes)
-    on_disk = paged_out(queue) if ready else 0
+    on_disk = queue.ready.paged_out_count() if ready else 0
     return (
         len(queue.consumers),
         capacity,
         capacity,
-        memory_bytes(queue, on_disk),
+        queue.ready.memory_bytes() if ready else 0,
         ready - on_disk + unacked,
         ready - on_disk,
         unacked,
         on_disk,
         ready_bytes,
         ready_bytes,
-        head_timestamp(queue) if ready else None,
+        head_timestamp(queue),
     )
 
 

@@ -20,8 +20,6 @@ from warren.mgmt_plugin.listing import Breather
 from warren.mgmt_plugin.metric_families import (
     CHANNEL_STATE,
     channel_state,
-    memory_bytes,
-    paged_out,
     queue_deliveries,
 )
 from warren.queues.queue import Queue
@@ -93,11 +91,11 @@ class Totals:
         for queue in queues:
             ready = int(queue.ready_count)
             if ready:
-                on_disk = paged_out(queue)
+                on_disk = queue.ready.paged_out_count()
                 self.ready += ready
                 self.ready_bytes += int(queue.ready_bytes)
                 self.paged_out += on_disk
-                self.memory_bytes += memory_bytes(queue, on_disk)
+                self.memory_bytes += queue.ready.memory_bytes()
             self.unacked += int(queue.unacked_count)
             self.consumers += len(queue.consumers)
             rows[queue.rules.is_quorum].append(queue_deliveries(queue))

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from warren.amqp import methods as m
+from warren.amqp.properties import decode_properties
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.mgmt_plugin.http import Response
@@ -24,6 +25,9 @@ from warren.queues.queue import Queue
 
 # What an empty queue takes, about.
 QUEUE_BYTES: Final = 1500
+# The second octet of the property flags of a content header, and the bit in it.
+_FLAGS_LOW_AT: Final = 13
+_HAS_TIMESTAMP: Final = 0x40
 
 
 class QueueDeclaration(msgspec.Struct):
@@ -108,6 +112,7 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
         "messages_unacknowledged_ram": shown.row[2],
         # What objects cost is counted with the bodies; those that clients have not answered are not.
         "memory": queue.ready.memory_bytes() + QUEUE_BYTES,
+        "head_message_timestamp": head_timestamp(queue),
         "idle_since": statistics.idle_since(queue),
         "storage_version": 1,
     }
@@ -129,6 +134,29 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
     if stats:
         described["message_stats"] = stats
     return described
+
+
+def head_timestamp(queue: Queue) -> int | None:
+    """Return the property timestamp of the message that is next, in s; None without, or when it is on disk only."""
+    ready = queue.ready
+    if queue.ready_count == 0:
+        return None
+    message = ready.maybe_head(-1)
+    lane = 0
+    while message is None and lane < ready.lane_count():
+        backlog = ready.backlog(lane)
+        # Asking the queue for its head would have it read from disk.
+        if int(backlog.resident_count) > 0:
+            message = backlog.head()
+        elif not backlog.is_empty():
+            return None
+        lane += 1
+    if message is None:
+        return None
+    payload = message.header_payload()
+    if not payload[_FLAGS_LOW_AT] & _HAS_TIMESTAMP:
+        return None
+    return decode_properties(payload, 0, len(payload)).timestamp
 
 
 def consumer_capacity(queue: Queue) -> float:

@@ -171,6 +171,17 @@ def test_messages_are_published_and_got_with_all_they_carry(place: Place, amqp: 
     assert (cut["payload"], cut["payload_bytes"]) == (base64.b64encode(b"h").decode(), 3)
 
 
+def test_a_queue_tells_the_time_that_its_next_message_carries(place: Place) -> None:
+    api, path = place.api, f"/queues/{place.v}/q"
+    api.put(path)
+    assert api.get(path)["head_message_timestamp"] is None
+    for properties in ({"timestamp": 1700000000}, {}):
+        api.post(f"/exchanges/{place.v}/amq.default/publish", message(properties=properties))
+    assert api.get(path)["head_message_timestamp"] == 1700000000
+    get(api, place.v, count=1, ackmode="ack_requeue_false")
+    assert api.get(path)["head_message_timestamp"] is None
+
+
 def test_ack_modes_do_as_they_say(place: Place) -> None:
     api, v = place.api, place.v
     api.put(f"/queues/{v}/q", {"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}})
