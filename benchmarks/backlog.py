@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file
 
 from benchmarks import disk, results
 from benchmarks.brokers import Broker, WarrenBroker, started
-from benchmarks.load_tool import ROOT, ToolError, perf, say
+from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
 from warren.perf.backlog import Backlog
 from warren.perf.client import BrokerError, Connection
 from warren.perf.footprint import settled_sample
@@ -235,4 +235,5 @@ def backlog(
 
 
 if __name__ == "__main__":
+    stop_when_told()
     typer.run(backlog)

@@ -143,6 +143,9 @@ class WarrenBroker(Broker):
         self._version = ""
         if not self._program.exists():
             raise FileNotFoundError(f"{self._program} is missing: run make there first")
+        # Its port is the same for all brokers; a checkout from before there were metrics does not know the option.
+        help_text = subprocess.run([str(self._program), "serve", "--help"], capture_output=True, text=True, check=True)
+        self._without_metrics = ["--prometheus", "off"] if "--prometheus" in help_text.stdout else []
 
     def start(self) -> float:
         """Start as every broker; the product is what the program says, not what it tells clients."""
@@ -164,6 +167,7 @@ class WarrenBroker(Broker):
             f"127.0.0.1:{port}",
             "--http",
             f"127.0.0.1:{free_port()}",
+            *self._without_metrics,
         ]
         return _Program(command, self.directory)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,8 @@ def perf(broker: Broker, arguments: list[str], *, most_s: float = _TOOL_S) -> di
 def say(line: str) -> None:
     """Print one line of progress."""
     print(line, flush=True)
+
+
+def stop_when_told() -> None:
+    """Have SIGTERM end this process as Ctrl-C does: with all brokers stopped, those that are frozen too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

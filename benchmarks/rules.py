@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file
 
 from benchmarks import cases, results
 from benchmarks.brokers import Broker, WarrenBroker, started
-from benchmarks.load_tool import ROOT, ToolError, perf, say
+from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
 from warren.perf.client import BrokerError
 
 _BROKER_CORE: Final = 0
@@ -134,4 +134,5 @@ def rules(
 
 
 if __name__ == "__main__":
+    stop_when_told()
     typer.run(rules)

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file
 
 from benchmarks import cases, disk, rabbitmq, results
 from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
-from benchmarks.load_tool import ROOT, ToolError, perf, say, tool_command
+from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told, tool_command
 from warren.perf.footprint import settled_sample
 from warren.perf.process_stats import written_bytes
 
@@ -276,4 +276,5 @@ def bench(
 
 
 if __name__ == "__main__":
+    stop_when_told()
     typer.run(bench)

@@ -234,6 +234,8 @@ def broker_of_our_own() -> Iterator[str]:
         "127.0.0.1:0",
         "--http",
         "off",
+        "--prometheus",
+        "off",
     ]
     with tempfile.TemporaryDirectory(prefix="warren-demo-") as directory:
         command += ["--data-dir", f"{directory}/data", "--log-level", "warning"]

@@ -25,6 +25,7 @@ class ConsumerGroups:
 
     def __init__(self) -> None:
         self._groups: list[_Group] = []  # highest priority first
+        self._sole: Consumer | None = None  # the only one, as most queues have it
         self._active: Consumer | None = None
 
     def regroup(self, consumers: list[Consumer], single_active: bool) -> bool:
@@ -43,6 +44,7 @@ class ConsumerGroups:
                 by_priority[consumer.priority] = _Group(consumer.priority)
             by_priority[consumer.priority].members.append(consumer)
         self._groups = [by_priority[priority] for priority in sorted(by_priority, reverse=True)]
+        self._sole = served[0] if len(served) == 1 else None
         return len(self._groups) > 0
 
     def active(self) -> Consumer | None:
@@ -52,10 +54,14 @@ class ConsumerGroups:
     def clear(self) -> None:
         """Serve nobody."""
         self._groups = []
+        self._sole = None
         self._active = None
 
     def pick(self) -> Consumer | None:
         """Choose who gets the next message; None when nobody may take one."""
+        sole = self._sole
+        if sole is not None:
+            return sole if sole.has_room() else None
         for group in self._groups:
             members = group.members
             count: i64 = len(members)

@@ -311,11 +311,12 @@ class Queue(Destination):
         """Forget an acknowledged delivery."""
         self.unacked_count -= 1
         self.acked += 1
-        place: i64 = delivery.sequence_number
         sharing = self.sharing
         if sharing is not None:
-            sharing.answered(place, delivery.message)
-        self.ready.settle(delivery.message, place)
+            sharing.answered(delivery.sequence_number, delivery.message)
+        ready = self.ready
+        if ready.in_log:
+            ready.settle(delivery.message, delivery.sequence_number)
 
     def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
         """Give a delivery its visibility timeout again, if it has one."""
@@ -381,21 +382,22 @@ class Queue(Destination):
                 sharing.drain(DRAIN_BUDGET)
                 return
         budget: i64 = DRAIN_BUDGET
-        while self.ready.count > 0:
+        ready = self.ready
+        while ready.count > 0:
             if budget == 0:
                 self.wake()
                 return
             budget -= 1
-            if not self.ready.is_ready():
+            if not ready.is_ready():
                 return  # `_loaded` goes on
             consumer = self.pick()
             if consumer is None:
                 return
-            message = self.ready.take_next()
+            message = ready.take_next()
             if keeper is not None and keeper.is_expired(message):
-                keeper.expired_at_hand_out(message, self.ready.next_place)
+                keeper.expired_at_hand_out(message, ready.next_place)
                 continue
-            self.hand_out(consumer, message, self.ready.next_place, self.ready.next_redelivered)
+            self.hand_out(consumer, message, ready.next_place, ready.next_redelivered)
 
     def hand_out(self, consumer: Consumer, message: Message, place: i64, redelivered: bool) -> None:
         """Deliver a message that has waited, and was taken out."""

@@ -46,6 +46,7 @@ class ReadyMessages:
         self.next_place: i64 = 0  # of what `take_next`, `take_oldest` or `take_head` returned last
         self.next_redelivered: bool = False  # whether that may have been delivered before
         self.store_id = store_id
+        self.in_log: bool = False  # the log has had messages of ours: `settle` may find something
         self.sharing: KeySharing | None = None
         self._log = log
         self._vhost_name = vhost_name
@@ -167,6 +168,7 @@ class ReadyMessages:
             self.store_id = self._log.new_queue_id()
         index = self._log.new_index(self.store_id, self._vhost_name, self._queue_name, 0, not self._durable)
         index.owner = self._backlog
+        self.in_log = True
         self._index = index
         self._backlog.index = index
         return index
@@ -185,6 +187,7 @@ class ReadyMessages:
         if index is None:
             index = self.new_lane_index(lane)
             index.owner = backlog
+            self.in_log = True
             backlog.index = index
         return index
 
@@ -193,6 +196,7 @@ class ReadyMessages:
         lane: i64 = index.lane
         lanes = self._lanes
         backlog = self._backlog
+        self.in_log = True
         if lane == 0:
             self._index = index
         if lanes is not None:
@@ -421,6 +425,7 @@ class ReadyMessages:
     def close(self) -> None:
         """Let go of everything: the queue is deleted. The log forgets its messages with the queue."""
         self._index = None
+        self.in_log = False
         for backlog in self._backlogs():
             backlog.close()
         # It has us, and we have it: nothing must be left for the cyclic collector.

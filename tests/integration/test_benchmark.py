@@ -1,0 +1,22 @@
+"""The benchmark: that it runs to its end and writes what it measured. Its figures are nobody's business here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120
+
+
+def test_a_load_is_measured_with_several_brokers_at_once_and_written_down(tmp_path: Path) -> None:
+    written = tmp_path / "results.md"
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--warren-only", "--only", "16b-confirm"]
+    command += ["--rounds", "1", "--seconds", "0.5", "--directory", str(tmp_path), "--output", str(written)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = [line for line in written.read_text().splitlines() if line.startswith("| 16 B, ack + 2000 confirms")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert float(cells[1]) > 0, row
+    assert any(int(cell.replace(",", "")) > 0 for cell in cells if cell.replace(",", "").isdigit()), row
