@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,7 +26,7 @@ import trio
 from warren.amqp.properties import headers_of
 from warren.channels.access import READ, WRITE
 from warren.exchanges.exchange import Exchange
-from warren.mgmt_plugin.browsing import Filter, held_messages
+from warren.mgmt_plugin.browsing import Filter
 from warren.mgmt_plugin.http import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost, visible_vhosts
@@ -32,7 +34,7 @@ from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, convert,
 from warren.mgmt_plugin.terms import table_to_json
 from warren.msgstore.message import Message
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
-from warren.queues.held_messages import DROPPED
+from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
 from warren.queues.lanes import PARKED
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
@@ -118,10 +120,7 @@ class Transfer:
 
     async def _run(self, management: Management) -> None:
         cursor = Cursor()
-        piece = PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
         while not cursor.ended and self._goes_on():
-            began_s = trio.current_time()
-            scanned = self.scanned
             done = trio.Event()
 
             def told(seen: list[Seen], done: trio.Event = done) -> None:
@@ -131,14 +130,51 @@ class Transfer:
                         self._take(each)
                 done.set()
 
-            look(self.queue, cursor, piece, told)
-            management.settle()
-            await done.wait()
-            while management.broker.log.is_congested():
-                await trio.sleep(0.01)  # the disk is behind: publishers wait as well
-            if self.rate is not None:
-                await trio.sleep_until(began_s + (self.scanned - scanned) / self.rate)
-            await trio.lowlevel.checkpoint()
+            async with self._paced(management):
+                look(self.queue, cursor, self._piece, told)
+                management.settle()
+                await done.wait()
+        self._note_deletion()
+
+    async def _run_parked(self, management: Management) -> None:
+        held = self.queue.held(PARKED)
+        numbers = [] if held is None else held.earliest_numbers(self.total)
+        for start in range(0, len(numbers), self._piece):
+            if held is None or self.queue.deleted or not self._goes_on():
+                break
+            done = trio.Event()
+
+            def told(listed: list[HeldMessage], held: HeldMessages = held, done: trio.Event = done) -> None:
+                # In the engine's call, as above.
+                taken = [each.number for each in listed if self._goes_on() and self._take_parked(each)]
+                if taken:
+                    held.take(taken, DROPPED, lambda count: done.set())
+                else:
+                    done.set()
+
+            async with self._paced(management):
+                held.list_numbered(numbers[start : start + self._piece], told)
+                management.settle()
+                await done.wait()
+        self._note_deletion()
+
+    @property
+    def _piece(self) -> int:
+        return PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
+
+    @asynccontextmanager
+    async def _paced(self, management: Management) -> AsyncIterator[None]:
+        """Wait behind a piece for the disk, and as long as the rate asks for."""
+        began_s = trio.current_time()
+        scanned = self.scanned
+        yield
+        while management.broker.log.is_congested():
+            await trio.sleep(0.01)  # the disk is behind: publishers wait as well
+        if self.rate is not None:
+            await trio.sleep_until(began_s + (self.scanned - scanned) / self.rate)
+        await trio.lowlevel.checkpoint()
+
+    def _note_deletion(self) -> None:
         if self.queue.deleted:
             self.state, self.error = FAILED, "the queue was deleted"
 
@@ -155,6 +191,11 @@ class Transfer:
         if self._publish(seen.message) and self.moves and still_waits(self.queue, seen):
             settle_seen(self.queue, seen)
 
+    def _take_parked(self, held: HeldMessage) -> bool:
+        """Tell whether it is to be dropped: the others have it."""
+        self.scanned += 1
+        return self._publish(held.message) and self.moves
+
     def _publish(self, message: Message) -> bool:
         """Give the others a message that passes the filter; tell whether they have it."""
         if not self.filter.accepts(message):
@@ -168,35 +209,6 @@ class Transfer:
         else:
             self.transferred += 1
         return taken > 0 and not refused
-
-    async def _run_parked(self, management: Management) -> None:
-        left = 0  # in front of those to look at next
-        while self._goes_on():
-            listed = (await held_messages(management, self.queue, PARKED, left + PIECE_MESSAGES))[left:]
-            if not listed or self.queue.deleted:
-                return
-            taken: list[int] = []
-            for each in listed:
-                if not self._goes_on():
-                    break
-                self.scanned += 1
-                if self._publish(each.message) and self.moves:
-                    taken.append(each.number)
-                else:
-                    left += 1
-            held = self.queue.held(PARKED)
-            if taken and held is not None:
-                dropped = trio.Event()
-
-                def told(count: int, dropped: trio.Event = dropped) -> None:
-                    dropped.set()
-
-                held.take(taken, DROPPED, told)
-                management.settle()
-                await dropped.wait()
-            if self.rate is not None:
-                await trio.sleep(len(listed) / self.rate)
-            await trio.lowlevel.checkpoint()
 
     def _target(self, message: Message) -> tuple[Exchange, str] | None:
         if self.exchange is not None:

@@ -538,17 +538,23 @@ class HeldMessages(IndexOwner):
 
         While `scanning` there may be earlier ones.
         """
+        self.list_numbered(self.earliest_numbers(most), told)
+
+    def earliest_numbers(self, most: int) -> list[int]:
+        """Return the numbers of the earliest held messages, at most so many, in order. Nothing is read for it."""
         asked = most
         while True:
             listed = self._deadlines.earliest(asked)
             numbers = list(dict.fromkeys([number for _, number in listed if self._may_hold(number)]))
             if len(numbers) >= most or len(listed) < asked:
-                break
+                return numbers[:most]
             asked *= 2
-        del numbers[most:]
+
+    def list_numbered(self, numbers: list[int], told: Callable[[list[HeldMessage]], None]) -> None:
+        """Tell those of the messages with these numbers that are still held: at once, or after they have been read."""
         index = self.index
         if index is None:
-            told([HeldMessage(number, self._in_memory[number]) for number in numbers])
+            told([HeldMessage(number, self._in_memory[number]) for number in numbers if number in self._in_memory])
             return
         self._fetches += 1
         _Listing(self, index, numbers, told).begin()

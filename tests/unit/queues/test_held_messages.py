@@ -499,6 +499,31 @@ def test_what_leaves_while_the_list_is_read_is_not_in_it() -> None:
     store.check()
 
 
+def test_messages_are_listed_by_number_and_no_others_are_read() -> None:
+    store = filled(20, body=b"x" * 500, absent=True)
+    store.lane.taken_max_bytes = 1200
+    reads = store.disk.reads
+    numbers = store.lane.earliest_numbers(20)
+    assert numbers == list(range(20)) and store.disk.reads == reads
+    store.lane.take([17], DROPPED)
+    store.rest()
+    reads = store.disk.reads
+    told: list[list[int]] = []
+    store.lane.list_numbered(numbers[16:], lambda listed: told.append([each.number for each in listed]))
+    store.rest()
+    assert told == [[16, 18, 19]]
+    assert store.disk.reads <= reads + 3
+    store.check()
+
+
+def test_transient_messages_that_left_are_not_listed_by_number() -> None:
+    store = filled(3, persistent=False)
+    store.lane.take([1], DROPPED)
+    told: list[list[int]] = []
+    store.lane.list_numbered([0, 1, 2], lambda listed: told.append([each.number for each in listed]))
+    assert told == [[0, 2]]
+
+
 def test_transient_messages_are_listed_without_an_index() -> None:
     store = filled(3, persistent=False)
     assert store.lane.index is None
