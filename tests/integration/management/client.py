@@ -14,6 +14,13 @@ import pika
 
 DEADLINE_S = 20.0
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
+# Of a quorum queue: its dead letters go to a queue, given as x-dead-letter-routing-key, or stay as undelivered.
+AT_LEAST_ONCE = {
+    "x-queue-type": "quorum",
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
 
 
 class Answer(NamedTuple):

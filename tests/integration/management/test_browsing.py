@@ -12,7 +12,7 @@ import pika
 import pytest
 from broker_process import WarrenProcess
 
-from .client import Api, Place, q
+from .client import AT_LEAST_ONCE, Api, Place, q
 from .conftest import Connect
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -292,13 +292,7 @@ def test_what_is_delayed_parked_or_undelivered_is_shown_apart(place: Place, amqp
 
 def test_dead_letters_that_no_target_takes_are_shown_as_undelivered(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
-    arguments = {
-        "x-queue-type": "quorum",
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "nobody",
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-    }
+    arguments = AT_LEAST_ONCE | {"x-dead-letter-routing-key": "nobody"}
     channel.queue_declare("q", durable=True, arguments=arguments)
     publish(channel, "q", 1)
     method = None

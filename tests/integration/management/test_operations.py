@@ -9,7 +9,7 @@ from typing import Any, Final
 import pika
 import pytest
 
-from .client import Api, Place, q
+from .client import AT_LEAST_ONCE, Api, Place, q
 from .conftest import Connect
 
 SEED: Final = int(os.environ.get("WARREN_TEST_ROUTE_SEED", "0"))
@@ -144,13 +144,7 @@ def test_parked_messages_are_released_to_be_tried_again(place: Place, amqp: Conn
 
 def test_undelivered_dead_letters_are_purged_or_sent_once_more(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
-    arguments = {
-        "x-queue-type": "quorum",
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": "morgue",
-        "x-dead-letter-strategy": "at-least-once",
-        "x-overflow": "reject-publish",
-    }
+    arguments = AT_LEAST_ONCE | {"x-dead-letter-routing-key": "morgue"}
     channel.queue_declare("q", durable=True, arguments=arguments)
     channel.confirm_delivery()
 
