@@ -518,6 +518,19 @@ def test_consumers_go_on_during_an_alarm(client: Client, harness: Harness) -> No
     assert harness.queue("q").unacked_count == 0
 
 
+@rule("rabbitmq.connection.blocked", "Nothing follows connection.close, not even that an alarm is over.")
+def test_a_closing_connection_is_not_told_that_an_alarm_is_over(client: Client, harness: Harness) -> None:
+    harness.broker.set_alarm("memory", True)
+    client.publish("", "q")
+    client.expect(m.ConnectionBlocked)
+    client.connection.force_close("the administrator said so")
+    harness.settle()
+    client.expect(m.ConnectionClose, 0)
+    harness.broker.set_alarm("memory", False)
+    harness.settle()
+    client.nothing()
+
+
 @rule("rabbitmq.connection.blocked", "A blocked connection can still be closed by the broker.")
 def test_a_blocked_connection_can_be_closed(client: Client, harness: Harness) -> None:
     harness.broker.set_alarm("memory", True)

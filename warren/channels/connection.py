@@ -549,7 +549,8 @@ class Connection(FastConnection):
         """The alarm is over."""
         if self.told_blocked:
             self.told_blocked = False
-            self.send_event(0, m.ConnectionUnblocked())
+            if self.state == RUNNING:  # nothing follows connection.close
+                self.send_event(0, m.ConnectionUnblocked())
         self.resume(PAUSED_ALARM)
 
     def tick(self, now_s: float) -> None:
