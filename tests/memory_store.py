@@ -64,6 +64,7 @@ class MemoryDisk:
             log.checkpointed(checkpoint)
         for unlink in unlinks:
             assert unlink.segments
+            self.unlinked()
         return bool(commits or reads or checkpoints or unlinks)
 
     def stored(self, commit: CommitJob) -> None:
@@ -73,6 +74,9 @@ class MemoryDisk:
     def loaded(self, read: ReadJob) -> None:
         """A read is carried out."""
         read.finished()
+
+    def unlinked(self) -> None:
+        """Segments are no longer needed. They are kept here: some replay the log from its first frame."""
 
     def read(self, lsn: int, length: int) -> bytes:
         """Return ``length`` bytes from `lsn` on."""
@@ -92,3 +96,7 @@ class MemoryStore(MemoryDisk):
 
     def loaded(self, read: ReadJob) -> None:
         self.broker.loaded(read)
+
+    def unlinked(self) -> None:
+        known = {int(segment.base_lsn) for segment in self.log.segments.segments}
+        self.segments = {base: image for base, image in self.segments.items() if base in known}

@@ -48,6 +48,7 @@ AREAS = (
     "dead_letter",
     "priority",
     "quorum",
+    "streams",
     "key_shared",
 )
 

@@ -14,6 +14,7 @@ from .rules import rule
 IN_Q = "for queue 'q' in vhost '/'"
 CLASSIC: Table = {}
 QUORUM: Table = {"x-queue-type": "quorum"}
+STREAM: Table = {"x-queue-type": "stream"}
 TEN_YEARS_MS = 315_360_000_000
 INTEGERS = ("expires", "message-ttl", "max-length", "max-length-bytes", "max-priority")
 TEXTS = ("overflow", "dead-letter-routing-key", "queue-mode")
@@ -38,7 +39,7 @@ NO_TEXT: list[tuple[object, str]] = [
 
 def is_declared(client: Client, arguments: Table, **properties: bool) -> None:
     """Declare, delete: each case begins with nothing."""
-    durable = arguments.get("x-queue-type") == "quorum"
+    durable = arguments.get("x-queue-type") in ("quorum", "stream")
     call = queue_declare("q", arguments=arguments, **{"durable": durable, **properties})
     assert client.call(1, call) == m.QueueDeclareOk("q", 0, 0)
     assert client.call(1, m.QueueDelete(0, "q", False, False, False)) == m.QueueDeleteOk(0)
@@ -46,7 +47,7 @@ def is_declared(client: Client, arguments: Table, **properties: bool) -> None:
 
 def is_refused(client: Client, harness: Harness, arguments: Table, text: str, **properties: bool) -> None:
     """Expect 406 with `text`, and that nothing was made."""
-    durable = arguments.get("x-queue-type") == "quorum"
+    durable = arguments.get("x-queue-type") in ("quorum", "stream")
     call = queue_declare("q", arguments=arguments, **{"durable": durable, **properties})
     refused = Refusal("channel", 406, f"PRECONDITION_FAILED - {text}", m.QueueDeclare)
     assert client.refused(1, call) == refused
@@ -92,7 +93,7 @@ def test_other_values_are_no_texts(client: Client, harness: Harness, key: str, v
 
 
 @rule("rabbitmq.queue.arguments", "A dead letter exchange that is no longstr has a text of its own.")
-@pytest.mark.parametrize("base", [CLASSIC, QUORUM])
+@pytest.mark.parametrize("base", [CLASSIC, QUORUM, STREAM])
 @pytest.mark.parametrize(("value", "kind"), NO_TEXT)
 def test_a_dead_letter_exchange_is_a_text(
     client: Client, harness: Harness, base: Table, value: object, kind: str
@@ -142,6 +143,9 @@ def test_a_dead_letter_exchange_is_a_text(
         {**QUORUM, "x-max-in-memory-length": 0, "x-max-in-memory-bytes": 0},
         {**QUORUM, "x-delayed-retry-type": "failed", "x-delayed-retry-min": 0, "x-delayed-retry-max": TEN_YEARS_MS},
         {**QUORUM, "x-single-active-consumer": True},
+        {**STREAM, "x-max-age": "7D", "x-max-length-bytes": 0, "x-stream-max-segment-size-bytes": 0},
+        {**STREAM, "x-stream-filter-size-bytes": 16, "x-initial-cluster-size": 1},
+        {**STREAM, "x-queue-leader-locator": "client-local"},
     ],
 )
 def test_possible_values_are_accepted(client: Client, arguments: Table) -> None:
@@ -173,6 +177,8 @@ def test_possible_values_are_accepted(client: Client, arguments: Table) -> None:
     ({**QUORUM, "x-queue-leader-locator": "here"}, "x-queue-leader-locator", "invalid_queue_locator_arg"),
     ({**QUORUM, "x-max-in-memory-length": -1}, "x-max-in-memory-length", "{value_negative,-1}"),
     ({**QUORUM, "x-max-in-memory-bytes": "1"}, "x-max-in-memory-bytes", '"expected integer, got longstr"'),
+    ({**STREAM, "x-max-age": "1"}, "x-max-age", "invalid_max_age"),
+    ({**STREAM, "x-initial-cluster-size": 0}, "x-initial-cluster-size", "{value_zero,0}"),
 )
 def test_impossible_values_are_refused(client: Client, harness: Harness, arguments: Table, text: str) -> None:
     is_refused(client, harness, arguments, text)
@@ -252,6 +258,7 @@ STREAM_ONLY = {
     "x-stream-filter-size-bytes": 16,
     "x-initial-cluster-size": 1,
 }
+NOT_STREAM = {"x-expires": 5, "x-max-length": 5, "x-single-active-consumer": True, "x-delivery-limit": 5}
 
 
 @rule("rabbitmq.queue.arguments", "Arguments of other queue types are refused, 406, whatever their values.")
@@ -263,6 +270,9 @@ STREAM_ONLY = {
         (CLASSIC, STREAM_ONLY, "rabbit_classic_queue"),
         (QUORUM, CLASSIC_ONLY, "rabbit_quorum_queue"),
         (QUORUM, STREAM_ONLY, "rabbit_quorum_queue"),
+        (STREAM, CLASSIC_ONLY, "rabbit_stream_queue"),
+        (STREAM, QUORUM_ONLY, "rabbit_stream_queue"),
+        (STREAM, NOT_STREAM, "rabbit_stream_queue"),
     ],
 )
 def test_arguments_of_other_types_are_refused(
@@ -302,14 +312,11 @@ def test_a_quorum_queue_is_durable_shared_and_named(client: Client, harness: Har
     assert list(harness.vhost.queues) == queues
 
 
-@rule(
-    "rabbitmq.queue.arguments",
-    "Queue types are classic, quorum and stream.",
-    deviation="Streams are refused, 406: there are none in this version.",
-)
-def test_streams_are_refused(client: Client, harness: Harness) -> None:
-    text = f"invalid arg 'x-queue-type' {IN_Q}: \"streams are not available in this version\""
-    is_refused(client, harness, {"x-queue-type": "stream", "x-max-age": "1D"}, text, durable=True)
+@rule("rabbitmq.queue.arguments", "Queue types are classic, quorum and stream.")
+@pytest.mark.parametrize("name", ["classic", "quorum", "stream"])
+def test_queue_types(client: Client, harness: Harness, name: str) -> None:
+    client.declare("q", durable=True, arguments={"x-queue-type": name})
+    assert harness.queue("q").rules.queue_type == name
 
 
 @rule("rabbitmq.queue.arguments", "A redeclaration agrees in every argument that the type knows; others do not matter.")
@@ -323,6 +330,8 @@ def test_streams_are_refused(client: Client, harness: Harness) -> None:
         ({}, QUORUM, "x-queue-type': received the value 'quorum' of type 'longstr' but current is none"),
         (QUORUM, {}, "x-queue-type': received none but current is the value 'quorum' of type 'longstr'"),
         (QUORUM, {"x-queue-type": "classic"}, "x-queue-type': received 'classic' but current is 'quorum'"),
+        (STREAM, {**STREAM, "x-max-length": 5}, ""),
+        (STREAM, QUORUM, "x-queue-type': received 'quorum' but current is 'stream'"),
         ({}, {"x-dead-letter-exchange": 1}, "x-dead-letter-exchange': received the value '1' of type 'signedint' but"),
         ({}, {"x-max-length": "a"}, "x-max-length': received the value 'a' of type 'longstr' but current is none"),
         ({"x-delivery-limit": 5}, {"x-delivery-limit": 6}, "x-delivery-limit': received '6' but current is '5'"),

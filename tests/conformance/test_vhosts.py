@@ -14,6 +14,7 @@ from warren.queues.metadata import MetadataChange, QueuePut, VhostDelete, VhostP
 from .rules import rule
 
 QUORUM: Table = {"x-queue-type": "quorum"}
+STREAM: Table = {"x-queue-type": "stream"}
 CLASSIC: Table = {"x-queue-type": "classic"}
 
 
@@ -24,11 +25,11 @@ def client(harness: Harness) -> Client:
     return harness.channel()
 
 
-def shown(harness: Harness, name: str) -> tuple[bool, Table]:
-    """Return whether the queue is a quorum queue, and its arguments."""
+def shown(harness: Harness, name: str) -> tuple[str, Table]:
+    """Return the type of the queue, and its arguments."""
     queue = harness.queue(name)
     assert queue.parsed is not None
-    return queue.parsed.is_quorum, decode_table(queue.arguments)
+    return queue.parsed.queue_type, decode_table(queue.arguments)
 
 
 # --- the default queue type -------------------------------------------------------------------------------------------
@@ -38,7 +39,7 @@ def shown(harness: Harness, name: str) -> tuple[bool, Table]:
 @pytest.mark.parametrize("arguments", [{}, {"x-max-length": 5}, {"x-b": "\u00e9"}])
 def test_queues_get_the_default_type(client: Client, harness: Harness, arguments: Table) -> None:
     client.declare("q", durable=True, arguments=arguments)
-    assert shown(harness, "q") == (True, arguments | QUORUM)
+    assert shown(harness, "q") == ("quorum", arguments | QUORUM)
     client.declare("q", durable=True, arguments=arguments)
     client.declare("q", durable=True, arguments=QUORUM | arguments)
     client.declare("q", passive=True)
@@ -48,26 +49,39 @@ def test_queues_get_the_default_type(client: Client, harness: Harness, arguments
 def test_the_default_may_be_classic(client: Client, harness: Harness) -> None:
     harness.broker.administer(VhostPut("/", default_queue_type="classic"))
     client.declare("q")
-    assert shown(harness, "q") == (False, CLASSIC)
+    assert shown(harness, "q") == ("classic", CLASSIC)
     client.declare("q")
 
 
-@rule("rabbitmq.vhost.default-queue-type", "What cannot be a quorum queue is a classic one.")
+@rule("rabbitmq.vhost.default-queue-type", "Or stream.")
+def test_the_default_may_be_stream(client: Client, harness: Harness) -> None:
+    harness.broker.administer(VhostPut("/", default_queue_type="stream"))
+    for arguments in ({}, STREAM):
+        client.declare("q", durable=True, arguments=arguments)
+        assert shown(harness, "q") == ("stream", STREAM)
+    assert client.refused(1, queue_declare("q", durable=True, arguments=QUORUM)).code == 406
+    assert "rabbit_stream_queue" in client.refused(1, queue_declare("", durable=True)).text
+
+
+@rule("rabbitmq.vhost.default-queue-type", "What cannot be a quorum queue or a stream is a classic one.")
+@pytest.mark.parametrize("default", ["quorum", "stream"])
 @pytest.mark.parametrize(
     "properties", [{}, {"durable": True, "exclusive": True}, {"durable": True, "auto_delete": True}]
 )
 def test_what_cannot_be_of_the_default_type_is_classic(
-    client: Client, harness: Harness, properties: dict[str, Any]
+    harness: Harness, default: str, properties: dict[str, Any]
 ) -> None:
+    harness.broker.administer(VhostPut("/", default_queue_type=default))
+    client = harness.channel()
     for _ in range(2):
         client.declare("q", **properties)
-    assert shown(harness, "q") == (False, {})
+    assert shown(harness, "q") == ("classic", {})
 
 
 @rule("rabbitmq.vhost.default-queue-type", "Whoever names a type gets that one.")
 def test_a_named_type_counts(client: Client, harness: Harness) -> None:
     client.declare("q", durable=True, arguments=CLASSIC)
-    assert shown(harness, "q") == (False, CLASSIC)
+    assert shown(harness, "q") == ("classic", CLASSIC)
 
 
 INEQUIVALENT = "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received"
@@ -102,7 +116,7 @@ def test_queues_from_before_the_default_stay_equivalent(harness: Harness) -> Non
     harness.broker.administer(VhostPut("/", default_queue_type="quorum"))
     client.declare("q", durable=True)
     client.declare("q", durable=True, arguments=CLASSIC)
-    assert shown(harness, "q") == (False, {})
+    assert shown(harness, "q") == ("classic", {})
     text = f"{INEQUIVALENT} the value 'quorum' of type 'longstr' but current is none"
     refusal = client.refused(1, queue_declare("q", durable=True, arguments=QUORUM))
     assert refusal == Refusal("channel", 406, text, m.QueueDeclare)
@@ -112,18 +126,18 @@ def test_queues_from_before_the_default_stay_equivalent(harness: Harness) -> Non
 def test_restored_queues_keep_their_type(harness: Harness) -> None:
     harness.broker.restore(VhostPut("/", default_queue_type="quorum"))
     harness.broker.restore(QueuePut("/", "q", False, EMPTY_TABLE, 1))
-    assert shown(harness, "q") == (False, {})
+    assert shown(harness, "q") == ("classic", {})
 
 
-@rule("rabbitmq.vhost.default-queue-type", "Another type than classic and quorum is refused; stored ones mean none.")
-@pytest.mark.parametrize("name", ["stream", "Quorum", "\u00e9"])
+@rule("rabbitmq.vhost.default-queue-type", "Another type than these is refused; stored ones mean none.")
+@pytest.mark.parametrize("name", ["streams", "Quorum", "\u00e9"])
 def test_unknown_default_types_are_refused(harness: Harness, name: str) -> None:
     with pytest.raises(ValueError, match=f"default queue type '{name}' is neither classic nor quorum"):
         harness.broker.administer(VhostPut("v", default_queue_type=name))
     assert "v" not in harness.broker.vhosts
     harness.broker.restore(VhostPut("/", default_queue_type=name))
     harness.channel().declare("q", durable=True)
-    assert shown(harness, "q") == (False, {})
+    assert shown(harness, "q") == ("classic", {})
 
 
 # --- protection from deletion -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from memory_store import MemoryStore, memory_log
 
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import Connection
+from warren.msgstore.checkpoint import snapshot
 from warren.queues.metadata import PermissionPut, UserPut, VhostDelete, VhostPut
 from warren.queues.virtual_host import VirtualHost
 
@@ -55,6 +56,7 @@ class Engine:
         self.broker = Broker(limits, self._entropy, seed=1, log=memory_log())
         self.broker.log.now_ms = START_MS
         self.store = MemoryStore(self.broker)
+        self.broker.log.take_checkpoint = lambda: snapshot(self.broker.log)
         self.clients: dict[int, Client] = {}
         self.broker.restore(VhostPut("/"))
         self.broker.restore(UserPut(USER, "", "rabbit_password_hashing_sha256"))
@@ -165,6 +167,8 @@ class Engine:
         self.broker.administer(VhostDelete("/"))
         self.broker.administer(VhostPut("/"))
         self.broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"))
+        # Nothing is needed of the log: have its segments unlinked.
+        self.broker.log.want_checkpoint()
         self.settle()
 
     def check_idle(self) -> None:

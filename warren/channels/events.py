@@ -49,6 +49,7 @@ from warren.channels.own_messages import cut_short, fits
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.message import Envelope, build_message
+from warren.queues.arguments import CLASSIC, LONG_TYPES
 from warren.queues.definitions import parse_definition, parse_json
 from warren.queues.delivery import Consumer
 from warren.queues.metadata import (
@@ -88,8 +89,6 @@ if TYPE_CHECKING:
 
 BY: Final = "user_who_performed_action"
 PROTOCOL: Final = "{0,9,1}"
-CLASSIC_TYPE: Final = "rabbit_classic_queue"
-QUORUM_TYPE: Final = "rabbit_quorum_queue"
 
 Event = tuple[str, Table]
 
@@ -278,8 +277,8 @@ class Events(TopologyWatcher):
         if not self.is_watched():
             return
         headers: Table = {BY: by}
-        if _is_quorum(queue):
-            headers["type"] = QUORUM_TYPE
+        if queue.rules.queue_type != CLASSIC:
+            headers["type"] = LONG_TYPES[queue.rules.queue_type]
             headers["exclusive"] = False
         else:
             owner = queue.owner
@@ -463,7 +462,7 @@ class Events(TopologyWatcher):
         for queue in _touched(vhost, change):
             touched: Table = dict(headers)
             touched[BY] = by
-            touched["type"] = QUORUM_TYPE if _is_quorum(queue) else CLASSIC_TYPE
+            touched["type"] = LONG_TYPES[queue.rules.queue_type]
             touched["vhost"] = change.vhost
             touched["name"] = queue.name
             events.append(
@@ -511,7 +510,7 @@ def _touched(vhost: VirtualHost, change: PolicyPut | PolicyDelete) -> list[Queue
         return []  # it will be refused
     queues: list[Queue] = []
     for queue in vhost.queues.values():
-        kind = "quorum" if _is_quorum(queue) else "classic"
+        kind = queue.rules.queue_type
         if change.operator:
             before = vhost.policies.maybe_operator_policy(queue.name, kind)
             after = book.maybe_operator_policy(queue.name, kind)
@@ -521,10 +520,6 @@ def _touched(vhost: VirtualHost, change: PolicyPut | PolicyDelete) -> list[Queue
         if (None if before is None else before.put) != (None if after is None else after.put):
             queues.append(queue)
     return queues
-
-
-def _is_quorum(queue: Queue) -> bool:
-    return queue.parsed is not None and queue.parsed.is_quorum
 
 
 def _definition(text: str) -> Table:

@@ -81,6 +81,12 @@ def _messages() -> _Commands:
     return messages.COMMANDS
 
 
+def _streams() -> _Commands:
+    from warren.ctl import streams
+
+    return streams.COMMANDS
+
+
 def _transfers() -> _Commands:
     from warren.ctl import transfers
 
@@ -165,6 +171,8 @@ GROUPS: Final = (
     Group("Messages", "publish get peek", _messages),
     Group("Messages", "move copy redrive", _transfers),
     Group("Messages", "list_transfers", _listings),
+    Group("Streams", "list_stream_groups", _listings),
+    Group("Streams", "reset_stream_group delete_stream_group stream_offset", _streams),
     Group("Connections", "list_connections list_channels list_consumers", _listings),
     Group("Connections", "close_connection close_all_connections close_all_user_connections", _connections),
     Group("Definitions", "export_definitions import_definitions", _definitions),

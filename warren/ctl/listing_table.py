@@ -57,7 +57,7 @@ LISTINGS: Final = (
         "messages_ready messages_unacknowledged messages_ram messages_persistent message_bytes message_bytes_ready "
         "message_bytes_unacknowledged message_bytes_ram message_bytes_persistent messages_delayed consumers "
         "consumer_capacity consumer_utilisation memory head_message_timestamp idle_since message_stats "
-        "messages_details delivery_limit leader members online paused",
+        "messages_details delivery_limit leader members online paused first_offset next_offset readers",
         "queues/{vhost}",
         {"pid": "name", "owner_pid": "owner_pid_details.name", "consumer_utilization": "consumer_utilisation"} | _RATES,
         paged=True,
@@ -270,5 +270,14 @@ LISTINGS: Final = (
         ("id", "vhost", "queue", "mode", "state", "transferred", "total"),
         "destination scanned error user started_at ended_at",
         "warren/transfers/{vhost}",
+    ),
+    Listing(
+        "list_stream_groups",
+        "List the consumer groups of streams, and how far they have come (Warren).",
+        Scope.ONE,
+        "warren/stream-groups",
+        ("queue", "name", "committed_offset", "lag", "consumers"),
+        "vhost active_consumer_tag committed_at",
+        "warren/stream-groups/{vhost}",
     ),
 )

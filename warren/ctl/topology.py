@@ -27,7 +27,7 @@ def declare_queue(
     queue: Queue,
     durable: _Durable = True,
     auto_delete: _AutoDelete = False,
-    kind: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="classic or quorum")] = None,
+    kind: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="classic, quorum or stream")] = None,
     argument: ArgumentTexts = None,
     arguments: _ArgumentsJson = None,
 ) -> None:

@@ -24,7 +24,7 @@ def add_vhost(
     vhost: Vhost,
     description: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
     tags: Annotated[str | None, typer.Option(metavar="TAG,TAG")] = None,
-    default_queue_type: Annotated[str | None, typer.Option(metavar="TYPE", help="classic or quorum")] = None,
+    default_queue_type: Annotated[str | None, typer.Option(metavar="TYPE", help="classic, quorum or stream")] = None,
 ) -> None:
     """Create a vhost, or change what describes it."""
     current = session(context)

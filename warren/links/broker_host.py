@@ -254,9 +254,7 @@ def _exchange_policy(vhost: VirtualHost, exchange: Exchange) -> Policy | None:
 
 
 def _queue_policy(vhost: VirtualHost, queue: Queue) -> Policy | None:
-    return _federation(
-        vhost.policies.maybe_policy("queue", queue.name, "quorum" if queue.rules.is_quorum else "classic")
-    )
+    return _federation(vhost.policies.maybe_policy("queue", queue.name, queue.rules.queue_type))
 
 
 def _federation(policy: BrokerPolicy | None) -> Policy | None:

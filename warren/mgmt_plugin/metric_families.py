@@ -56,7 +56,7 @@ def _arrival_label(queue: Queue) -> str:
 
 def _lengths(queue: Queue) -> Row:
     ready, unacked = int(queue.ready_count), int(queue.unacked_count)
-    return ready, unacked, ready + unacked
+    return ready, unacked, int(queue.message_count)
 
 
 def _consumers(queue: Queue) -> Row:

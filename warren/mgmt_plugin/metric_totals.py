@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, TypeVar
 
 from warren.channels.broker import Broker
@@ -22,6 +22,7 @@ from warren.mgmt_plugin.metric_families import (
     channel_state,
     queue_deliveries,
 )
+from warren.queues.arguments import LONG_TYPES
 from warren.queues.queue import Queue
 from warren.queues.topology_watcher import TopologyWatcher
 from warren.queues.virtual_host import VirtualHost
@@ -33,10 +34,10 @@ Item = TypeVar("Item")
 
 
 class GoneQueues(TopologyWatcher):
-    """What was delivered from queues that have been deleted: ``deliveries`` by whether they were quorum queues."""
+    """What was delivered from queues that have been deleted: ``deliveries`` by their type."""
 
     def __init__(self, broker: Broker) -> None:
-        self.deliveries = {False: [0] * DELIVERIES, True: [0] * DELIVERIES}
+        self.deliveries = {kind: [0] * DELIVERIES for kind in LONG_TYPES}
         self._highest: list[int] = []  # that was told of each counter
         self._broker = broker
         self._vhosts: dict[str, VirtualHost] = dict(broker.vhosts)  # still known when their deletion is told
@@ -46,25 +47,27 @@ class GoneQueues(TopologyWatcher):
 
         What ends while it is counted may have counted a little more than it was remembered with.
         """
-        now = [totals.received_bytes, totals.sent_bytes, *totals.deliveries[False], *totals.deliveries[True]]
+        now = [totals.received_bytes, totals.sent_bytes, *chain.from_iterable(totals.deliveries.values())]
         if self._highest:
             now = [max(before, number) for before, number in zip(self._highest, now, strict=True)]
         self._highest = now
         totals.received_bytes, totals.sent_bytes = now[:2]
-        totals.deliveries = {False: now[2 : 2 + DELIVERIES], True: now[2 + DELIVERIES :]}
+        for place, kind in enumerate(totals.deliveries):
+            start = 2 + place * DELIVERIES
+            totals.deliveries[kind] = now[start : start + DELIVERIES]
 
     def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
         if vhost not in self._vhosts:
             self._vhosts[vhost] = self._broker.vhosts[vhost]
 
     def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
-        _add(self.deliveries[queue.rules.is_quorum], queue_deliveries(queue))
+        _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
 
     def vhost_deleted(self, vhost: str) -> None:
         gone = self._vhosts.pop(vhost, None)
         if gone is not None:
             for queue in gone.queues.values():
-                _add(self.deliveries[queue.rules.is_quorum], queue_deliveries(queue))
+                _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
 
 
 class Totals:
@@ -78,7 +81,7 @@ class Totals:
         self.memory_bytes = 0
         self.paged_out = 0
         self.consumers = 0
-        self.deliveries: dict[bool, list[int]] = {}
+        self.deliveries: dict[str, list[int]] = {}  # by queue type
         self.publishers = 0
         self.channel_state = [0] * len(CHANNEL_STATE)
         self.received_bytes = 0
@@ -87,7 +90,7 @@ class Totals:
 
     def add_queues(self, queues: Sequence[Queue]) -> None:
         """Count some queues."""
-        rows: dict[bool, list[tuple[int, ...]]] = {False: [], True: []}
+        rows: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in LONG_TYPES}
         for queue in queues:
             ready = int(queue.ready_count)
             if ready:
@@ -98,10 +101,10 @@ class Totals:
                 self.memory_bytes += queue.ready.memory_bytes()
             self.unacked += int(queue.unacked_count)
             self.consumers += len(queue.consumers)
-            rows[queue.rules.is_quorum].append(queue_deliveries(queue))
-        for is_quorum, found in rows.items():
+            rows[queue.rules.queue_type].append(queue_deliveries(queue))
+        for kind, found in rows.items():
             if found:
-                _add(self.deliveries[is_quorum], [sum(column) for column in zip(*found, strict=True)])
+                _add(self.deliveries[kind], [sum(column) for column in zip(*found, strict=True)])
 
     def add_channels(self, channels: Sequence[object]) -> None:
         """Count some channels."""
@@ -126,7 +129,7 @@ async def walk(broker: Broker, gone: GoneQueues) -> Totals:
     totals = Totals()
     churn = broker.churn
     # All of this without a pause: what goes from here on is in these lists, and not in what has gone.
-    totals.deliveries = {is_quorum: list(numbers) for is_quorum, numbers in gone.deliveries.items()}
+    totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
     queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
     connections = list(broker.connections.values())
     totals.received_bytes, totals.sent_bytes = churn.received_bytes, churn.sent_bytes

@@ -268,7 +268,7 @@ def _in_topology(call: Call, queue: Queue) -> Described:
     return {
         "name": queue.name,
         "type": queue_type(queue),
-        "messages": int(queue.ready_count + queue.unacked_count),
+        "messages": int(queue.message_count),
         "consumers": len(queue.consumers),
         "publish_rate": rate(queue, QUEUE_FIELDS[3]),
         "deliver_rate": rate(queue, "deliver_get"),

@@ -84,6 +84,7 @@ from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.overview import PRODUCT, RABBITMQ_VERSION
 from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Route, bad_request, not_found
+from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
 from warren.queues.pattern import Pattern
 from warren.queues.queue import Queue
@@ -104,7 +105,6 @@ PAGES: Final = {
     "/metrics/memory-breakdown": "memory-breakdown",
 }
 PROTOCOL: Final = ("protocol", "amqp091")
-QUEUE_TYPES: Final = {False: "rabbit_classic_queue", True: "rabbit_quorum_queue"}
 
 Item = TypeVar("Item")
 Rows = Iterable[tuple[Metric, Iterable[tuple[str, float]]]]
@@ -435,7 +435,9 @@ class Metrics:
     def _global_deaths(self) -> Rows:
         deaths = self._broker.deaths.counts
         of = {
-            (is_quorum, strategy): labels(("queue_type", QUEUE_TYPES[is_quorum]), ("dead_letter_strategy", strategy))
+            (is_quorum, strategy): labels(
+                ("queue_type", LONG_TYPES[QUORUM if is_quorum else CLASSIC]), ("dead_letter_strategy", strategy)
+            )
             for is_quorum, strategy in deaths
         }
         for reason, text in (
@@ -648,7 +650,7 @@ async def _blocks(pieces: Sequence[bytes], breather: Breather) -> list[bytes]:
 
 
 def _global_deliveries(totals: Totals) -> Rows:
-    of = {is_quorum: labels(PROTOCOL, ("queue_type", queue_type)) for is_quorum, queue_type in QUEUE_TYPES.items()}
+    of = {kind: labels(PROTOCOL, ("queue_type", queue_type)) for kind, queue_type in LONG_TYPES.items()}
     for name, text, places in (
         ("delivered", "Messages delivered", (0, 1, 2, 3)),
         ("delivered_consume_auto_ack", "Deliveries to consumers without acknowledgement", (3,)),
@@ -659,9 +661,7 @@ def _global_deliveries(totals: Totals) -> Rows:
         ("redelivered", "Deliveries of what had been delivered before", (4,)),
         ("acknowledged", "Messages acknowledged", (5,)),
     ):
-        rows = [
-            (of[is_quorum], sum(numbers[place] for place in places)) for is_quorum, numbers in totals.deliveries.items()
-        ]
+        rows = [(of[kind], sum(numbers[place] for place in places)) for kind, numbers in totals.deliveries.items()]
         yield Metric(f"global_messages_{name}_total", COUNTER, text), rows
 
 

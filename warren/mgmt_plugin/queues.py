@@ -18,10 +18,12 @@ from warren.mgmt_plugin.names import channel_details, connection_details, node_n
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created
 from warren.mgmt_plugin.statistics import LENGTHS, QUEUE_FIELDS, QUEUE_STATS, RANGE_QUERY, Ranges, queue_row
 from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.queues.arguments import CLASSIC
 from warren.queues.delivery import Consumer
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.policies import Policy
 from warren.queues.queue import Queue
+from warren.queues.stream import Stream
 
 # What an empty queue takes, about.
 QUEUE_BYTES: Final = 1500
@@ -49,8 +51,8 @@ class Action(msgspec.Struct):
 
 
 def queue_type(queue: Queue) -> str:
-    """Return ``classic`` or ``quorum``."""
-    return "quorum" if queue.rules.is_quorum else "classic"
+    """Return ``classic``, ``quorum`` or ``stream``."""
+    return queue.rules.queue_type
 
 
 def policies_of(call: Call, queue: Queue) -> tuple[Policy | None, Policy | None]:
@@ -118,13 +120,16 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
     }
     if queue.owner is not None and isinstance(queue.owner, Connection):
         described["owner_pid_details"] = connection_details(queue.owner)
-    if queue.rules.is_quorum:
+    if queue.rules.queue_type != CLASSIC:
         node = node_name(call.management.broker)
+        described |= {"leader": node, "members": [node], "online": [node]}
+    if queue.rules.is_quorum:
+        described["delivery_limit"] = int(queue.rules.delivery_limit)
+    if isinstance(queue, Stream):
         described |= {
-            "leader": node,
-            "members": [node],
-            "online": [node],
-            "delivery_limit": int(queue.rules.delivery_limit),
+            "first_offset": queue.first_offset(),
+            "next_offset": queue.next_offset(),
+            "readers": len(queue.consumers),
         }
     shown.add(described, LENGTHS, ranges.lengths)
     for name, lane in (("messages_delayed", DELAYED), ("messages_parked", PARKED), ("messages_dlx", UNDELIVERED)):
@@ -189,6 +194,8 @@ def describe_consumer(call: Call, consumer: Consumer) -> Described:
         "prefetch_count": int(consumer.wanted_prefetch),
         "queue": {"name": queue.name, "vhost": queue.vhost_name},
     }
+    if isinstance(queue, Stream):
+        described["next_offset"] = queue.offset_of(consumer)
     if consumer.timeout_ms >= 0:
         described["consumer_timeout"] = int(consumer.timeout_ms)  # never null: rabbitmqadmin cannot print that
     return described
@@ -206,7 +213,7 @@ def _queue_keys(call: Call) -> dict[str, Callable[[Queue], object]]:
         "durable": lambda queue: queue.durable,
         "state": lambda queue: "running",
         "consumers": lambda queue: len(queue.consumers),
-        "messages": lambda queue: int(queue.ready_count + queue.unacked_count),
+        "messages": lambda queue: int(queue.message_count),
         "messages_ready": lambda queue: int(queue.ready_count),
         "messages_unacknowledged": lambda queue: int(queue.unacked_count),
         "message_bytes": lambda queue: int(queue.ready_bytes),

@@ -87,7 +87,7 @@ def queue_row(queue: Queue) -> tuple[int, ...]:
     """Return `QUEUE_FIELDS` of a queue now."""
     counts = queue.counts()
     ready, unacked = int(queue.ready_count), int(queue.unacked_count)
-    return (ready + unacked, ready, unacked, int(counts.publish), *_delivery(counts))
+    return (int(queue.message_count), ready, unacked, int(counts.publish), *_delivery(counts))
 
 
 def channel_row(channel: Channel) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
 from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
 from warren.queues.lanes import PARKED
 from warren.queues.queue import Queue
+from warren.queues.stream import Stream
 from warren.queues.virtual_host import VirtualHost
 from warren.server.management import Management
 
@@ -318,6 +319,8 @@ async def begin_transfer(call: Call) -> Response:
     queue = the_queue(call)
     if order.mode not in ("move", "copy"):
         raise bad_request("mode must be move or copy")
+    if order.mode == "move" and isinstance(queue, Stream):
+        raise bad_request("a stream keeps its messages: they can be copied, not moved")
     if order.state not in ("ready", "parked"):
         raise bad_request("state must be ready or parked")
     if order.count is not None and order.count < 1:

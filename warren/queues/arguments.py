@@ -39,10 +39,27 @@ TEXT: Final = 1  # a name or a routing key
 CHOICE: Final = 2  # one of `choices`
 FLAG: Final = 3
 BACKOFF: Final = 4  # see `backoff_delays`
+AGE: Final = 5  # see `age_ms`
 
-_CLASSIC: Final = "rabbit_classic_queue"
-_QUORUM: Final = "rabbit_quorum_queue"
+# Queue types, and how RabbitMQ calls them in its texts.
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
+LONG_TYPES: Final = {
+    CLASSIC: "rabbit_classic_queue",
+    QUORUM: "rabbit_quorum_queue",
+    STREAM: "rabbit_stream_queue",
+}
+SEGMENT_BYTES_MAX: Final = 3_000_000_000
 _SERVER_NAMED: Final = "amq.gen-"  # clients cannot choose such a name
+_AGES_MS: Final = {
+    "Y": 31_536_000_000,
+    "M": 2_592_000_000,
+    "D": 86_400_000,
+    "h": 3_600_000,
+    "m": 60_000,
+    "s": 1_000,
+}
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BACKOFF_FORM: Final = "\"expected an array of delays (5000, '5s', '1h') or 'exponential:FIRST:CAP'\""
 
@@ -65,6 +82,7 @@ class Argument:
         wrong: str = "{value_too_large,VALUE}",
         classic: bool = True,
         quorum: bool = True,
+        stream: bool = False,
         noun: str = "",
     ) -> None:
         self.key = key
@@ -76,11 +94,14 @@ class Argument:
         self.wrong = wrong
         self.classic = classic
         self.quorum = quorum
+        self.stream = stream
         self.noun = noun
 
-    def fits(self, is_quorum: bool) -> bool:
+    def fits(self, queue_type: str) -> bool:
         """Tell whether queues of that type have this argument."""
-        return self.quorum if is_quorum else self.classic
+        if queue_type == STREAM:
+            return self.stream
+        return self.quorum if queue_type == QUORUM else self.classic
 
 
 ARGUMENTS: Final = (
@@ -97,7 +118,7 @@ ARGUMENTS: Final = (
         noun="dead letter strategy",
     ),
     Argument("max-length", INTEGER, noun="maximum length"),
-    Argument("max-length-bytes", INTEGER, noun="maximum length in bytes"),
+    Argument("max-length-bytes", INTEGER, stream=True, noun="maximum length in bytes"),
     Argument("max-in-memory-length", INTEGER, classic=False, noun="maximum memory in bytes"),
     Argument("max-in-memory-bytes", INTEGER, classic=False, noun="maximum memory in bytes"),
     Argument("max-priority", INTEGER, high=255, wrong="{max_value_exceeded,VALUE}", quorum=False),
@@ -132,6 +153,7 @@ ARGUMENTS: Final = (
         CHOICE,
         choices=("client-local", "balanced", "random", "least-leaders"),
         wrong="invalid_queue_locator_arg",
+        stream=True,
         noun="queue leader locator value",
     ),
     Argument("delivery-limit", INTEGER, low=-_I64_MAX - 1, noun="delivery limit"),
@@ -165,11 +187,19 @@ ARGUMENTS: Final = (
     Argument("storage", CHOICE, choices=("memory", "disk"), wrong="invalid_storage"),
     Argument("consumer-prefetch-max", INTEGER, low=1, noun="maximum prefetch of consumers"),
     Argument("max-unacked", INTEGER, low=1, noun="maximum of unacknowledged messages"),
-    # Streams have these, no queue does.
-    Argument("max-age", TEXT, classic=False, quorum=False),
-    Argument("stream-max-segment-size-bytes", INTEGER, classic=False, quorum=False),
-    Argument("stream-filter-size-bytes", INTEGER, classic=False, quorum=False),
-    Argument("initial-cluster-size", INTEGER, classic=False, quorum=False),
+    # Of streams only.
+    Argument("max-age", AGE, wrong="invalid_max_age", classic=False, quorum=False, stream=True, noun="max age"),
+    Argument(
+        "stream-max-segment-size-bytes",
+        INTEGER,
+        high=SEGMENT_BYTES_MAX,
+        classic=False,
+        quorum=False,
+        stream=True,
+        noun="maximum size of stream segments in bytes",
+    ),
+    Argument("stream-filter-size-bytes", INTEGER, low=16, high=255, classic=False, quorum=False, stream=True),
+    Argument("initial-cluster-size", INTEGER, low=1, classic=False, quorum=False, stream=True),
 )
 
 BY_KEY: Final[dict[str, Argument]] = {row.key: row for row in ARGUMENTS}
@@ -182,7 +212,8 @@ class QueueArguments:
 
     Raises:
         ChannelException: 406, an argument that we understand has an impossible type or value, belongs to another
-            queue type or contradicts another one; or a quorum queue is to be exclusive, transient or auto-deleted.
+            queue type or contradicts another one; or a quorum queue or a stream is to be exclusive, transient or
+            auto-deleted.
     """
 
     def __init__(
@@ -196,7 +227,7 @@ class QueueArguments:
         *,
         stored: bool = False,
     ) -> None:
-        self.is_quorum: bool = False
+        self.queue_type: str = CLASSIC
         self.single_active: bool = False
         self.values: Table = {}
         if len(encoded) == 4:
@@ -206,12 +237,12 @@ class QueueArguments:
             self._take_valid(table)
         else:
             where = f"for queue '{queue_name}' in vhost '{vhost_name}'"
-            self.is_quorum = _type_of(table) == "quorum"
-            if self.is_quorum and queue_name.startswith(_SERVER_NAMED):
-                raise _refusal(f"Cannot declare a server-named queue for type {_QUORUM}")
+            self.queue_type = _known_type(table)
+            if self.queue_type != CLASSIC and queue_name.startswith(_SERVER_NAMED):
+                raise _refusal(f"Cannot declare a server-named queue for type {LONG_TYPES[self.queue_type]}")
             self._check(table, encoded, queue_name, vhost_name, where)
-            if self.is_quorum:
-                _check_quorum_properties(durable, exclusive, auto_delete, where)
+            if self.queue_type != CLASSIC:
+                _check_lasts(durable, exclusive, auto_delete, where)
         self.single_active = self.values.get("single-active-consumer") is True
 
     def _check(self, table: Table, encoded: bytes, queue_name: str, vhost_name: str, where: str) -> None:
@@ -225,30 +256,29 @@ class QueueArguments:
         if fault:
             raise _invalid("x-queue-type", where, fault)
         for row in ARGUMENTS:
-            if row.name in table and row.fits(self.is_quorum):
+            if row.name in table and row.fits(self.queue_type):
                 value = table[row.name]
                 fault = fault_of(row, value, TYPE_NAMES[find_tag(encoded, row.name)])
                 if not fault and row.key == "dead-letter-routing-key" and "x-dead-letter-exchange" not in table:
                     fault = "routing_key_but_no_dlx_defined"
                 if fault:
-                    raise _invalid(row.name, where, fault)
+                    raise _own_refusal(row, fault) or _invalid(row.name, where, fault)
                 self.values[row.key] = value
         for name in table:
             foreign = BY_KEY.get(name[2:]) if name.startswith("x-") else None
-            if foreign is not None and not foreign.fits(self.is_quorum):
-                kind = _QUORUM if self.is_quorum else _CLASSIC
-                raise _refusal(f"invalid arg '{name}' {where} of queue type {kind}")
-        key, fault = _conflict(self.values, self.is_quorum)
+            if foreign is not None and not foreign.fits(self.queue_type):
+                raise _refusal(f"invalid arg '{name}' {where} of queue type {LONG_TYPES[self.queue_type]}")
+        key, fault = _conflict(self.values, self.queue_type)
         if key:
             raise _invalid("x-" + key, where, fault)
 
     def _take_valid(self, table: Table) -> None:
-        self.is_quorum = _type_of(table) == "quorum"
+        self.queue_type = _known_type(table)
         for row in ARGUMENTS:
-            if row.name in table and row.fits(self.is_quorum) and not fault_of(row, table[row.name], ""):
+            if row.name in table and row.fits(self.queue_type) and not fault_of(row, table[row.name], ""):
                 self.values[row.key] = table[row.name]
         while True:
-            key, _ = _conflict(self.values, self.is_quorum)
+            key, _ = _conflict(self.values, self.queue_type)
             if not key:
                 return
             del self.values[key]
@@ -270,7 +300,7 @@ class QueueArguments:
         if _type_of(received) != current_type:
             check_argument("queue", queue.name, queue.vhost_name, "x-queue-type", arguments, queue.arguments)
         for row in ARGUMENTS:
-            if row.fits(current_type == "quorum") and (row.name in received or row.name in current):
+            if row.fits(_known_type(current)) and (row.name in received or row.name in current):
                 check_argument("queue", queue.name, queue.vhost_name, row.name, arguments, queue.arguments)
 
 
@@ -337,11 +367,13 @@ def fault_of(row: Argument, value: object, type_name: str) -> str:
             return "" if backoff_delays(value) else _BACKOFF_FORM
         return f"{{unacceptable_type,{type_name}}}"
     if isinstance(value, bytes) and type_name == "longstr":
-        return _wrong_text(row, value.decode("utf-8", "replace")) if row.kind == CHOICE else '"not UTF-8"'
+        return '"not UTF-8"' if row.kind == TEXT else _wrong_text(row, value.decode("utf-8", "replace"))
     if not isinstance(value, str):
         return f"{{unacceptable_type,{type_name}}}"
     if row.kind == CHOICE:
         return "" if value in row.choices else _wrong_text(row, value)
+    if row.kind == AGE:
+        return "" if age_ms(value) > 0 else _wrong_text(row, value)
     try:
         size = len(value.encode())
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold
@@ -381,14 +413,21 @@ def backoff_delays(value: object) -> list[int]:
     return doubling
 
 
+def age_ms(text: str) -> int:
+    """Return the ms of an age of a stream such as ``7D`` or ``1h``, or -1. A month has 30 days, a year 365."""
+    return _timespan_ms(text, _AGES_MS)
+
+
 def _duration_ms(text: object) -> int:
     """Return the ms of a text such as ``5s``, or -1."""
-    if not isinstance(text, str):
-        return -1
+    return _timespan_ms(text, _UNITS_MS) if isinstance(text, str) else -1
+
+
+def _timespan_ms(text: str, units: dict[str, int]) -> int:
     digits = 0
     while digits < len(text) and "0" <= text[digits] <= "9":
         digits += 1
-    unit_ms = _UNITS_MS.get(text[digits:], 0)
+    unit_ms = units.get(text[digits:], 0)
     # Ten years have twelve digits; converting very many would take long.
     if not 1 <= digits <= 12 or unit_ms == 0:
         return -1
@@ -412,16 +451,19 @@ def _escaped(text: str) -> str:
 
 
 def _type_of(table: Table) -> object:
-    value = table.get("x-queue-type", "classic")
-    return "classic" if value in ("", "undefined") else value
+    value = table.get("x-queue-type", CLASSIC)
+    return CLASSIC if value in ("", "undefined") else value
+
+
+def _known_type(table: Table) -> str:
+    queue_type = _type_of(table)
+    return queue_type if isinstance(queue_type, str) and queue_type in LONG_TYPES else CLASSIC
 
 
 def _type_fault(table: Table, encoded: bytes) -> str:
     queue_type = _type_of(table)
-    if queue_type == "classic" or queue_type == "quorum":
+    if isinstance(queue_type, str) and queue_type in LONG_TYPES:
         return ""
-    if queue_type == "stream":
-        return '"streams are not available in this version"'
     tag = find_tag(encoded, "x-queue-type")
     if tag != "S":
         return f"{{unacceptable_type,{TYPE_NAMES[tag]}}}"
@@ -429,7 +471,7 @@ def _type_fault(table: Table, encoded: bytes) -> str:
     return f"\"unsupported queue type '{_escaped(text)}'\""
 
 
-def _conflict(values: Table, is_quorum: bool) -> tuple[str, str]:
+def _conflict(values: Table, queue_type: str) -> tuple[str, str]:
     """Return the key that cannot work besides the others, and why; or twice ``""``."""
     if values.get("key-shared") is True:
         if "max-priority" in values:
@@ -437,14 +479,23 @@ def _conflict(values: Table, is_quorum: bool) -> tuple[str, str]:
         if values.get("single-active-consumer") is True:
             return "key-shared", '"not with x-single-active-consumer, which leaves one consumer for all keys"'
     if values.get("storage") == "memory":
-        if is_quorum:
+        if queue_type == QUORUM:
             return "storage", '"not memory: a quorum queue keeps its messages on disk"'
         if "max-length" not in values and "max-length-bytes" not in values:
             return "storage", '"memory needs a limit: x-max-length or x-max-length-bytes"'
     return "", ""
 
 
-def _check_quorum_properties(durable: bool, exclusive: bool, auto_delete: bool, where: str) -> None:
+def _own_refusal(row: Argument, fault: str) -> ChannelException | None:
+    """Return the refusal of an argument that RabbitMQ has an own text for."""
+    if row.key == "stream-max-segment-size-bytes" and fault.startswith("{value_too_large"):
+        return _refusal(f"Exceeded max value for {row.name}")
+    if row.key == "stream-filter-size-bytes" and fault.startswith(("{value_too_large", "{value_negative")):
+        return _refusal(f"Invalid value for {row.name}")
+    return None
+
+
+def _check_lasts(durable: bool, exclusive: bool, auto_delete: bool, where: str) -> None:
     if auto_delete:
         raise _refusal(f"invalid property 'auto-delete' {where}")
     if exclusive:

@@ -25,3 +25,4 @@ SEEN_KEYS: Final = 260  # of a queue that drops duplicates
 EXCHANGE_SEEN_KEYS: Final = 261
 PRODUCERS: Final = 262  # whose numbers such a queue knows
 EXCHANGE_PRODUCERS: Final = 263
+STREAM_GROUPS: Final = 264  # how far the consumer groups of a stream have come

@@ -104,6 +104,11 @@ class Queue(Destination):
         return self.ready.count
 
     @property
+    def message_count(self) -> i64:
+        """How many messages there are, ready or unacked."""
+        return self.ready.count + self.unacked_count
+
+    @property
     def ready_bytes(self) -> i64:
         """Their bodies."""
         return self.ready.body_bytes

@@ -70,6 +70,10 @@ class ReadyMessages:
         self._lanes = lanes
         self._lane = len(lanes)
 
+    def keep_in(self, backlog: Backlog) -> None:
+        """Have the only lane be `backlog`; nothing waits yet."""
+        self._backlog = backlog
+
     def lane_count(self) -> int:
         """Return how many lanes there are."""
         lanes = self._lanes

@@ -16,9 +16,12 @@ from warren.amqp.field_table import Table
 from warren.amqp.term_text import term_text
 from warren.queues.arguments import (
     BY_KEY,
+    CLASSIC,
     INTEGER,
+    QUORUM,
     TIME_MAX_MS,
     QueueArguments,
+    age_ms,
     backoff_delays,
     fault_of,
 )
@@ -48,7 +51,8 @@ class QueueRules:
     """The effective rules of one queue. A new one has none: a plain queue."""
 
     def __init__(self) -> None:
-        self.is_quorum: bool = False
+        self.queue_type: str = CLASSIC
+        self.is_quorum: bool = False  # of that type; asked often
         self.single_active: bool = False
         self.message_ttl_ms: i64 = -1
         self.expires_ms: i64 = -1
@@ -77,6 +81,7 @@ class QueueRules:
         self.memory_only: bool = False
         self.prefetch_max: i64 = -1
         self.max_unacked: i64 = -1
+        self.max_age_ms: i64 = -1  # of a stream
 
     def is_plain(self) -> bool:
         """Tell whether publishing, delivering and settling need to look at nothing here."""
@@ -131,10 +136,11 @@ def rules_of(
         values = dict(values)
         _merge(values, operator_policy)
         _merge(values, policy)
-    if not values and not arguments.is_quorum:
+    if not values and arguments.queue_type == CLASSIC:
         return PLAIN_RULES
     rules = QueueRules()
-    rules.is_quorum = arguments.is_quorum
+    rules.queue_type = arguments.queue_type
+    rules.is_quorum = arguments.queue_type == QUORUM
     rules.single_active = values.get("single-active-consumer") is True
     rules.message_ttl_ms = _number(values, "message-ttl")
     rules.expires_ms = _number(values, "expires")
@@ -145,6 +151,9 @@ def rules_of(
     rules.visibility_timeout_ms = _number(values, "visibility-timeout")
     rules.prefetch_max = _number(values, "consumer-prefetch-max")
     rules.max_unacked = _number(values, "max-unacked")
+    max_age = _text(values, "max-age")
+    if max_age is not None:
+        rules.max_age_ms = age_ms(max_age)
     rules.memory_only = values.get("storage") == "memory"
     _set_overflow(rules, values)
     _set_dead_lettering(rules, values)

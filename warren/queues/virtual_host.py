@@ -33,7 +33,7 @@ from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.message import Envelope, Message
 from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
-from warren.queues.arguments import QueueArguments
+from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
 from warren.queues.counters import Churn, MessageCounts
 from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, mark_republished, sent_again
 from warren.queues.delay import due_time_ms, negate_delay
@@ -55,6 +55,7 @@ from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
+from warren.queues.stream import Stream
 from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
 
 DEFAULT_EXCHANGE: Final = ""
@@ -75,7 +76,7 @@ BROKERS_OWN: Final = "amq.rabbitmq."
 EVENT_VHOST: Final = "/"
 QUEUE_TYPE: Final = "x-queue-type"
 # What a vhost may have as its default, and which type that is; ``""``: none, a queue without a type is classic.
-DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": "classic", "quorum": "quorum"}
+DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": CLASSIC, "quorum": QUORUM, "stream": STREAM}
 
 
 class VirtualHost(QueueHost):
@@ -303,7 +304,10 @@ class VirtualHost(QueueHost):
         store_id = 0
         if durable:
             store_id = self._restored_id or self.log.new_queue_id()
-        queue = Queue(name, durable, auto_delete, owner, arguments, self._runnable, self, store_id)
+        if parsed.queue_type == STREAM:
+            queue = Stream(name, arguments, self._runnable, self, store_id)
+        else:
+            queue = Queue(name, durable, auto_delete, owner, arguments, self._runnable, self, store_id)
         queue.parsed = parsed
         rules = self._rules_of(queue)
         queue.single_active = rules.single_active
@@ -325,7 +329,7 @@ class VirtualHost(QueueHost):
         default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
         if default == "" or find_tag(arguments, QUEUE_TYPE):
             return arguments
-        if default == "quorum" and (not durable or auto_delete):
+        if default != CLASSIC and (not durable or auto_delete):
             return arguments
         if queue is not None and not find_tag(queue.arguments, QUEUE_TYPE):
             return arguments
@@ -474,7 +478,7 @@ class VirtualHost(QueueHost):
     def _rules_of(self, queue: Queue) -> QueueRules:
         parsed = queue.parsed
         assert parsed is not None
-        queue_type = "quorum" if parsed.is_quorum else "classic"
+        queue_type = parsed.queue_type
         policy = self.policies.maybe_policy("queue", queue.name, queue_type)
         operator_policy = self.policies.maybe_operator_policy(queue.name, queue_type)
         return rules_of(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.queues.arguments import (
+    AGE,
     ARGUMENTS,
     BY_KEY,
     CHOICE,
@@ -40,6 +41,7 @@ STRANGE: list[object] = [
     {},
     {"a": [None]},
 ]
+BASES: list[Table] = [{}, {"x-queue-type": "quorum"}, {"x-queue-type": "stream"}]
 TIMES = ("x-visibility-timeout", "x-consumer-timeout")
 
 
@@ -52,11 +54,11 @@ def possible_value(row: Argument) -> object:
         return row.low
     if row.kind == CHOICE:
         return row.choices[-1]
-    return {FLAG: True, TEXT: "name"}.get(row.kind, ["5s"])
+    return {FLAG: True, TEXT: "name", AGE: "5s"}.get(row.kind, ["5s"])
 
 
-def of_type(row: Argument, base: Table) -> bool:
-    return row.quorum if base else row.classic
+def type_of(base: Table) -> str:
+    return str(base.get("x-queue-type", "classic"))
 
 
 def refusal(arguments: Table) -> str:
@@ -74,19 +76,19 @@ def test_every_argument_stands_in_the_table_once() -> None:
     assert all(row.name == f"x-{row.key}" and BY_KEY[row.key] is row for row in ARGUMENTS)
 
 
-@pytest.mark.parametrize("base", [{}, {"x-queue-type": "quorum"}])
+@pytest.mark.parametrize("base", BASES)
 def test_every_value_that_passed_is_there_by_its_policy_key(base: Table) -> None:
     for row in ARGUMENTS:
-        if of_type(row, base):
+        if row.fits(type_of(base)):
             value = possible_value(row)
             beside: Table = {"x-dead-letter-exchange": ""} if row.key == "dead-letter-routing-key" else {}
             arguments = parsed({**base, **beside, row.name: value, "x-unknown": 1})
-            assert arguments.is_quorum == bool(base)
+            assert arguments.queue_type == type_of(base)
             assert arguments.values.pop(row.key) == value
             assert set(arguments.values) == {"dead-letter-exchange" for _ in beside}
 
 
-@pytest.mark.parametrize("base", [{}, {"x-queue-type": "quorum"}])
+@pytest.mark.parametrize("base", BASES)
 def test_every_known_argument_is_refused_when_it_cannot_be(base: Table) -> None:
     for row in ARGUMENTS:
         assert row.name in refusal({**base, row.name: 1.5})
@@ -101,7 +103,7 @@ def test_no_value_makes_the_table_stumble(row: Argument) -> None:
 def test_a_plain_declaration_asks_for_nothing() -> None:
     for encoded in (EMPTY_TABLE, encode_table({"x-queue-type": "classic", "unknown": 5})):
         arguments = QueueArguments("q", "/", False, True, True, encoded)
-        assert (arguments.is_quorum, arguments.single_active, arguments.values) == (False, False, {})
+        assert (arguments.queue_type, arguments.single_active, arguments.values) == ("classic", False, {})
 
 
 @pytest.mark.parametrize("active", [True, False])
@@ -144,12 +146,14 @@ def test_of_duplicate_arguments_the_last_one_counts() -> None:
 def test_of_stored_arguments_the_possible_ones_count(arguments: Table, values: Table) -> None:
     refusal(arguments)
     kept = parsed(arguments, stored=True)
-    assert (kept.values, kept.is_quorum) == (values, False)
+    assert (kept.values, kept.queue_type) == (values, "classic")
 
 
-def test_a_stored_quorum_queue_is_one() -> None:
-    kept = parsed({"x-queue-type": "quorum", "x-delivery-limit": 5, "x-max-priority": 5}, stored=True)
-    assert (kept.values, kept.is_quorum) == ({"delivery-limit": 5}, True)
+@pytest.mark.parametrize(("kind", "values"), [("quorum", {"delivery-limit": 5}), ("stream", {"max-age": "5s"})])
+def test_a_stored_queue_is_of_its_type(kind: str, values: Table) -> None:
+    arguments: Table = {"x-queue-type": kind, "x-delivery-limit": 5, "x-max-priority": 5, "x-max-age": "5s"}
+    kept = parsed(arguments, stored=True)
+    assert (kept.values, kept.queue_type) == (values, kind)
 
 
 def test_what_may_be_declared_is_stored_as_declared() -> None:

@@ -96,10 +96,10 @@ def test_a_policy_passes_over_queue_types_that_lack_one_of_its_keys(
 def test_a_policy_that_is_passed_over_leaves_room_for_the_next() -> None:
     book = book_of(policy("high", priority=1, expires=1, dead_letter_strategy="at-most-once"), policy("low"))
     names = {}
-    for queue_type in ("classic", "quorum"):
+    for queue_type in ("classic", "quorum", "stream"):
         found = book.maybe_policy("queue", "q", queue_type)
         names[queue_type] = found.name if found is not None else ""
-    assert names == {"classic": "low", "quorum": "high"}
+    assert names == {"classic": "low", "quorum": "high", "stream": ""}
 
 
 def test_the_highest_priority_wins_and_of_equals_the_first_by_name() -> None:

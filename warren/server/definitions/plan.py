@@ -506,7 +506,7 @@ class _Planner:
             return arguments
         if item.type is not None:
             return _with_type(arguments, item.type)
-        if default == "quorum" and (not item.durable or item.auto_delete):
+        if default != "classic" and (not item.durable or item.auto_delete):
             return arguments
         return _with_type(arguments, default)
 

@@ -105,11 +105,17 @@ const QUORUM_ONLY = [
   },
 ];
 
+const STREAM_ONLY = [
+  { key: 'x-max-age', kind: 'string', group: 'Retention', text: 'How long messages are kept: 7D, 12h (Y, M, D, h, m, s).' },
+  { key: 'x-max-length-bytes', kind: 'number', group: 'Retention', text: 'How many bytes of bodies are kept; the oldest go.' },
+];
+
 const asArgument = (hint) => ({ ...hint, key: `x-${hint.key}` });
 
 export const QUEUE_ARGUMENTS = {
   classic: [...SHARED.map(asArgument), ...CLASSIC_ONLY, ...QUEUE_ONLY],
   quorum: [...SHARED.map(asArgument), ...QUORUM_ONLY, ...QUEUE_ONLY],
+  stream: STREAM_ONLY,
 };
 
 export const EXCHANGE_ARGUMENTS = [

@@ -21,9 +21,10 @@ const APPLY_TO = [
   ['queues', 'queues'],
   ['classic_queues', 'classic queues'],
   ['quorum_queues', 'quorum queues'],
+  ['streams', 'streams'],
   ['exchanges', 'exchanges'],
 ];
-const QUEUES_ONLY = APPLY_TO.filter(([value]) => value.endsWith('queues'));
+const QUEUES_ONLY = APPLY_TO.filter(([value]) => value.endsWith('queues') || value === 'streams');
 
 const KINDS = {
   policies: { title: 'Policies', one: 'policy', hints: POLICY_KEYS, applyTo: APPLY_TO, field: 'policy' },

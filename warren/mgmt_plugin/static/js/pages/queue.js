@@ -71,7 +71,7 @@ function Actions({ queue, reload }) {
     if (done) window.location.hash = listHref(['queues']);
   }
   return html`<button type="button" onClick=${pause}>${queue.paused ? 'Resume' : 'Pause'}</button>
-    <button type="button" class="danger" onClick=${purge}>Purge…</button>
+    ${queue.type !== 'stream' && html`<button type="button" class="danger" onClick=${purge}>Purge…</button>`}
     <button type="button" class="danger" onClick=${remove}>Delete…</button>`;
 }
 
@@ -88,8 +88,8 @@ export default function Queue({ vhost, name }) {
     { id: 'consumers', label: 'Consumers', count: queue?.consumer_details?.length },
     { id: 'bindings', label: 'Bindings', count: bound?.length },
     { id: 'publish', label: 'Publish' },
-    { id: 'get', label: 'Get' },
-    { id: 'move', label: 'Move' },
+    ...(queue?.type === 'stream' ? [] : [{ id: 'get', label: 'Get' }]),
+    { id: 'move', label: queue?.type === 'stream' ? 'Copy' : 'Move' },
   ];
   const tab = currentTab(tabs, query);
   return html`<${Page}
@@ -109,7 +109,7 @@ export default function Queue({ vhost, name }) {
       ${tab === 'bindings' && html`<${Bindings} queue=${queue} poll=${bindings} />`}
       ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange="" routingKey=${name} reload=${poll.reload} />`}
       ${tab === 'get' && html`<${QueueGet} vhost=${vhost} name=${name} reload=${poll.reload} />`}
-      ${tab === 'move' && html`<${QueueTransfers} vhost=${vhost} name=${name} />`}`
+      ${tab === 'move' && html`<${QueueTransfers} vhost=${vhost} name=${name} stays=${queue.type === 'stream'} />`}`
     }
   <//>`;
 }

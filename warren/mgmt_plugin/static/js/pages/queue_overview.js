@@ -122,6 +122,8 @@ export function QueueOverview({ queue }) {
         ['Operator policy', queue.operator_policy],
         ['Single active consumer', queue.single_active_consumer_tag],
         ['Idle since', queue.idle_since && html`<${Since} text=${queue.idle_since} />`],
+        ['First offset', typeof queue.first_offset === 'number' ? html`<${Num} value=${queue.first_offset} />` : null],
+        ['Next offset', typeof queue.next_offset === 'number' ? html`<${Num} value=${queue.next_offset} />` : null],
         ['Node', queue.node],
       ]} />
       <h3>Arguments</h3>

@@ -12,6 +12,10 @@ import { usePoll } from '../refresh.js';
 import { html, useEffect, useState } from '../ui.js';
 
 const PROGRESS_MS = 1000;
+const MODES = [
+  ['move', 'Move'],
+  ['copy', 'Copy'],
+];
 const TARGETS = [
   ['queue', 'another queue'],
   ['exchange', 'an exchange'],
@@ -78,7 +82,8 @@ function columns(reload) {
   ];
 }
 
-export function QueueTransfers({ vhost, name }) {
+/** Of a stream, which `stays`, messages are copied only. */
+export function QueueTransfers({ vhost, name, stays }) {
   const poll = usePoll(path`warren/transfers/${vhost}`);
   const [target, setTarget] = useState('queue');
   const [error, setError] = useState('');
@@ -132,12 +137,9 @@ export function QueueTransfers({ vhost, name }) {
     }
   }
   return html`<div class="stack">
-    <${Card} title="Move or copy messages">
+    <${Card} title=${stays ? 'Copy messages' : 'Move or copy messages'}>
       <form class="form" onSubmit=${onSubmit}>
-        <${Select} label="What to do" name="mode" options=${[
-          ['move', 'Move'],
-          ['copy', 'Copy'],
-        ]} value="move" />
+        <${Select} label="What to do" name="mode" options=${MODES.filter(([mode]) => !stays || mode === 'copy')} value=${stays ? 'copy' : 'move'} />
         <${Select} label="Which messages" name="state" options=${[
           ['ready', 'ready'],
           ['parked', 'parked'],

@@ -75,7 +75,12 @@ const TYPES = [
   ['', 'default of the vhost'],
   ['classic', 'classic'],
   ['quorum', 'quorum'],
+  ['stream', 'stream'],
 ];
+const TYPE_HINTS = {
+  quorum: 'Durable, every message stored, a delivery limit of 20.',
+  stream: 'Durable, every message stored and kept: consumers read from where they like.',
+};
 
 function AddQueue({ titleId, close }) {
   const [rows, setRows] = useState([]);
@@ -85,8 +90,8 @@ function AddQueue({ titleId, close }) {
     const values = readArguments(rows);
     if (type) values['x-queue-type'] = type;
     await put(path`queues/${vhost}/${name}`, {
-      durable: type === 'quorum' || form.has('durable'),
-      auto_delete: type !== 'quorum' && form.has('auto_delete'),
+      durable: type in TYPE_HINTS || form.has('durable'),
+      auto_delete: !(type in TYPE_HINTS) && form.has('auto_delete'),
       arguments: values,
     });
     tell(`Queue ${name} is declared.`);
@@ -97,9 +102,9 @@ function AddQueue({ titleId, close }) {
       <${VhostSelect} />
       <${Field} label="Name" name="name" required />
       <${Select} label="Type" value=${type} options=${TYPES} onChange=${(event) => setType(event.target.value)}
-        hint=${type === 'quorum' ? 'Durable, every message stored, a delivery limit of 20.' : ''} />
+        hint=${TYPE_HINTS[type] ?? ''} />
       ${
-        type !== 'quorum' &&
+        !(type in TYPE_HINTS) &&
         html`<div class="stack">
         <${Check} label="Durable" name="durable" defaultChecked=${true} hint="Is there again after a restart." />
         <${Check} label="Auto-delete" name="auto_delete" hint="Goes with its last consumer." />

@@ -28,6 +28,7 @@ export const CONSUMER_COLUMNS = [
       each.active === false ? html`<${State} value="waiting" />` : html`<${State} value=${each.activity_status ?? 'up'} />`,
   },
   { key: 'prefetch', label: 'Prefetch', sort: 'prefetch_count', num: true, render: (each) => each.prefetch_count || '∞' },
+  { key: 'offset', label: 'Next offset', num: true, render: (each) => each.next_offset ?? '–' },
   {
     key: 'timeout',
     label: 'Timeout',

@@ -18,8 +18,8 @@ export function VhostDialog({ vhost, titleId, close }) {
     tell(vhost ? `Vhost ${name} is changed.` : `Vhost ${name} is added.`);
     return true;
   }
-  const type = ['classic', 'quorum'].includes(vhost?.default_queue_type) ? vhost.default_queue_type : '';
-  const types = [['', 'of the broker'], 'classic', 'quorum'];
+  const type = ['classic', 'quorum', 'stream'].includes(vhost?.default_queue_type) ? vhost.default_queue_type : '';
+  const types = [['', 'of the broker'], 'classic', 'quorum', 'stream'];
   return html`<${FormDialog} title=${vhost ? `Change vhost ${vhost.name}` : 'Add a vhost'} titleId=${titleId} action=${vhost ? 'Change' : 'Add vhost'} submit=${submit} close=${close}>
     <div class="form">
       ${!vhost && html`<${Field} label="Name" name="name" required />`}

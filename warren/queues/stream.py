@@ -1,0 +1,871 @@
+"""A stream: a queue whose messages stay, and are read again and again from wherever a consumer wants.
+
+    publish -> tail (memory) and open batch -> one fdatasync -> visible to consumers
+                                                                  cursor of each: its next offset
+    cursor in the tail      a chunk of what is in memory
+    cursor before it        a chunk read from the log; whoever is at the same place has the same chunk
+
+1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
+2. A consumer sees only what is synced: an offset that somebody has seen never stands for another message.
+3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out.
+4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
+   Chunks count as memory of the log, and are small while that is short.
+5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
+   search. Filters are applied to each message.
+6. Retention forgets the oldest whole pages of the index: by bytes with a publish, by age at its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, BatchWaiter
+from warren.msgstore.queue_index import IndexPage, QueueIndex
+from warren.msgstore.records import NOTES_FROM
+from warren.queues.agenda import Appointment
+from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.fetch import Fetch
+from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
+from warren.queues.queue import DRAIN_BUDGET, Queue
+from warren.queues.queue_host import QueueHost
+from warren.queues.rule_keeper import RuleKeeper
+from warren.queues.rules import PLAIN_RULES, QueueRules
+from warren.queues.stream_backlog import StreamBacklog
+from warren.queues.stream_consumer import (
+    AT_FIRST,
+    AT_LAST,
+    AT_NEXT,
+    AT_TIME,
+    Filter,
+    Start,
+    check_priority,
+    filter_of,
+    start_of,
+)
+from warren.queues.stream_groups import COMMIT_MS, Group, Progress, StreamGroups, group_name_of
+from warren.queues.stream_stamp import stamped
+
+# How much is read, or taken from the tail, at a time; and while memory is short.
+CHUNK_MESSAGES: Final = 1024
+CHUNK_BYTES: Final = 1 << 20
+SHORT_CHUNK_MESSAGES: Final = 64
+SHORT_CHUNK_BYTES: Final = 32 << 10
+# How often age is looked at, at most and at least, while there is something that could go.
+RETENTION_MIN_MS: Final = 1_000
+RETENTION_MAX_MS: Final = 3_600_000
+# Of so many messages at the end of a page one has to be readable to tell its age.
+AGE_PROBES: Final = 4
+
+_SOUGHT: Final = -1  # the next offset of a cursor that is being looked for
+
+
+class Chunk:
+    """Consecutive messages from offset ``first`` on, None where one is damaged, shared by the cursors within."""
+
+    def __init__(self, first: i64, messages: list[Message | None]) -> None:
+        self.first: i64 = first
+        self.end: i64 = first + len(messages)
+        self.messages = messages
+        self.users: i64 = 0
+        self.cost_bytes: i64 = 0
+        for message in messages:
+            if message is not None:
+                self.cost_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._stamped: list[Message | None] = [None] * len(messages)
+
+    def has(self, offset: i64) -> bool:
+        """Tell whether the message at `offset` is here."""
+        return self.first <= offset < self.end
+
+    def stamped(self, offset: i64, message: Message) -> Message:
+        """Return `message`, which is at `offset`, with its offset among its headers: made once for all."""
+        at: i64 = offset - self.first
+        made = self._stamped[at]
+        if made is None:
+            made = stamped(message, offset)
+            self._stamped[at] = made
+        return made
+
+
+class Cursor:
+    """Where a consumer is: the offset that it gets next."""
+
+    def __init__(self, consumer: Consumer, start: Start, wanted: Filter | None) -> None:
+        self.consumer = consumer
+        self.start = start
+        self.next: i64 = _SOUGHT
+        self.wanted = wanted
+        self.chunk: Chunk | None = None
+        # Of a group: whether it is the one that is served, and below which offset somebody else had messages before.
+        self.group: Group | None = None
+        self.active: bool = False
+        self.progress = Progress()
+        self.redelivered_below: i64 = 0
+
+
+class Stream(Queue):
+    """A stream. ``arguments`` is the encoded table of its declaration, `store_id` its name in the log."""
+
+    def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
+        super().__init__(name, True, False, None, arguments, runnable, host, store_id)
+        self.messages = StreamBacklog(host.log)
+        self.ready.keep_in(self.messages)
+        self._cursors: list[Cursor] = []
+        self._turn: i64 = 0  # which cursor is served first
+        self._visible_end: i64 = 0  # what is below is synced
+        self._commit: _Commit | None = None
+        self._reads: list[_ChunkRead] = []
+        self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
+        self._oldest_bytes: i64 = 0  # of the page that retention would forget next
+        self._damaged: set[int] = set()  # offsets that were reported
+        self._retention = _Retention(self)
+        self._groups_known: StreamGroups | None = None  # None: there never was one
+        self._grouped: dict[Consumer, Cursor] = {}  # consumers of groups
+        self._commits = _Commits(self)
+
+    @property
+    def message_count(self) -> i64:
+        """How many messages there are: what is unacked is still here."""
+        return self.ready.count
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def publish(self, message: Message) -> None:
+        """Take a routed message."""
+        self.published += 1
+        self._append(message)
+
+    def publish_own(self, message: Message) -> None:
+        """Take a message that no channel published."""
+        self.not_by_channels += 1
+        self.publish(message)
+
+    def take_letter(self, message: Message) -> None:
+        """Take a dead letter."""
+        self.publish_own(message)
+
+    def take_released(self, message: Message) -> None:
+        """Take a message whose time has come; it was counted when it was held."""
+        message.time_ms = self._log.now_ms
+        self._append(message)
+
+    def _append(self, message: Message) -> None:
+        kept = message
+        if not message.persistent:
+            kept = message.copy()
+            kept.persistent = True
+            message.awaits_batch = True  # its confirm: what is stored is another message
+        if kept.time_ms == 0:
+            kept.time_ms = self._log.now_ms
+        ready = self.ready
+        place: i64 = ready.append(kept, 0)
+        ready.store(kept, place)
+        if self._cursors:
+            self._await_commit()
+        limit_bytes: i64 = self.rules.max_length_bytes
+        if limit_bytes >= 0 and ready.body_bytes - self._oldest_bytes >= limit_bytes:
+            self._keep_bytes(limit_bytes)
+
+    def _await_commit(self) -> None:
+        """Have what has been published so far become visible when it is synced."""
+        log = self._log
+        commit = self._commit
+        if commit is None or commit.batch != log.batch:
+            commit = _Commit(self, log.batch)
+            self._commit = commit
+            log.wait(commit, True)
+        commit.end = self.messages.next_number
+
+    def synced_to(self, end: i64) -> None:
+        """What is below offset `end` is synced."""
+        if end > self._visible_end and not self.deleted:
+            self._visible_end = end
+            self.wake()
+
+    def owns(self, index: QueueIndex) -> bool:
+        """Tell whether an index with our name is of a lane of this stream."""
+        if index.lane >= NOTES_FROM:
+            return index.lane == STREAM_GROUPS and index.queue_id >= self.store_id
+        return super().owns(index)
+
+    def restore(self, index: QueueIndex, clean: bool) -> None:
+        """Take over the messages that recovery found, or the groups."""
+        if index.lane == STREAM_GROUPS:
+            self._need_groups().restore(index)
+            return
+        if index.lane >= HELD_FROM:
+            self.need_keeper().restore_lane(index, clean)
+            return
+        self.ready.restore(index, clean)
+        self.messages.delivered_before = 0  # every delivery may have been made before
+        self._visible_end = self.messages.next_number
+        self._plan_retention()
+
+    # --- back -----------------------------------------------------------------------------------------------------
+
+    def settle(self, delivery: Delivery) -> None:
+        """Count an acknowledged delivery."""
+        self.unacked_count -= 1
+        self.acked += 1
+        if self._grouped:
+            self._answered(delivery)
+
+    def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
+        """Forget a delivery; the message is where it was."""
+        self.unacked_count -= 1
+
+    def reject(self, delivery: Delivery) -> None:
+        """Forget a delivery; the message is where it was."""
+        self.unacked_count -= 1
+        if self._grouped:
+            self._answered(delivery)
+
+    def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
+        """Deliveries of a stream do not come back."""
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Note that a consumer may be able to take a message again."""
+        if self._cursors and not self._scheduled:
+            self._scheduled = True
+            self._runnable.append(self)
+
+    def drain(self) -> None:
+        """Hand out messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
+        self._scheduled = False
+        if self.paused:
+            return
+        budget: i64 = DRAIN_BUDGET
+        cursors = self._cursors
+        count: i64 = len(cursors)
+        served: i64 = 0
+        while served < count:
+            at: i64 = (self._turn + served) % count
+            budget = self._serve(cursors[at], budget)
+            if budget == 0:
+                self._turn = at
+                self.wake()
+                return
+            served += 1
+        self._turn = 0
+        if not self._reads:
+            self._keep_latest(None)
+
+    def _serve(self, cursor: Cursor, budget: i64) -> i64:
+        """Hand `cursor` what it may have; return what is left of `budget`."""
+        consumer = cursor.consumer
+        ledger = consumer.ledger
+        wanted = cursor.wanted
+        if cursor.next == _SOUGHT:
+            return budget
+        while cursor.next < self._visible_end and budget > 0 and consumer.has_room():
+            chunk = cursor.chunk
+            if chunk is None or not chunk.has(cursor.next):
+                chunk = self._chunk_for(cursor)
+                if chunk is None:
+                    return budget  # it is being read
+            offset: i64 = cursor.next
+            message = chunk.messages[offset - chunk.first]
+            cursor.next = offset + 1
+            budget -= 1
+            if message is not None and (wanted is None or wanted.passes(message)):
+                self.delivered += 1
+                self.unacked_count += 1
+                if cursor.group is None:
+                    ledger.deliver(consumer, chunk.stamped(offset, message), offset, False)
+                else:
+                    self._deliver_to_group(cursor, chunk.stamped(offset, message), offset)
+        if cursor.group is not None:
+            self._note_progress(cursor)
+        chunk = cursor.chunk
+        if chunk is not None and cursor.next >= chunk.end:
+            self._keep_latest(chunk)
+            self._leave(cursor)
+        return budget
+
+    def _chunk_for(self, cursor: Cursor) -> Chunk | None:
+        """Give `cursor` a chunk with its next message; None when that is being read."""
+        messages = self.messages
+        first: i64 = messages.first_number()
+        if cursor.next < first:
+            cursor.next = first  # retention was here
+        offset: i64 = cursor.next
+        self._leave(cursor)
+        chunk = self._shared(offset)
+        if chunk is None:
+            tail: i64 = messages.tail_from()
+            if offset < tail:
+                self._read(offset, tail)
+                return None
+            end: i64 = min(self._visible_end, offset + self._chunk_messages())
+            chunk = Chunk(offset, messages.messages(offset, end))
+        self._use(chunk)
+        cursor.chunk = chunk
+        return chunk
+
+    def _shared(self, offset: i64) -> Chunk | None:
+        latest = self._latest
+        if latest is not None and latest.has(offset):
+            return latest
+        for cursor in self._cursors:
+            chunk = cursor.chunk
+            if chunk is not None and chunk.has(offset):
+                return chunk
+        return None
+
+    def _use(self, chunk: Chunk) -> None:
+        if chunk.users == 0:
+            self._log.resident_bytes += chunk.cost_bytes
+        chunk.users += 1
+
+    def _give_up(self, chunk: Chunk) -> None:
+        chunk.users -= 1
+        if chunk.users == 0:
+            self._log.resident_bytes -= chunk.cost_bytes
+
+    def _leave(self, cursor: Cursor) -> None:
+        chunk = cursor.chunk
+        if chunk is not None:
+            cursor.chunk = None
+            self._give_up(chunk)
+
+    def _keep_latest(self, chunk: Chunk | None) -> None:
+        if chunk is not None:
+            self._use(chunk)
+        if self._latest is not None:
+            self._give_up(self._latest)
+        self._latest = chunk
+
+    def _is_memory_short(self) -> bool:
+        return self._log.resident_bytes > self._log.memory_bytes
+
+    def _chunk_messages(self) -> i64:
+        return SHORT_CHUNK_MESSAGES if self._is_memory_short() else CHUNK_MESSAGES
+
+    # --- from disk ------------------------------------------------------------------------------------------------
+
+    def _read(self, offset: i64, tail: i64) -> None:
+        """Have the messages from `offset` on read, unless they are being read."""
+        for read in self._reads:
+            if read.first <= offset < read.end:
+                return
+        index = self.messages.index
+        assert index is not None
+        end: i64 = min(tail, offset + self._chunk_messages())
+        most_bytes: i64 = SHORT_CHUNK_BYTES if self._is_memory_short() else CHUNK_BYTES
+        under_way = _ChunkRead(self, index, offset, end, most_bytes)
+        self._reads.append(under_way)
+        under_way.begin()
+
+    def chunk_read(self, read: _ChunkRead, chunk: Chunk) -> None:
+        """A chunk is here: for all that wait for it."""
+        self._reads.remove(read)
+        self.messages.offer_loaded(read.loaded)
+        if self.deleted:
+            return
+        self._keep_latest(chunk)
+        for cursor in self._cursors:
+            if cursor.chunk is None and chunk.has(cursor.next):
+                self._use(chunk)
+                cursor.chunk = chunk
+        self.wake()
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """An index page cannot be read, and so none of its messages."""
+        index = self.messages.index
+        assert index is not None
+        index.damaged_count += page.live
+        self._log.report_damage(index, -1, page.lsn)
+        self.messages.page_lost(page)
+        self.ready.lost(int(page.live), int(page.body_bytes))
+        index.lose_page(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """A message cannot be read: it is passed over, and stays where it is."""
+        index = self.messages.index
+        if int(number) not in self._damaged and index is not None:
+            self._damaged.add(int(number))
+            index.damaged_count += 1
+            self._log.report_damage(index, number, lsn)
+
+    # --- what streams do not do -----------------------------------------------------------------------------------
+
+    def is_ready_to_get(self) -> bool:
+        """`get` refuses at once."""
+        return True
+
+    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
+        """Refuse: as RabbitMQ.
+
+        Raises:
+            ConnectionException: 540.
+        """
+        raise self._not_supported("basic.get")
+
+    def purge(self) -> int:
+        """Refuse: as RabbitMQ.
+
+        Raises:
+            ConnectionException: 540.
+        """
+        raise self._not_supported("queue.purge")
+
+    def _not_supported(self, what: str) -> ConnectionException:
+        text = f"{what} not supported by stream queues queue '{self.name}' in vhost '{self.vhost_name}'"
+        return ConnectionException(NOT_IMPLEMENTED, text)
+
+    # --- rules ----------------------------------------------------------------------------------------------------
+
+    def apply_rules(self, rules: QueueRules) -> None:
+        """Follow other rules from now on: of the declaration, or because a policy came or went."""
+        self.rules = rules
+        if rules.max_length_bytes >= 0:
+            self._keep_bytes(rules.max_length_bytes)
+        self._plan_retention()
+
+    def need_keeper(self) -> RuleKeeper:
+        """Return the keeper of what is delayed. No rule of a stream is its business."""
+        keeper = self.keeper
+        if keeper is None:
+            keeper = RuleKeeper(self, PLAIN_RULES, self._host)
+            self.keeper = keeper
+        return keeper
+
+    def close(self) -> None:
+        """Let go of everything: the stream is deleted."""
+        self._host.agenda.cancel(self._retention)
+        self._host.agenda.cancel(self._commits)
+        groups = self._groups_known
+        if groups is not None:
+            groups.close()
+            self._groups_known = None
+        self._grouped.clear()
+        for cursor in self._cursors:
+            self._leave(cursor)
+        self._cursors = []
+        self._keep_latest(None)
+        self._commit = None
+        super().close()
+
+    # --- retention ------------------------------------------------------------------------------------------------
+
+    def first_offset(self) -> int:
+        """Return the offset of the oldest message, or of the next to come."""
+        return int(self.messages.first_number())
+
+    def next_offset(self) -> int:
+        """Return the offset of the next message to come."""
+        return int(self.messages.next_number)
+
+    def _keep_bytes(self, limit_bytes: i64) -> None:
+        messages = self.messages
+        while True:
+            end: i64 = messages.droppable_to()
+            if end == 0:
+                self._oldest_bytes = 0
+                return
+            self._oldest_bytes = messages.oldest_page_bytes()
+            if self.ready.body_bytes - self._oldest_bytes < limit_bytes:
+                return
+            self._drop_to(end)
+
+    def _drop_to(self, end: i64) -> None:
+        count, body_bytes = self.messages.drop_to(end)
+        self.ready.lost(count, body_bytes)
+
+    def _plan_retention(self) -> None:
+        if self.rules.max_age_ms >= 0:
+            self._host.agenda.at(self._log.now_ms + RETENTION_MIN_MS, self._retention)
+        else:
+            self._host.agenda.cancel(self._retention)
+
+    def keep_age(self) -> None:
+        """Look whether the oldest page has become too old."""
+        index = self.messages.index
+        if self.deleted or self.rules.max_age_ms < 0:
+            return
+        end: i64 = self.messages.droppable_to()
+        if end == 0 or index is None:
+            self._look_at_age_at(self._log.now_ms + self.rules.max_age_ms)
+        else:
+            _AgeRead(self, index, end).begin()
+
+    def page_age_read(self, end: i64, time_ms: i64) -> None:
+        """The last message of the page that ends at offset `end` is of `time_ms`, 0 when nobody can tell."""
+        max_age_ms: i64 = self.rules.max_age_ms
+        if self.deleted or max_age_ms < 0:
+            return
+        if self.messages.droppable_to() == end:
+            if time_ms + max_age_ms > self._log.now_ms:
+                self._look_at_age_at(time_ms + max_age_ms)
+                return
+            self._drop_to(end)
+        self.keep_age()
+
+    def _look_at_age_at(self, time_ms: i64) -> None:
+        now_ms: i64 = self._log.now_ms
+        at_ms: i64 = min(max(time_ms, now_ms + RETENTION_MIN_MS), now_ms + RETENTION_MAX_MS)
+        self._host.agenda.at(at_ms, self._retention)
+
+    # --- consumers ------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Register `consumer`, and begin where its arguments say.
+
+        Raises:
+            ChannelException: 406, a bad argument, or no prefetch.
+            ConnectionException: 540, it does not acknowledge, or the channel limits all its consumers together.
+        """
+        encoded = consumer.arguments
+        check_priority(self.name, self.vhost_name, encoded)
+        start = start_of(self.name, self.vhost_name, encoded, self._log.now_ms)
+        cursor = Cursor(consumer, start, filter_of(self.name, self.vhost_name, encoded))
+        group = group_name_of(self.name, self.vhost_name, encoded)
+        me = f"queue '{self.name}' in vhost '{self.vhost_name}'"
+        if consumer.prefetch == 0:
+            raise ChannelException(PRECONDITION_FAILED, f"consumer prefetch count is not set for '{me}'")
+        if consumer.no_ack:
+            raise self._not_supported("automatic acknowledgement")
+        if consumer.ledger.prefetch > 0:
+            raise ConnectionException(NOT_IMPLEMENTED, f"{me} does not support global qos")
+        consumer.exclusive = False  # as RabbitMQ: streams do not know it
+        self.consumers.append(consumer)
+        self._cursors.append(cursor)
+        if self._visible_end < self.messages.next_number:
+            self._await_commit()
+        if group:
+            cursor.group = self._need_groups().group(group)
+            self._grouped[consumer] = cursor
+            self._activate(cursor.group)
+        else:
+            self._start(cursor)
+
+    def _start(self, cursor: Cursor) -> None:
+        def found(offset: int) -> None:
+            if not cursor.consumer.gone and cursor.next == _SOUGHT:
+                self._begin(cursor, offset)
+
+        self.find(cursor.start, found)
+
+    def _begin(self, cursor: Cursor, offset: i64) -> None:
+        first: i64 = self.messages.first_number()
+        cursor.next = offset if offset > first else first
+        if cursor.group is not None:
+            self._note_progress(cursor)
+        self.wake()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Forget `consumer`; its unacked messages stay with its channel."""
+        self.consumers.remove(consumer)
+        consumer.gone = True
+        for cursor in self._cursors:
+            if cursor.consumer is consumer:
+                self._leave(cursor)
+                self._cursors.remove(cursor)
+                break
+        self._turn = 0
+        left = self._grouped.get(consumer)
+        if left is not None and left.group is not None:
+            del self._grouped[consumer]
+            self._left(left.group)
+        if not self._cursors:
+            self._keep_latest(None)
+
+    def offset_of(self, consumer: Consumer) -> int:
+        """Return the offset that `consumer` gets next; -1 while it is being looked for."""
+        for cursor in self._cursors:
+            if cursor.consumer is consumer:
+                return int(cursor.next)
+        return -1
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def _need_groups(self) -> StreamGroups:
+        groups = self._groups_known
+        if groups is None:
+            groups = StreamGroups(self._log, self.vhost_name, self.name, self._groups_found)
+            self._groups_known = groups
+        return groups
+
+    def _groups_found(self) -> None:
+        """How far groups had come before the restart is known now."""
+        for group in self.consumer_groups():
+            self._activate(group)
+
+    def consumer_groups(self) -> list[Group]:
+        """Return the groups."""
+        groups = self._groups_known
+        return [] if groups is None else list(groups.groups.values())
+
+    def consumers_of(self, group: Group) -> list[Consumer]:
+        """Return the consumers of a group, the one that is served first."""
+        return [cursor.consumer for cursor in self._cursors if cursor.group is group]
+
+    def _activate(self, group: Group) -> None:
+        """Serve the first consumer of a group, unless it is served."""
+        if self._need_groups().is_restoring:
+            return
+        for cursor in self._cursors:
+            if cursor.group is group:
+                if not cursor.active:
+                    cursor.active = True
+                    cursor.redelivered_below = group.sent_to
+                    if group.committed >= 0:
+                        self._begin(cursor, group.committed)
+                    else:
+                        self._start(cursor)
+                return
+
+    def _deliver_to_group(self, cursor: Cursor, message: Message, offset: i64) -> None:
+        group = cursor.group
+        assert group is not None
+        cursor.progress.sent(int(offset))
+        if offset >= group.sent_to:
+            group.sent_to = offset + 1
+        redelivered: bool = offset < cursor.redelivered_below
+        consumer = cursor.consumer
+        if redelivered:
+            self.redelivered += 1
+            consumer.ledger.redelivered += 1
+        consumer.ledger.deliver(consumer, message, offset, redelivered)
+
+    def _answered(self, delivery: Delivery) -> None:
+        consumer = delivery.consumer
+        cursor = None if consumer is None else self._grouped.get(consumer)
+        if cursor is not None:
+            cursor.progress.answered(int(delivery.sequence_number))
+            self._note_progress(cursor)
+
+    def _note_progress(self, cursor: Cursor) -> None:
+        """What is committed may have moved: store it soon."""
+        group = cursor.group
+        assert group is not None
+        committed: i64 = cursor.progress.committed(cursor.next)
+        if committed != group.committed:
+            group.committed = committed
+            self._host.agenda.at(self._log.now_ms + COMMIT_MS, self._commits)
+
+    def store_groups(self) -> None:
+        """Store how far all groups have come."""
+        groups = self._groups_known
+        if groups is not None and not groups.is_restoring:
+            for group in groups.groups.values():
+                groups.store(group)
+
+    def _left(self, group: Group) -> None:
+        """A consumer of `group` is gone."""
+        groups = self._need_groups()
+        if groups.is_restoring:
+            return
+        groups.store(group)
+        self._activate(group)
+        if group.stored < 0 and not self.consumers_of(group):
+            groups.forget(group)
+
+    def reset_group(self, name: str, offset: i64) -> None:
+        """Have a group, from now on there, go on from `offset`; its consumer is served from there at once."""
+        groups = self._need_groups()
+        group = groups.group(name)
+        first: i64 = self.messages.first_number()
+        group.committed = offset if offset > first else first
+        groups.store(group)
+        for cursor in self._cursors:
+            if cursor.group is group and cursor.active:
+                self._leave(cursor)
+                cursor.progress = Progress()
+                cursor.redelivered_below = group.sent_to
+                self._begin(cursor, group.committed)
+
+    def forget_group(self, group: Group) -> None:
+        """Forget a group that has no consumers."""
+        self._need_groups().forget(group)
+
+    # --- by time --------------------------------------------------------------------------------------------------
+
+    def find(self, start: Start, told: Callable[[int], None]) -> None:
+        """Tell the offset that `start` means now: at once, or when it has been looked for on disk. Never if deleted."""
+        messages = self.messages
+        if start.kind == AT_TIME:
+            self._seek(start.value, told)
+        elif start.kind == AT_FIRST:
+            told(int(messages.first_number()))
+        elif start.kind == AT_LAST:
+            last: i64 = messages.next_number - 1
+            first: i64 = messages.first_number()
+            told(int(last if last > first else first))
+        elif start.kind == AT_NEXT:
+            told(int(messages.next_number))
+        else:
+            told(int(start.value))
+
+    def _seek(self, time_ms: i64, told: Callable[[int], None]) -> None:
+        """Find the first message that is not older than a time; what comes in the meantime is newer."""
+        messages = self.messages
+        offset: i64 = messages.tail_from()
+        for message in messages.messages(offset, messages.next_number):
+            assert message is not None
+            if message.time_ms >= time_ms:
+                break
+            offset += 1
+        index = messages.index
+        if offset > messages.tail_from() or messages.middle_count == 0 or index is None:
+            told(int(offset))
+        else:
+            _TimeSearch(self, index, time_ms, messages.first_number(), offset, told).go_on()
+
+    def check_invariants(self) -> None:
+        """Assert what the module header says. For tests."""
+        self.ready.check_invariants()
+        assert self.unacked_count >= 0
+        assert self.messages.first_number() <= self.messages.next_number
+        assert self._visible_end <= self.messages.next_number
+        assert len(self._cursors) == len(self.consumers)
+        for cursor in self._cursors:
+            chunk = cursor.chunk
+            assert chunk is None or chunk.users > 0
+            if not self._scheduled and not self._reads and not self.paused and cursor.next != _SOUGHT:
+                assert cursor.next >= self._visible_end or not cursor.consumer.has_room()
+
+
+class _Commit(BatchWaiter):
+    """What a stream has in the open batch: up to which offset."""
+
+    def __init__(self, stream: Stream, batch: i64) -> None:
+        self.batch: i64 = batch
+        self.end: i64 = 0
+        self._stream = stream
+
+    def batch_done(self, batch: i64) -> None:
+        self._stream.synced_to(self.end)
+
+
+class _ChunkRead(Fetch):
+    """Reads the messages from offset ``first`` up to ``end``, or the first of them."""
+
+    def __init__(self, stream: Stream, index: QueueIndex, first: i64, end: i64, most_bytes: i64) -> None:
+        super().__init__(index.log, index, list(range(int(first), int(end))), most_bytes)
+        self.first: i64 = first
+        self.end: i64 = end
+        self._stream = stream
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._stream.chunk_read(self, Chunk(self.first, messages))
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._stream.message_damaged(number, lsn)
+
+
+class _AgeRead(Fetch):
+    """Reads when the last message of a page was published."""
+
+    def __init__(self, stream: Stream, index: QueueIndex, end: i64) -> None:
+        super().__init__(index.log, index, list(range(int(end) - AGE_PROBES, int(end))))
+        self._stream = stream
+        self._end: i64 = end
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        latest_ms: i64 = 0
+        for message in messages:
+            if message is not None and message.time_ms > latest_ms:
+                latest_ms = message.time_ms
+        self._stream.messages.offer_loaded(self.loaded)
+        self._stream.page_age_read(self._end, latest_ms)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._stream.message_damaged(number, lsn)
+
+
+class _TimeSearch:
+    """Looks for the first message from offset `low` up to `high` that is not older than ``time_ms``."""
+
+    def __init__(
+        self, stream: Stream, index: QueueIndex, time_ms: i64, low: i64, high: i64, told: Callable[[int], None]
+    ) -> None:
+        self.stream = stream
+        self.index = index
+        self.time_ms: i64 = time_ms
+        self._low: i64 = low
+        self._high: i64 = high
+        self._told = told
+        self._loaded: list[int] = []
+
+    def go_on(self) -> None:
+        """Look at the message in the middle, or tell."""
+        if self.stream.deleted:
+            return
+        if self._low < self._high:
+            _TimeRead(self, (self._low + self._high) // 2, self._high).begin()
+        else:
+            self.stream.messages.offer_loaded(self._loaded)
+            self._told(int(self._low))
+
+    def found(self, offset: i64, message: Message | None, loaded: list[int]) -> None:
+        """The message at `offset` is here; there is none when those from there on are damaged."""
+        self._loaded += loaded
+        if message is not None and message.time_ms < self.time_ms:
+            self._low = offset + 1
+        else:
+            self._high = offset
+        self.go_on()
+
+
+class _TimeRead(Fetch):
+    """Reads the message at ``offset``, or the next that can be read before `end`."""
+
+    def __init__(self, search: _TimeSearch, offset: i64, end: i64) -> None:
+        super().__init__(search.index.log, search.index, [int(offset)])
+        self._search = search
+        self._offset: i64 = offset
+        self._at: i64 = offset
+        self._end: i64 = end
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        message = messages[0]
+        if message is None and self._at + 1 < self._end:
+            self._at += 1
+            self.numbers = [int(self._at)]
+            self.begin()
+        elif message is not None and message.time_ms < self._search.time_ms:
+            self._search.found(self._at, message, self.loaded)
+        else:
+            self._search.found(self._offset, message, self.loaded)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._search.stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._search.stream.message_damaged(number, lsn)
+
+
+class _Retention(Appointment):
+    """When a stream looks at the age of its oldest messages."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def due(self, now_ms: i64) -> None:
+        self._stream.keep_age()
+
+
+class _Commits(Appointment):
+    """When a stream stores how far its groups have come."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def due(self, now_ms: i64) -> None:
+        self._stream.store_groups()

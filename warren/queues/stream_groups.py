@@ -1,0 +1,184 @@
+"""Consumer groups of a stream: how far each has come, by name, remembered across restarts.
+
+A consumer with the argument ``x-group`` begins where its group has got to; ``x-stream-offset`` counts only for a group
+that nobody has heard of. Of the consumers of a group one is served, the one that came first; the next takes over when
+it goes, from the committed offset.
+
+1. The committed offset is the one below which everything was acknowledged or rejected, or passed over by a filter. What
+   was delivered and not answered, or is requeued, is below it never: whoever takes over gets it again, flagged
+   redelivered if that is in the same life of the broker.
+2. It is stored `COMMIT_MS` after it has moved, and when the consumer that is served goes: after a crash at most so much
+   is delivered again.
+3. A record of the lane `STREAM_GROUPS` is offset, serial number and name, and replaced in its place. The serial
+   number tells the newer of two, should damage leave both.
+4. A group that has stored nothing and has no consumer is not remembered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
+from warren.amqp.term_text import term_text
+from warren.msgstore.message_log import MessageLog
+from warren.queues.lanes import STREAM_GROUPS
+from warren.queues.seen_keys import RecordLane
+
+GROUP: Final = "x-group"
+NAME_MAX_BYTES: Final = 255
+COMMIT_MS: Final = 1_000
+
+
+class Progress:
+    """What a consumer of a group was sent from offset to offset, and what of it is answered."""
+
+    def __init__(self) -> None:
+        self._sent: deque[int] = deque()
+        self._answered: set[int] = set()
+        self._outstanding: set[int] = set()
+
+    def sent(self, offset: int) -> None:
+        """It was sent this one; offsets ascend."""
+        self._sent.append(offset)
+        self._outstanding.add(offset)
+
+    def answered(self, offset: int) -> None:
+        """This one is acknowledged or rejected."""
+        if offset not in self._outstanding:
+            return  # from before a reset
+        self._outstanding.remove(offset)
+        sent = self._sent
+        if sent[0] != offset:
+            self._answered.add(offset)
+            return
+        sent.popleft()
+        while sent and sent[0] in self._answered:
+            self._answered.remove(sent.popleft())
+
+    def committed(self, following: i64) -> i64:
+        """Return the offset below which everything is answered, when `following` is the next to be sent."""
+        return self._sent[0] if self._sent else following
+
+
+class Group:
+    """One group. ``committed`` is the offset that it goes on from, -1: nobody knows yet."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.committed: i64 = -1
+        self.committed_ms: i64 = 0  # when that was stored last, 0: never
+        self.sent_to: i64 = 0  # what is below was sent in this life, to whomever
+        self.number: i64 = -1  # of its record, -1: none
+        self.stored: i64 = -1  # the offset in that
+
+
+class StreamGroups(RecordLane):
+    """The groups of one stream, in the order of their first consumers."""
+
+    def __init__(self, log: MessageLog, vhost: str, name: str, on_found: Callable[[], None]) -> None:
+        super().__init__(log, vhost, name, STREAM_GROUPS)
+        self._on_found = on_found  # told when everything from before a restart is there
+        self.groups: dict[str, Group] = {}
+        self._free: list[int] = []  # numbers below the next one
+        self._serial: i64 = 0
+        self._found: list[tuple[int, int, int, int, str]] = []  # serial, number, offset, time in ms, name
+
+    def group(self, name: str) -> Group:
+        """Return the group called `name`, from now on there."""
+        group = self.groups.get(name)
+        if group is None:
+            group = Group(name)
+            self.groups[name] = group
+        return group
+
+    def store(self, group: Group) -> None:
+        """Store how far `group` has come, if that is not what is stored."""
+        if group.committed < 0 or group.committed == group.stored:
+            return
+        number: i64 = group.number
+        if number >= 0:
+            self.drop(number)
+        elif self._free:
+            number = self._free.pop()
+        else:
+            number = self.next_number
+            self.next_number = number + 1
+        self._serial += 1
+        words = int(group.committed).to_bytes(8, "big") + int(self._serial).to_bytes(8, "big")
+        group.number = number
+        group.stored = group.committed
+        group.committed_ms = self.log.now_ms
+        self.put(number, words + group.name.encode(), self.log.now_ms)
+
+    def forget(self, group: Group) -> None:
+        """Forget a group, which has no consumers."""
+        del self.groups[group.name]
+        if group.number >= 0:
+            self.drop(group.number)
+            self._free.append(int(group.number))
+
+    def found(self, number: i64, body: bytes, time_ms: i64) -> None:
+        """Take a record over."""
+        offset = int.from_bytes(body[:8], "big")
+        serial = int.from_bytes(body[8:16], "big")
+        self._found.append((serial, int(number), offset, int(time_ms), body[16:].decode()))
+
+    def all_found(self) -> None:
+        """Everything was read: the newest record of each group counts."""
+        found = self._found
+        self._found = []
+        found.sort(reverse=True)
+        taken: set[int] = set()
+        for serial, number, offset, time_ms, name in found:
+            if serial > self._serial:
+                self._serial = serial
+            group = self.group(name)
+            if group.number >= 0:
+                self.drop(number)
+                continue
+            group.number = number
+            group.committed = offset
+            group.stored = offset
+            group.committed_ms = time_ms
+            taken.add(number)
+        free: i64 = self.next_number - 1
+        while free >= 0:
+            if int(free) not in taken:
+                self._free.append(int(free))
+            free -= 1
+        self._on_found()
+
+    def close(self) -> None:
+        """Let go of everything: the stream is deleted."""
+        super().close()
+        self.groups.clear()
+        self._free = []
+        self._found = []
+        # The stream has us and we had the stream: nothing must be left for the cyclic collector.
+        self._on_found = _nobody_waits
+
+
+def group_name_of(queue_name: str, vhost_name: str, encoded: bytes) -> str:
+    """Return the group that the arguments of a basic.consume name; ``""``: none.
+
+    Raises:
+        ChannelException: 406, it is no text of 1 to 255 bytes.
+    """
+    tag = find_tag(encoded, GROUP)
+    if not tag:
+        return ""
+    value = decode_table(encoded)[GROUP]
+    if isinstance(value, str) and 0 < len(value.encode()) <= NAME_MAX_BYTES:
+        return value
+    text = f"invalid arg '{GROUP}' for queue '{queue_name}' in vhost '{vhost_name}': "
+    text += f"{{invalid_group,{{{TYPE_NAMES[tag]},{term_text(value)}}}}}"
+    raise ChannelException(PRECONDITION_FAILED, text)
+
+
+def _nobody_waits() -> None:
+    """The stream is gone."""
