@@ -249,7 +249,7 @@ class Stream(Queue):
             at: i64 = (self._turn + served) % count
             budget = self._serve(cursors[at], budget)
             if budget == 0:
-                self._turn = at
+                self._turn = at + 1
                 self.wake()
                 return
             served += 1
@@ -295,6 +295,8 @@ class Stream(Queue):
         first: i64 = messages.first_number()
         if cursor.next < first:
             cursor.next = first  # retention was here
+            if first >= self._visible_end:
+                return None
         offset: i64 = cursor.next
         self._leave(cursor)
         chunk = self._shared(offset)
@@ -367,8 +369,8 @@ class Stream(Queue):
         """A chunk is here: for all that wait for it."""
         self._reads.remove(read)
         self.messages.offer_loaded(read.loaded)
-        if self.deleted:
-            return
+        if not self._cursors:
+            return  # nobody would give it up
         self._keep_latest(chunk)
         for cursor in self._cursors:
             if cursor.chunk is None and chunk.has(cursor.next):
@@ -380,6 +382,8 @@ class Stream(Queue):
         """An index page cannot be read, and so none of its messages."""
         index = self.messages.index
         assert index is not None
+        if page not in index.pages:
+            return  # somebody else was reading it too
         index.damaged_count += page.live
         self._log.report_damage(index, -1, page.lsn)
         self.messages.page_lost(page)
@@ -537,6 +541,7 @@ class Stream(Queue):
         consumer.exclusive = False  # as RabbitMQ: streams do not know it
         self.consumers.append(consumer)
         self._cursors.append(cursor)
+        self.messages.is_read = True
         if self._visible_end < self.messages.next_number:
             self._await_commit()
         if group:
@@ -576,6 +581,8 @@ class Stream(Queue):
             self._left(left.group)
         if not self._cursors:
             self._keep_latest(None)
+            self.messages.is_read = False
+            self.messages.batch_closed()
 
     def offset_of(self, consumer: Consumer) -> int:
         """Return the offset that `consumer` gets next; -1 while it is being looked for."""
@@ -833,14 +840,30 @@ class _TimeRead(Fetch):
 
     def fetched(self, messages: list[Message | None]) -> None:
         message = messages[0]
-        if message is None and self._at + 1 < self._end:
-            self._at += 1
+        if message is None:
+            self._at = self._next_stored()
+        if message is None and self._at < self._end:
             self.numbers = [int(self._at)]
             self.begin()
         elif message is not None and message.time_ms < self._search.time_ms:
             self._search.found(self._at, message, self.loaded)
         else:
             self._search.found(self._offset, message, self.loaded)
+
+    def _next_stored(self) -> i64:
+        """Return the next offset at which something may be; of all the pages that are gone none is asked for."""
+        index = self.index
+        size: i64 = index.page_entries
+        at: i64 = self._at + 1
+        while at < self._end and not index.deleted:
+            page = index.page(at // size)
+            if page is None:
+                at = (at // size + 1) * size
+            elif page.resident and index.lsn_of(at) == 0:
+                at += 1
+            else:
+                return at
+        return self._end
 
     def page_damaged(self, page: IndexPage) -> None:
         self._search.stream.page_damaged(page)

@@ -21,7 +21,10 @@ from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.queue_index import BODY_MASK, IndexPage, QueueIndex
 from warren.queues.backlog import Backlog
 
-# What stays in memory for consumers at the end, and while memory is short.
+# What stays in memory for consumers: a fraction of a second of a fast publisher, so that who is a little behind need not
+# read what was just written. Without consumers, and while memory is short, it is less.
+READ_TAIL_MESSAGES: Final = 65536
+READ_TAIL_BYTES: Final = 16 << 20
 TAIL_MESSAGES: Final = 4096
 TAIL_BYTES: Final = 1 << 20
 SHORT_TAIL_MESSAGES: Final = 64
@@ -33,6 +36,7 @@ class StreamBacklog(Backlog):
 
     def __init__(self, log: MessageLog) -> None:
         super().__init__(log, _nobody_waits)
+        self.is_read: bool = False  # there are consumers
         self._stored_to: i64 = 0  # what is below has been in a closed batch
 
     def append(self, message: Message) -> i64:
@@ -69,8 +73,8 @@ class StreamBacklog(Backlog):
             stored += 1
         self._stored_to = stored
         log = self.log
-        most: i64 = TAIL_MESSAGES
-        most_bytes: i64 = TAIL_BYTES
+        most: i64 = READ_TAIL_MESSAGES if self.is_read else TAIL_MESSAGES
+        most_bytes: i64 = READ_TAIL_BYTES if self.is_read else TAIL_BYTES
         if log.resident_bytes > log.memory_bytes or log.under_pressure:
             most = SHORT_TAIL_MESSAGES
             most_bytes = SHORT_TAIL_BYTES
@@ -133,6 +137,9 @@ class StreamBacklog(Backlog):
         body_bytes: i64 = index.live_body_bytes
         self.log.settle_range(index, self._middle_from, end)
         dropped: i64 = count - index.live_count
+        # Pages that are lost have nothing to be forgotten.
+        while end < self._middle_to and index.page(end // index.page_entries) is None:
+            end += index.page_entries
         self._middle_from = end
         self.middle_count -= dropped
         if self._candidates_to < end // index.page_entries:
