@@ -170,6 +170,7 @@ class Engine:
         # Nothing is needed of the log: have its segments unlinked.
         self.broker.log.want_checkpoint()
         self.settle()
+        assert not self.broker.log.indexes, "the log keeps messages of queues that are deleted"
 
     def check_idle(self) -> None:
         """Check what must hold between clients: nobody left anything behind."""

@@ -108,3 +108,16 @@ def test_a_content_refused_behind_frames_of_other_channels_names_its_publish() -
     engine.settle()
     closes = [reply for _, reply in methods_received(client) if isinstance(reply, m.ChannelClose)]
     assert [(close.reply_code, close.class_id, close.method_id) for close in closes] == [(406, 60, 40)]
+
+
+@pytest.mark.parametrize("body", [b"", b"hello", b"x" * 20000], ids=["no body", "small", "several frames"])
+def test_a_message_whose_queue_is_deleted_before_its_last_frame_is_returned_and_leaves_nothing(body: bytes) -> None:
+    engine = Engine()
+    client = connected(engine, [1, 2])
+    durable = m.QueueDeclare(0, "q", False, True, False, False, False, EMPTY_TABLE)
+    deleted = m.QueueDelete(0, "q", False, False, False)
+    *first, last = publish(1, "", "q", {"delivery_mode": 2}, body, mandatory=True)
+    client.connection.feed(encoded([method(2, durable), *first, method(2, deleted), last]))
+    engine.settle()
+    assert m.BasicReturn in [type(call) for _, call in methods_received(client)]
+    assert not engine.broker.log.indexes

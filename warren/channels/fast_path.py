@@ -6,7 +6,8 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
 1. The unit of work is the read buffer. One loop walks its frames; a publish whose method, header and single body
    frame lie in the buffer one behind the other is taken in one step, with no state kept between frames.
 2. The argument bytes of basic.publish are the key of the route: the same bytes as last time cost one comparison, and
-   seen before cost one look-up. `VirtualHost.topology_version` says when a remembered route may be wrong.
+   seen before cost one look-up. `VirtualHost.topology_version` says when a remembered route may be wrong. A content
+   in several steps goes where it was routed when it began, but not to a queue that is deleted by its last frame.
 3. Content is one slice of the buffer, or the pieces of a large frame that a read has cut, and is never taken apart;
    its properties are checked in place and decoded only for the few messages that carry something the broker must
    act on.
@@ -188,6 +189,7 @@ class FastChannel(BatchWaiter):
         self._body_bytes = self.check_header(data, start, end)
         if self._body_bytes == 0:
             self.state = EXPECT_METHOD
+            self._leave_out_deleted()
             self.complete(data[start:end], None, data, start, end, 0, end - start)
             return
         self.state = EXPECT_BODY
@@ -275,10 +277,20 @@ class FastChannel(BatchWaiter):
         header = parts[0]
         self._parts = []
         self.state = EXPECT_METHOD
+        self._leave_out_deleted()
         if self._body_bytes >= CUT_MIN_BYTES:
             self.complete(b"", parts, header, 0, len(header), self._body_bytes, self._largest_frame)
         else:
             self.complete(b"".join(parts), None, header, 0, len(header), self._body_bytes, self._largest_frame)
+
+    def _leave_out_deleted(self) -> None:
+        """Forget queues of the route that are gone: what was deleted since basic.publish takes nothing any more."""
+        route = self.route
+        vhost = self.fast_connection.fast_vhost
+        assert route is not None and vhost is not None
+        if self.last_version != vhost.topology_version:
+            # Channels share it, but none takes it for another publish: the version has changed for all.
+            route.queues = [queue for queue in route.queues if not queue.deleted]
 
     def _hold(self, size: i64) -> None:
         """Count `size` bytes of a content received in part.

@@ -28,19 +28,21 @@ def reset_stream_group(context: typer.Context, queue: Queue, group: _Group, posi
     """Have a consumer group of a stream go on from somewhere else (Warren)."""
     current = session(context)
     current.client.put("warren", "streams", current.vhost, queue, "groups", group, body=_position(position))
+    current.out.say(f'Reset group "{group}" of stream "{queue}" in vhost "{current.vhost}"')
 
 
 def delete_stream_group(context: typer.Context, queue: Queue, group: _Group) -> None:
     """Forget a consumer group of a stream (Warren)."""
     current = session(context)
     current.client.delete("warren", "streams", current.vhost, queue, "groups", group)
+    current.out.say(f'Deleted group "{group}" of stream "{queue}" in vhost "{current.vhost}"')
 
 
 def stream_offset(context: typer.Context, queue: Queue, position: _Position) -> None:
     """Print the offset in a stream that a time or a name stands for (Warren)."""
     current = session(context)
     found = current.client.post("warren", "streams", current.vhost, queue, "offset", body=_position(position))
-    current.out.document(found.value) if current.out.is_json else current.out.say(str(found.value["offset"]))
+    current.out.document(found.value) if current.out.is_json else current.out.result(str(found.value["offset"]))
 
 
 def _position(text: str) -> Object:

@@ -72,7 +72,7 @@ def _details(queue: Queue) -> Row:
         capacity,
         capacity,
         queue.ready.memory_bytes() if ready else 0,
-        ready - on_disk + unacked,
+        int(queue.message_count) - on_disk,
         ready - on_disk,
         unacked,
         on_disk,

@@ -75,6 +75,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.queues = 0
+        self.messages = 0
         self.ready = 0
         self.unacked = 0
         self.ready_bytes = 0
@@ -99,6 +100,7 @@ class Totals:
                 self.ready_bytes += int(queue.ready_bytes)
                 self.paged_out += on_disk
                 self.memory_bytes += queue.ready.memory_bytes()
+            self.messages += int(queue.message_count)
             self.unacked += int(queue.unacked_count)
             self.consumers += len(queue.consumers)
             rows[queue.rules.queue_type].append(queue_deliveries(queue))

@@ -64,8 +64,8 @@ async def show_overview(call: Call) -> Described:
     vhosts = list(visible_vhosts(call))
     connections = visible_connections(call)
     totals_of = [vhost.lengths() for vhost in vhosts]
-    ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(3))
-    lengths = (ready + unacked, ready, unacked)
+    messages, ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(4))
+    lengths = (messages, ready, unacked)
     described: Described = {
         "management_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,

@@ -16,12 +16,12 @@
 Left out, since nothing here corresponds to it: ``erlang_*`` and ``rabbitmq_erlang_*`` but for the uptime,
 ``rabbitmq_*_process_reductions_total``, ``rabbitmq_raft_*``, ``rabbitmq_schema_db_*``, ``rabbitmq_io_*_time_*``,
 ``rabbitmq_io_seek_*``, ``rabbitmq_io_reopen_*``, ``rabbitmq_io_read_bytes_total``, ``rabbitmq_queue_index_read_*``,
-``rabbitmq_global_stream_*``, ``rabbitmq_stream_*``, ``telemetry_*``, the queue type ``rabbit_stream_queue``; and what
-is not counted: ``rabbitmq_queue_disk_*``, ``rabbitmq_queue_messages_persistent*``, ``…_unacked_bytes``,
-``…_ram_bytes`` and ``…_paged_out_bytes``, ``rabbitmq_connection_pending_packets``, and of single exchanges what was
-confirmed, returned and dropped, ``rabbitmq_auth_attempts_detailed_*``. Families of which nothing is left may be asked
-for, and are empty. Only for single objects: what has no sensible sum (``rabbitmq_queue_consumer_capacity``,
-``…_utilisation``, ``rabbitmq_queue_head_message_timestamp``), and ``rabbitmq_connection_…_packets_total``.
+``rabbitmq_global_stream_*``, ``rabbitmq_stream_*``, ``telemetry_*``; and what is not counted:
+``rabbitmq_queue_disk_*``, ``rabbitmq_queue_messages_persistent*``, ``…_unacked_bytes``, ``…_ram_bytes`` and
+``…_paged_out_bytes``, ``rabbitmq_connection_pending_packets``, and of single exchanges what was confirmed, returned and
+dropped, ``rabbitmq_auth_attempts_detailed_*``. Families of which nothing is left may be asked for, and are empty. Only
+for single objects: what has no sensible sum (``rabbitmq_queue_consumer_capacity``, ``…_utilisation``,
+``rabbitmq_queue_head_message_timestamp``), and ``rabbitmq_connection_…_packets_total``.
 
 Source: RabbitMQ, "Monitoring with Prometheus and Grafana"; names and labels compared with 3.10.8.
 """
@@ -368,12 +368,12 @@ class Metrics:
     def _sums(self, totals: Totals, counts: MessageCounts) -> Rows:
         """Yield what per-object pages have for single objects."""
         ready_ram = totals.ready - totals.paged_out
-        lengths = (totals.ready, totals.unacked, totals.ready + totals.unacked)
+        lengths = (totals.ready, totals.unacked, totals.messages)
         for metric, value in (
             *zip(LENGTHS, lengths, strict=True),
             (CONSUMERS, totals.consumers),
             (MEMORY, totals.memory_bytes),
-            *zip(IN_MEMORY, (ready_ram + totals.unacked, ready_ram, totals.unacked), strict=True),
+            *zip(IN_MEMORY, (totals.messages - totals.paged_out, ready_ram, totals.unacked), strict=True),
             (PAGED_OUT, totals.paged_out),
             (BYTES, totals.ready_bytes),
             (READY_BYTES, totals.ready_bytes),

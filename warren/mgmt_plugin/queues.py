@@ -180,7 +180,9 @@ def _active_consumer(queue: Queue) -> Consumer | None:
 def describe_consumer(call: Call, consumer: Consumer) -> Described:
     """Return a consumer."""
     queue = consumer.queue
-    active = not queue.single_active or queue.active_consumer() is consumer
+    offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
+    # Of a stream's group only one is served.
+    active = offset != -1 and (not queue.single_active or queue.active_consumer() is consumer)
     channel = consumer.owner
     node = node_name(call.management.broker)
     described: Described = {
@@ -194,8 +196,8 @@ def describe_consumer(call: Call, consumer: Consumer) -> Described:
         "prefetch_count": int(consumer.wanted_prefetch),
         "queue": {"name": queue.name, "vhost": queue.vhost_name},
     }
-    if isinstance(queue, Stream):
-        described["next_offset"] = queue.offset_of(consumer)
+    if offset is not None:
+        described["next_offset"] = offset if active else None
     if consumer.timeout_ms >= 0:
         described["consumer_timeout"] = int(consumer.timeout_ms)  # never null: rabbitmqadmin cannot print that
     return described

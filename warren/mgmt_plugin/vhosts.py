@@ -45,8 +45,7 @@ def describe_vhost(call: Call, vhost: VirtualHost, ranges: Ranges) -> Described:
         "tracing": vhost.tracing,
         "cluster_state": {node_name(call.management.broker): "running"},
     }
-    ready, unacked, _ = vhost.lengths()
-    shown = call.services.statistics.of_vhost(vhost.name, (ready + unacked, ready, unacked))
+    shown = call.services.statistics.of_vhost(vhost.name, vhost.lengths()[:3])
     shown.add(described, LENGTHS, ranges.lengths)
     shown.add(described, CONNECTION_FIELDS, ranges.data)
     stats = shown.message_stats(CHANNEL_STATS, ranges.messages)

@@ -2,7 +2,7 @@
 
     publish -> tail (memory) and open batch -> one fdatasync -> visible to consumers
                                                                   cursor of each: its next offset
-    cursor in the tail      a chunk of what is in memory
+    cursor in the tail      what is in memory, with its offset among its headers: made once for all consumers
     cursor before it        a chunk read from the log; whoever is at the same place has the same chunk
 
 1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
@@ -26,7 +26,6 @@ from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelExce
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, BatchWaiter
 from warren.msgstore.queue_index import IndexPage, QueueIndex
-from warren.msgstore.records import NOTES_FROM
 from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.fetch import Fetch
@@ -34,7 +33,7 @@ from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
-from warren.queues.rules import PLAIN_RULES, QueueRules
+from warren.queues.rules import QueueRules
 from warren.queues.stream_backlog import StreamBacklog
 from warren.queues.stream_consumer import (
     AT_FIRST,
@@ -105,6 +104,7 @@ class Cursor:
         self.group: Group | None = None
         self.active: bool = False
         self.progress = Progress()
+        self.first_tag: i64 = 0  # of what was sent since the last reset
         self.redelivered_below: i64 = 0
 
 
@@ -136,25 +136,40 @@ class Stream(Queue):
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message) -> None:
-        """Take a routed message."""
-        self.published += 1
-        self._append(message)
+        """Take a routed message, unless it is a repetition."""
+        if not self._take(message):
+            self.refused += 1
 
     def publish_own(self, message: Message) -> None:
         """Take a message that no channel published."""
-        self.not_by_channels += 1
-        self.publish(message)
+        if self._take(message):
+            self.not_by_channels += 1
+
+    def _take(self, message: Message) -> bool:
+        keeper = self.keeper
+        seen = None if keeper is None else keeper.seen
+        keys = None if seen is None else seen.keys_of(message)
+        if seen is not None and keys is not None and seen.drops(keys, message):
+            return False
+        self.published += 1
+        kept = self._append(message)
+        if seen is not None and keys is not None:
+            seen.add(keys, kept, True)
+        return True
 
     def take_letter(self, message: Message) -> None:
-        """Take a dead letter."""
-        self.publish_own(message)
+        """Take a dead letter: nothing that was seen before keeps it out."""
+        self.not_by_channels += 1
+        self.published += 1
+        self._append(message)
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come; it was counted when it was held."""
         message.time_ms = self._log.now_ms
         self._append(message)
 
-    def _append(self, message: Message) -> None:
+    def _append(self, message: Message) -> Message:
+        """Add `message`, or what stands for it here; return that."""
         kept = message
         if not message.persistent:
             kept = message.copy()
@@ -170,6 +185,7 @@ class Stream(Queue):
         limit_bytes: i64 = self.rules.max_length_bytes
         if limit_bytes >= 0 and ready.body_bytes - self._oldest_bytes >= limit_bytes:
             self._keep_bytes(limit_bytes)
+        return kept
 
     def _await_commit(self) -> None:
         """Have what has been published so far become visible when it is synced."""
@@ -189,8 +205,8 @@ class Stream(Queue):
 
     def owns(self, index: QueueIndex) -> bool:
         """Tell whether an index with our name is of a lane of this stream."""
-        if index.lane >= NOTES_FROM:
-            return index.lane == STREAM_GROUPS and index.queue_id >= self.store_id
+        if index.lane == STREAM_GROUPS:
+            return index.queue_id >= self.store_id
         return super().owns(index)
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
@@ -264,49 +280,54 @@ class Stream(Queue):
         wanted = cursor.wanted
         if cursor.next == _SOUGHT:
             return budget
+        messages = self.messages
         while cursor.next < self._visible_end and budget > 0 and consumer.has_room():
-            chunk = cursor.chunk
-            if chunk is None or not chunk.has(cursor.next):
-                chunk = self._chunk_for(cursor)
-                if chunk is None:
-                    return budget  # it is being read
             offset: i64 = cursor.next
-            message = chunk.messages[offset - chunk.first]
+            chunk: Chunk | None = None
+            if offset >= messages.tail_from():
+                message = messages.find(offset)
+            else:
+                chunk = cursor.chunk
+                if chunk is None or not chunk.has(offset):
+                    chunk = self._chunk_for(cursor)
+                    if chunk is None:
+                        break  # it is being read
+                    offset = cursor.next
+                message = chunk.messages[offset - chunk.first]
             cursor.next = offset + 1
             budget -= 1
             if message is not None and (wanted is None or wanted.passes(message)):
                 self.delivered += 1
                 self.unacked_count += 1
+                sent = messages.stamped(offset, message) if chunk is None else chunk.stamped(offset, message)
                 if cursor.group is None:
-                    ledger.deliver(consumer, chunk.stamped(offset, message), offset, False)
+                    ledger.deliver(consumer, sent, offset, False)
                 else:
-                    self._deliver_to_group(cursor, chunk.stamped(offset, message), offset)
+                    self._deliver_to_group(cursor, sent, offset)
         if cursor.group is not None:
             self._note_progress(cursor)
-        chunk = cursor.chunk
-        if chunk is not None and cursor.next >= chunk.end:
-            self._keep_latest(chunk)
+        left = cursor.chunk
+        if left is not None and cursor.next >= left.end:
+            self._keep_latest(left)
             self._leave(cursor)
         return budget
 
     def _chunk_for(self, cursor: Cursor) -> Chunk | None:
-        """Give `cursor` a chunk with its next message; None when that is being read."""
+        """Give `cursor` a chunk with its next message, which is not in the tail; None when that is being read."""
         messages = self.messages
         first: i64 = messages.first_number()
+        tail: i64 = messages.tail_from()
         if cursor.next < first:
             cursor.next = first  # retention was here
-            if first >= self._visible_end:
+            if first == tail:
+                self.wake()
                 return None
         offset: i64 = cursor.next
         self._leave(cursor)
         chunk = self._shared(offset)
         if chunk is None:
-            tail: i64 = messages.tail_from()
-            if offset < tail:
-                self._read(offset, tail)
-                return None
-            end: i64 = min(self._visible_end, offset + self._chunk_messages())
-            chunk = Chunk(offset, messages.messages(offset, end))
+            self._read(offset, tail)
+            return None
         self._use(chunk)
         cursor.chunk = chunk
         return chunk
@@ -429,15 +450,22 @@ class Stream(Queue):
     def apply_rules(self, rules: QueueRules) -> None:
         """Follow other rules from now on: of the declaration, or because a policy came or went."""
         self.rules = rules
+        if rules.dedup:
+            self.need_keeper()
         if rules.max_length_bytes >= 0:
             self._keep_bytes(rules.max_length_bytes)
         self._plan_retention()
 
     def need_keeper(self) -> RuleKeeper:
-        """Return the keeper of what is delayed. No rule of a stream is its business."""
+        """Return the keeper of what is delayed and of what was seen. No other rule of a stream is its business."""
         keeper = self.keeper
         if keeper is None:
-            keeper = RuleKeeper(self, PLAIN_RULES, self._host)
+            rules = QueueRules()
+            rules.dedup = self.rules.dedup
+            rules.dedup_header = self.rules.dedup_header
+            rules.dedup_size = self.rules.dedup_size
+            rules.dedup_ttl_ms = self.rules.dedup_ttl_ms
+            keeper = RuleKeeper(self, rules, self._host)
             self.keeper = keeper
         return keeper
 
@@ -541,7 +569,7 @@ class Stream(Queue):
         consumer.exclusive = False  # as RabbitMQ: streams do not know it
         self.consumers.append(consumer)
         self._cursors.append(cursor)
-        self.messages.is_read = True
+        self.messages.read_by(True)
         if self._visible_end < self.messages.next_number:
             self._await_commit()
         if group:
@@ -581,8 +609,7 @@ class Stream(Queue):
             self._left(left.group)
         if not self._cursors:
             self._keep_latest(None)
-            self.messages.is_read = False
-            self.messages.batch_closed()
+            self.messages.read_by(False)
 
     def offset_of(self, consumer: Consumer) -> int:
         """Return the offset that `consumer` gets next; -1 while it is being looked for."""
@@ -602,8 +629,13 @@ class Stream(Queue):
 
     def _groups_found(self) -> None:
         """How far groups had come before the restart is known now."""
+        groups = self._need_groups()
         for group in self.consumer_groups():
-            self._activate(group)
+            if group.committed < 0 and not self.consumers_of(group):
+                groups.forget(group)  # it came and went meanwhile
+            else:
+                groups.store(group)
+                self._activate(group)
 
     def consumer_groups(self) -> list[Group]:
         """Return the groups."""
@@ -645,23 +677,26 @@ class Stream(Queue):
     def _answered(self, delivery: Delivery) -> None:
         consumer = delivery.consumer
         cursor = None if consumer is None else self._grouped.get(consumer)
-        if cursor is not None:
+        if cursor is not None and delivery.tag >= cursor.first_tag:
             cursor.progress.answered(int(delivery.sequence_number))
             self._note_progress(cursor)
 
     def _note_progress(self, cursor: Cursor) -> None:
-        """What is committed may have moved: store it soon."""
+        """What is committed may have moved: store it soon, and at once where the group begins."""
         group = cursor.group
         assert group is not None
         committed: i64 = cursor.progress.committed(cursor.next)
         if committed != group.committed:
             group.committed = committed
-            self._host.agenda.at(self._log.now_ms + COMMIT_MS, self._commits)
+            if group.stored < 0:
+                self._need_groups().store(group)
+            else:
+                self._host.agenda.at(self._log.now_ms + COMMIT_MS, self._commits)
 
     def store_groups(self) -> None:
         """Store how far all groups have come."""
         groups = self._groups_known
-        if groups is not None and not groups.is_restoring:
+        if groups is not None:
             for group in groups.groups.values():
                 groups.store(group)
 
@@ -686,6 +721,7 @@ class Stream(Queue):
             if cursor.group is group and cursor.active:
                 self._leave(cursor)
                 cursor.progress = Progress()
+                cursor.first_tag = cursor.consumer.ledger.next_tag
                 cursor.redelivered_below = group.sent_to
                 self._begin(cursor, group.committed)
 

@@ -20,9 +20,10 @@ from warren.msgstore.message import Message
 from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.queue_index import BODY_MASK, IndexPage, QueueIndex
 from warren.queues.backlog import Backlog
+from warren.queues.stream_stamp import stamped
 
-# What stays in memory for consumers: a fraction of a second of a fast publisher, so that who is a little behind need not
-# read what was just written. Without consumers, and while memory is short, it is less.
+# What stays in memory for consumers: a fraction of a second of a fast publisher, so that who is a little behind need
+# not read what was just written. Without consumers, and while memory is short, it is less.
 READ_TAIL_MESSAGES: Final = 65536
 READ_TAIL_BYTES: Final = 16 << 20
 TAIL_MESSAGES: Final = 4096
@@ -38,6 +39,8 @@ class StreamBacklog(Backlog):
         super().__init__(log, _nobody_waits)
         self.is_read: bool = False  # there are consumers
         self._stored_to: i64 = 0  # what is below has been in a closed batch
+        self._stamped: list[Message | None] = []  # of the tail, as it is delivered; None: not yet
+        self._stamped_bytes: i64 = 0
 
     def append(self, message: Message) -> i64:
         """Add a message behind all others and return its offset."""
@@ -46,6 +49,7 @@ class StreamBacklog(Backlog):
         cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self.log.resident_bytes += cost
         self._tail.append(message)
+        self._stamped.append(None)
         self._tail_count += 1
         self._tail_bytes += cost
         return number
@@ -78,7 +82,7 @@ class StreamBacklog(Backlog):
         if log.resident_bytes > log.memory_bytes or log.under_pressure:
             most = SHORT_TAIL_MESSAGES
             most_bytes = SHORT_TAIL_BYTES
-        if self._tail_count > 2 * most or self._tail_bytes > 2 * most_bytes:
+        if self._tail_count > 2 * most or self._tail_bytes + self._stamped_bytes > 2 * most_bytes:
             self._shorten_tail(index, most, most_bytes)
         if self.middle_count:
             self._offer_pages()
@@ -87,12 +91,17 @@ class StreamBacklog(Backlog):
         first: i64 = self.tail_from()
         number: i64 = first
         left_bytes: i64 = 0
+        stamped_bytes: i64 = 0
         count: i64 = self._tail_count
         for message in self._tail:
-            if number == self._stored_to or (count <= most and self._tail_bytes - left_bytes <= most_bytes):
+            kept_bytes: i64 = self._tail_bytes + self._stamped_bytes - left_bytes - stamped_bytes
+            if number == self._stored_to or (count <= most and kept_bytes <= most_bytes):
                 break
             assert message is not None
-            left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            left_bytes += cost
+            if self._stamped[number - first] is not None:
+                stamped_bytes += cost
             count -= 1
             number += 1
         if number == first:
@@ -101,16 +110,50 @@ class StreamBacklog(Backlog):
             self._middle_from = first
             self._candidates_to = first // index.page_entries
         del self._tail[: number - first]
+        del self._stamped[: number - first]
         self.middle_count += number - first
         self._middle_to = number
         self._tail_count = count
         self._tail_bytes -= left_bytes
-        self.log.resident_bytes -= left_bytes
+        self._stamped_bytes -= stamped_bytes
+        self.log.resident_bytes -= left_bytes + stamped_bytes
 
     def messages(self, first: i64, end: i64) -> list[Message | None]:
         """Return those with offsets from `first` up to `end`, which are in the tail."""
         start: i64 = self.tail_from()
         return self._tail[first - start : end - start]
+
+    def stamped(self, offset: i64, message: Message) -> Message:
+        """Return `message`, which is in the tail, with its offset among its headers: made once for all consumers."""
+        at: i64 = offset - self.tail_from()
+        made = self._stamped[at]
+        if made is None:
+            made = stamped(message, offset)
+            self._stamped[at] = made
+            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            self._stamped_bytes += cost
+            self.log.resident_bytes += cost
+        return made
+
+    def read_by(self, anybody: bool) -> None:
+        """Note whether there are consumers."""
+        self.is_read = anybody
+        if not anybody:
+            self.log.resident_bytes -= self._stamped_bytes
+            self._stamped_bytes = 0
+            self._stamped = [None] * len(self._tail)
+            self.batch_closed()
+
+    def close(self) -> None:
+        """The stream is deleted: let go of everything."""
+        self.log.resident_bytes -= self._stamped_bytes
+        self._stamped_bytes = 0
+        self._stamped = []
+        super().close()
+
+    def memory_bytes(self) -> int:
+        """Return what the messages in memory take, about."""
+        return super().memory_bytes() + int(self._stamped_bytes)
 
     # --- retention ------------------------------------------------------------------------------------------------
 

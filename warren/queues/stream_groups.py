@@ -7,8 +7,8 @@ it goes, from the committed offset.
 1. The committed offset is the one below which everything was acknowledged or rejected, or passed over by a filter. What
    was delivered and not answered, or is requeued, is below it never: whoever takes over gets it again, flagged
    redelivered if that is in the same life of the broker.
-2. It is stored `COMMIT_MS` after it has moved, and when the consumer that is served goes: after a crash at most so much
-   is delivered again.
+2. It is stored when the group begins, so that what is confirmed after that is the group's; `COMMIT_MS` after it has
+   moved; and when the consumer that is served goes. After a crash at most so much is delivered again.
 3. A record of the lane `STREAM_GROUPS` is offset, serial number and name, and replaced in its place. The serial
    number tells the newer of two, should damage leave both.
 4. A group that has stored nothing and has no consumer is not remembered.
@@ -40,18 +40,13 @@ class Progress:
     def __init__(self) -> None:
         self._sent: deque[int] = deque()
         self._answered: set[int] = set()
-        self._outstanding: set[int] = set()
 
     def sent(self, offset: int) -> None:
         """It was sent this one; offsets ascend."""
         self._sent.append(offset)
-        self._outstanding.add(offset)
 
     def answered(self, offset: int) -> None:
-        """This one is acknowledged or rejected."""
-        if offset not in self._outstanding:
-            return  # from before a reset
-        self._outstanding.remove(offset)
+        """This one, which was sent, is acknowledged or rejected."""
         sent = self._sent
         if sent[0] != offset:
             self._answered.add(offset)
@@ -97,8 +92,8 @@ class StreamGroups(RecordLane):
         return group
 
     def store(self, group: Group) -> None:
-        """Store how far `group` has come, if that is not what is stored."""
-        if group.committed < 0 or group.committed == group.stored:
+        """Store how far `group` has come, if that is not what is stored; not before everything was found."""
+        if self.is_restoring or group.committed < 0 or group.committed == group.stored:
             return
         number: i64 = group.number
         if number >= 0:
@@ -142,10 +137,11 @@ class StreamGroups(RecordLane):
                 self.drop(number)
                 continue
             group.number = number
-            group.committed = offset
             group.stored = offset
-            group.committed_ms = time_ms
             taken.add(number)
+            if group.committed < 0:  # else it was reset meanwhile
+                group.committed = offset
+                group.committed_ms = time_ms
         free: i64 = self.next_number - 1
         while free >= 0:
             if int(free) not in taken:

@@ -164,16 +164,18 @@ class VirtualHost(QueueHost):
             self._sorted_queues = [self.queues[name] for name in sorted(self.queues)]
         return self._sorted_queues
 
-    def lengths(self) -> tuple[int, int, int]:
-        """Return how many messages are ready, how many unacked, and how many consumers there are, in all queues."""
+    def lengths(self) -> tuple[int, int, int, int]:
+        """Return how many messages, ready ones, unacked ones and consumers there are, in all queues."""
+        messages: i64 = 0
         ready: i64 = 0
         unacked: i64 = 0
         consumers: i64 = 0
         for queue in self.queues.values():
+            messages += queue.message_count
             ready += queue.ready.count
             unacked += queue.unacked_count
             consumers += len(queue.consumers)
-        return int(ready), int(unacked), int(consumers)
+        return int(messages), int(ready), int(unacked), int(consumers)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield every binding."""

@@ -115,7 +115,7 @@ const asArgument = (hint) => ({ ...hint, key: `x-${hint.key}` });
 export const QUEUE_ARGUMENTS = {
   classic: [...SHARED.map(asArgument), ...CLASSIC_ONLY, ...QUEUE_ONLY],
   quorum: [...SHARED.map(asArgument), ...QUORUM_ONLY, ...QUEUE_ONLY],
-  stream: STREAM_ONLY,
+  stream: [...STREAM_ONLY, ...QUEUE_ONLY.filter((hint) => hint.group === 'Duplicates')],
 };
 
 export const EXCHANGE_ARGUMENTS = [
