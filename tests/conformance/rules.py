@@ -49,6 +49,7 @@ AREAS = (
     "priority",
     "quorum",
     "streams",
+    "stream_groups",
     "key_shared",
 )
 

@@ -132,7 +132,7 @@ def test_restored_queues_keep_their_type(harness: Harness) -> None:
 @rule("rabbitmq.vhost.default-queue-type", "Another type than these is refused; stored ones mean none.")
 @pytest.mark.parametrize("name", ["streams", "Quorum", "\u00e9"])
 def test_unknown_default_types_are_refused(harness: Harness, name: str) -> None:
-    with pytest.raises(ValueError, match=f"default queue type '{name}' is neither classic nor quorum"):
+    with pytest.raises(ValueError, match=f"default queue type '{name}' is not classic, quorum or stream"):
         harness.broker.administer(VhostPut("v", default_queue_type=name))
     assert "v" not in harness.broker.vhosts
     harness.broker.restore(VhostPut("/", default_queue_type=name))

@@ -504,7 +504,9 @@ class Broker:
         match change:
             case VhostPut():
                 if change.default_queue_type not in DEFAULT_QUEUE_TYPES:
-                    raise ValueError(f"default queue type '{change.default_queue_type}' is neither classic nor quorum")
+                    raise ValueError(
+                        f"default queue type '{change.default_queue_type}' is not classic, quorum or stream"
+                    )
                 self._add_vhost(change)
             case VhostDelete():
                 self._delete_vhost(change.name, by)

@@ -58,7 +58,7 @@ async def _offset_at(call: Call, stream: Stream, start: Start) -> int:
     while not done.is_set() and not stream.deleted:
         with trio.move_on_after(0.1):
             await done.wait()
-    if not found:
+    if not found or stream.deleted:
         raise not_found()
     return found[0]
 
@@ -87,7 +87,7 @@ def _describe(stream: Stream, group: Group) -> Described:
         "queue": stream.name,
         "name": group.name,
         "committed_offset": committed if committed >= 0 else None,
-        "lag": following - max(committed, stream.first_offset()) if committed >= 0 else None,
+        "lag": max(0, following - max(committed, stream.first_offset())) if committed >= 0 else None,
         "committed_at": int(group.committed_ms) or None,
         "consumers": len(consumers),
         "active_consumer_tag": consumers[0].tag if consumers else None,

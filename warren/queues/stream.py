@@ -165,18 +165,17 @@ class Stream(Queue):
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come; it was counted when it was held."""
-        message.time_ms = self._log.now_ms
         self._append(message)
 
     def _append(self, message: Message) -> Message:
         """Add `message`, or what stands for it here; return that."""
         kept = message
-        if not message.persistent:
-            kept = message.copy()
+        now_ms: i64 = self._log.now_ms
+        if not message.persistent or (message.time_ms != 0 and message.time_ms != now_ms):
+            kept = message.copy()  # others may have it as it is; what was held or published elsewhere comes here now
             kept.persistent = True
             message.awaits_batch = True  # its confirm: what is stored is another message
-        if kept.time_ms == 0:
-            kept.time_ms = self._log.now_ms
+        kept.time_ms = now_ms
         ready = self.ready
         place: i64 = ready.append(kept, 0)
         ready.store(kept, place)
@@ -319,7 +318,7 @@ class Stream(Queue):
         tail: i64 = messages.tail_from()
         if cursor.next < first:
             cursor.next = first  # retention was here
-            if first == tail:
+            if first == tail or first >= self._visible_end:
                 self.wake()
                 return None
         offset: i64 = cursor.next

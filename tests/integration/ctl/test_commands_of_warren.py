@@ -96,3 +96,55 @@ def test_a_dry_run_of_an_import_changes_nothing(ctl: Ctl) -> None:
     ctl.done("declare_queue", "q")
     ended = ctl(*line, stdin=file)
     assert ended.exit_code == 6 and "conflict" in ended.out
+
+
+def test_a_stream_is_declared_and_an_offset_in_it_found(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "s", "--type", "stream", "-a", "x-max-age=7D")
+    publish(ctl, "s", "a", "b", "c")
+    columns = ("name", "type", "arguments", "messages", "first_offset", "next_offset", "readers")
+    assert ctl.rows("list_queues", *columns) == [
+        {
+            "name": "s",
+            "type": "stream",
+            "arguments": {"x-max-age": "7D", "x-queue-type": "stream"},
+            "messages": 3,
+            "first_offset": 0,
+            "next_offset": 3,
+            "readers": 0,
+        }
+    ]
+    positions = {"first": 0, "last": 2, "next": 3, "1": 1, "1h": 0, "2020-01-31T08:00": 0, "2020-01-31": 0}
+    assert {each: ctl.done("-q", "stream_offset", "s", each) for each in positions} == {
+        each: f"{offset}\n" for each, offset in positions.items()
+    }
+    assert json.loads(ctl.done("stream_offset", "s", "9000-01-31T08:00+00:00", "--formatter", "json")) == {"offset": 3}
+    for position in ("bogus", "5x", "1.5"):
+        ended = ctl("stream_offset", "s", position)
+        assert ended.exit_code == 1 and "offset must be a number, first, last, next or an age" in ended.err
+    ended = ctl("stream_offset", "s", "2020-13-01")
+    assert ended.exit_code == 2 and "POSITION" in ended.err
+    assert ctl("stream_offset", "no such stream", "first").exit_code == 5
+    ctl.done("declare_queue", "q")
+    ended = ctl("stream_offset", "q", "first")
+    assert ended.exit_code == 1 and "queue 'q' is no stream" in ended.err
+
+
+def test_consumer_groups_of_streams_are_listed_reset_and_deleted(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "s", "--type", "stream")
+    publish(ctl, "s", "a", "b", "c")
+    assert ctl.rows("list_stream_groups") == []
+    for group, position in (("a", "1"), ("b/c", "next"), ("d", "2020-01-31T08:00")):
+        done = ctl.done("reset_stream_group", "s", group, position)
+        assert done == f'Reset group "{group}" of stream "s" in vhost "{ctl.vhost}"\n'
+    listed = [tuple(row.values()) for row in ctl.rows("list_stream_groups", "queue", "name", "committed_offset", "lag")]
+    assert listed == [("s", "a", 1, 2), ("s", "b/c", 3, 0), ("s", "d", 0, 3)]
+    assert ctl.rows("list_stream_groups") == [
+        {"queue": "s", "name": name, "committed_offset": offset, "lag": lag, "consumers": 0}
+        for _, name, offset, lag in listed
+    ]
+    ctl.done("delete_stream_group", "s", "b/c")
+    ctl.done("reset_stream_group", "s", "a", "last")
+    assert [(row["name"], row["committed_offset"]) for row in ctl.rows("list_stream_groups")] == [("a", 2), ("d", 0)]
+    assert ctl("delete_stream_group", "s", "b/c").exit_code == 5
+    assert ctl("reset_stream_group", "no such stream", "a", "0").exit_code == 5
+    assert ctl("reset_stream_group", "s", "a", "bogus").exit_code == 1

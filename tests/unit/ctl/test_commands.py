@@ -173,6 +173,37 @@ CASES = (
     Case(["pause_queue", "q"], ("PUT", "warren/queues/%2F/q/pause", {}), 'Paused queue "q" in vhost "/"'),
     Case(["resume_queue", "q"], ("DELETE", "warren/queues/%2F/q/pause", None), 'Resumed queue "q" in vhost "/"'),
     Case(
+        ["declare_queue", "s", "--type", "stream", "-a", "x-max-age=7D"],
+        (
+            "PUT",
+            "queues/%2F/s",
+            {
+                "durable": True,
+                "auto_delete": False,
+                "arguments": {"x-queue-type": "stream", "x-max-age": "7D"},
+            },
+        ),
+        'Declared queue "s" in vhost "/"',
+    ),
+    *(
+        Case(
+            ["reset_stream_group", "s", "g/1", position],
+            ("PUT", "warren/streams/%2F/s/groups/g%2F1", body),
+            'Reset group "g/1" of stream "s" in vhost "/"',
+        )
+        for position, body in (
+            ("17", {"offset": 17}),
+            ("first", {"offset": "first"}),
+            ("12h", {"offset": "12h"}),
+            ("2026-11-22T08:00:00.5+00:00", {"time_ms": 1795334400500}),
+        )
+    ),
+    Case(
+        ["delete_stream_group", "s", "g"],
+        ("DELETE", "warren/streams/%2F/s/groups/g", None),
+        'Deleted group "g" of stream "s" in vhost "/"',
+    ),
+    Case(
         ["declare_exchange", "x", "--type", "topic", "--internal", "--auto-delete"],
         (
             "PUT",
@@ -352,6 +383,9 @@ def test_connections_that_go_by_themselves_are_not_counted(api: FakeApi, ctl: Ct
         ["declare_queue", "q", "-a", "=1"],
         ["declare_queue", "q", "-a", "x=9223372036854775808"],
         ["declare_queue", "q", "--arguments", "1"],
+        ["reset_stream_group", "s", "g"],
+        ["reset_stream_group", "s", "g", "2026-13-01"],
+        ["stream_offset", "s", "08-00"],
         ["bind", "x", "q", "--destination-type", "topic"],
         ["publish", "hi", "--file", "x"],
         ["publish", "--file", "/nonexistent/x"],

@@ -311,7 +311,7 @@ class _Planner:
         queue_type = _first(item.default_queue_type, nested.default_queue_type, before.default_queue_type)
         protected = _first(item.protected_from_deletion, nested.protected_from_deletion, before.protected_from_deletion)
         if queue_type not in DEFAULT_QUEUE_TYPES:
-            raise ValueError(f"default queue type '{queue_type}' is neither classic nor quorum")
+            raise ValueError(f"default queue type '{queue_type}' is not classic, quorum or stream")
         kept_tags = tags if isinstance(tags, tuple) else tags_of(tags)
         put = VhostPut(item.name, description, kept_tags, DEFAULT_QUEUE_TYPES[queue_type], protected)
         check_storable(put)

@@ -415,7 +415,7 @@ def test_the_limits_of_the_broker_bind_a_file() -> None:
         ("users", {"name": "u", "password_hash": "%%"}, "not base64"),
         ("users", {"name": "u", "password_hash": HASH, "password": "p"}, "both password and password_hash"),
         ("users", {"name": "u", "limits": {"max-wishes": 3}}, "max-wishes"),
-        ("vhosts", {"name": "v", "default_queue_type": "streams"}, "neither classic nor quorum"),
+        ("vhosts", {"name": "v", "default_queue_type": "streams"}, "is not classic, quorum or stream"),
         ("vhosts", {"name": "v", "metadata": {"tags": 1}}, "metadata: "),
         ("vhosts", {"name": "v", "limits": {"max-queues": "many"}}, "should be a number"),
         ("vhosts", {"name": "v\u0000"}, "NUL"),
