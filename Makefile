@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules fuzz crashtest mutants screenshots clean
+.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules bench-streams fuzz crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -38,6 +38,9 @@ bench-backlog: setup-test ## ten million messages waiting, restarts with them, b
 
 bench-rules: setup-test ## what the rules of queues cost, benchmarks/RULES.md (ARGS="--rounds 1 --seconds 2")
 	.venv/bin/python benchmarks/rules.py $(ARGS)
+
+bench-streams: setup-test ## streams beside queues and RabbitMQ's streams, benchmarks/STREAMS.md (ARGS="--rounds 1")
+	.venv/bin/python benchmarks/streams.py $(ARGS)
 
 fuzz: setup-test ## a million mutated frames
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s

@@ -50,7 +50,7 @@ def test_a_stream_is_shown_with_its_offsets_and_without_what_it_does_not_do(ui: 
     expect(ui.main).to_contain_text("First offset0")
     expect(ui.main).to_contain_text("Next offset3")
     tabs = ui.page.get_by_role("navigation", name="Parts of this page")
-    for name, count in (("Messages", 1), ("Copy", 1), ("Get", 0), ("Move", 0)):
+    for name, count in (("Messages", 1), ("Groups", 1), ("Copy", 1), ("Get", 0), ("Move", 0)):
         expect(tabs.get_by_role("link", name=name)).to_have_count(count)
     expect(ui.main.get_by_role("button", name="Delete…")).to_be_visible()
     expect(ui.main.get_by_role("button", name="Purge…")).to_have_count(0)
@@ -92,3 +92,33 @@ def test_consumers_of_a_stream_are_shown_with_the_offset_that_each_gets_next(
     for tag, offset in (("alone", "3"), ("served", "5"), ("second", "\u2013")):
         expect(ui.row(tag).locator("th, td").nth(at)).to_have_text(offset)
     expect(ui.row("second")).to_contain_text("waiting")
+
+
+def test_a_group_is_shown_set_to_another_place_and_forgotten(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    fill(amqp, 5)
+    connection = amqp()
+    channel: Any = connection.channel()
+    channel.basic_qos(prefetch_count=2)
+    channel.basic_consume("s", lambda *_: None, arguments={"x-stream-offset": 1, "x-group": "billing"})
+    groups = f"/warren/streams/{q(vhost)}/s/groups"
+    api.eventually(groups, lambda it: [each["committed_offset"] for each in it] == [1])
+    ui.visit("queues", vhost, "s", tab="groups")
+    expect(ui.row("billing")).to_be_visible()
+    at = ui.main.get_by_role("columnheader").all_text_contents().index("Behind")
+    expect(ui.row("billing").locator("th, td").nth(at)).to_have_text("4")
+    expect(ui.row("billing").get_by_role("button", name="Forget…")).to_be_disabled()
+    ui.row("billing").get_by_role("button", name="Set…").click()
+    ui.fill(ui.dialog, position="nowhere")
+    ui.press("Set", ui.dialog)
+    expect(ui.dialog).to_contain_text("offset must be a number")
+    ui.fill(ui.dialog, position="3")
+    ui.confirm("Set")
+    ui.noticed("Group billing goes on from there.")
+    assert [each["committed_offset"] for each in api.get(groups)] == [3]
+    connection.close()
+    api.eventually(groups, lambda it: it[0]["consumers"] == 0)
+    ui.page.reload()
+    ui.row("billing").get_by_role("button", name="Forget…").click()
+    ui.confirm("Forget group")
+    ui.noticed("Group billing is forgotten.")
+    assert api.get(groups) == []

@@ -20,3 +20,14 @@ def test_a_load_is_measured_with_several_brokers_at_once_and_written_down(tmp_pa
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert float(cells[1]) > 0, row
     assert any(int(cell.replace(",", "")) > 0 for cell in cells if cell.replace(",", "").isdigit()), row
+
+
+def test_streams_are_measured_and_written_down(tmp_path: Path) -> None:
+    written = tmp_path / "streams.md"
+    command = [sys.executable, str(ROOT / "benchmarks" / "streams.py"), "--warren-only", "--rounds", "1"]
+    command += ["--seconds", "0.5", "--directory", str(tmp_path), "--output", str(written)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in written.read_text().splitlines() if line.startswith("| stream, ten consumers | Warren")]
+    assert len(rows) == 1, written.read_text()
+    assert int(rows[0].split("|")[4].strip().replace(",", "")) > 0, rows

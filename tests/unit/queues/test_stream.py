@@ -16,7 +16,7 @@ from warren.msgstore.jobs import ReadJob
 from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.queues.agenda import NEVER
 from warren.queues.browse import Cursor, Seen, look
-from warren.queues.fetch import _MessagesRead
+from warren.queues.fetch import Fetch, _MessagesRead
 from warren.queues.metadata import PolicyPut
 from warren.queues.stream import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES, Stream, _ChunkRead
 from warren.queues.stream_backlog import SHORT_TAIL_MESSAGES
@@ -153,12 +153,12 @@ class Long:
         self.stream.pause(paused=False)
 
     def read_page_of(self, offset: int) -> None:
-        class Reader(_ChunkRead):
+        class Reader(Fetch):
             def fetched(self, messages: object) -> None:
                 """Leave the page where it is."""
 
         if not self.page(offset // PAGE).resident:
-            Reader(self.stream, self.index, offset, offset + 1, 0).begin()
+            Reader(self.log, self.index, [offset]).begin()
             self.harness.settle()
         assert self.page(offset // PAGE).resident
 

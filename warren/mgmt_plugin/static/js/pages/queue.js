@@ -16,6 +16,7 @@ import { href, listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
 import { QueueGet } from './queue_get.js';
+import { QueueGroups } from './queue_groups.js';
 import { QueueMessages } from './queue_messages.js';
 import { QueueOverview } from './queue_overview.js';
 import { QueueTransfers } from './queue_transfers.js';
@@ -88,7 +89,7 @@ export default function Queue({ vhost, name }) {
     { id: 'consumers', label: 'Consumers', count: queue?.consumer_details?.length },
     { id: 'bindings', label: 'Bindings', count: bound?.length },
     { id: 'publish', label: 'Publish' },
-    ...(queue?.type === 'stream' ? [] : [{ id: 'get', label: 'Get' }]),
+    queue?.type === 'stream' ? { id: 'groups', label: 'Groups' } : { id: 'get', label: 'Get' },
     { id: 'move', label: queue?.type === 'stream' ? 'Copy' : 'Move' },
   ];
   const tab = currentTab(tabs, query);
@@ -109,6 +110,7 @@ export default function Queue({ vhost, name }) {
       ${tab === 'bindings' && html`<${Bindings} queue=${queue} poll=${bindings} />`}
       ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange="" routingKey=${name} reload=${poll.reload} />`}
       ${tab === 'get' && html`<${QueueGet} vhost=${vhost} name=${name} reload=${poll.reload} />`}
+      ${tab === 'groups' && html`<${QueueGroups} vhost=${vhost} name=${name} />`}
       ${tab === 'move' && html`<${QueueTransfers} vhost=${vhost} name=${name} stays=${queue.type === 'stream'} />`}`
     }
   <//>`;

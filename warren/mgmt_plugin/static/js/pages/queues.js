@@ -159,7 +159,7 @@ export default function Queues() {
         many(queues, reload, {
           verb: 'Purge',
           title: `Purge ${count(queues)}?`,
-          text: `The ready messages of these queues are dropped for good (${formatNumber(messages)} messages now).`,
+          text: `The ready messages of these queues are dropped for good (${formatNumber(messages)} messages now). Streams refuse it.`,
           run: (queue) => del(path`queues/${queue.vhost}/${queue.name}/contents`),
           done: 'Purged',
         })}>Purge…</button>

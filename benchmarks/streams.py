@@ -1,0 +1,209 @@
+"""`make bench-streams`: a stream beside a durable queue and beside RabbitMQ's stream; one consumer beside ten.
+
+Persistent messages of 100 B with confirms, 1000 in flight. In every round each load runs once against each broker,
+beginning with another one each time, while the other broker is frozen; ratios are taken within one round. Neither
+broker is confined: the load tool has what they leave.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, only its own folder is on the path
+
+from benchmarks import rabbitmq, results
+from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
+from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
+from warren.perf.client import BrokerError
+
+_CONFIRMED: Final = ("flow", "--durable", "--persistent", "--confirms", "1000", "--size", "100")
+_STREAM: Final = ("--queue-argument", "x-queue-type=stream")
+_ACKED: Final = ("--ack", "--prefetch", "1000", "--ack-batch", "100")
+
+
+class Load(NamedTuple):
+    """One load, and whether RabbitMQ gets it as well."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+    of_both: bool = True
+
+
+LOADS: Final = (
+    Load("queue", "durable queue, no consumer", (*_CONFIRMED, "--consumers", "0"), of_both=False),
+    Load("stream", "stream, no consumer", (*_CONFIRMED, "--consumers", "0", *_STREAM)),
+    Load("stream-1", "stream, one consumer", (*_CONFIRMED, *_ACKED, *_STREAM)),
+    Load("stream-10", "stream, ten consumers", (*_CONFIRMED, *_ACKED, "--consumers", "10", *_STREAM)),
+)
+
+
+class Comparison(NamedTuple):
+    """A ratio of two loads against two brokers, and what it has to be."""
+
+    title: str
+    ours: tuple[str, str]
+    theirs: tuple[str, str]
+    of_cpu: bool = False  # of the broker's CPU per message, at most `limit`; else of messages confirmed, at least that
+    limit: float = 1.0
+
+
+COMPARISONS: Final = (
+    Comparison("stream to durable queue, confirmed per s", ("stream", results.WARREN), ("queue", results.WARREN)),
+    Comparison(
+        "ten consumers to one, broker CPU per message published",
+        ("stream-10", results.WARREN),
+        ("stream-1", results.WARREN),
+        of_cpu=True,
+        limit=3.0,
+    ),
+    *(
+        Comparison(
+            f"Warren to RabbitMQ, {load.title}, confirmed per s",
+            (load.name, results.WARREN),
+            (load.name, results.RABBIT),
+        )
+        for load in LOADS
+        if load.of_both
+    ),
+)
+
+# What each load showed against each broker, by round; None where it failed.
+Found = dict[tuple[str, str], list[dict[str, Any] | None]]
+
+
+def published(shown: dict[str, Any]) -> float:
+    """Return how many messages were confirmed per second."""
+    return float(shown["published_per_s"])
+
+
+def cpu_us(shown: dict[str, Any]) -> float:
+    """Return the broker's CPU per message published, with all its deliveries."""
+    return float(shown["broker_cpu_us_per_published"])
+
+
+def measure(brokers: list[Broker], *, rounds: int, seconds: float) -> tuple[Found, list[str]]:
+    """Run all loads; return what they showed, and how those ended that failed."""
+    found: Found = {}
+    failures: list[str] = []
+    for turn in range(rounds):
+        for load in LOADS:
+            shift = turn % len(brokers)
+            for broker in brokers[shift:] + brokers[:shift]:
+                if not load.of_both and broker.name == results.RABBIT:
+                    continue
+                shown: dict[str, Any] | None = None
+                broker.resume()
+                try:
+                    shown = perf(broker, [*load.arguments, "--duration", f"{seconds:g}"])
+                    say(f"round {turn + 1}  {load.name:10} {broker.name:10} {published(shown):>10,.0f}/s published")
+                except ToolError as error:
+                    failures.append(f"{load.name} against {broker.name}: {broker.maybe_death() or error}")
+                    say(f"round {turn + 1}  FAILED: {failures[-1]}")
+                finally:
+                    broker.pause()
+                found.setdefault((load.name, broker.name), []).append(shown)
+    return found, failures
+
+
+def ratios(found: Found, compared: Comparison) -> list[float]:
+    """Return the ratio of each round in which both were measured."""
+    value = cpu_us if compared.of_cpu else published
+    pairs = zip(found.get(compared.ours, []), found.get(compared.theirs, []), strict=False)
+    return [value(one) / value(other) for one, other in pairs if one and other and value(other) > 0]
+
+
+def markdown(
+    found: Found, failures: list[str], machine: results.Machine, products: list[str], *, rounds: int, seconds: float
+) -> str:
+    """Return the text of STREAMS.md."""
+    page = results.Page()
+    rows = []
+    for load in LOADS:
+        for broker in (results.WARREN, results.RABBIT):
+            shown = [one for one in found.get((load.name, broker), []) if one]
+            if shown:
+                rates = results.median([published(one) for one in shown])
+                received = results.median([float(one["received_per_s"]) for one in shown])
+                cpu = results.median([cpu_us(one) for one in shown])
+                rows.append([load.title, broker, f"{rates:,.0f}", f"{received:,.0f}", f"{cpu:.2f}"])
+    page.table(["Load", "", "confirmed per s", "delivered per s", "broker CPU µs per message published"], rows)
+    rows = []
+    for compared in COMPARISONS:
+        found_ratios = ratios(found, compared)
+        if found_ratios:
+            ratio = results.median(found_ratios)
+            reached = ratio <= compared.limit if compared.of_cpu else ratio >= compared.limit
+            target = f"at {'most' if compared.of_cpu else 'least'} {compared.limit:g}"
+            span = f"{min(found_ratios):.2f} to {max(found_ratios):.2f}"
+            rows.append([compared.title, f"{ratio:.2f}", span, target, page.verdict(reached=reached)])
+    page.table(["", "median ratio", "over the rounds", "target", ""], rows)
+    if failures:
+        page.text("Failed:", "\n".join(f"- {failure}" for failure in failures))
+    top = [
+        "# Streams",
+        "Written by `make bench-streams`; do not edit.",
+        f"**{sum(page.verdicts)} of {len(page.verdicts)} targets met.**",
+        f"- Machine: {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB; {machine.system}; "
+        f"load before the start {machine.load:.2f}.\n"
+        f"- {', '.join(products)}; Warren at {results.revision()}, engine {results.engine()}, "
+        f"Python {machine.python}.\n"
+        f"- {rounds} rounds of {seconds:g} s for each load, the brokers in turn; figures are medians over the rounds. "
+        "Messages of 100 B, persistent, 1000 unconfirmed in flight; consumers acknowledge, prefetch 1000.\n"
+        "- Warren confirms after `fdatasync`; RabbitMQ does not sync streams.",
+    ]
+    return "\n\n".join([*top, *page.parts]) + "\n"
+
+
+def streams(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; ratios are medians over them")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Seconds measured of each load")] = 4.0,
+    warren_only: Annotated[bool, typer.Option("--warren-only", help="Without RabbitMQ")] = False,
+    directory: Annotated[
+        Path | None, typer.Option(help="Where the brokers keep their data meanwhile; default: the temporary directory")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; default benchmarks/STREAMS.md, with other options nowhere")
+    ] = None,
+) -> None:
+    """Measure streams."""
+    machine = results.Machine.look()
+    if machine.load > 0.5:
+        say(f"the machine is not quiet (load {machine.load:.1f}): the figures will be worse than they are")
+    program = None if warren_only else rabbitmq.maybe_install()
+    if program is None and not warren_only:
+        say("rabbitmq-server is not here and could not be installed: Warren is measured alone")
+    with tempfile.TemporaryDirectory(prefix="warren-streams-", dir=directory) as below, ExitStack() as stack:
+        try:
+            brokers: list[Broker] = [WarrenBroker(results.WARREN, Path(below) / "warren", ROOT, core=None)]
+            if program is not None:
+                brokers.append(RabbitBroker(results.RABBIT, Path(below) / "rabbitmq", program, core=None))
+            for broker in brokers:
+                stack.enter_context(started(broker))
+                broker.pause()
+        except BrokerError as error:
+            say(f"a broker does not start: {error}")
+            raise typer.Exit(1) from None
+        found, failures = measure(brokers, rounds=rounds, seconds=seconds)
+        products = [broker.product for broker in brokers]
+    text = markdown(found, failures, machine, products, rounds=rounds, seconds=seconds)
+    usual = (rounds, seconds, warren_only) == (5, 4.0, False)
+    target = output or (ROOT / "benchmarks" / "STREAMS.md" if usual else None)
+    if target is None:
+        print(text)
+    else:
+        target.write_text(text)
+        say(f"written to {target.name}")
+    if failures:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    stop_when_told()
+    typer.run(streams)
