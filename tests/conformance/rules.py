@@ -48,7 +48,10 @@ AREAS = (
     "dead_letter",
     "priority",
     "quorum",
+    "stream_declaring",
     "streams",
+    "stream_keeping",
+    "stream_duplicates",
     "stream_groups",
     "key_shared",
 )

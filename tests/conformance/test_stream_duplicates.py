@@ -10,7 +10,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
 
 from .rules import rule
-from .test_streams import STREAM, consume
+from .stream_clients import STREAM, consume
 
 ONCE: Table = {**STREAM, "x-message-deduplication": True}
 

@@ -15,7 +15,7 @@ from warren.queues.stream import Stream
 from warren.queues.stream_groups import COMMIT_MS, GROUP, Group
 
 from .rules import rule
-from .test_streams import (
+from .stream_clients import (
     ME,
     OFFSET,
     PAGE,

@@ -21,7 +21,7 @@ from pika import spec
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.msgstore.message import Message
 
 from .peers import broker_at, open_wire, publish_frames
@@ -188,7 +188,30 @@ def _forced_out(harness: Harness) -> None:
     silent.hang_up()
 
 
+def _streams(harness: Harness) -> None:
+    """Consume from everywhere, alone and in a group; the stream goes under one consumer that is still there."""
+    arguments: Table = {"x-queue-type": "stream", "x-max-age": "1h", "x-message-deduplication": True}
+    client, second = harness.channel(), harness.channel()
+    client.declare("s", durable=True, arguments=arguments)
+    for number in range(20):
+        client.publish("", "s", b"%d" % number)
+    starts: list[Table] = [{"x-stream-offset": start} for start in ("first", "next", "1h", 5)]
+    starts.append({"x-stream-offset": "first", "x-group": "g"})
+    for reader in (client, second):
+        reader.call(1, m.BasicQos(0, 3, False))
+        for number, start in enumerate(starts):
+            reader.consume("s", f"c{number}", arguments=start)
+    (last, *_) = reversed(second.deliveries())
+    second.send(1, m.BasicAck(last.method.delivery_tag, True))
+    harness.pass_time(2)
+    second.hang_up()
+    client.send(1, m.QueueDelete(0, "s", False, False, False))
+    client.take()
+    client.hang_up()
+
+
 SCENES: list[Scene] = [
+    _streams,
     _polite,
     _vanishes_with_everything_open,
     _channel_errors,

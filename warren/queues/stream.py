@@ -18,17 +18,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
 
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.msgstore.message import Message
-from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, BatchWaiter
+from warren.msgstore.message_log import BatchWaiter
 from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
-from warren.queues.fetch import Fetch
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
@@ -47,7 +47,7 @@ from warren.queues.stream_consumer import (
     start_of,
 )
 from warren.queues.stream_groups import COMMIT_MS, Group, Progress, StreamGroups, group_name_of
-from warren.queues.stream_stamp import stamped
+from warren.queues.stream_reads import AgeRead, Chunk, ChunkRead, TimeSearch
 
 # How much is read, or taken from the tail, at a time; and while memory is short.
 CHUNK_MESSAGES: Final = 1024
@@ -57,38 +57,8 @@ SHORT_CHUNK_BYTES: Final = 32 << 10
 # How often age is looked at, at most and at least, while there is something that could go.
 RETENTION_MIN_MS: Final = 1_000
 RETENTION_MAX_MS: Final = 3_600_000
-# Of so many messages at the end of a page one has to be readable to tell its age.
-AGE_PROBES: Final = 4
 
 _SOUGHT: Final = -1  # the next offset of a cursor that is being looked for
-
-
-class Chunk:
-    """Consecutive messages from offset ``first`` on, None where one is damaged, shared by the cursors within."""
-
-    def __init__(self, first: i64, messages: list[Message | None]) -> None:
-        self.first: i64 = first
-        self.end: i64 = first + len(messages)
-        self.messages = messages
-        self.users: i64 = 0
-        self.cost_bytes: i64 = 0
-        for message in messages:
-            if message is not None:
-                self.cost_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
-        self._stamped: list[Message | None] = [None] * len(messages)
-
-    def has(self, offset: i64) -> bool:
-        """Tell whether the message at `offset` is here."""
-        return self.first <= offset < self.end
-
-    def stamped(self, offset: i64, message: Message) -> Message:
-        """Return `message`, which is at `offset`, with its offset among its headers: made once for all."""
-        at: i64 = offset - self.first
-        made = self._stamped[at]
-        if made is None:
-            made = stamped(message, offset)
-            self._stamped[at] = made
-        return made
 
 
 class Cursor:
@@ -119,14 +89,14 @@ class Stream(Queue):
         self._turn: i64 = 0  # which cursor is served first
         self._visible_end: i64 = 0  # what is below is synced
         self._commit: _Commit | None = None
-        self._reads: list[_ChunkRead] = []
+        self._reads: list[ChunkRead] = []
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
         self._oldest_bytes: i64 = 0  # of the page that retention would forget next
         self._damaged: set[int] = set()  # offsets that were reported
-        self._retention = _Retention(self)
+        self._retention: Appointment = _Retention(self)
         self._groups_known: StreamGroups | None = None  # None: there never was one
         self._grouped: dict[Consumer, Cursor] = {}  # consumers of groups
-        self._commits = _Commits(self)
+        self._commits: Appointment = _Commits(self)
 
     @property
     def message_count(self) -> i64:
@@ -381,11 +351,11 @@ class Stream(Queue):
         assert index is not None
         end: i64 = min(tail, offset + self._chunk_messages())
         most_bytes: i64 = SHORT_CHUNK_BYTES if self._is_memory_short() else CHUNK_BYTES
-        under_way = _ChunkRead(self, index, offset, end, most_bytes)
+        under_way = ChunkRead(self, index, offset, end, most_bytes)
         self._reads.append(under_way)
         under_way.begin()
 
-    def chunk_read(self, read: _ChunkRead, chunk: Chunk) -> None:
+    def chunk_read(self, read: ChunkRead, chunk: Chunk) -> None:
         """A chunk is here: for all that wait for it."""
         self._reads.remove(read)
         self.messages.offer_loaded(read.loaded)
@@ -470,8 +440,12 @@ class Stream(Queue):
 
     def close(self) -> None:
         """Let go of everything: the stream is deleted."""
-        self._host.agenda.cancel(self._retention)
-        self._host.agenda.cancel(self._commits)
+        agenda = self._host.agenda
+        agenda.cancel(self._retention)
+        agenda.cancel(self._commits)
+        # They have us, and we have them: nothing must be left for the cyclic collector.
+        self._retention = Appointment()
+        self._commits = Appointment()
         groups = self._groups_known
         if groups is not None:
             groups.close()
@@ -525,7 +499,7 @@ class Stream(Queue):
         if end == 0 or index is None:
             self._look_at_age_at(self._log.now_ms + self.rules.max_age_ms)
         else:
-            _AgeRead(self, index, end).begin()
+            AgeRead(self, index, end).begin()
 
     def page_age_read(self, end: i64, time_ms: i64) -> None:
         """The last message of the page that ends at offset `end` is of `time_ms`, 0 when nobody can tell."""
@@ -579,11 +553,11 @@ class Stream(Queue):
             self._start(cursor)
 
     def _start(self, cursor: Cursor) -> None:
-        def found(offset: int) -> None:
-            if not cursor.consumer.gone and cursor.next == _SOUGHT:
-                self._begin(cursor, offset)
+        self.find(cursor.start, partial(self._start_found, cursor))  # a closure would be left to the cyclic collector
 
-        self.find(cursor.start, found)
+    def _start_found(self, cursor: Cursor, offset: int) -> None:
+        if not cursor.consumer.gone and cursor.next == _SOUGHT:
+            self._begin(cursor, offset)
 
     def _begin(self, cursor: Cursor, offset: i64) -> None:
         first: i64 = self.messages.first_number()
@@ -759,7 +733,7 @@ class Stream(Queue):
         if offset > messages.tail_from() or messages.middle_count == 0 or index is None:
             told(int(offset))
         else:
-            _TimeSearch(self, index, time_ms, messages.first_number(), offset, told).go_on()
+            TimeSearch(self, index, time_ms, messages.first_number(), offset, told).go_on()
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
@@ -785,126 +759,6 @@ class _Commit(BatchWaiter):
 
     def batch_done(self, batch: i64) -> None:
         self._stream.synced_to(self.end)
-
-
-class _ChunkRead(Fetch):
-    """Reads the messages from offset ``first`` up to ``end``, or the first of them."""
-
-    def __init__(self, stream: Stream, index: QueueIndex, first: i64, end: i64, most_bytes: i64) -> None:
-        super().__init__(index.log, index, list(range(int(first), int(end))), most_bytes)
-        self.first: i64 = first
-        self.end: i64 = end
-        self._stream = stream
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        self._stream.chunk_read(self, Chunk(self.first, messages))
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._stream.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._stream.message_damaged(number, lsn)
-
-
-class _AgeRead(Fetch):
-    """Reads when the last message of a page was published."""
-
-    def __init__(self, stream: Stream, index: QueueIndex, end: i64) -> None:
-        super().__init__(index.log, index, list(range(int(end) - AGE_PROBES, int(end))))
-        self._stream = stream
-        self._end: i64 = end
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        latest_ms: i64 = 0
-        for message in messages:
-            if message is not None and message.time_ms > latest_ms:
-                latest_ms = message.time_ms
-        self._stream.messages.offer_loaded(self.loaded)
-        self._stream.page_age_read(self._end, latest_ms)
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._stream.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._stream.message_damaged(number, lsn)
-
-
-class _TimeSearch:
-    """Looks for the first message from offset `low` up to `high` that is not older than ``time_ms``."""
-
-    def __init__(
-        self, stream: Stream, index: QueueIndex, time_ms: i64, low: i64, high: i64, told: Callable[[int], None]
-    ) -> None:
-        self.stream = stream
-        self.index = index
-        self.time_ms: i64 = time_ms
-        self._low: i64 = low
-        self._high: i64 = high
-        self._told = told
-        self._loaded: list[int] = []
-
-    def go_on(self) -> None:
-        """Look at the message in the middle, or tell."""
-        if self.stream.deleted:
-            return
-        if self._low < self._high:
-            _TimeRead(self, (self._low + self._high) // 2, self._high).begin()
-        else:
-            self.stream.messages.offer_loaded(self._loaded)
-            self._told(int(self._low))
-
-    def found(self, offset: i64, message: Message | None, loaded: list[int]) -> None:
-        """The message at `offset` is here; there is none when those from there on are damaged."""
-        self._loaded += loaded
-        if message is not None and message.time_ms < self.time_ms:
-            self._low = offset + 1
-        else:
-            self._high = offset
-        self.go_on()
-
-
-class _TimeRead(Fetch):
-    """Reads the message at ``offset``, or the next that can be read before `end`."""
-
-    def __init__(self, search: _TimeSearch, offset: i64, end: i64) -> None:
-        super().__init__(search.index.log, search.index, [int(offset)])
-        self._search = search
-        self._offset: i64 = offset
-        self._at: i64 = offset
-        self._end: i64 = end
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        message = messages[0]
-        if message is None:
-            self._at = self._next_stored()
-        if message is None and self._at < self._end:
-            self.numbers = [int(self._at)]
-            self.begin()
-        elif message is not None and message.time_ms < self._search.time_ms:
-            self._search.found(self._at, message, self.loaded)
-        else:
-            self._search.found(self._offset, message, self.loaded)
-
-    def _next_stored(self) -> i64:
-        """Return the next offset at which something may be; of all the pages that are gone none is asked for."""
-        index = self.index
-        size: i64 = index.page_entries
-        at: i64 = self._at + 1
-        while at < self._end and not index.deleted:
-            page = index.page(at // size)
-            if page is None:
-                at = (at // size + 1) * size
-            elif page.resident and index.lsn_of(at) == 0:
-                at += 1
-            else:
-                return at
-        return self._end
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._search.stream.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._search.stream.message_damaged(number, lsn)
 
 
 class _Retention(Appointment):

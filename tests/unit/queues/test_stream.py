@@ -18,9 +18,10 @@ from warren.queues.agenda import NEVER
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.fetch import Fetch, _MessagesRead
 from warren.queues.metadata import PolicyPut
-from warren.queues.stream import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES, Stream, _ChunkRead
+from warren.queues.stream import CHUNK_MESSAGES, SHORT_CHUNK_MESSAGES, Stream
 from warren.queues.stream_backlog import SHORT_TAIL_MESSAGES
 from warren.queues.stream_consumer import AT_TIME, Start
+from warren.queues.stream_reads import ChunkRead
 
 PAGE = 16
 ROUND = 500
@@ -76,7 +77,7 @@ class Long:
 
     def _count(self, read: ReadJob) -> None:
         self.reads += 1
-        if isinstance(read, _MessagesRead) and isinstance(read.fetch, _ChunkRead):
+        if isinstance(read, _MessagesRead) and isinstance(read.fetch, ChunkRead):
             self.chunk_reads += 1
         self._loaded(read)
 
