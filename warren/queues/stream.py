@@ -18,7 +18,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from mypy_extensions import i64
@@ -553,9 +552,10 @@ class Stream(Queue):
             self._start(cursor)
 
     def _start(self, cursor: Cursor) -> None:
-        self.find(cursor.start, partial(self._start_found, cursor))  # a closure would be left to the cyclic collector
+        self.find(cursor.start, _Beginning(self, cursor).found)
 
-    def _start_found(self, cursor: Cursor, offset: int) -> None:
+    def start_found(self, cursor: Cursor, offset: int) -> None:
+        """Have `cursor` begin at `offset`, if it still waits for that."""
         if not cursor.consumer.gone and cursor.next == _SOUGHT:
             self._begin(cursor, offset)
 
@@ -747,6 +747,17 @@ class Stream(Queue):
             assert chunk is None or chunk.users > 0
             if not self._scheduled and not self._reads and not self.paused and cursor.next != _SOUGHT:
                 assert cursor.next >= self._visible_end or not cursor.consumer.has_room()
+
+
+class _Beginning:
+    """A cursor that begins when its offset is found. A closure, compiled, would be left to the cyclic collector."""
+
+    def __init__(self, stream: Stream, cursor: Cursor) -> None:
+        self._stream = stream
+        self._cursor = cursor
+
+    def found(self, offset: int) -> None:
+        self._stream.start_found(self._cursor, offset)
 
 
 class _Commit(BatchWaiter):
