@@ -18,6 +18,7 @@ COMPILED_PACKAGES = ("amqp", "exchanges", "queues", "channels")
 COMPILED_STORE = (
     "checkpoint",
     "checksum",
+    "columns",
     "compaction",
     "jobs",
     "message",
@@ -26,6 +27,7 @@ COMPILED_STORE = (
     "records",
     "replay",
     "scrub",
+    "sealed_table",
     "segments",
 )
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing.

@@ -39,6 +39,7 @@ class DiskStore(MemoryStore):
             return False
         commits, log.commit_jobs = log.commit_jobs, []
         reads, log.read_jobs = log.read_jobs, []
+        seals, log.seal_jobs = log.seal_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
         unlinks, log.unlink_jobs = log.unlink_jobs, []
         for commit in commits:
@@ -47,15 +48,18 @@ class DiskStore(MemoryStore):
             self._store.commit(commit, 0)
             self.stored(commit)
         for read in reads:
-            read.data = self._store.read(read.ranges)
+            read.carry_out(self._store)
             self.loaded(read)
+        for seal_job in seals:
+            seal_job.carry_out(self._store)
+            self.loaded(seal_job)
         for checkpoint in checkpoints:
             self._store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
             log.checkpointed(checkpoint)
         for unlink in unlinks:
             self._store.release(unlink.segments)
             self._store.unlink(unlink.segments)
-        return bool(commits or reads or checkpoints or unlinks)
+        return bool(commits or reads or seals or checkpoints or unlinks)
 
     def close(self) -> None:
         self._store.close()

@@ -6,7 +6,7 @@ from memory_store import MemoryDisk, memory_log
 
 from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
 from warren.msgstore.compaction import Compaction
-from warren.msgstore.jobs import ReadJob
+from warren.msgstore.jobs import Errand
 from warren.msgstore.message import Envelope, Message, build_message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LSN_MASK, QueueIndex
@@ -74,7 +74,7 @@ class Disk(MemoryDisk):
         self.log.read_jobs = kept + self.log.read_jobs
         return there
 
-    def loaded(self, read: ReadJob) -> None:
+    def loaded(self, read: Errand) -> None:
         self.reads += 1
         super().loaded(read)
 

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from warren.channels.broker import Broker
 from warren.msgstore.checksum import checksum_function, default_algorithm
-from warren.msgstore.jobs import CommitJob, ReadJob
+from warren.msgstore.jobs import CommitJob, DropJob, Errand, SealedRead, SealJob
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.records import FRAME_HEADER_BYTES, frame_header
+from warren.msgstore.sealed_files import STREAMS, SealedFiles
+from warren.testing.disk import MemoryFiles
 
 
 def memory_log(segment_bytes: int = 1 << 20, page_entries: int = 256) -> MessageLog:
     """Return an empty log."""
     return MessageLog(checksum_function(default_algorithm()), segment_bytes, page_entries)
+
+
+class MemoryLogFiles:
+    """The files of `disk`, as errands want them."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self.streams = MemoryFiles()
+        self.streams.mkdir(STREAMS)
+        self.sealed = SealedFiles(self.streams, lambda handle, path: self.streams.sync(handle), lambda path: None)
+
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
+        return [self._disk.read(lsn, length) for lsn, length in ranges]
+
+    def seal(self, job: SealJob) -> None:
+        self.sealed.seal(job)
+
+    def read_sealed(self, job: SealedRead) -> None:
+        self.sealed.read(job)
+
+    def drop_sealed(self, job: DropJob) -> None:
+        self.sealed.drop(job)
 
 
 class MemoryDisk:
@@ -20,6 +44,7 @@ class MemoryDisk:
     def __init__(self, log: MessageLog) -> None:
         self.log = log
         self.hold = False
+        self.files = MemoryLogFiles(self)
         self.segments: dict[int, bytearray] = {}  # by base LSN
         self.checkpoint = b""
         self.commits = 0
@@ -32,6 +57,7 @@ class MemoryDisk:
             return False
         commits, log.commit_jobs = log.commit_jobs, []
         reads, log.read_jobs = log.read_jobs, []
+        seals, log.seal_jobs = log.seal_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
         unlinks, log.unlink_jobs = log.unlink_jobs, []
         for commit in commits:
@@ -57,21 +83,24 @@ class MemoryDisk:
                 self.written_bytes += len(frame)
             self.stored(commit)
         for read in reads:
-            read.data = [self.read(lsn, length) for lsn, length in read.ranges]
+            read.carry_out(self.files)
             self.loaded(read)
+        for seal_job in seals:
+            seal_job.carry_out(self.files)
+            self.loaded(seal_job)
         for checkpoint in checkpoints:
             self.checkpoint = checkpoint.content
             log.checkpointed(checkpoint)
         for unlink in unlinks:
             assert unlink.segments
             self.unlinked()
-        return bool(commits or reads or checkpoints or unlinks)
+        return bool(commits or reads or seals or checkpoints or unlinks)
 
     def stored(self, commit: CommitJob) -> None:
         """A commit is carried out."""
         self.log.committed(commit)
 
-    def loaded(self, read: ReadJob) -> None:
+    def loaded(self, read: Errand) -> None:
         """A read is carried out."""
         read.finished()
 
@@ -94,7 +123,7 @@ class MemoryStore(MemoryDisk):
     def stored(self, commit: CommitJob) -> None:
         self.broker.stored(commit)
 
-    def loaded(self, read: ReadJob) -> None:
+    def loaded(self, read: Errand) -> None:
         self.broker.loaded(read)
 
     def unlinked(self) -> None:

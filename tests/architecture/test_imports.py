@@ -23,6 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "ctl": {"amqp"},
     "links": {"amqp"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore", "queues", "channels", "server"},
+    "spark_bridge": set(),  # it runs where there is no broker
 }
 ENGINE = ("amqp", "exchanges", "msgstore", "queues", "channels")
 # Who may cross, and why.

@@ -53,6 +53,7 @@ AREAS = (
     "stream_keeping",
     "stream_duplicates",
     "stream_groups",
+    "super_streams",
     "key_shared",
 )
 

@@ -15,6 +15,7 @@ from .rules import rule
 
 DEFAULT = "ACCESS_REFUSED - operation not permitted on the default exchange"
 STANDARD = ("direct", "fanout", "topic", "headers")
+EXTENSIONS = ("consistent-hash", "random", "local-random", "modulus-hash", "recent-history", "super-stream")
 
 
 def refused_exchange(client: Client, call: Any, code: int, text: str) -> None:
@@ -46,7 +47,7 @@ def reaches(client: Client, queue: str, exchange: str, key: str = "", **properti
 @rule("exchange.extensions", "So do RabbitMQ's random, hash and history types.")
 @pytest.mark.parametrize(
     "kind",
-    [*STANDARD, "x-consistent-hash", "x-random", "x-local-random", "x-modulus-hash", "x-recent-history"],
+    [*STANDARD, *(f"x-{kind}" for kind in EXTENSIONS)],
 )
 def test_every_exchange_type_can_be_declared(client: Client, kind: str) -> None:
     client.declare_exchange("x", kind)

@@ -7,12 +7,12 @@ from unittest import mock
 
 import pytest
 from durable_harness import DurableHarness
-from engine_harness import Client, Harness, Received, basic_consume
+from engine_harness import Client, Harness, Received, basic_consume, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, Timestamp, encode_table
 from warren.queues.stream import Stream
-from warren.queues.stream_groups import COMMIT_MS, GROUP, Group
+from warren.queues.stream_groups import BEHIND_MAX, COMMIT_MS, GROUP, Group
 
 from .rules import rule
 from .stream_clients import (
@@ -74,7 +74,7 @@ def group_of(harness: Harness, name: str = "g") -> Group:
 
 def reset(harness: Harness, offset: int, name: str = "g") -> None:
     """Do as an operator does."""
-    stream_of(harness).reset_group(name, offset)
+    stream_of(harness).need_groups().reset(name, offset)
     harness.settle()
 
 
@@ -349,33 +349,153 @@ def test_rejects(client: Client, other: Client, harness: Harness, multiple: bool
     assert offsets(other) == [3]
 
 
-@rule("warren.stream.groups.commit", "What is requeued does not count: whoever takes over gets it again.")
+@rule(
+    "warren.stream.groups.requeue",
+    "What is requeued comes again at once, to the same consumer, flagged; nothing else does.",
+)
 @pytest.mark.parametrize("call", [m.BasicReject, m.BasicNack, m.BasicRecover])
-def test_requeues(client: Client, other: Client, harness: Harness, call: type[Any]) -> None:
+@pytest.mark.parametrize("from_disk", [False, True])
+def test_requeues(call: type[Any], from_disk: bool) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
     declare(client)
-    fill(client, 4)
+    fill(client, 5)
+    if from_disk:
+        harness, client = restarted(harness)
     tag = join(client, prefetch=3)
     deliveries = client.deliveries()
     ack(client, deliveries[0])
-    assert offsets(client) == [3]
+    assert seen(client) == [(3, False)]
     if call is m.BasicReject:
         client.send(1, m.BasicReject(deliveries[1].method.delivery_tag, True))
     elif call is m.BasicNack:
         client.send(1, m.BasicNack(deliveries[1].method.delivery_tag, False, True))
     else:
         ack(client, deliveries[2])
-        client.call(1, m.BasicRecover(True))
-    client.nothing()
-    fill(client, 3, first=4)
-    assert offsets(client)[0] == 4  # it has its credit back
+        assert seen(client) == [(4, False)]
+        client.send(1, m.BasicRecover(True))
+        client.pick(m.BasicRecoverOk)
+    again = client.deliveries()
+    expected = [1, 3, 4] if call is m.BasicRecover else [1]
+    assert [(offset_of(each), each.method.redelivered) for each in again] == [(at, True) for at in expected]
+    assert groups(harness) == {"g": 1}
+    ack(client, again[0])
+    assert groups(harness) == {"g": 3 if call is m.BasicRecover else 2}
     ack_all(client)
     client.take()
-    assert groups(harness) == {"g": 1}
+    ack_all(client)
+    assert groups(harness) == {"g": 5}
     leave(client, tag)
-    join(other)
-    redelivered = seen(other)
-    assert redelivered[:4] == [(1, True), (2, True), (3, True), (4, True)]
-    assert [offset for offset, _ in redelivered] == list(range(1, 7))
+    join(client)
+    client.nothing()
+
+
+@rule("warren.stream.groups.requeue", "Until it is answered the group stays there, however much else is.")
+def test_what_is_requeued_is_not_committed(client: Client, other: Client, harness: Harness) -> None:
+    declare(client)
+    fill(client, 6)
+    tag = join(client, prefetch=2)
+    stubborn, later = client.deliveries()
+    for _ in range(3):
+        client.send(1, m.BasicNack(stubborn.method.delivery_tag, False, True))
+        (stubborn,) = client.deliveries()
+        assert (offset_of(stubborn), stubborn.method.redelivered) == (0, True)
+        ack(client, later)
+        (later,) = client.deliveries()
+        assert not later.method.redelivered
+        assert groups(harness) == {"g": 0}
+    assert offset_of(later) == 4
+    client.send(1, m.BasicNack(later.method.delivery_tag, True, True))
+    stubborn, later = client.deliveries()
+    assert [offset_of(each) for each in (stubborn, later)] == [0, 4]
+    leave(client, tag)
+    join(other, prefetch=3)
+    again = other.deliveries()
+    assert [(offset_of(each), each.method.redelivered) for each in again] == [(0, True), (1, True), (2, True)]
+    client.send(1, m.BasicNack(later.method.delivery_tag, True, True))
+    other.nothing()
+    client.nothing()
+
+
+@rule("warren.stream.groups.requeue", "What is requeued waits for room like everything else, and goes first.")
+def test_what_is_requeued_waits_for_room(client: Client, harness: Harness) -> None:
+    declare(client)
+    fill(client, 6)
+    join(client, prefetch=4)
+    deliveries = client.deliveries()
+    harness.queue("s").pause(paused=True)
+    for each in (2, 0, 1):
+        client.send(1, m.BasicNack(deliveries[each].method.delivery_tag, False, True))
+    client.nothing()
+    ack(client, deliveries[3])
+    assert groups(harness) == {"g": 0}
+    harness.queue("s").pause(paused=False)
+    harness.settle()
+    assert seen(client) == [(0, True), (1, True), (2, True), (4, False)]
+
+
+@rule("warren.stream.groups.requeue", "A reset forgets what was requeued.")
+def test_a_reset_after_a_requeue(client: Client, harness: Harness) -> None:
+    declare(client)
+    fill(client, 6)
+    join(client, prefetch=4)
+    deliveries = client.deliveries()
+    harness.queue("s").pause(paused=True)
+    client.send(1, m.BasicNack(deliveries[0].method.delivery_tag, False, True))
+    reset(harness, 3)
+    harness.queue("s").pause(paused=False)
+    client.send(1, m.BasicNack(deliveries[1].method.delivery_tag, False, True))
+    assert seen(client) == [(3, True), (4, False)]
+    assert groups(harness) == {"g": 3}
+
+
+@rule("warren.stream.groups.requeue", "What retention removed meanwhile does not come again, and holds nobody up.")
+@pytest.mark.parametrize("rest", [True, False])
+def test_what_is_requeued_may_be_gone(rest: bool) -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    declare(client)
+    fill(client, 3 * PAGE)
+    harness, client = restarted(harness)
+    join(client)
+    deliveries = client.deliveries()
+    requeued = [0, 5, PAGE, 2 * PAGE + 1] if rest else [0, 5, PAGE]
+    harness.queue("s").pause(paused=True)
+    for at, each in enumerate(deliveries[:-1]):
+        client.send(1, m.BasicNack(each.method.delivery_tag, False, at in requeued))
+    assert groups(harness) == {"g": 0}
+    put_policy(harness, max_length_bytes=0)
+    harness.queue("s").pause(paused=False)
+    harness.settle()
+    assert seen(client) == ([(2 * PAGE + 1, True)] if rest else [])
+    assert groups(harness) == {"g": 2 * PAGE + 1 if rest else 3 * PAGE - 1}
+    ack_all(client)
+    assert groups(harness) == {"g": 3 * PAGE}
+    fill(client, 1)
+    assert seen(client) == [(3 * PAGE, False)]
+
+
+@rule(
+    "warren.stream.groups.commit",
+    "A group waits while its oldest unanswered message is 20,000 behind, and more than the prefetch.",
+)
+def test_how_far_a_group_gets_ahead(client: Client, harness: Harness) -> None:
+    declare(client)
+    count = BEHIND_MAX + 20
+    client.feed(b"".join(publish_frames("", "s", b"") for _ in range(count)))
+    join(client, prefetch=10)
+    first, *others = client.deliveries()
+    while others:
+        at = offset_of(others[-1])
+        ack(client, *others)
+        others = client.deliveries()
+    assert at == BEHIND_MAX + 9
+    assert groups(harness) == {"g": 0}
+    client.send(1, m.BasicNack(first.method.delivery_tag, False, True))
+    (again,) = client.deliveries()
+    ack(client, again)
+    assert offsets(client) == list(range(BEHIND_MAX + 10, count))
+    assert groups(harness) == {"g": BEHIND_MAX + 10}
 
 
 @rule("warren.stream.groups.commit", "What comes after its consumer has gone does not count.")
@@ -508,6 +628,26 @@ def test_answers_after_a_reset(client: Client, other: Client, harness: Harness) 
     assert seen(other) == [(1, True), (2, True), (3, True)]
 
 
+@rule("warren.stream.groups.reset", "Flagged is what the group was sent before, not what it has jumped over.")
+@pytest.mark.parametrize("consumed", [True, False])
+def test_flags_after_resets(client: Client, harness: Harness, consumed: bool) -> None:
+    declare(client)
+    fill(client, 12)
+    tag = ""
+    sent: set[int] = set()
+    for offset in (0, 6, 3, 9, 0, 2, 4, 6, 8):
+        if tag and not consumed:
+            leave(client, tag)
+        reset(harness, offset)
+        if tag and consumed:
+            ack_all(client)
+        else:
+            tag = join(client, prefetch=2)
+        got = seen(client)
+        assert got == [(at, at in sent) for at in (offset, offset + 1)]
+        sent |= {at for at, _ in got}
+
+
 @rule("warren.stream.groups.reset", "Reset, a group that nobody has heard of begins there.")
 def test_reset_of_a_new_group(client: Client, harness: Harness) -> None:
     declare(client)
@@ -564,7 +704,7 @@ def test_forgotten_groups(clean: bool) -> None:
         client.deliveries()
         leave(client, tag)
     harness.write()
-    stream_of(harness).forget_group(group_of(harness))
+    stream_of(harness).need_groups().forget(group_of(harness))
     assert groups(harness) == {"h": 2, "i": 2}
     harness, client = restarted(harness, clean=clean)
     assert groups(harness) == {"h": 2, "i": 2}
@@ -753,12 +893,11 @@ def test_many_groups(clean: bool) -> None:
             reset(harness, expected[name], name)
         for number in range(0, 50, 3):
             name = f"{life % 2}.{number}"
-            stream_of(harness).forget_group(group_of(harness, name))
+            stream_of(harness).need_groups().forget(group_of(harness, name))
             del expected[name]
         harness, client = restarted(harness, clean=clean)
         assert groups(harness) == expected
-        known = stream_of(harness)._groups_known
-        assert known is not None
+        known = stream_of(harness).need_groups().known
         known.check_numbers([int(group.number) for group in stream_of(harness).consumer_groups()])
         assert known.next_number <= 100
 
@@ -802,14 +941,12 @@ def test_two_records_of_a_group(serial: int, expected: int) -> None:
     declare(client)
     fill(client, 6)
     reset(harness, 3)
-    known = stream_of(harness)._groups_known
-    assert known is not None
+    known = stream_of(harness).need_groups().known
     words = (5).to_bytes(8, "big") + serial.to_bytes(8, "big")
     known.put(1, words + b"g", known.log.now_ms)
     known.next_number = 2
     for _ in range(2):
         harness, client = restarted(harness, clean=False)
         assert groups(harness) == {"g": expected}
-        known = stream_of(harness)._groups_known
-        assert known is not None
+        known = stream_of(harness).need_groups().known
         known.check_numbers([int(group_of(harness).number)])

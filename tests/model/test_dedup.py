@@ -166,21 +166,25 @@ class Disk:
             return False
         commits, log.commit_jobs = log.commit_jobs, []
         reads, log.read_jobs = log.read_jobs, []
+        seals, log.seal_jobs = log.seal_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
         unlinks, log.unlink_jobs = log.unlink_jobs, []
         for commit in commits:
             self.store.commit(commit, 0)
             self.broker.stored(commit)
         for read in reads:
-            read.data = self.store.read(read.ranges)
+            read.carry_out(self.store)
             self.broker.loaded(read)
+        for seal_job in seals:
+            seal_job.carry_out(self.store)
+            self.broker.loaded(seal_job)
         for checkpoint in checkpoints:
             self.store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
             log.checkpointed(checkpoint)
         for unlink in unlinks:
             self.store.release(unlink.segments)
             self.store.unlink(unlink.segments)
-        return bool(commits or reads or checkpoints or unlinks)
+        return bool(commits or reads or seals or checkpoints or unlinks)
 
 
 class Restarted(Harness):

@@ -52,8 +52,8 @@ class ModelGroup:
     members: list[Member] = field(default_factory=list)
     following: int = 0
     unanswered: dict[int, int] = field(default_factory=dict)  # offsets, by delivery tag, since the last reset
-    sent_to: int = 0
-    again_below: int = 0
+    again: list[int] = field(default_factory=list)  # requeued, and not sent again yet
+    sent: set[int] = field(default_factory=set)  # in this life
     history: list[tuple[int, int]] = field(default_factory=list)
     certain: bool = False
 
@@ -70,6 +70,7 @@ class Life:
         self.crashes = self.again = 0
         self.end = 0
         self.harness = DurableHarness()
+        self.harness.broker.log.seal_messages = 7
         self.publisher = self.publishing()
         self.publisher.declare("s", durable=True, arguments={"x-queue-type": "stream"})
         self.groups = {name: ModelGroup(name) for name in NAMES}
@@ -98,7 +99,7 @@ class Life:
         group.history.append((time_ms, group.committed))
 
     def moved(self, group: ModelGroup) -> None:
-        committed = min(group.unanswered.values(), default=group.following)
+        committed = min([*group.unanswered.values(), *group.again], default=group.following)
         if committed != group.committed:
             new = group.committed < 0
             group.committed = committed
@@ -107,7 +108,7 @@ class Life:
     def activate(self, group: ModelGroup) -> None:
         """Serve the first member, which was not served yet."""
         group.unanswered = {}
-        group.again_below = group.sent_to
+        group.again = []
         if group.committed >= 0:
             group.following = group.committed
         else:
@@ -116,11 +117,13 @@ class Life:
     def expected(self, group: ModelGroup) -> list[tuple[int, bool]]:
         """Return what the member that is served gets now, and whether it is flagged redelivered."""
         member = group.members[0]
-        expected: list[tuple[int, bool]] = []
-        while group.following < self.end and len(member.out) + len(expected) < member.prefetch:
+        room = member.prefetch - len(member.out)
+        expected = [(offset, True) for offset in sorted(group.again)[:room]]
+        while not group.again[room:] and group.following < self.end and len(expected) < room:
             if group.passes(group.following):
-                expected.append((group.following, group.following < group.again_below))
+                expected.append((group.following, group.following in group.sent))
             group.following += 1
+        group.again = sorted(group.again)[room:]
         return expected
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -168,9 +171,9 @@ class Life:
             case _:
                 call, multiple = m.BasicReject(tag, requeue), False
         for each in [each for each in member.out if (each <= tag if multiple else each == tag)]:
-            del member.out[each]
-            if not requeue:
-                group.unanswered.pop(each, None)
+            offset = member.out.pop(each)
+            if group.unanswered.pop(each, None) is not None and requeue:
+                group.again.append(offset)
         member.client.send(1, call)
 
     def leave(self) -> None:
@@ -191,7 +194,7 @@ class Life:
     def reset(self) -> None:
         group = self.groups[self.random.choice(NAMES)]
         offset = self.random.randint(0, self.end)
-        self.stream.reset_group(group.name, offset)
+        self.stream.need_groups().reset(group.name, offset)
         self.harness.settle()
         group.committed = offset
         self.stored_by(group, self.now_ms)
@@ -203,7 +206,7 @@ class Life:
         group = self.groups[name]
         if group.committed >= 0 and not group.members:
             (found,) = (each for each in self.stream.consumer_groups() if each.name == name)
-            self.stream.forget_group(found)
+            self.stream.need_groups().forget(found)
             self.groups[name] = ModelGroup(name)
             self.write()  # a crash would bring it back
 
@@ -268,7 +271,7 @@ class Life:
         for each, (offset, _) in zip(deliveries, expected, strict=True):
             member.out[each.method.delivery_tag] = offset
             group.unanswered[each.method.delivery_tag] = offset
-            group.sent_to = max(group.sent_to, offset + 1)
+            group.sent.add(offset)
 
 
 @pytest.mark.timeout(60 + 5 * LIVES)

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -41,7 +42,7 @@ from warren.msgstore.checkpoint import seal
 from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.compaction import Compaction
 from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
-from warren.msgstore.jobs import CheckpointJob, CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.jobs import CheckpointJob, CommitJob, Errand, UnlinkJob
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LENGTH_SHIFT
@@ -163,6 +164,9 @@ def open_store(fs: SimulatedFileSystem, shape: Shape) -> Opened:
     log.checkpoint_bytes = shape.checkpoint_bytes
     log.memory_bytes = shape.memory_bytes
     found = recover(store, log, STORE_ID)
+    log.sealed = store.scan_sealed(log.store_id).tables
+    # How many messages a chunk of a stream has: the tests of streams hold for any number.
+    log.seal_messages = int(os.environ.get("WARREN_TEST_SEAL_MESSAGES", log.seal_messages))
     return Opened(store, log, found)
 
 
@@ -268,8 +272,8 @@ class Machine:
         self._answered: set[str] = set()  # those of them that have done so
         self.compaction = Compaction(self.log)
         self.commits.clear()
-        self.reader: deque[ReadJob | CheckpointJob | UnlinkJob] = deque()
-        self.finished: deque[ReadJob | CheckpointJob] = deque()
+        self.reader: deque[Errand | CheckpointJob | UnlinkJob] = deque()
+        self.finished: deque[Errand | CheckpointJob] = deque()
         self._sync_waits: list[int] = []
         self._declared.clear()
         self._restore(recovered.stored, clean=found.clean)
@@ -643,7 +647,8 @@ class Machine:
         reads, log.read_jobs = log.read_jobs, []
         checkpoints, log.checkpoint_jobs = log.checkpoint_jobs, []
         unlinks, log.unlink_jobs = log.unlink_jobs, []
-        self.reader.extend([*reads, *checkpoints, *unlinks])
+        seals, log.seal_jobs = log.seal_jobs, []
+        self.reader.extend([*reads, *seals, *checkpoints, *unlinks])
         for batch in [batch for batch in self._sync_waits if batch <= log.done_batch]:
             self._sync_waits.remove(batch)
             self.durable = max(self.durable, batch)
@@ -680,8 +685,8 @@ class Machine:
             return False
         job = self.reader[0]
         try:
-            if isinstance(job, ReadJob):
-                job.data = self.store.read(job.ranges)
+            if isinstance(job, Errand):
+                job.carry_out(self.store)
             elif isinstance(job, CheckpointJob):
                 self.store.write_checkpoint(seal(job.content, self.log.checksum, int(job.last_crc)))
             else:
@@ -689,7 +694,7 @@ class Machine:
                 self.store.unlink(job.segments)
         except StoreFullError:
             self.retries += 1
-            if not isinstance(job, ReadJob):
+            if not isinstance(job, Errand):
                 self.reader.rotate(-1)
             return False
         except StoreFailedError:
@@ -705,7 +710,7 @@ class Machine:
         if not self.finished or self.failed:
             return False
         job = self.finished.popleft()
-        if isinstance(job, ReadJob):
+        if isinstance(job, Errand):
             job.finished()
             self._look()
             self._sent()

@@ -27,13 +27,13 @@ from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
 from warren.channels.fast_path import CLOSING, PAUSED_ALARM, FastChannel, Shared
 from warren.channels.own_messages import OwnMessages
-from warren.msgstore.jobs import CommitJob, ReadJob
+from warren.msgstore.jobs import CommitJob, Errand
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import QueueIndex
 from warren.queues.agenda import Agenda
 from warren.queues.counters import Churn, DeathTable, MessageCounts
-from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
+from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, VHOST_RECORDS
 from warren.queues.limits import VHOST_LIMITS, parse_limits
 from warren.queues.metadata import (
     BindingPut,
@@ -257,6 +257,11 @@ class Broker:
             of_exchange.restore(index)
             self._restoring.append(of_exchange)
             return True
+        if index.lane == VHOST_RECORDS:
+            if vhost is None or vhost.records.index is not None:
+                return False
+            vhost.records.restore(index)
+            return True
         if index.lane == EXCHANGE:
             delayed = None if vhost is None else vhost.delayed.get(index.name)
             if delayed is None or not delayed.exchange.durable or delayed.held.index is not None:
@@ -274,7 +279,9 @@ class Broker:
     def is_restoring(self) -> bool:
         """Tell whether something has still to be read from disk that decides on publishes: none may come before."""
         self._restoring = [seen for seen in self._restoring if seen.is_restoring()]
-        return len(self._restoring) > 0
+        if self._restoring:
+            return True
+        return any(vhost.records.is_restoring for vhost in self.vhosts.values())
 
     def keep_time(self, now_ms: int) -> None:
         """Do what is due at `now_ms`, wall time in ms since the epoch. Call when ``agenda.next_ms`` has come."""
@@ -306,7 +313,7 @@ class Broker:
         self.log.committed(job)
         self._open_gates()
 
-    def loaded(self, job: ReadJob) -> None:
+    def loaded(self, job: Errand) -> None:
         """The shell has read what the engine asked for."""
         job.finished()
 
@@ -591,6 +598,7 @@ class Broker:
             seen.close()
         for delayed in vhost.delayed.values():
             delayed.close()
+        vhost.records.close()
         self.access.forget_vhost(name)
         self.watchers.vhost_deleted(name)
         for cleared in self.parameters.forget_vhost(name):

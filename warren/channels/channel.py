@@ -48,6 +48,7 @@ from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
 from warren.channels.tracing import ChannelTracer
 from warren.exchanges.content import Content
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.msgstore.message import Envelope, Message, write_frames
 from warren.queues.arguments import consumer_arguments
@@ -66,12 +67,35 @@ REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 EXPIRATION_MAX_MS: Final = 315360000000
 
 
+class BufferedPublish:
+    """A publish that waits for tx.commit: with the queues, and the exchanges that hold or remember it."""
+
+    def __init__(
+        self,
+        message: Message,
+        exchange: Exchange,
+        queues: list[Queue],
+        holders: list[Exchange] | None,
+        rememberers: list[RecentHistoryExchange] | None,
+        mandatory: bool,
+    ) -> None:
+        self.message = message
+        self.exchange = exchange
+        self.queues = queues
+        self.holders = holders
+        self.rememberers = rememberers
+        self.mandatory = mandatory
+
+    def left(self) -> list[Queue]:
+        """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
+        return [queue for queue in self.queues if not queue.deleted]
+
+
 class Transaction:
     """What a transactional channel has buffered since tx.select or the last commit."""
 
     def __init__(self) -> None:
-        # With the exchange, the queues and the exchanges that hold it.
-        self.publishes: list[tuple[Message, Exchange, list[Queue], list[Exchange] | None, bool]] = []
+        self.publishes: list[BufferedPublish] = []
         self.acked: list[Delivery] = []
         self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
 
@@ -214,6 +238,7 @@ class Channel(FastChannel):
             for key in keys:
                 principal.authorize_topic(WRITE, envelope.exchange, key)
         holders: list[Exchange] | None = None
+        rememberers: list[RecentHistoryExchange] | None = None
         repeated = bool(vhost.seen_keys) and self._transaction is None and self._is_repeated(message)
         if repeated:
             queues = []
@@ -225,15 +250,17 @@ class Channel(FastChannel):
             routed.due_ms = message.due_ms
             queues = vhost.route(vhost.exchange(envelope.exchange), keys, routed)
             holders = routed.holders
-            if routed.rememberers is not None:
-                for rememberer in routed.rememberers:
-                    rememberer.remember(message)
+            rememberers = routed.rememberers
         if self._tracer is not None:
             self._tracer.published(keys, message, queues)
         transaction = self._transaction
         if transaction is not None:
-            transaction.publishes.append((message, route.exchange, queues, holders, route.mandatory))
+            transaction.publishes.append(
+                BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory)
+            )
             return
+        if rememberers is not None:
+            _remember_in(rememberers, message)
         self._count(route.exchange, body_bytes, len(queues))
         if not repeated:
             self._enqueue(message, queues, holders, route.mandatory)
@@ -625,14 +652,16 @@ class Channel(FastChannel):
         transaction = self._take_transaction()
         partial = False
         repeats = False
-        for message, exchange, queues, holders, mandatory in transaction.publishes:
-            # A queue deleted since the publish takes nothing any more.
-            left = [queue for queue in queues if not queue.deleted]
+        for publish in transaction.publishes:
+            message = publish.message
+            if publish.rememberers is not None:
+                _remember_in(publish.rememberers, message)
+            left = publish.left()
             if not self.vhost.seen_keys or not self._is_repeated(message):
-                self._count(exchange, message.body_bytes, len(left))
-                self._enqueue(message, left, holders, mandatory)
+                self._count(publish.exchange, message.body_bytes, len(left))
+                self._enqueue(message, left, publish.holders, publish.mandatory)
             else:
-                self._count(exchange, message.body_bytes, 0)
+                self._count(publish.exchange, message.body_bytes, 0)
             partial = partial or message.refused
             repeats = repeats or message.awaits_batch
         self._settle(transaction.acked)
@@ -663,6 +692,35 @@ class Channel(FastChannel):
             return 0, 0
         return len(transaction.publishes), len(transaction.acked) + len(transaction.rejected)
 
+    def unroutable_count(self) -> int:
+        """Return how many publishes wait for tx.commit that nobody would get if it came now."""
+        transaction = self._transaction
+        count = 0
+        if transaction is not None:
+            for publish in transaction.publishes:
+                if publish.holders is None and not publish.left():
+                    count += 1
+        return count
+
+    def maybe_full_queue(self) -> Queue | None:
+        """Return a queue that would refuse something if tx.commit came now, as far as can be said before; else None."""
+        transaction = self._transaction
+        if transaction is None:
+            return None
+        counts: dict[Queue, int] = {}
+        sizes: dict[Queue, int] = {}
+        for publish in transaction.publishes:
+            if publish.message.due_ms:
+                continue  # it is held
+            for queue in publish.queues:
+                if queue.may_refuse() and not queue.deleted:
+                    counts[queue] = counts.get(queue, 0) + 1
+                    sizes[queue] = sizes.get(queue, 0) + int(publish.message.body_bytes)
+        for queue, count in counts.items():
+            if not queue.has_space_for(count, sizes[queue]):
+                return queue
+        return None
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
@@ -682,6 +740,11 @@ class Channel(FastChannel):
         if not self.connection.is_direct:
             self.connection.broker.churn.channels_closed += 1
             self.connection.broker.events.channel_closed(self)
+
+
+def _remember_in(exchanges: list[RecentHistoryExchange], message: Message) -> None:
+    for exchange in exchanges:
+        exchange.remember(message)
 
 
 def _signed(tag: int) -> int:

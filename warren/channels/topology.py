@@ -16,7 +16,9 @@ from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
+from warren.queues.claims import ClaimQueue
 from warren.queues.limits import MAX_QUEUES, is_reached
+from warren.queues.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_declaration
 from warren.queues.virtual_host import CONTROL_EXCHANGE, in_use
 
 RESERVED_PREFIX: Final = "amq."
@@ -151,17 +153,48 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
                 PRECONDITION_FAILED,
                 f"cannot declare exchange '{name}': exchange limit in vhost '{vhost.name}' ({limit}) is reached",
             )
-    ticket = vhost.declare_exchange(
-        name,
-        method.type,
-        method.durable,
-        method.auto_delete,
-        method.internal,
-        method.arguments,
-        channel.connection.user_name,
+    wanted = maybe_declaration(
+        name, vhost.name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
     )
+    if wanted is not None:
+        _check_partitions(channel, wanted)
+        ticket = declare_super_stream(vhost, wanted, channel.connection.user_name)
+    else:
+        ticket = vhost.declare_exchange(
+            name,
+            method.type,
+            method.durable,
+            method.auto_delete,
+            method.internal,
+            method.arguments,
+            channel.connection.user_name,
+        )
     if not method.no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
+
+
+def _check_partitions(channel: Channel, wanted: SuperStreamDeclaration) -> None:
+    """Check what declaring and binding the partitions one by one would check."""
+    vhost = channel.vhost
+    missing = 0
+    for name in wanted.partition_names():
+        check_name("queue", name)
+        channel.authorize(CONFIGURE, "queue", name)
+        if wanted.name not in vhost.exchanges:
+            channel.authorize(WRITE, "queue", name)
+            missing += name not in vhost.queues
+    if wanted.name in vhost.exchanges:
+        return
+    channel.authorize(READ, "exchange", wanted.name)
+    count = len(wanted.keys)
+    subject = f"super stream '{wanted.name}' with {count} partitions"
+    if missing:
+        _check_room_for_queues(channel, subject, missing)
+    limit = channel.connection.broker.limits.bindings_per_exchange_max
+    if count > limit:
+        raise ChannelException(
+            PRECONDITION_FAILED, f"cannot declare {subject}: its limit of {limit} bindings is reached"
+        )
 
 
 def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
@@ -277,20 +310,24 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
 
 
 def _check_new_queue(channel: Channel, name: str, arguments: bytes) -> None:
-    vhost = channel.vhost
     if len(arguments) > 4:
         dead_letter_exchange = decode_table(arguments).get("x-dead-letter-exchange")
         if isinstance(dead_letter_exchange, str):
             channel.authorize(READ, "queue", name)
             channel.authorize(WRITE, "exchange", dead_letter_exchange)
-    count = len(vhost.queues)
+    _check_room_for_queues(channel, f"queue '{name}'", 1)
+
+
+def _check_room_for_queues(channel: Channel, subject: str, more: int) -> None:
+    vhost = channel.vhost
+    count = len(vhost.queues) + more - 1
     limit = channel.connection.broker.limits.queues_per_vhost_max
     if is_reached(vhost.limits, MAX_QUEUES, count):
         limit = vhost.limits[MAX_QUEUES]
     if count >= limit:
         raise ChannelException(
             PRECONDITION_FAILED,
-            f"cannot declare queue '{name}': queue limit in vhost '{vhost.name}' ({limit}) is reached",
+            f"cannot declare {subject}: queue limit in vhost '{vhost.name}' ({limit}) is reached",
         )
 
 
@@ -318,6 +355,8 @@ def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
     queue = vhost.queue(queue_name, channel.connection)
+    if isinstance(queue, ClaimQueue):
+        raise queue.refusal()
     source = vhost.exchange(exchange_name)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
     ticket = vhost.bind(source, queue, routing_key, method.arguments, channel.connection.user_name)
@@ -352,6 +391,8 @@ def _queue_delete(channel: Channel, method: m.QueueDelete) -> None:
     ticket = 0
     if name in vhost.queues:
         queue = vhost.queue(name, channel.connection)
+        if isinstance(queue, ClaimQueue) and queue.ready_count:
+            raise queue.refusal()  # whoever drains has them, and nobody else
         if method.if_unused and queue.consumers:
             raise in_use("queue", name, vhost.name)
         if method.if_empty and queue.ready_count:

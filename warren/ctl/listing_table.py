@@ -272,6 +272,15 @@ LISTINGS: Final = (
         "warren/transfers/{vhost}",
     ),
     Listing(
+        "list_super_streams",
+        "List super streams (Warren).",
+        Scope.ONE,
+        "stream/super-streams",
+        ("name", "type", "partition_count"),
+        "vhost arguments partitions",
+        "stream/super-streams/{vhost}",
+    ),
+    Listing(
         "list_stream_groups",
         "List the consumer groups of streams, and how far they have come (Warren).",
         Scope.ONE,

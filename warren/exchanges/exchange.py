@@ -24,6 +24,7 @@ from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+SUPER_STREAM: Final = "x-super-stream"
 
 BindingIdentity = tuple[Destination, str, bytes]
 
@@ -32,7 +33,8 @@ class Exchange(Destination):
     """An exchange of any type; the types override `match` and what keeps their index.
 
     ``alternate`` is the exchange for what nothing here matched, ``""`` for none. ``cacheable`` tells that the
-    destinations depend on the bindings and the routing key only.
+    destinations depend on the bindings and the routing key only. ``is_super_stream`` tells that the streams bound here
+    are the partitions of one (`queues.super_streams`).
     """
 
     def __init__(
@@ -44,7 +46,10 @@ class Exchange(Destination):
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
-        alternate = self.table.get(ALTERNATE_EXCHANGE)
+        table = self.table
+        alternate = table.get(ALTERNATE_EXCHANGE)
+        self.is_super_stream: bool = table.get(SUPER_STREAM) is True
+        self.partition_places: dict[Destination, int] | None = None  # None: to be found out (`queues.super_streams`)
         self.alternate: str = alternate if isinstance(alternate, str) else ""
         self.cacheable = True
         # What channels have published here; how many more went to queues than came in, negative: fewer.

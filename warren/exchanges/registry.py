@@ -21,6 +21,7 @@ from warren.exchanges.headers_exchange import HeadersExchange
 from warren.exchanges.modulus_hash_exchange import ModulusHashExchange
 from warren.exchanges.random_exchange import LocalRandomExchange, RandomExchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE, SuperStreamExchange
 from warren.exchanges.topic_exchange import TopicExchange
 
 EXCHANGE_TYPES: Final[tuple[str, ...]] = (
@@ -35,6 +36,7 @@ EXCHANGE_TYPES: Final[tuple[str, ...]] = (
     "x-modulus-hash",
     "x-random",
     "x-recent-history",
+    "x-super-stream",
 )
 
 
@@ -80,6 +82,8 @@ def create_exchange(
         return RandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
     if type_name == "x-local-random":
         return LocalRandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
+    if type_name == SUPER_STREAM_TYPE:
+        return SuperStreamExchange(name, type_name, durable, auto_delete, internal, arguments)
     assert type_name == "x-recent-history"
     return RecentHistoryExchange(name, type_name, durable, auto_delete, internal, arguments)
 

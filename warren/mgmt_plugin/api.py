@@ -85,7 +85,7 @@ def check(route: Route, operator: Operator, vhost: str | None, management: Manag
     access = route.access
     if access is Access.PUBLIC:
         return
-    allowed = operator.is_manager
+    allowed = operator.is_manager or access is Access.CLIENT
     if not allowed:
         raise not_authorised(Access.USER.value)
     if access is Access.ADMINISTRATOR:
@@ -101,7 +101,7 @@ def check(route: Route, operator: Operator, vhost: str | None, management: Manag
     if vhost not in management.broker.vhosts:
         # Who may not see everything is not told what exists.
         raise not_found() if operator.is_monitor else not_authorised(Access.VHOST.value)
-    if access in (Access.VHOST, Access.POLICYMAKER):
+    if access in (Access.CLIENT, Access.VHOST, Access.POLICYMAKER):
         entitled = operator.may_enter(vhost) or (access is Access.POLICYMAKER and operator.is_administrator)
     else:
         entitled = operator.may_see(vhost)

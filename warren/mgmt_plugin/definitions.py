@@ -32,6 +32,7 @@ from warren.mgmt_plugin.queues import queue_type
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
 from warren.mgmt_plugin.terms import table_to_json, text
 from warren.mgmt_plugin.users import describe_permission, describe_topic_permission, describe_user
+from warren.queues.claims import ClaimQueue
 from warren.queues.metadata import UserPut
 from warren.queues.queue import Queue
 from warren.queues.virtual_host import VirtualHost
@@ -77,7 +78,7 @@ async def export_definitions(call: Call) -> Response:
         sections["policies"] += [describe_policy(policies[name]) for name in sorted(policies)]
         await breather.breathe()
         for queue in [vhost.queues[name] for name in sorted(vhost.queues)]:
-            if queue.owner is None:
+            if queue.owner is None and not isinstance(queue, ClaimQueue):
                 sections["queues"].append(_queue(queue))
                 await breather.breathe()
         exchanges = [vhost.exchanges[name] for name in sorted(vhost.exchanges)]

@@ -11,7 +11,9 @@ import trio
 from warren.mgmt_plugin import (
     browsing,
     connections,
+    data_port,
     definitions,
+    drains,
     exchanges,
     health_checks,
     linked,
@@ -24,7 +26,10 @@ from warren.mgmt_plugin import (
     prometheus,
     queues,
     sessions,
+    snapshots,
+    stages,
     streams,
+    super_streams,
     transfers,
     users,
     vhosts,
@@ -39,7 +44,10 @@ from warren.mgmt_plugin.routes import Route, RouteTable
 from warren.mgmt_plugin.static_files import StaticFiles
 from warren.mgmt_plugin.statistics import Statistics
 from warren.mgmt_plugin.transfers import Transfers
+from warren.server.drains import Drains
 from warren.server.management import Listening, Management
+from warren.server.snapshots import Snapshots
+from warren.server.stages import Stages
 
 MODULES = (
     overview,
@@ -53,6 +61,11 @@ MODULES = (
     transfers,
     operations,
     streams,
+    super_streams,
+    data_port,
+    snapshots,
+    drains,
+    stages,
     vhosts,
     users,
     policies,
@@ -81,6 +94,9 @@ class Services:
     metrics: Metrics
     links: Links
     nursery: trio.Nursery
+    stages: Stages
+    snapshots: Snapshots
+    drains: Drains
     importing: trio.Lock = field(default_factory=trio.Lock)  # definitions: a plan has to hold when it is applied
 
 
@@ -118,6 +134,9 @@ class ManagementPlugin:
                 metrics,
                 self._links,
                 nursery,
+                Stages(management, settings.data_dir),
+                Snapshots(management, settings.data_dir),
+                Drains(management),
             )
             api = Api(table, doorkeeper, management, services, StaticFiles())
             if settings.http is not None:
@@ -140,3 +159,5 @@ class ManagementPlugin:
                 opened.append(Listening("prometheus", *place))
             task_status.started(opened)
             nursery.start_soon(services.statistics.run)
+            nursery.start_soon(services.stages.run)
+            nursery.start_soon(services.snapshots.run)

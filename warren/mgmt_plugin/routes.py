@@ -39,6 +39,7 @@ class Access(enum.Enum):
     """What a user needs to be let through to a handler; the texts of refusals are RabbitMQ's."""
 
     PUBLIC = ""
+    CLIENT = "User not authorised to enter virtual host"  # needs no tag, and may enter the vhost of the path
     USER = "Not management user"
     VHOST = "User not authorised to access virtual host"  # and may enter the vhost of the path
     VHOST_VISIBLE = " User not authorised to access virtual host"  # or may at least look at it

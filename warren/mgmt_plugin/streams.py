@@ -79,7 +79,8 @@ def _the_group(call: Call, stream: Stream) -> Group:
 
 
 def _describe(stream: Stream, group: Group) -> Described:
-    consumers = stream.consumers_of(group)
+    serving = stream.need_groups()
+    active = serving.active_of(group)
     committed = int(group.committed)
     following = stream.next_offset()
     return {
@@ -89,8 +90,8 @@ def _describe(stream: Stream, group: Group) -> Described:
         "committed_offset": committed if committed >= 0 else None,
         "lag": max(0, following - max(committed, stream.first_offset())) if committed >= 0 else None,
         "committed_at": int(group.committed_ms) or None,
-        "consumers": len(consumers),
-        "active_consumer_tag": consumers[0].tag if consumers else None,
+        "consumers": len(serving.consumers_of(group)),
+        "active_consumer_tag": None if active is None else active.tag,
     }
 
 
@@ -120,7 +121,7 @@ async def reset_group(call: Call) -> Response:
         raise bad_request(f"a group has a name of 1 to {NAME_MAX_BYTES} bytes")
     offset = await _offset_at(call, stream, _start_of(call, position))
     new = all(group.name != name for group in stream.consumer_groups())
-    stream.reset_group(name, offset)
+    stream.need_groups().reset(name, offset)
     call.management.settle()
     return created(new=new)
 
@@ -128,9 +129,9 @@ async def reset_group(call: Call) -> Response:
 async def forget_group(call: Call) -> None:
     stream = _the_stream(call)
     group = _the_group(call, stream)
-    if stream.consumers_of(group):
+    if stream.need_groups().consumers_of(group):
         raise bad_request("a group with consumers cannot be forgotten")
-    stream.forget_group(group)
+    stream.need_groups().forget(group)
     call.management.settle()
 
 
@@ -151,5 +152,5 @@ ROUTES: Final = (
     Route("GET", f"{_S}/groups/{{group}}", _USE, show_group, "A consumer group"),
     Route("PUT", f"{_S}/groups/{{group}}", _USE, reset_group, "Have a group go on from somewhere else", Position),
     Route("DELETE", f"{_S}/groups/{{group}}", _USE, forget_group, "Forget a group without consumers"),
-    Route("POST", f"{_S}/offset", _USE, find_offset, "The offset that a time or a name stands for", Position),
+    Route("POST", f"{_S}/offset", Access.CLIENT, find_offset, "The offset that a time or a name stands for", Position),
 )

@@ -34,6 +34,7 @@ from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, convert,
 from warren.mgmt_plugin.terms import table_to_json
 from warren.msgstore.message import Message
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
+from warren.queues.claims import ClaimQueue
 from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
 from warren.queues.lanes import PARKED
 from warren.queues.queue import Queue
@@ -321,6 +322,8 @@ async def begin_transfer(call: Call) -> Response:
         raise bad_request("mode must be move or copy")
     if order.mode == "move" and isinstance(queue, Stream):
         raise bad_request("a stream keeps its messages: they can be copied, not moved")
+    if order.mode == "move" and isinstance(queue, ClaimQueue):
+        raise bad_request("what a drain has claimed can be copied, or released, not moved")
     if order.state not in ("ready", "parked"):
         raise bad_request("state must be ready or parked")
     if order.count is not None and order.count < 1:

@@ -1,12 +1,27 @@
 """What the engine asks the store's threads to do: plain values, made on the loop, carried out elsewhere.
 
 The engine half of the store never touches a file. It makes these, the shell carries them out in order, and hands each
-one back with its outcome filled in. `CommitJob`s go to the committer, everything else to the reader.
+one back with its outcome filled in. `CommitJob`s go to the committer, `SealJob`s and checkpoints to the housekeeper,
+everything else to the reader.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.msgstore.columns import Columns
+
+
+class Files(Protocol):
+    """What errands need of ``msgstore.store.Store``."""
+
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
+    def seal(self, job: SealJob) -> None: ...
+    def read_sealed(self, job: SealedRead) -> None: ...
+    def drop_sealed(self, job: DropJob) -> None: ...
 
 
 class CommitJob:
@@ -40,16 +55,72 @@ class CommitJob:
         self.crc: i64 = 0  # outcome: the crc field of the frame
 
 
-class ReadJob:
+class Errand:
+    """Something that a thread does for somebody in the engine, who is told when it is done."""
+
+    def carry_out(self, files: Files) -> None:
+        """Do it. Called in a thread; what it finds it keeps in itself."""
+        raise AssertionError("overridden")
+
+    def finished(self) -> None:
+        """Take the outcome back into the engine. Called on the loop."""
+        raise AssertionError("overridden")
+
+
+class ReadJob(Errand):
     """Read ranges of the log. ``data[n]`` is range n; shorter than asked, or empty, where the file ends or fails."""
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self.ranges = ranges  # (lsn, length)
         self.data: list[bytes] = []
 
+    def carry_out(self, files: Files) -> None:
+        self.data = files.read(self.ranges)
+
+
+class SealJob(Errand):
+    """Write a chunk of a stream behind the others of its segment file, and sync it; `position` 0 begins the file."""
+
+    def __init__(self, stream_id: int, segment: int, position: int, columns: Columns) -> None:
+        self.stream_id = stream_id
+        self.segment = segment  # its first offset
+        self.position = position
+        self.columns = columns
+        self.placed_at = 0  # outcome: where the chunk begins
+        self.head = b""  # outcome: its head
+
+    def carry_out(self, files: Files) -> None:
+        files.seal(self)
+
+
+class SealedRead(Errand):
+    """Read a chunk of a stream. ``chunk`` is None when it is not there, or damaged."""
+
+    def __init__(self, stream_id: int, segment: int, position: int, length: int) -> None:
+        self.stream_id = stream_id
+        self.segment = segment
+        self.position = position
+        self.length = length
+        self.chunk: bytes | None = None  # as it lies in the file, checked
+        self.wants_parts: bool = True
+        self.parts: list[bytes] = []  # its columns, uncompressed
+
+    def carry_out(self, files: Files) -> None:
+        files.read_sealed(self)
+
+
+class DropJob(Errand):
+    """Remove segment files of a stream: `segments` are their first offsets."""
+
+    def __init__(self, stream_id: int, segments: list[int]) -> None:
+        self.stream_id = stream_id
+        self.segments = segments
+
+    def carry_out(self, files: Files) -> None:
+        files.drop_sealed(self)
+
     def finished(self) -> None:
-        """Take the data back into the engine. Called on the loop."""
-        raise AssertionError("overridden")
+        """Nobody waits for that."""
 
 
 class CheckpointJob:

@@ -28,7 +28,8 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from warren.msgstore.jobs import CheckpointJob, CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.columns import CHUNK_BYTES, CHUNK_MESSAGES
+from warren.msgstore.jobs import CheckpointJob, CommitJob, Errand, ReadJob, SealJob, UnlinkJob
 from warren.msgstore.message import Message
 from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, PAGE_ENTRIES, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.records import (
@@ -52,6 +53,7 @@ from warren.msgstore.records import (
     record_length,
     sequence_number_of_place,
 )
+from warren.msgstore.sealed_table import SealedTable
 from warren.msgstore.segments import Segment, SegmentTable
 
 # A batch that nobody waits for is closed when it has this much, or when it is `LINGER_S` old.
@@ -163,9 +165,15 @@ class MessageLog:
         self.in_flight: CommitJob | None = None
         self._flying_waiters: list[BatchWaiter] = []
         self.commit_jobs: list[CommitJob] = []  # taken by the shell
-        self.read_jobs: list[ReadJob] = []
+        self.read_jobs: list[Errand] = []
+        self.seal_jobs: list[SealJob] = []
         self.checkpoint_jobs: list[CheckpointJob] = []
         self.unlink_jobs: list[UnlinkJob] = []
+        # Of streams: what recovery found in files of their own, by queue id, until they are restored; when a chunk is
+        # full.
+        self.sealed: dict[int, SealedTable] = {}
+        self.seal_messages: i64 = CHUNK_MESSAGES
+        self.seal_bytes: i64 = CHUNK_BYTES
         self.checkpoint_lsn: i64 = 0  # up to where the checkpoint on disk reaches
         self.take_checkpoint: Callable[[], bytes] | None = None
         self.checkpoint_bytes: i64 = 128 << 20  # how much log there may be behind a checkpoint before the next

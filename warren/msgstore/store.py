@@ -2,6 +2,7 @@
 
     checkpoint               the newest checkpoint; checkpoint.tmp while it is being written
     log/0000000001           segments
+    streams/                 what is sealed of streams, see ``msgstore.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
     quarantine/              copies of segments in which rot was found
 
@@ -17,9 +18,9 @@
 6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
    an earlier process left half-made.
 
-No threads here. `commit` and `close` belong to the committer; `read` and `release` to the reader; `unlink`,
-`write_checkpoint`, `prepare_spare` and `quarantine` to the housekeeper; the rest to recovery, which runs before all of
-them. The lock guards what they share.
+No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
+reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine` and `seal` to the housekeeper; the rest to recovery,
+which runs before all of them. The lock guards what they share.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import Final, NoReturn
 from warren.msgstore.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.file_system import FileSystem, read_exactly, write_all
-from warren.msgstore.jobs import CommitJob
+from warren.msgstore.jobs import CommitJob, DropJob, SealedRead, SealJob
 from warren.msgstore.records import (
     FORMAT_MAJOR,
     FRAME_HEADER_BYTES,
@@ -49,6 +50,7 @@ from warren.msgstore.records import (
     frame_header,
     segment_header,
 )
+from warren.msgstore.sealed_files import STREAMS, Scan, SealedFiles
 
 LOG: Final = "log"
 QUARANTINE: Final = "quarantine"
@@ -147,6 +149,8 @@ class Store:
         self._read_handles: OrderedDict[int, int] = OrderedDict()  # by segment number, latest last
         self._read_problems: list[ReadProblem] = []
 
+        self._sealed = SealedFiles(fs, self._sync, self._sync_directory)
+
         # Theirs together.
         self._lock = Lock()
         # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
@@ -164,7 +168,7 @@ class Store:
         """
         try:
             present = self._fs.names(".")
-            for name in (LOG, QUARANTINE):
+            for name in (LOG, QUARANTINE, STREAMS):
                 if name not in present:
                     self._fs.mkdir(name)
             for path in (CHECKPOINT_TMP, SPARE, NEW, QUARANTINE_TMP):
@@ -291,6 +295,21 @@ class Store:
         self._sync_directory(LOG)
         self._sync_directory(".")
 
+    def scan_sealed(self, store_id: bytes) -> Scan:
+        """Return what is sealed of streams.
+
+        Raises:
+            StoreError: a later version of Warren has written it, or the disk does not allow it.
+        """
+        self._check()
+        self._sealed.store_id = store_id
+        try:
+            found = self._sealed.scan()
+        except OSError as error:
+            self._raise("look through the sealed streams", error)
+        self._sync_directory(STREAMS)
+        return found
+
     def set_aside(self, number: int) -> None:
         """Move a segment to the quarantine; one that cannot be opened stays where it is.
 
@@ -310,6 +329,7 @@ class Store:
         self._end_lsn = durable_lsn
         self._epoch = epoch
         self._store_id = store_id
+        self._sealed.store_id = store_id
         self._algorithm = algorithm
 
     # --- the committer's --------------------------------------------------------------------------------------------
@@ -439,7 +459,7 @@ class Store:
             self._give_back()
 
     def _give_back(self) -> None:
-        handles = [*self._read_handles.values(), self._handle]
+        handles = [*self._read_handles.values(), *self._sealed.take_handles(), self._handle]
         self._read_handles.clear()
         self._handle = -1
         for file in (self._spare, self._new):
@@ -658,6 +678,37 @@ class Store:
             self._raise(f"copy {segment_path(number)} to the quarantine", error)
         self._sync_directory(QUARANTINE)
         return True
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def seal(self, job: SealJob) -> None:
+        """Write a chunk of a stream, and sync it.
+
+        Raises:
+            StoreFullError: it did not fit; call again with the same job.
+            StoreFailedError: it is not known what is on the disk; stop.
+        """
+        self._check()
+        try:
+            self._sealed.seal(job)
+        except OSError as error:
+            self._raise("seal a stream", error)
+
+    def read_sealed(self, job: SealedRead) -> None:
+        """Read a chunk of a stream."""
+        self._sealed.read(job)
+
+    def drop_sealed(self, job: DropJob) -> None:
+        """Remove segments of a stream. What cannot be removed now is found at the next start.
+
+        Raises:
+            StoreFailedError: the disk does not allow it.
+        """
+        self._check()
+        try:
+            self._sealed.drop(job)
+        except OSError as error:
+            self._raise("remove a segment of a stream", error)
 
     def free_bytes(self) -> int:
         """Return the space that is left on the disk. Any thread. Raises OSError."""

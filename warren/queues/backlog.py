@@ -249,10 +249,10 @@ class Backlog(IndexOwner):
 
     def delivered_below(self) -> int:
         """Return the number below which everything has been delivered, now or before a restart."""
-        waiting = self._oldest_number()
+        waiting = self.oldest_number()
         return waiting if waiting > self.delivered_before else int(self.delivered_before)
 
-    def _oldest_number(self) -> int:
+    def oldest_number(self) -> int:
         """Return the number of the oldest message that is waiting, or of the next to come."""
         if self.resident_count:
             number: i64 = self._first
@@ -328,6 +328,22 @@ class Backlog(IndexOwner):
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
         return int(self._head_bytes + self._tail_bytes)
+
+    def sealed_end(self) -> i64:
+        """Return the number up to which messages are in files of their own."""
+        return 0
+
+    def skip_sealed(self, number: i64, skip: i64) -> tuple[int, int]:
+        """Pass over at most `skip` of what is sealed, from `number` on; return the next number, and what is left."""
+        raise AssertionError("overridden where something is sealed")
+
+    def look_sealed(self, number: i64, most: int, told: Callable[[list[tuple[int, Message]], int], None]) -> None:
+        """Have sealed messages from `number` on told with their numbers, at most `most`, and the next number."""
+        raise AssertionError("overridden where something is sealed")
+
+    def sealed_count(self) -> int:
+        """Return how many messages are neither in memory nor in the log, but in files of their own."""
+        return 0
 
     def middle(self) -> tuple[int, int]:
         """Return where the middle begins and ends; without one, where the tail begins, twice."""

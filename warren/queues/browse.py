@@ -3,7 +3,7 @@
 A look goes through the places of a queue in the order in which they would leave it, lane by lane, and in each:
 
     what came back, and in a key-shared queue what was set aside, by place
-    the backlog, by sequence number: head, middle (on disk), tail
+    the backlog, by sequence number: of a stream what is sealed; head, middle (on disk), tail
 
 1. Nothing changes: neither order nor counts nor `redelivered`. Index pages that had to be loaded are given up again,
    and what is damaged is left for whoever takes it out to find; until then it counts as waiting.
@@ -84,6 +84,15 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
             passes -= _look_at_returned(queue, cursor, passes, most, found)
             continue
         backlog = ready.backlog(cursor.lane)
+        sealed_end = backlog.sealed_end()
+        if cursor.number < sealed_end:
+            if found:
+                break  # first tell what is here
+            cursor.number, cursor.skip = backlog.skip_sealed(cursor.number, cursor.skip)
+            if cursor.number < sealed_end:
+                backlog.look_sealed(cursor.number, int(cursor.skip) + most, _SealedTold(queue, cursor, most, told).seen)
+                return
+            continue
         head, middle_end = backlog.middle()
         if cursor.number < head:
             passes -= _look_at_memory(backlog, cursor, head, passes, most, found)
@@ -102,6 +111,27 @@ def look(queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
         else:
             cursor.next_lane(lanes)
     told(found)
+
+
+class _SealedTold:
+    """Tells what a look sees of what a stream has sealed."""
+
+    def __init__(self, queue: Queue, cursor: Cursor, most: int, told: Told) -> None:
+        self._queue = queue
+        self._cursor = cursor
+        self._most = most
+        self._told = told
+
+    def seen(self, messages: list[tuple[int, Message]], following: int) -> None:
+        cursor = self._cursor
+        if self._queue.deleted:
+            cursor.ended = True
+            self._told([])
+            return
+        skipped = min(int(cursor.skip), len(messages))
+        cursor.skip -= skipped
+        cursor.number = following
+        self._told([Seen(number, message, False) for number, message in messages[skipped:]])
 
 
 def _look_at_returned(queue: Queue, cursor: Cursor, passes: i64, most: int, found: list[Seen]) -> i64:

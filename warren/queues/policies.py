@@ -3,7 +3,8 @@
 1. An entity has at most one policy, and a queue at most one operator policy: of those that apply to it the one with the
    highest priority, and of these the first by name.
 2. A policy applies to an entity of the kind it is for whose name its pattern is found in, unless it has a key that the
-   type of the queue does not support. Operator policies apply to queues only.
+   type of the queue does not support. Operator policies apply to queues only. No policy applies to claim queues
+   (`queues.claims`), whatever its pattern.
 3. A book holds valid policies only. What is valid is decided here for the keys, in ``queues.rules`` for their values.
 
 How the settings of both policies and of the arguments become one is `rules.rules_of`'s business.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from warren.queues.arguments import BY_KEY
+from warren.queues.claim_names import is_claims_name
 from warren.queues.definitions import erlang_pairs, erlang_term, parse_definition
 from warren.queues.metadata import PolicyPut
 from warren.queues.pattern import Pattern
@@ -167,10 +169,14 @@ class PolicyBook:
 
         `queue_type` is ``classic``, ``quorum`` or ``stream``, and does not matter for exchanges.
         """
+        if is_claims_name(name) and kind == "queue":
+            return None
         return _first(self._ordered, _EXCHANGES if kind == "exchange" else _QUEUE_TYPES[queue_type], name)
 
     def maybe_operator_policy(self, name: str, queue_type: str = "classic") -> Policy | None:
         """Return the operator policy of the queue called `name`."""
+        if is_claims_name(name):
+            return None
         return _first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
 
     def maybe_alternate_exchange(self, exchange: str) -> str | None:

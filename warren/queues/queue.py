@@ -35,7 +35,7 @@ from warren.queues.lanes import HELD_FROM, UNDELIVERED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
 from warren.queues.rule_keeper import HeldLane, RuleKeeper
-from warren.queues.rules import PLAIN_RULES, QueueRules
+from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
 
 # How many messages one drain hands out before the other queues have their turn.
@@ -212,6 +212,19 @@ class Queue(Destination):
             self.wake_if_hungry()  # what is ahead of it may be waiting for the disk
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
+
+    def may_refuse(self) -> bool:
+        """Tell whether it refuses publishes when it is full."""
+        rules = self.rules
+        return rules.overflow != DROP_HEAD and (rules.max_length >= 0 or rules.max_length_bytes >= 0)
+
+    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
+        """Tell whether a queue that may refuse would take so many messages, with so many bytes, if nobody took any."""
+        rules = self.rules
+        ready = self.ready
+        if rules.max_length >= 0 and ready.count + count > rules.max_length:
+            return False
+        return rules.max_length_bytes < 0 or ready.body_bytes + body_bytes <= rules.max_length_bytes
 
     def hand_over(self, consumer: Consumer, message: Message, lane: i64) -> i64:
         """Deliver a message that has just come and need not wait; return its place."""

@@ -38,6 +38,10 @@ class QueueHost:
         """A delivery was not answered within the time that its queue or consumer allows: close its channel."""
         raise AssertionError("overridden")
 
+    def partition_of(self, queue: Queue) -> int:
+        """Return which partition of a super stream `queue` is, counted from 0; -1: of none."""
+        return -1
+
     def queue_expired(self, queue: Queue) -> None:
         """Nobody has used `queue` for as long as it allows: delete it."""
         raise AssertionError("overridden")

@@ -463,7 +463,7 @@ class ReadyMessages:
 
     def paged_out_count(self) -> int:
         """Return how many are on disk only."""
-        return sum([int(backlog.middle_count) for backlog in self._backlogs()])
+        return sum([int(backlog.middle_count) + backlog.sealed_count() for backlog in self._backlogs()])
 
     def memory_bytes(self) -> int:
         """Return what those in memory take, about; what came back is not counted."""
@@ -482,7 +482,7 @@ class ReadyMessages:
         """Assert (1) of the module header, and the counts. For tests."""
         resident = self.in_memory()
         backlogs = self._backlogs()
-        middle = sum(int(backlog.middle_count) for backlog in backlogs)
+        middle = sum(int(backlog.middle_count) + backlog.sealed_count() for backlog in backlogs)
         assert self.count == len(resident) + middle
         if middle == 0:
             assert self.body_bytes == sum(int(message.body_bytes) for message in resident)

@@ -58,6 +58,7 @@ class QueueRules:
         self.expires_ms: i64 = -1
         self.max_length: i64 = -1
         self.max_length_bytes: i64 = -1
+        self.segment_bytes: i64 = -1  # of streams
         self.overflow: i64 = DROP_HEAD
         self.dead_letter_exchange: str | None = None
         self.dead_letter_routing_key: str | None = None
@@ -151,6 +152,7 @@ def rules_of(
     rules.visibility_timeout_ms = _number(values, "visibility-timeout")
     rules.prefetch_max = _number(values, "consumer-prefetch-max")
     rules.max_unacked = _number(values, "max-unacked")
+    rules.segment_bytes = _number(values, "stream-max-segment-size-bytes")
     max_age = _text(values, "max-age")
     if max_age is not None:
         rules.max_age_ms = age_ms(max_age)

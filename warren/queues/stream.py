@@ -3,16 +3,19 @@
     publish -> tail (memory) and open batch -> one fdatasync -> visible to consumers
                                                                   cursor of each: its next offset
     cursor in the tail      what is in memory, with its offset among its headers: made once for all consumers
-    cursor before it        a chunk read from the log; whoever is at the same place has the same chunk
+    cursor before it        a chunk, read from the log or from what is sealed; whoever is at the same place has the same
 
 1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
 2. A consumer sees only what is synced: an offset that somebody has seen never stands for another message.
-3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out.
+3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out. What they mean for
+   consumer groups is `queues.stream_group_serving`'s business.
 4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
    Chunks count as memory of the log, and are small while that is short.
 5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
    search. Filters are applied to each message.
-6. Retention forgets the oldest whole pages of the index: by bytes with a publish, by age at its time.
+6. Retention removes the oldest segment whole; of what is not sealed yet, when nothing else is, whole pages of the
+   index: by bytes with a publish, by age at its time.
+7. Sealing (`Sealer`) changes nothing that anybody sees: neither offsets nor counts nor what is delivered.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from mypy_extensions import i64
 
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.msgstore.message import Message
-from warren.msgstore.message_log import BatchWaiter
+from warren.msgstore.message_log import BatchWaiter, Damage
 from warren.msgstore.queue_index import IndexPage, QueueIndex
+from warren.msgstore.sealed_table import SealedChunk, SealedTable
 from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
@@ -39,14 +43,17 @@ from warren.queues.stream_consumer import (
     AT_LAST,
     AT_NEXT,
     AT_TIME,
-    Filter,
     Start,
     check_priority,
     filter_of,
     start_of,
 )
-from warren.queues.stream_groups import COMMIT_MS, Group, Progress, StreamGroups, group_name_of
+from warren.queues.stream_cursor import SOUGHT, Cursor
+from warren.queues.stream_group_serving import GroupServing
+from warren.queues.stream_groups import Group, group_name_of
 from warren.queues.stream_reads import AgeRead, Chunk, ChunkRead, TimeSearch
+from warren.queues.stream_sealed_reads import SealedReader, SealedTimeRead
+from warren.queues.stream_sealer import SEGMENT_BYTES
 
 # How much is read, or taken from the tail, at a time; and while memory is short.
 CHUNK_MESSAGES: Final = 1024
@@ -56,25 +63,10 @@ SHORT_CHUNK_BYTES: Final = 32 << 10
 # How often age is looked at, at most and at least, while there is something that could go.
 RETENTION_MIN_MS: Final = 1_000
 RETENTION_MAX_MS: Final = 3_600_000
-
-_SOUGHT: Final = -1  # the next offset of a cursor that is being looked for
-
-
-class Cursor:
-    """Where a consumer is: the offset that it gets next."""
-
-    def __init__(self, consumer: Consumer, start: Start, wanted: Filter | None) -> None:
-        self.consumer = consumer
-        self.start = start
-        self.next: i64 = _SOUGHT
-        self.wanted = wanted
-        self.chunk: Chunk | None = None
-        # Of a group: whether it is the one that is served, and below which offset somebody else had messages before.
-        self.group: Group | None = None
-        self.active: bool = False
-        self.progress = Progress()
-        self.first_tag: i64 = 0  # of what was sent since the last reset
-        self.redelivered_below: i64 = 0
+# How long after a start what was not sealed before is looked at.
+SEALING_MS: Final = 1_000
+# With little to be kept a segment file is smaller than usual, but not smaller than this.
+SEGMENT_MIN_BYTES: Final = 1 << 20
 
 
 class Stream(Queue):
@@ -83,19 +75,23 @@ class Stream(Queue):
     def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
         super().__init__(name, True, False, None, arguments, runnable, host, store_id)
         self.messages = StreamBacklog(host.log)
+        self.messages.stream = self
         self.ready.keep_in(self.messages)
         self._cursors: list[Cursor] = []
         self._turn: i64 = 0  # which cursor is served first
         self._visible_end: i64 = 0  # what is below is synced
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
+        self._sealed = SealedReader(host.log)
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
         self._oldest_bytes: i64 = 0  # of the page that retention would forget next
         self._damaged: set[int] = set()  # offsets that were reported
         self._retention: Appointment = _Retention(self)
-        self._groups_known: StreamGroups | None = None  # None: there never was one
-        self._grouped: dict[Consumer, Cursor] = {}  # consumers of groups
-        self._commits: Appointment = _Commits(self)
+        self._sealing: Appointment = _Sealing(self)
+        sealed = host.log.sealed.pop(store_id, None)
+        if sealed is not None:
+            self._restore_sealed(sealed)
+        self.groups: GroupServing | None = None  # None: there never was one
 
     @property
     def message_count(self) -> i64:
@@ -180,7 +176,7 @@ class Stream(Queue):
     def restore(self, index: QueueIndex, clean: bool) -> None:
         """Take over the messages that recovery found, or the groups."""
         if index.lane == STREAM_GROUPS:
-            self._need_groups().restore(index)
+            self.need_groups().restore(index)
             return
         if index.lane >= HELD_FROM:
             self.need_keeper().restore_lane(index, clean)
@@ -189,6 +185,29 @@ class Stream(Queue):
         self.messages.delivered_before = 0  # every delivery may have been made before
         self._visible_end = self.messages.next_number
         self._plan_retention()
+        self._host.agenda.at(self._log.now_ms + SEALING_MS, self._sealing)
+
+    def _restore_sealed(self, table: SealedTable) -> None:
+        """Take over what is sealed; what the log has comes later, if it has anything."""
+        self.messages.restore_sealed(table)
+        self.ready.count = table.count
+        self.ready.body_bytes = table.body_bytes
+        self._visible_end = self.messages.next_number
+
+    def seal(self) -> None:
+        """Go on to seal what came before a restart."""
+        if not self.deleted:
+            self.messages.sealer.step(self)
+
+    def sealed(self, end: i64) -> None:
+        """What is before offset `end` is sealed."""
+        self.messages.sealed(end)
+        if self.rules.max_length_bytes >= 0:
+            self._keep_bytes(self.rules.max_length_bytes)
+
+    def unsealed_bytes(self) -> i64:
+        """Return how many bytes of bodies are not sealed."""
+        return self.ready.body_bytes - self.messages.sealer.table.body_bytes
 
     # --- back -----------------------------------------------------------------------------------------------------
 
@@ -196,18 +215,23 @@ class Stream(Queue):
         """Count an acknowledged delivery."""
         self.unacked_count -= 1
         self.acked += 1
-        if self._grouped:
-            self._answered(delivery)
+        groups = self.groups
+        if groups is not None:
+            groups.answered(delivery)
 
     def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
-        """Forget a delivery; the message is where it was."""
+        """Forget a delivery; the message is where it was, and a consumer of a group gets it again."""
         self.unacked_count -= 1
+        groups = self.groups
+        if groups is not None:
+            groups.requeued(delivery)
 
     def reject(self, delivery: Delivery) -> None:
         """Forget a delivery; the message is where it was."""
         self.unacked_count -= 1
-        if self._grouped:
-            self._answered(delivery)
+        groups = self.groups
+        if groups is not None:
+            groups.answered(delivery)
 
     def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
         """Deliveries of a stream do not come back."""
@@ -238,7 +262,7 @@ class Stream(Queue):
                 return
             served += 1
         self._turn = 0
-        if not self._reads:
+        if not self._reads and not self._sealed.is_reading():
             self._keep_latest(None)
 
     def _serve(self, cursor: Cursor, budget: i64) -> i64:
@@ -246,10 +270,14 @@ class Stream(Queue):
         consumer = cursor.consumer
         ledger = consumer.ledger
         wanted = cursor.wanted
-        if cursor.next == _SOUGHT:
+        member = cursor.member
+        groups = self.groups
+        if cursor.next == SOUGHT:
             return budget
         messages = self.messages
         while cursor.next < self._visible_end and budget > 0 and consumer.has_room():
+            if member is not None and not member.has_room(consumer.prefetch):
+                break
             offset: i64 = cursor.next
             chunk: Chunk | None = None
             if offset >= messages.tail_from():
@@ -268,16 +296,18 @@ class Stream(Queue):
                 self.delivered += 1
                 self.unacked_count += 1
                 sent = messages.stamped(offset, message) if chunk is None else chunk.stamped(offset, message)
-                if cursor.group is None:
+                if member is None or groups is None:
                     ledger.deliver(consumer, sent, offset, False)
                 else:
-                    self._deliver_to_group(cursor, sent, offset)
-        if cursor.group is not None:
-            self._note_progress(cursor)
+                    groups.deliver(cursor, member, sent, offset)
+            elif member is not None and member.again and groups is not None:
+                groups.gone(cursor, member)
+        if member is not None and groups is not None:
+            groups.note_progress(cursor, member)
         left = cursor.chunk
-        if left is not None and cursor.next >= left.end:
+        if left is not None and not left.has(cursor.next):
             self._keep_latest(left)
-            self._leave(cursor)
+            self.leave_chunk(cursor)
         return budget
 
     def _chunk_for(self, cursor: Cursor) -> Chunk | None:
@@ -286,19 +316,59 @@ class Stream(Queue):
         first: i64 = messages.first_number()
         tail: i64 = messages.tail_from()
         if cursor.next < first:
-            cursor.next = first  # retention was here
-            if first == tail or first >= self._visible_end:
+            self._pass_over(cursor, first)  # retention was here
+            if cursor.next >= tail or cursor.next >= self._visible_end:
                 self.wake()
                 return None
-        offset: i64 = cursor.next
-        self._leave(cursor)
-        chunk = self._shared(offset)
+        self.leave_chunk(cursor)
+        chunk: Chunk | None = None
+        if cursor.next < messages.sealed_end():
+            chunk = self._sealed_chunk_for(cursor)
+            if chunk is None and cursor.next < messages.sealed_end():
+                return None  # it is being read
         if chunk is None:
-            self._read(offset, tail)
-            return None
+            if cursor.next >= tail:
+                self.wake()
+                return None
+            chunk = self._shared(cursor.next)
+            if chunk is None:
+                self._read(cursor.next, tail)
+                return None
         self._use(chunk)
         cursor.chunk = chunk
         return chunk
+
+    def _sealed_chunk_for(self, cursor: Cursor) -> Chunk | None:
+        """Move `cursor` on to what it may want of what is sealed, and return that if it is in memory."""
+        table = self.messages.sealer.table
+        wanted = cursor.wanted
+        while cursor.next < table.end:
+            segment, place = table.place(cursor.next)
+            if cursor.next < place.first:
+                self._pass_over(cursor, place.first)
+            if self._sealed.is_bad(place) or (wanted is not None and not wanted.may_be_in(place)):
+                self._pass_over(cursor, place.end)
+                continue
+            chunk = self._shared(cursor.next)
+            if chunk is not None:
+                return chunk
+            raw = self._sealed.maybe_raw(place)
+            if raw is None:
+                self._sealed.load(self, segment, place)
+                return None
+            at: i64 = raw.place_of(cursor.next)
+            if at < raw.count:
+                self._pass_over(cursor, raw.offset_at(at))
+                return Chunk(cursor.next, raw.messages(at, self._chunk_messages()))
+            self._pass_over(cursor, place.end)
+        return None
+
+    def _pass_over(self, cursor: Cursor, offset: i64) -> None:
+        """There is nothing for `cursor` before `offset`."""
+        if cursor.member is None or self.groups is None:
+            cursor.next = offset
+        else:
+            self.groups.removed_below(cursor, cursor.member, offset)
 
     def _shared(self, offset: i64) -> Chunk | None:
         latest = self._latest
@@ -320,7 +390,8 @@ class Stream(Queue):
         if chunk.users == 0:
             self._log.resident_bytes -= chunk.cost_bytes
 
-    def _leave(self, cursor: Cursor) -> None:
+    def leave_chunk(self, cursor: Cursor) -> None:
+        """Have `cursor` give up what was read for it."""
         chunk = cursor.chunk
         if chunk is not None:
             cursor.chunk = None
@@ -360,6 +431,9 @@ class Stream(Queue):
         self.messages.offer_loaded(read.loaded)
         if not self._cursors:
             return  # nobody would give it up
+        if chunk.first < self.messages.sealed_end():
+            self.wake()  # sealed meanwhile: what the log has forgotten is missing here
+            return
         self._keep_latest(chunk)
         for cursor in self._cursors:
             if cursor.chunk is None and chunk.has(cursor.next):
@@ -386,6 +460,10 @@ class Stream(Queue):
             self._damaged.add(int(number))
             index.damaged_count += 1
             self._log.report_damage(index, number, lsn)
+
+    def chunk_damaged(self, place: SealedChunk) -> None:
+        """A sealed chunk cannot be read, and so none of its messages."""
+        self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(place.first)))
 
     # --- what streams do not do -----------------------------------------------------------------------------------
 
@@ -418,6 +496,7 @@ class Stream(Queue):
     def apply_rules(self, rules: QueueRules) -> None:
         """Follow other rules from now on: of the declaration, or because a policy came or went."""
         self.rules = rules
+        self.messages.sealer.segment_bytes = segment_bytes_of(rules)
         if rules.dedup:
             self.need_keeper()
         if rules.max_length_bytes >= 0:
@@ -439,19 +518,18 @@ class Stream(Queue):
 
     def close(self) -> None:
         """Let go of everything: the stream is deleted."""
-        agenda = self._host.agenda
-        agenda.cancel(self._retention)
-        agenda.cancel(self._commits)
+        self._host.agenda.cancel(self._retention)
+        self._host.agenda.cancel(self._sealing)
         # They have us, and we have them: nothing must be left for the cyclic collector.
         self._retention = Appointment()
-        self._commits = Appointment()
-        groups = self._groups_known
-        if groups is not None:
-            groups.close()
-            self._groups_known = None
-        self._grouped.clear()
+        self._sealing = Appointment()
+        self.messages.sealer.close(self.store_id)
+        self._sealed.forget()
+        if self.groups is not None:
+            self.groups.close()
+            self.groups = None
         for cursor in self._cursors:
-            self._leave(cursor)
+            self.leave_chunk(cursor)
         self._cursors = []
         self._keep_latest(None)
         self._commit = None
@@ -467,8 +545,18 @@ class Stream(Queue):
         """Return the offset of the next message to come."""
         return int(self.messages.next_number)
 
+    def synced_end(self) -> int:
+        """Return the offset up to which everything is synced: what is from there on may not be there after a crash."""
+        return int(self.messages.synced_to())
+
     def _keep_bytes(self, limit_bytes: i64) -> None:
         messages = self.messages
+        sealer = messages.sealer
+        while sealer.table.segments:
+            self._oldest_bytes = sealer.table.segments[0].body_bytes
+            if self.ready.body_bytes - self._oldest_bytes < limit_bytes or not sealer.may_drop_oldest():
+                return
+            self._drop_segment()
         while True:
             end: i64 = messages.droppable_to()
             if end == 0:
@@ -483,6 +571,10 @@ class Stream(Queue):
         count, body_bytes = self.messages.drop_to(end)
         self.ready.lost(count, body_bytes)
 
+    def _drop_segment(self) -> None:
+        segment = self.messages.sealer.drop_oldest(self.store_id)
+        self.ready.lost(int(segment.count), int(segment.body_bytes))
+
     def _plan_retention(self) -> None:
         if self.rules.max_age_ms >= 0:
             self._host.agenda.at(self._log.now_ms + RETENTION_MIN_MS, self._retention)
@@ -494,6 +586,13 @@ class Stream(Queue):
         index = self.messages.index
         if self.deleted or self.rules.max_age_ms < 0:
             return
+        sealer = self.messages.sealer
+        while sealer.table.segments:
+            oldest_ms: i64 = sealer.table.segments[0].max_time_us // 1000
+            if oldest_ms + self.rules.max_age_ms > self._log.now_ms or not sealer.may_drop_oldest():
+                self._look_at_age_at(oldest_ms + self.rules.max_age_ms)
+                return
+            self._drop_segment()
         end: i64 = self.messages.droppable_to()
         if end == 0 or index is None:
             self._look_at_age_at(self._log.now_ms + self.rules.max_age_ms)
@@ -545,25 +644,27 @@ class Stream(Queue):
         if self._visible_end < self.messages.next_number:
             self._await_commit()
         if group:
-            cursor.group = self._need_groups().group(group)
-            self._grouped[consumer] = cursor
-            self._activate(cursor.group)
+            self.need_groups().join(group, cursor)
         else:
-            self._start(cursor)
+            self.start(cursor)
 
-    def _start(self, cursor: Cursor) -> None:
+    def start(self, cursor: Cursor) -> None:
+        """Have `cursor` begin where its consumer wants to, as soon as that is found."""
         self.find(cursor.start, _Beginning(self, cursor).found)
 
     def start_found(self, cursor: Cursor, offset: int) -> None:
         """Have `cursor` begin at `offset`, if it still waits for that."""
-        if not cursor.consumer.gone and cursor.next == _SOUGHT:
-            self._begin(cursor, offset)
+        if cursor.member is not None and not cursor.member.active:
+            return  # another one of its group is served meanwhile
+        if not cursor.consumer.gone and cursor.next == SOUGHT:
+            self.begin(cursor, offset)
 
-    def _begin(self, cursor: Cursor, offset: i64) -> None:
+    def begin(self, cursor: Cursor, offset: i64) -> None:
+        """Have `cursor` go on from `offset`, or from the first that is left."""
         first: i64 = self.messages.first_number()
         cursor.next = offset if offset > first else first
-        if cursor.group is not None:
-            self._note_progress(cursor)
+        if cursor.member is not None and self.groups is not None:
+            self.groups.note_progress(cursor, cursor.member)
         self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -572,16 +673,15 @@ class Stream(Queue):
         consumer.gone = True
         for cursor in self._cursors:
             if cursor.consumer is consumer:
-                self._leave(cursor)
+                self.leave_chunk(cursor)
                 self._cursors.remove(cursor)
                 break
         self._turn = 0
-        left = self._grouped.get(consumer)
-        if left is not None and left.group is not None:
-            del self._grouped[consumer]
-            self._left(left.group)
+        if self.groups is not None:
+            self.groups.leave(consumer)
         if not self._cursors:
             self._keep_latest(None)
+            self._sealed.forget()
             self.messages.read_by(False)
 
     def offset_of(self, consumer: Consumer) -> int:
@@ -593,114 +693,18 @@ class Stream(Queue):
 
     # --- groups ---------------------------------------------------------------------------------------------------
 
-    def _need_groups(self) -> StreamGroups:
-        groups = self._groups_known
+    def need_groups(self) -> GroupServing:
+        """Return what serves the consumer groups."""
+        groups = self.groups
         if groups is None:
-            groups = StreamGroups(self._log, self.vhost_name, self.name, self._groups_found)
-            self._groups_known = groups
+            groups = GroupServing(self, self._host)
+            self.groups = groups
         return groups
-
-    def _groups_found(self) -> None:
-        """How far groups had come before the restart is known now."""
-        groups = self._need_groups()
-        for group in self.consumer_groups():
-            if group.committed < 0 and not self.consumers_of(group):
-                groups.forget(group)  # it came and went meanwhile
-            else:
-                groups.store(group)
-                self._activate(group)
 
     def consumer_groups(self) -> list[Group]:
         """Return the groups."""
-        groups = self._groups_known
-        return [] if groups is None else list(groups.groups.values())
-
-    def consumers_of(self, group: Group) -> list[Consumer]:
-        """Return the consumers of a group, the one that is served first."""
-        return [cursor.consumer for cursor in self._cursors if cursor.group is group]
-
-    def _activate(self, group: Group) -> None:
-        """Serve the first consumer of a group, unless it is served."""
-        if self._need_groups().is_restoring:
-            return
-        for cursor in self._cursors:
-            if cursor.group is group:
-                if not cursor.active:
-                    cursor.active = True
-                    cursor.redelivered_below = group.sent_to
-                    if group.committed >= 0:
-                        self._begin(cursor, group.committed)
-                    else:
-                        self._start(cursor)
-                return
-
-    def _deliver_to_group(self, cursor: Cursor, message: Message, offset: i64) -> None:
-        group = cursor.group
-        assert group is not None
-        cursor.progress.sent(int(offset))
-        if offset >= group.sent_to:
-            group.sent_to = offset + 1
-        redelivered: bool = offset < cursor.redelivered_below
-        consumer = cursor.consumer
-        if redelivered:
-            self.redelivered += 1
-            consumer.ledger.redelivered += 1
-        consumer.ledger.deliver(consumer, message, offset, redelivered)
-
-    def _answered(self, delivery: Delivery) -> None:
-        consumer = delivery.consumer
-        cursor = None if consumer is None else self._grouped.get(consumer)
-        if cursor is not None and delivery.tag >= cursor.first_tag:
-            cursor.progress.answered(int(delivery.sequence_number))
-            self._note_progress(cursor)
-
-    def _note_progress(self, cursor: Cursor) -> None:
-        """What is committed may have moved: store it soon, and at once where the group begins."""
-        group = cursor.group
-        assert group is not None
-        committed: i64 = cursor.progress.committed(cursor.next)
-        if committed != group.committed:
-            group.committed = committed
-            if group.stored < 0:
-                self._need_groups().store(group)
-            else:
-                self._host.agenda.at(self._log.now_ms + COMMIT_MS, self._commits)
-
-    def store_groups(self) -> None:
-        """Store how far all groups have come."""
-        groups = self._groups_known
-        if groups is not None:
-            for group in groups.groups.values():
-                groups.store(group)
-
-    def _left(self, group: Group) -> None:
-        """A consumer of `group` is gone."""
-        groups = self._need_groups()
-        if groups.is_restoring:
-            return
-        groups.store(group)
-        self._activate(group)
-        if group.stored < 0 and not self.consumers_of(group):
-            groups.forget(group)
-
-    def reset_group(self, name: str, offset: i64) -> None:
-        """Have a group, from now on there, go on from `offset`; its consumer is served from there at once."""
-        groups = self._need_groups()
-        group = groups.group(name)
-        first: i64 = self.messages.first_number()
-        group.committed = offset if offset > first else first
-        groups.store(group)
-        for cursor in self._cursors:
-            if cursor.group is group and cursor.active:
-                self._leave(cursor)
-                cursor.progress = Progress()
-                cursor.first_tag = cursor.consumer.ledger.next_tag
-                cursor.redelivered_below = group.sent_to
-                self._begin(cursor, group.committed)
-
-    def forget_group(self, group: Group) -> None:
-        """Forget a group that has no consumers."""
-        self._need_groups().forget(group)
+        groups = self.groups
+        return [] if groups is None else groups.all()
 
     # --- by time --------------------------------------------------------------------------------------------------
 
@@ -723,6 +727,11 @@ class Stream(Queue):
     def _seek(self, time_ms: i64, told: Callable[[int], None]) -> None:
         """Find the first message that is not older than a time; what comes in the meantime is newer."""
         messages = self.messages
+        sealed = messages.sealer.table.maybe_at_time(time_ms * 1000)
+        if sealed is not None:
+            segment, place = messages.sealer.table.place(sealed.first)
+            self._log.read_jobs.append(SealedTimeRead(self, segment, place, time_ms * 1000, told))
+            return
         offset: i64 = messages.tail_from()
         for message in messages.messages(offset, messages.next_number):
             assert message is not None
@@ -733,7 +742,11 @@ class Stream(Queue):
         if offset > messages.tail_from() or messages.middle_count == 0 or index is None:
             told(int(offset))
         else:
-            TimeSearch(self, index, time_ms, messages.first_number(), offset, told).go_on()
+            TimeSearch(self, index, time_ms, messages.first_unsealed(), offset, told).go_on()
+
+    def seek_again(self, time_ms: i64, told: Callable[[int], None]) -> None:
+        """What was being searched was sealed meanwhile."""
+        self._seek(time_ms, told)
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
@@ -745,8 +758,13 @@ class Stream(Queue):
         for cursor in self._cursors:
             chunk = cursor.chunk
             assert chunk is None or chunk.users > 0
-            if not self._scheduled and not self._reads and not self.paused and cursor.next != _SOUGHT:
-                assert cursor.next >= self._visible_end or not cursor.consumer.has_room()
+            waits = self._scheduled or self._reads or self._sealed.is_reading() or self.paused
+            if not waits and cursor.next != SOUGHT:
+                consumer, member = cursor.consumer, cursor.member
+                has_room = consumer.has_room() and (member is None or member.has_room(consumer.prefetch))
+                assert cursor.next >= self._visible_end or not has_room
+        if self.groups is not None:
+            self.groups.check_invariants()
 
 
 class _Beginning:
@@ -772,6 +790,25 @@ class _Commit(BatchWaiter):
         self._stream.synced_to(self.end)
 
 
+def segment_bytes_of(rules: QueueRules) -> i64:
+    """Return how large a segment file becomes: a quarter of what is kept at most, so that removing one is not half."""
+    size: i64 = rules.segment_bytes if rules.segment_bytes > 0 else SEGMENT_BYTES
+    if rules.max_length_bytes >= 0:
+        size = min(size, max(rules.max_length_bytes // 4, SEGMENT_MIN_BYTES))
+    return size
+
+
+class _Sealing(Appointment):
+    """When a stream looks at what was not sealed before a restart."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def due(self, now_ms: i64) -> None:
+        self._stream.seal()
+
+
 class _Retention(Appointment):
     """When a stream looks at the age of its oldest messages."""
 
@@ -781,14 +818,3 @@ class _Retention(Appointment):
 
     def due(self, now_ms: i64) -> None:
         self._stream.keep_age()
-
-
-class _Commits(Appointment):
-    """When a stream stores how far its groups have come."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def due(self, now_ms: i64) -> None:
-        self._stream.store_groups()

@@ -17,7 +17,9 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag
 from warren.amqp.properties import headers_of
 from warren.amqp.term_text import term_text
+from warren.msgstore.columns import may_have
 from warren.msgstore.message import Message
+from warren.msgstore.sealed_table import SealedChunk
 from warren.queues.arguments import LONG_TYPES, STREAM, age_ms
 from warren.queues.lanes import NUMBER_MASK
 
@@ -56,11 +58,24 @@ class Filter:
 
     def passes(self, message: Message) -> bool:
         """Tell whether `message` is wanted."""
-        header = message.header_payload()
-        if _RAW_FILTER_VALUE not in header:
-            return self._unfiltered
-        value = decode_table(headers_of(header)).get(FILTER_VALUE)
-        return value in self._values if isinstance(value, str) else self._unfiltered
+        value = filter_value_of(message)
+        return self._unfiltered if value is None else value in self._values
+
+    def may_be_in(self, chunk: SealedChunk) -> bool:
+        """Tell whether a chunk may have a message that is wanted; False is certain."""
+        bits = chunk.filter
+        if bits is None or (self._unfiltered and chunk.has_unfiltered):
+            return True
+        return any(may_have(bits, value) for value in self._values)
+
+
+def filter_value_of(message: Message) -> str | None:
+    """Return what `message` is filtered by; None: it has no such header."""
+    header = message.header_payload()
+    if _RAW_FILTER_VALUE not in header:
+        return None
+    value = decode_table(headers_of(header)).get(FILTER_VALUE)
+    return value if isinstance(value, str) else None
 
 
 def start_of(queue_name: str, vhost_name: str, encoded: bytes, now_ms: i64) -> Start:

@@ -1,8 +1,7 @@
 """Consumer groups of a stream: how far each has come, by name, remembered across restarts.
 
 A consumer with the argument ``x-group`` begins where its group has got to; ``x-stream-offset`` counts only for a group
-that nobody has heard of. Of the consumers of a group one is served, the one that came first; the next takes over when
-it goes, from the committed offset.
+that nobody has heard of. Which consumer of a group is served is `queues.stream_group_serving`'s business.
 
 1. The committed offset is the one below which everything was acknowledged or rejected, or passed over by a filter. What
    was delivered and not answered, or is requeued, is below it never: whoever takes over gets it again, flagged
@@ -12,10 +11,14 @@ it goes, from the committed offset.
 3. A record of the lane `STREAM_GROUPS` is offset, serial number and name, and replaced in its place. The serial
    number tells the newer of two, should damage leave both.
 4. A group that has stored nothing and has no consumer is not remembered.
+5. What is out, and what was answered behind it, is at most `BEHIND_MAX` messages more than the prefetch.
+6. What is flagged redelivered was sent to the group before, in this life; unless it was reset to and fro more than
+   `RANGES_MAX` times: then gaps between what was sent may be flagged, too.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -32,6 +35,9 @@ from warren.queues.seen_keys import RecordLane
 GROUP: Final = "x-group"
 NAME_MAX_BYTES: Final = 255
 COMMIT_MS: Final = 1_000
+BEHIND_MAX: Final = 20_000
+RANGES_MAX: Final = 64
+_NEVER: Final = 1 << 62  # no offset gets so far
 
 
 class Progress:
@@ -40,6 +46,10 @@ class Progress:
     def __init__(self) -> None:
         self._sent: deque[int] = deque()
         self._answered: set[int] = set()
+
+    def __len__(self) -> int:
+        """Return how many were sent since the oldest that is not answered."""
+        return len(self._sent)
 
     def sent(self, offset: int) -> None:
         """It was sent this one; offsets ascend."""
@@ -60,6 +70,33 @@ class Progress:
         return self._sent[0] if self._sent else following
 
 
+class SentRanges:
+    """Which offsets were sent: ranges that ascend and do not touch."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, first: int, end: int) -> None:
+        """Those from `first` up to `end` were sent."""
+        firsts, ends = self._firsts, self._ends
+        # Whatever this range overlaps or touches becomes one with it.
+        begin = bisect_right(ends, first - 1)
+        stop = bisect_right(firsts, end)
+        if begin < stop:
+            first = min(first, firsts[begin])
+            end = max(end, ends[stop - 1])
+        firsts[begin:stop] = [first]
+        ends[begin:stop] = [end]
+        if len(firsts) > RANGES_MAX:
+            del firsts[1], ends[0]
+
+    def at(self, offset: i64) -> tuple[int, int]:
+        """Return the range that `offset` is in, or else the next one; beyond all offsets if there is none."""
+        found = bisect_right(self._ends, int(offset))
+        return (self._firsts[found], self._ends[found]) if found < len(self._ends) else (_NEVER, _NEVER)
+
+
 class Group:
     """One group. ``committed`` is the offset that it goes on from, -1: nobody knows yet."""
 
@@ -67,9 +104,56 @@ class Group:
         self.name = name
         self.committed: i64 = -1
         self.committed_ms: i64 = 0  # when that was stored last, 0: never
-        self.sent_to: i64 = 0  # what is below was sent in this life, to whomever
+        self.sent = SentRanges()  # in this life, to whomever; what the one that is served is sent is added when it ends
         self.number: i64 = -1  # of its record, -1: none
         self.stored: i64 = -1  # the offset in that
+
+
+class Member:
+    """A consumer of a group: whether it is the one that is served, and what it was sent since it began.
+
+    ``again`` is a heap of offsets that it has given back: they come before anything else, then what is from ``resume``
+    on. Only answers to deliveries from ``first_tag`` on count.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.active: bool = False
+        self.progress = Progress()
+        self.first_tag: i64 = 0
+        self.again: list[int] = []
+        self.resume: i64 = 0
+        self._run_first: i64 = 0
+        self._run_end: i64 = 0
+        # The offsets that the group was sent before, and which are the next to come.
+        self._seen_first: i64 = 0
+        self._seen_end: i64 = 0
+
+    def restart(self, next_tag: i64) -> None:
+        """What it was sent counts no more: it begins anew, or is no longer served."""
+        if self._run_end > self._run_first:
+            self.group.sent.add(int(self._run_first), int(self._run_end))
+        self._run_first = self._run_end = 0
+        self._seen_first = self._seen_end = 0
+        self.progress = Progress()
+        self.first_tag = next_tag
+        self.again = []
+
+    def sends(self, offset: i64) -> bool:
+        """Note that the message at `offset` is sent, not again; tell whether the group was sent it before."""
+        if self._run_end == 0:
+            self._run_first = offset
+        self._run_end = offset + 1
+        self.progress.sent(int(offset))
+        if offset >= self._seen_end:
+            first, end = self.group.sent.at(offset)
+            self._seen_first = first
+            self._seen_end = end
+        return offset >= self._seen_first
+
+    def has_room(self, prefetch: i64) -> bool:
+        """Tell whether it may be sent something: its oldest unanswered message is not too far behind."""
+        return len(self.again) > 0 or len(self.progress) < prefetch + BEHIND_MAX
 
 
 class StreamGroups(RecordLane):

@@ -107,10 +107,15 @@ class TimeSearch:
         self._high: i64 = high
         self._told = told
         self._loaded: list[int] = []
+        self._sealed_end: i64 = stream.messages.sealed_end()
 
     def go_on(self) -> None:
         """Look at the message in the middle, or tell."""
         if self.stream.deleted:
+            return
+        if self.stream.messages.sealed_end() != self._sealed_end:
+            self.stream.messages.offer_loaded(self._loaded)
+            self.stream.seek_again(self.time_ms, self._told)
             return
         if self._low < self._high:
             _TimeRead(self, (self._low + self._high) // 2, self._high).begin()

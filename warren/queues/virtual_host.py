@@ -34,6 +34,8 @@ from warren.msgstore.message import Envelope, Message
 from warren.msgstore.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
+from warren.queues.claim_names import is_claims_name
+from warren.queues.claims import ClaimQueue
 from warren.queues.counters import Churn, MessageCounts
 from warren.queues.dead_letter import DeadLetter, dead_letter, is_cycle, mark_republished, sent_again
 from warren.queues.delay import due_time_ms, negate_delay
@@ -56,7 +58,9 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
 from warren.queues.stream import Stream
+from warren.queues.super_streams import partition_places
 from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.queues.vhost_records import VhostRecords
 
 DEFAULT_EXCHANGE: Final = ""
 # How many queues a dead letter goes through in one call.
@@ -99,6 +103,7 @@ class VirtualHost(QueueHost):
         self.delayed: dict[str, DelayedExchange] = {}  # what delayed message exchanges hold
         self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
+        self.records = VhostRecords(log, record.name)
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
         self._journal = journal
         self._runnable = runnable
@@ -186,6 +191,21 @@ class VirtualHost(QueueHost):
         """Return the exchanges with bindings to `destination`."""
         return list(self._incoming.get(destination, ()))
 
+    def partition_of(self, queue: Queue) -> int:
+        for source in sorted(self._incoming.get(queue, ()), key=_name):
+            if source.is_super_stream:
+                return partition_places(source)[queue]
+        return -1
+
+    def _partitions_moved(self, exchange: Exchange, gone: list[Destination]) -> None:
+        """Have the groups of the partitions of `exchange` follow a change of its bindings, those of `gone` too."""
+        if not exchange.is_super_stream:
+            return
+        exchange.partition_places = None
+        for destination in [*exchange.by_destination, *gone]:
+            if isinstance(destination, Stream) and destination.groups is not None:
+                destination.groups.regroup()
+
     # --- routing --------------------------------------------------------------------------------------------------
 
     def route(self, exchange: Exchange, keys: list[str], content: Content) -> list[Queue]:
@@ -265,10 +285,12 @@ class VirtualHost(QueueHost):
         if exchange.durable:
             ticket = self._journal.append(ExchangeDelete(self.name, exchange.name))
         self.watcher.exchange_deleted(self.name, exchange, by)
+        destinations = list(exchange.by_destination)
         for binding in list(exchange.bindings.values()):
             exchange.unbind(binding.destination, binding.routing_key, binding.arguments)
             self._forget_incoming(binding)
             self.watcher.binding_deleted(self.name, binding, by)
+        self._partitions_moved(exchange, destinations)
         self._unbind_destination(exchange, by)
         return ticket
 
@@ -291,7 +313,7 @@ class VirtualHost(QueueHost):
         """
         durable = durable and not exclusive
         queue = self.queues.get(name)
-        if self.record.default_queue_type and not self._restoring:
+        if self.record.default_queue_type and not self._restoring and not is_claims_name(name):
             arguments = self._with_default_type(queue, durable, auto_delete, arguments)
         if queue is not None:
             if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
@@ -308,6 +330,8 @@ class VirtualHost(QueueHost):
             store_id = self._restored_id or self.log.new_queue_id()
         if parsed.queue_type == STREAM:
             queue = Stream(name, arguments, self._runnable, self, store_id)
+        elif is_claims_name(name):
+            queue = ClaimQueue(name, arguments, self._runnable, self, store_id)
         else:
             queue = Queue(name, durable, auto_delete, owner, arguments, self._runnable, self, store_id)
         queue.parsed = parsed
@@ -391,6 +415,7 @@ class VirtualHost(QueueHost):
             sources = set()
             self._incoming[destination] = sources
         sources.add(source)
+        self._partitions_moved(source, [])
         self.topology_version += 1
         self.watcher.binding_created(self.name, binding, by)
         history = source.inner if isinstance(source, DelayedMessageExchange) else source
@@ -426,6 +451,7 @@ class VirtualHost(QueueHost):
         self.topology_version += 1
         ticket = self._journal_unbind(binding)
         self._forget_incoming(binding)
+        self._partitions_moved(source, [destination])
         auto_deleted = self._maybe_auto_delete(source, by)
         self.watcher.binding_deleted(self.name, binding, by)
         return max(ticket, auto_deleted)
@@ -437,6 +463,7 @@ class VirtualHost(QueueHost):
             return
         for source in sorted(sources, key=_name):
             gone = source.unbind_destination(destination)
+            self._partitions_moved(source, [])
             self._maybe_auto_delete(source, by)
             for binding in gone:
                 self.watcher.binding_deleted(self.name, binding, by)

@@ -325,6 +325,13 @@ class Application:
                 messages=int(index.live_count),
                 advice="run `warren store export` on a copy of the data directory",
             )
+        for stream_id, table in self._broker.log.sealed.items():
+            log.error(
+                "messages of a stream that the metadata store does not know are kept, and not served",
+                stream_id=stream_id,
+                messages=int(table.count),
+            )
+        self._broker.log.sealed.clear()
 
     async def _load_definitions(self) -> None:
         """Import the file of definitions, if there is one, and wait until they are committed."""
@@ -552,10 +559,14 @@ def _recover_messages(settings: Settings, files: FileSystem) -> tuple[Store, Mes
     try:
         store.open()
         recovery = recover(store, message_log, secrets.token_bytes(16))
+        sealed = store.scan_sealed(message_log.store_id)
     except StoreError as error:
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():
         log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
+    message_log.sealed = sealed.tables
+    for text in sealed.problems:
+        log.error("a sealed part of a stream cannot be used", reason=text)
     for event in recovery.events:
         write: Callable[..., None] = getattr(log, event.level)
         write(event.text, **event.fields)

@@ -19,9 +19,10 @@ from librt.strings import BytesWriter
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, method_frame
-from warren.amqp.errors import PRECONDITION_FAILED, ChannelException, ConnectionException
+from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException, ConnectionException
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Broker
+from warren.channels.channel import Channel
 from warren.channels.direct import DirectConnection
 from warren.msgstore.message import write_frames
 
@@ -140,10 +141,8 @@ class DirectClient:
             await self._woken.wait()
             self._woken = trio.Event()
         received = self._received.popleft()
-        if isinstance(received, m.ChannelClose):
-            raise ChannelException(received.reply_code, _explanation(received.reply_text))
-        if isinstance(received, m.ConnectionClose):
-            raise ConnectionException(received.reply_code, _explanation(received.reply_text))
+        if isinstance(received, m.ChannelClose | m.ConnectionClose):
+            raise _closed(received)
         return received
 
     async def publish(
@@ -172,6 +171,54 @@ class DirectClient:
             else:
                 assert isinstance(received, m.BasicNack)
                 return Published(routed, False)
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    async def begin_transaction(self, frame_bytes_max: int) -> Channel:
+        """Have what is published from now on wait for `commit`; return the channel, to look at.
+
+        Frames of up to `frame_bytes_max` are taken, also where clients may send smaller ones only.
+        """
+        self._connection.frame_limit_bytes = max(self._connection.frame_limit_bytes, frame_bytes_max)
+        await self.call(m.TxSelect())
+        channel = self._connection.channels[CHANNEL]
+        assert isinstance(channel, Channel)
+        return channel
+
+    async def put(self, publishes: bytes) -> None:
+        """Publish whole messages, encoded; waits while publishers have to wait.
+
+        Raises:
+            ChannelException, ConnectionException: the broker refused one of them, and forgets the transaction.
+        """
+        self._feed(publishes)
+        while True:
+            self._read()
+            if self._received:
+                await self.reply()  # raises: there is nothing else that a publish is answered with
+            if not self._connection.carry:
+                return
+            await self._woken.wait()
+            self._woken = trio.Event()
+
+    def commit(self, note: Callable[[], None]) -> None:
+        """Commit the transaction, and in the same turn, thus in the same frame of the log, do `note`; see `committed`.
+
+        Raises:
+            ChannelException, ConnectionException: it was refused, or the channel is closed; `note` was not done.
+        """
+        assert not self._connection.carry and not self._connection.paused
+        self._connection.feed(_frame_of(m.TxCommit()))
+        self._read()
+        if self._received and not isinstance(self._received[0], m.TxCommitOk):
+            self._clients.settle()
+            raise _closed(self._received.popleft())
+        note()
+        self._clients.settle()
+
+    async def committed(self) -> None:
+        """Wait until what was committed is written, as a client's tx.commit does."""
+        await self.reply()
 
     def close(self) -> None:
         """End the channel and the connection; what is unacked goes back."""
@@ -227,6 +274,12 @@ def _frame_of(method: Any) -> bytes:
         if isinstance(value, str) and len(value.encode("utf-8", "replace")) > SHORT_TEXT_BYTES_MAX:
             raise ChannelException(PRECONDITION_FAILED, f"'{value[:50]}…' is longer than {SHORT_TEXT_BYTES_MAX} bytes")
     return method_frame(CHANNEL, method)
+
+
+def _closed(method: m.ChannelClose | m.ConnectionClose) -> AmqpError:
+    """Return what the broker closed with."""
+    kind = ChannelException if isinstance(method, m.ChannelClose) else ConnectionException
+    return kind(method.reply_code, _explanation(method.reply_text))
 
 
 def _explanation(text: str) -> str:

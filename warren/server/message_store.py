@@ -32,7 +32,7 @@ import trio
 from warren.msgstore.checkpoint import CLEAN, seal
 from warren.msgstore.compaction import PIECE_BYTES, Compaction
 from warren.msgstore.errors import StoreError, StoreFullError
-from warren.msgstore.jobs import CheckpointJob, CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.jobs import CheckpointJob, CommitJob, DropJob, Errand, SealedRead, SealJob, UnlinkJob
 from warren.msgstore.message_log import LINGER_S, MessageLog
 from warren.msgstore.recovery import ADVICE
 from warren.msgstore.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
@@ -76,6 +76,9 @@ class StoreFiles(Protocol):
 
     def commit(self, job: CommitJob, time_ms: int) -> None: ...
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
+    def seal(self, job: SealJob) -> None: ...
+    def read_sealed(self, job: SealedRead) -> None: ...
+    def drop_sealed(self, job: DropJob) -> None: ...
     def take_read_problems(self) -> list[ReadProblem]: ...
     def write_checkpoint(self, content: bytes) -> None: ...
     def release(self, numbers: list[int]) -> None: ...
@@ -92,7 +95,7 @@ class Engine(Protocol):
     log: MessageLog
 
     def stored(self, job: CommitJob) -> None: ...
-    def loaded(self, job: ReadJob) -> None: ...
+    def loaded(self, job: Errand) -> None: ...
     def set_alarm(self, resource: str, short: bool) -> None: ...
 
 
@@ -117,7 +120,7 @@ class QuarantineJob:
         self.segment = segment
 
 
-Job = CommitJob | ReadJob | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob
+Job = CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob
 
 
 class Shortage:
@@ -286,6 +289,10 @@ class MessageStoreService:
             reads, message_log.read_jobs = message_log.read_jobs, []
             for read in reads:
                 self._reader.put(read)
+        if message_log.seal_jobs:
+            seals, message_log.seal_jobs = message_log.seal_jobs, []
+            for seal_job in seals:
+                self._housekeeper.put(seal_job)
         if message_log.checkpoint_jobs:
             checkpoints, message_log.checkpoint_jobs = message_log.checkpoint_jobs, []
             for checkpoint in checkpoints:
@@ -313,7 +320,7 @@ class MessageStoreService:
                 self._broker.stored(outcome)
                 self._maybe_prepare_spare(outcome)
                 self._note_segment(outcome)
-            elif isinstance(outcome, ReadJob):
+            elif isinstance(outcome, Errand):
                 self.reads += 1
                 self._broker.loaded(outcome)
                 if self._log.damages:
@@ -391,8 +398,8 @@ class MessageStoreService:
         if isinstance(job, ReleaseJob):
             store.release(job.unlink.segments)
             return
-        assert isinstance(job, ReadJob)
-        job.data = store.read(job.ranges)
+        assert isinstance(job, Errand)
+        job.carry_out(store)
         for problem in store.take_read_problems():
             log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
 
@@ -404,6 +411,8 @@ class MessageStoreService:
             store.unlink(job.segments)
         elif isinstance(job, SpareJob):
             store.prepare_spare(job.size)
+        elif isinstance(job, SealJob):
+            job.carry_out(store)
         else:
             assert isinstance(job, QuarantineJob)
             store.quarantine(job.segment)
@@ -433,7 +442,7 @@ class MessageStoreService:
         if kind not in self._shortages:
             log.error("no space for the message store, publishers wait", what=kind, reason=shortage.reason)
         self._shortages[kind] = shortage.reason
-        if not isinstance(job, CommitJob | ReadJob):
+        if isinstance(job, SealJob) or not isinstance(job, CommitJob | Errand):
             self._postponed.append(job)
         if kind == "spare":
             # While there is room in this segment, make what is dead go.
@@ -663,7 +672,9 @@ def _kind(job: Job) -> str:
     match job:
         case CommitJob():
             return "commit"
-        case ReadJob():
+        case SealJob():
+            return "seal"
+        case Errand():
             return "read"
         case CheckpointJob():
             return "checkpoint"

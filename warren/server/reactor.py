@@ -195,7 +195,7 @@ class Reactor:
         broker = self.broker
         broker.end_turn()
         log = broker.log
-        if log.commit_jobs or log.read_jobs or log.checkpoint_jobs or log.unlink_jobs:
+        if log.commit_jobs or log.read_jobs or log.seal_jobs or log.checkpoint_jobs or log.unlink_jobs:
             self._dispatch()
         resumed = broker.take_resumed()
         for connection in resumed:

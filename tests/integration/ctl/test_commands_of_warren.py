@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .conftest import Ctl
 
 
@@ -148,3 +150,58 @@ def test_consumer_groups_of_streams_are_listed_reset_and_deleted(ctl: Ctl) -> No
     assert ctl("delete_stream_group", "s", "b/c").exit_code == 5
     assert ctl("reset_stream_group", "no such stream", "a", "0").exit_code == 5
     assert ctl("reset_stream_group", "s", "a", "bogus").exit_code == 1
+
+
+def test_super_streams_are_added_listed_and_deleted(ctl: Ctl) -> None:
+    done = ctl.done("add_super_stream", "orders", "--max-age", "P1DT1H", "--max-length-bytes", "20gb")
+    assert done == f'Added super stream "orders" in vhost "{ctl.vhost}"\n'
+    ctl.done("add_super_stream", "one", "--partitions", "1", "--type", "direct", "--max-age", "7D")
+    ctl.done("add_super_stream", "keys", "--routing-keys", "emea,apac", "--stream-max-segment-size-bytes", "1mib")
+    assert ctl.rows("list_super_streams") == [
+        {"name": "keys", "type": "direct", "partition_count": 2},
+        {"name": "one", "type": "direct", "partition_count": 1},
+        {"name": "orders", "type": "x-super-stream", "partition_count": 3},
+    ]
+    stream = {"x-queue-type": "stream"}
+    assert [row["arguments"] for row in ctl.rows("list_super_streams", "arguments")] == [
+        stream | {"x-stream-max-segment-size-bytes": 1 << 20},
+        stream | {"x-max-age": "7D"},
+        stream | {"x-max-age": "90000s", "x-max-length-bytes": 20_000_000_000},
+    ]
+    queues = [row["name"] for row in ctl.rows("list_queues", "name")]
+    assert queues == ["keys-apac", "keys-emea", "one-0", "orders-0", "orders-1", "orders-2"]
+    ended = ctl("add_super_stream", "orders", "--partitions", "4")
+    assert ended.exit_code == 1 and "received '4' but current is '3'" in ended.err
+    for name in ("orders", "keys"):
+        assert ctl.done("delete_super_stream", name) == f'Deleted super stream "{name}" in vhost "{ctl.vhost}"\n'
+        assert ctl("delete_super_stream", name).exit_code == 5
+    assert [row["name"] for row in ctl.rows("list_queues", "name")] == ["one-0"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--partitions", "2", "--binding-keys", "a,b"),
+        ("--partitions", "many"),
+        ("--max-age", "P"),
+        ("--max-age", "P1DT"),
+        ("--max-age", "soon"),
+        ("--max-length-bytes", "20 quarts"),
+        ("--stream-max-segment-size-bytes", "x"),
+    ],
+)
+def test_a_super_stream_cannot_be_added_with_these_options(ctl: Ctl, options: tuple[str, ...]) -> None:
+    assert ctl("add_super_stream", "orders", *options).exit_code == 2
+    assert ctl.rows("list_super_streams") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("PT10M30S", 630), ("P5DT8H", 460_800), ("P1Y2M3W", 38_534_400), ("PT0S", 0)]
+)
+def test_ages_may_be_iso_durations(ctl: Ctl, given: str, seconds: int) -> None:
+    ended = ctl("add_super_stream", "orders", "--partitions", "1", "--max-age", given)
+    if seconds:
+        (row,) = ctl.rows("list_super_streams", "arguments")
+        assert row["arguments"]["x-max-age"] == f"{seconds}s"
+    else:
+        assert ended.exit_code == 1 and "invalid_max_age" in ended.err

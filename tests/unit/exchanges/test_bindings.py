@@ -96,9 +96,9 @@ def test_binds_and_unbinds_in_any_order_leave_what_a_plain_list_would_hold(
 def test_a_hundred_thousand_bindings_come_and_go(type_name: str) -> None:
     source = exchange(type_name)
     queues = [queue(str(number)) for number in range(MANY)]
-    same_key = {"x-consistent-hash": "1", "x-local-random": ""}.get(type_name)
+    key = {"x-consistent-hash": "1", "x-local-random": "", "x-super-stream": "{}"}.get(type_name, "sensor.{}.value")
     for number, destination in enumerate(queues):
-        assert bind(source, destination, f"sensor.{number}.value" if same_key is None else same_key, {"n": number})
+        assert bind(source, destination, key.format(number), {"n": number})
     assert len(source.bindings) == MANY
     found = matched(source, "sensor.77777.value", headers_content({"n": 77777}))
     if type_name in ("direct", "topic", "headers", "x-delayed-message"):

@@ -39,7 +39,7 @@ def with_delay(due_ms: int = 5) -> Content:
 def test_without_a_delay_it_routes_like_its_other_type(kind: str) -> None:
     """(1)"""
     like, source = exchange(kind), delayed(kind)
-    key = {"x-consistent-hash": "1", "x-local-random": ""}.get(kind, "k")
+    key = {"x-consistent-hash": "1", "x-local-random": "", "x-super-stream": "0"}.get(kind, "k")
     queues = [queue(str(number)) for number in range(3)]
     for made in (like, source):
         for number, destination in enumerate(queues):

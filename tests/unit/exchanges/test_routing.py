@@ -173,7 +173,7 @@ def test_any_graph_gives_the_queues_that_can_be_reached_each_once(
 
 def test_routes_by_key_alone_may_be_cached() -> None:
     cacheable = {name for name in EXCHANGE_TYPES if is_cacheable_route(exchange(name), {})}
-    assert cacheable == {"direct", "fanout", "topic", "x-modulus-hash"}
+    assert cacheable == {"direct", "fanout", "topic", "x-modulus-hash", "x-super-stream"}
 
 
 @pytest.mark.parametrize("way", ["binding", "alternate"])

@@ -6,7 +6,7 @@ import pytest
 from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
-from warren.msgstore.jobs import ReadJob
+from warren.msgstore.jobs import Errand
 from warren.msgstore.queue_index import LSN_MASK, QueueIndex
 from warren.queues import browse
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
@@ -40,7 +40,7 @@ class Long:
     def _round(self, first: int) -> list[bytes]:
         return self.bodies[first : first + ROUND]
 
-    def _count(self, read: ReadJob) -> None:
+    def _count(self, read: Errand) -> None:
         if isinstance(read, _MessagesRead):
             self.messages_read += len(read.found)
         self._loaded(read)
@@ -116,7 +116,7 @@ def test_one_look_reads_no_more_than_its_limit_and_at_least_one_message(monkeypa
     sizes: list[int] = []
     loaded = long.harness.store.loaded
 
-    def count(read: ReadJob) -> None:
+    def count(read: Errand) -> None:
         if isinstance(read, _MessagesRead):
             sizes.append(sum(length for _, length, _ in read.found))
         loaded(read)
@@ -223,7 +223,7 @@ def test_what_is_delivered_while_it_is_read_is_not_told() -> None:
     slow: list[ReadJob] = []
     loaded = long.harness.store.loaded
 
-    def be_slow(read: ReadJob) -> None:
+    def be_slow(read: Errand) -> None:
         if isinstance(read, _MessagesRead):
             slow.append(read)
         else:

@@ -16,7 +16,7 @@ import trio.testing
 from warren.msgstore.checkpoint import CLEAN, snapshot
 from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.errors import StoreFailedError, StoreFullError
-from warren.msgstore.jobs import CommitJob, ReadJob, UnlinkJob
+from warren.msgstore.jobs import CommitJob, DropJob, Errand, ReadJob, SealedRead, SealJob, UnlinkJob
 from warren.msgstore.message import Envelope, Message
 from warren.msgstore.message_log import LINGER_S, Damage, MessageLog
 from warren.msgstore.store import ReadProblem
@@ -70,6 +70,15 @@ class FakeFiles:
         self._do("read", str(ranges[0][0]))
         return [bytes(length) for _, length in ranges]
 
+    def seal(self, job: SealJob) -> None:
+        self._do("seal", f"{job.stream_id} {job.segment}")
+
+    def read_sealed(self, job: SealedRead) -> None:
+        self._do("read", f"{job.stream_id} {job.segment}")
+
+    def drop_sealed(self, job: DropJob) -> None:
+        self._do("drop", f"{job.stream_id} {job.segments}")
+
     def take_read_problems(self) -> list[ReadProblem]:
         taken, self.problems = self.problems, []
         return taken
@@ -112,7 +121,7 @@ class FakeEngine:
         self.told.append(f"stored {job.batch}")
         self.log.committed(job)
 
-    def loaded(self, job: ReadJob) -> None:
+    def loaded(self, job: Errand) -> None:
         self.told.append(f"loaded {job.ranges[0][0]}: {sum(map(len, job.data))} bytes")
 
     def set_alarm(self, resource: str, short: bool) -> None:

@@ -1,0 +1,565 @@
+"""Readers that drain a queue into a table, as Spark does, while they die, the broker dies, and others take over.
+
+A reader notes where a batch ends before it writes the batch, and that it is written afterwards; what it notes and what
+it has written survives it. A batch that is written twice replaces itself. In the end each message is in the table once,
+or a client has got it. A run is played again by its seed, which it prints:
+
+    WARREN_TEST_DRAINS_SEED=7 WARREN_TEST_DRAINS_RUNS=1
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from random import Random, SystemRandom
+from typing import Any, Final, TypeVar, cast
+
+import pytest
+import trio
+from column_rows import rows_of
+from engine_harness import body_of, publish_frames
+from simulation.machine import Shape
+from trio.testing import MockClock
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import encode_table
+from warren.channels.broker import Broker
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import PIECE_MESSAGES, ClaimQueue
+from warren.server.drains import Ahead, Busy, Drain, Drains, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
+from warren.server.management import Management
+
+from .restarting_broker import RestartingBroker
+from .test_claims import read_columns, rest
+
+RUNS: Final = int(os.environ.get("WARREN_TEST_DRAINS_RUNS", "40"))
+SEED: Final = int(os.environ.get("WARREN_TEST_DRAINS_SEED", "0"))
+COMMANDS: Final = 60
+START_MS: Final = 1_700_000_000_000
+Result = TypeVar("Result")
+
+
+class Killed(Exception):
+    """The broker dies in the middle of a call."""
+
+
+class Desk:
+    """What drains need of the broker's management. `between`: called where others would have their turn.
+
+    `lives`: how many turns there are until the broker dies, negative: it does not.
+    """
+
+    def __init__(self, harness: RestartingBroker) -> None:
+        self.harness = harness
+        self.lives = -1
+        self.between: Callable[[], None] = lambda: None
+
+    @property
+    def broker(self) -> Broker:
+        return self.harness.broker
+
+    @property
+    def messages(self) -> Desk:
+        return self
+
+    def settle(self) -> None:
+        if self.lives == 0:
+            raise Killed
+        self.lives -= 1
+        self.harness.settle()
+        self.between()
+
+    async def deleted(self) -> None:
+        self.settle()
+        rest(self.harness)
+        self.settle()
+
+    async def commit(self, ticket: int) -> None:
+        self.settle()
+
+
+class Place:
+    """A broker with a queue, and its drains."""
+
+    def __init__(self, memory_bytes: int = 128 << 20, **arguments: Any) -> None:
+        self.broker = RestartingBroker(Shape(1 << 17, 4), START_MS, memory_bytes)
+        self.client = self.broker.channel()
+        self.client.declare("q", durable=True, arguments=arguments)
+        self.published = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.desk = Desk(self.broker)
+        self.drains = Drains(cast(Management, self.desk))
+
+    def start_again(self) -> None:
+        """What was not synced is lost."""
+        self.broker.start()
+        self.client = self.broker.channel()
+        self._begin()
+        self.broker.settle()
+
+    def publish(self, count: int, **properties: Any) -> list[bytes]:
+        bodies = [b"%d" % number for number in range(self.published, self.published + count)]
+        self.published += count
+        given = {"delivery_mode": 2} | properties
+        self.client.feed(b"".join(publish_frames("", "q", body, properties=given) for body in bodies))
+        rest(self.broker)
+        return bodies
+
+    def drain(self, consumer: str = "c") -> Drain:
+        return Drain(self.broker.vhost, "q", consumer)
+
+    def call(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        async def run() -> Result:
+            return await work()
+
+        return trio.run(run)
+
+    def open(self, consumer: str = "c") -> Opened:
+        return self.call(lambda: self.drains.open(self.drain(consumer), "", "guest"))
+
+    def claim(self, epoch: int, after: int, most: int, consumer: str = "c", **more: Any) -> tuple[int, int]:
+        max_bytes, until = more.get("max_bytes"), more.get("until")
+        return self.call(lambda: self.drains.claim(self.drain(consumer), epoch, after, most, max_bytes, until))
+
+    def release(self, epoch: int | None, consumer: str = "c") -> int:
+        return self.call(lambda: self.drains.release(self.drain(consumer), epoch))
+
+    def delete(self, consumer: str = "c", *, discard: bool = False) -> None:
+        self.call(lambda: self.drains.delete(self.drain(consumer), "guest", discard=discard))
+
+    def rows(self, first: int, end: int, consumer: str = "c") -> list[bytes]:
+        """Return the bodies of claims; all must be there."""
+        claims = self.broker.vhost.queues[claims_name("q", consumer)]
+        assert isinstance(claims, ClaimQueue)
+        assert claims.first_offset() <= first and end <= claims.synced_end()
+        found: list[bytes] = []
+        at = first
+        while at < end:
+            columns, following = read_columns(self.broker, claims, at, end)
+            rows = rows_of(b"".join(columns.encode()))
+            assert [row.offset for row in rows] == list(range(at, following))
+            found += [row.body for row in rows]
+            at = following
+        return found
+
+    def got(self) -> list[bytes]:
+        """Take everything out of the queue."""
+        found: list[bytes] = []
+        while True:
+            self.client.send(1, m.BasicGet(0, "q", True))
+            received = self.client.take()
+            if not received:
+                rest(self.broker)
+                received = self.client.take()
+            (answer,) = received
+            if isinstance(answer.method, m.BasicGetEmpty):
+                return found
+            found.append(body_of(answer))
+
+
+class Reader:
+    """A streaming query with its checkpoint: `planned` and `committed` are logs of offsets, by batch."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.planned: list[int] = []
+        self.committed = 0  # how many batches
+        self.table: dict[int, list[bytes]] = {}
+        self.epoch = -1
+
+    def end_of(self, batch: int) -> int:
+        return self.planned[batch] if batch >= 0 else 0
+
+    def start(self) -> None:
+        """Begin with nothing but the checkpoint."""
+        self.epoch = -1
+
+    def step(self, dice: Random, most: int) -> None:
+        """Do a batch, or a part of it: a reader may die anywhere."""
+        if self.epoch < 0:
+            self.epoch = self.place.open().epoch
+        batch = self.committed
+        if batch == len(self.planned):
+            after = self.end_of(batch - 1)
+            first, end = self.place.claim(self.epoch, after, most)
+            assert first == after
+            if end == after or dice.random() < 0.2:
+                return
+            self.planned.append(end)
+        if dice.random() < 0.2:
+            return
+        self.table[batch] = self.place.rows(self.end_of(batch - 1), self.end_of(batch))
+        if dice.random() < 0.2:
+            return
+        self.committed += 1
+
+
+class Run:
+    """A place and two readers that share one checkpoint, under one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.trace: list[str] = []
+        kinds: tuple[dict[str, Any], ...] = ({}, {}, {"x-max-priority": 2}, {"x-queue-type": "quorum"})
+        self.place = Place(self.dice.choice((0, 128 << 20)), **self.dice.choice(kinds))
+        self.reader = Reader(self.place)
+        self.bodies: list[bytes] = []
+        self.got: list[bytes] = []
+
+    def publish(self) -> None:
+        self.bodies += self.place.publish(self.dice.choice((1, 5, 40)), priority=self.dice.randrange(3))
+
+    def get(self) -> None:
+        """A client works on the queue as well."""
+        client = self.place.client
+        for _ in range(self.dice.choice((1, 3))):
+            client.send(1, m.BasicGet(0, "q", False))
+            received = client.take()
+            if not received:
+                rest(self.place.broker)
+                received = client.take()
+            (answer,) = received
+            if isinstance(answer.method, m.BasicGetEmpty):
+                return
+            if self.dice.random() < 0.3:
+                client.send(1, m.BasicNack(answer.method.delivery_tag, False, True))
+            else:
+                client.send(1, m.BasicAck(answer.method.delivery_tag, False))
+                rest(self.place.broker)
+                self.got.append(body_of(answer))
+
+    def step(self) -> None:
+        self.reader.step(self.dice, self.dice.choice((1, 7, 30, 1000)))
+
+    def reader_dies(self) -> None:
+        self.reader.start()
+
+    def broker_dies(self) -> None:
+        """In the middle of what a reader does, or not."""
+        self.place.desk.lives = self.dice.randrange(12)
+        try:
+            self.reader.step(self.dice, 30)
+        except Killed:
+            self.reader.start()
+        self.place.start_again()
+
+    def broker_stops(self) -> None:
+        self.place.client.hang_up()
+        self.place.broker.stop()
+        self.place.start_again()
+
+    def other_reader(self) -> None:
+        """Somebody else opens the session for a moment: the reader is refused, and begins anew."""
+        stale = self.reader.epoch
+        self.place.open()
+        if stale >= 0:
+            with pytest.raises(Fenced):
+                self.place.claim(stale, self.reader.end_of(self.reader.committed - 1), 1)
+            self.reader.start()
+
+    def run(self) -> None:
+        commands: list[tuple[Callable[[], None], float]] = [
+            (self.publish, 5),
+            (self.get, 2),
+            (self.step, 8),
+            (self.reader_dies, 1.5),
+            (self.broker_dies, 1.5),
+            (self.broker_stops, 0.5),
+            (self.other_reader, 0.7),
+        ]
+        for _ in range(COMMANDS):
+            (command,) = self.dice.choices([each for each, _ in commands], [weight for _, weight in commands])
+            self.trace.append(command.__name__)
+            command()
+            self.place.broker.check()
+        self.finish()
+
+    def finish(self) -> None:
+        """Drain what is left, and compare."""
+        calm = Random()
+        calm.random = lambda: 1.0  # type: ignore[method-assign]
+        idle = 0
+        while idle < 2:
+            before = (len(self.reader.planned), self.reader.committed)
+            self.reader.step(calm, 1000)
+            idle = idle + 1 if before == (len(self.reader.planned), self.reader.committed) else 0
+        table = [body for batch in sorted(self.reader.table) for body in self.reader.table[batch]]
+        assert sorted(table + self.got) == sorted(self.bodies)
+        assert self.place.got() == []
+
+
+def test_readers_that_die_anywhere_have_each_message_once_in_the_end() -> None:
+    seed = SEED or SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    for number in range(RUNS):
+        run = Run(seed + number)
+        try:
+            run.run()
+        except BaseException:
+            print(*run.trace[-40:], sep="\n")
+            print(f"WARREN_TEST_DRAINS_SEED={seed + number} WARREN_TEST_DRAINS_RUNS=1")
+            raise
+
+
+# --- one by one -------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_adopted_and_nothing_more_is_claimed_until_it_is_acknowledged() -> None:
+    place = Place()
+    bodies = place.publish(100)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 30) == (0, 30)
+    assert place.claim(epoch, 0, 5) == (0, 30)
+    assert place.claim(epoch, 10, 5) == (10, 30)
+    assert place.rows(10, 30) == bodies[10:30]
+    assert place.claim(epoch, 30, 25) == (30, 55)
+    assert place.got() == bodies[55:]
+    assert place.claim(epoch, 55, 25) == (55, 55)
+
+
+def test_an_older_epoch_is_refused_everywhere() -> None:
+    place = Place()
+    place.publish(10)
+    first = place.open()
+    second = place.open()
+    assert second.epoch > first.epoch and (second.first, second.end) == (0, 0)
+    with pytest.raises(Fenced):
+        place.claim(first.epoch, 0, 10)
+    with pytest.raises(Fenced):
+        place.drains.mark(place.drain(), first.epoch)
+    with pytest.raises(Fenced):
+        place.release(first.epoch)
+    assert place.claim(second.epoch, 0, 10) == (0, 10)
+    with pytest.raises(Fenced):
+        place.claim(second.epoch + 1, 0, 10)
+
+
+def test_an_epoch_is_never_given_again_not_even_to_another_session_of_the_name() -> None:
+    place = Place()
+    seen = [place.open().epoch, place.open("other").epoch]
+    place.delete()
+    seen.append(place.open().epoch)
+    rest(place.broker)
+    place.start_again()
+    seen += [place.open().epoch, place.open("third").epoch]
+    assert seen == sorted(set(seen))
+
+
+def test_opening_ends_a_claim_that_is_under_way() -> None:
+    place = Place()
+    bodies = place.publish(3 * PIECE_MESSAGES)
+    first = place.open()
+    opened: list[Opened] = []
+
+    async def both() -> None:
+        async def second() -> None:
+            opened.append(await place.drains.open(place.drain(), "", "guest"))
+
+        async with trio.open_nursery() as nursery:
+
+            def between() -> None:
+                place.desk.between = lambda: None
+                nursery.start_soon(second)
+
+            place.desk.between = between
+            with pytest.raises(Fenced):
+                await place.drains.claim(place.drain(), first.epoch, 0, 1_000_000, None, None)
+
+    trio.run(both)
+    claimed = opened[0].end
+    assert 0 < claimed < len(bodies)
+    assert place.rows(0, claimed) == bodies[:claimed] and place.got() == bodies[claimed:]
+
+
+def test_a_reader_that_knows_more_than_the_broker_is_told() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 5) == (0, 5)
+    with pytest.raises(Ahead):
+        place.claim(epoch, 6, 5)
+    assert place.rows(0, 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_claims_until_a_mark_take_nothing_that_came_later() -> None:
+    place = Place()
+    bodies = place.publish(20)
+    epoch = place.open().epoch
+    mark = place.drains.mark(place.drain(), epoch)
+    place.publish(20)
+    assert place.claim(epoch, 0, 15, until=mark) == (0, 15)
+    assert place.claim(epoch, 15, 15, until=mark) == (15, 20)
+    assert place.claim(epoch, 20, 15, until=mark) == (20, 20)
+    assert place.claim(epoch, 20, 15) == (20, 35)
+    assert place.rows(20, 35)[0] == b"20" and bodies[-1] == b"19"
+
+
+def test_a_mark_of_a_queue_that_was_deleted_and_made_anew_claims_nothing() -> None:
+    place = Place()
+    place.publish(20)
+    epoch = place.open().epoch
+    mark = place.drains.mark(place.drain(), epoch)
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    assert place.drains.mark(place.drain(), epoch) == 0
+    assert place.claim(epoch, 0, 15, until=mark) == (0, 0), "the queue is gone"
+    place.client.declare("q", durable=True)
+    place.publish(5)
+    assert place.claim(epoch, 0, 15, until=mark) == (0, 0)
+    assert place.claim(epoch, 0, 15, until=0) == (0, 0)
+    assert place.claim(epoch, 0, 15) == (0, 5)
+
+
+@pytest.mark.parametrize(("max_bytes", "expected"), [(1, 1), (100, 1), (101, 1), (299, 2), (300, 3), (10_000, 10)])
+def test_a_claim_has_no_more_bytes_than_asked_for_but_one_message(max_bytes: int, expected: int) -> None:
+    place = Place()
+    place.client.feed(b"".join(publish_frames("", "q", b"x" * 100, properties={"delivery_mode": 2}) for _ in range(10)))
+    rest(place.broker)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 1000, max_bytes=max_bytes) == (0, expected)
+
+
+def test_what_has_expired_is_not_claimed_and_what_is_claimed_does_not_expire() -> None:
+    place = Place()
+    place.publish(5, expiration="1000")
+    place.publish(5, expiration="60000")
+    place.publish(5)
+    place.broker.broker.log.now_ms += 1500  # and nobody has looked yet
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 1000) == (0, 10)
+    rest(place.broker)
+    place.start_again()
+    place.broker.pass_time(3600)
+    assert place.rows(0, 10) == [b"%d" % number for number in range(5, 15)]
+    assert place.got() == []
+
+
+def test_what_is_released_comes_back_behind_the_others_and_lives_anew() -> None:
+    place = Place()
+    bodies = place.publish(5, expiration="60000")
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 3) == (0, 3)
+    place.broker.pass_time(59)
+    assert place.release(epoch) == 3
+    place.broker.pass_time(59)
+    assert place.got() == bodies[:3]
+    assert place.claim(epoch, 0, 3) == (3, 3), "their numbers are not given again"
+    place.publish(1)
+    assert place.claim(epoch, 0, 3) == (3, 4)
+
+
+def test_an_operator_who_releases_fences_whoever_has_the_session() -> None:
+    place = Place()
+    bodies = place.publish(5)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 3) == (0, 3)
+    assert place.release(None) == 3
+    with pytest.raises(Fenced):
+        place.claim(epoch, 0, 3)
+    assert place.got() == bodies[3:] + bodies[:3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-max-length": 3, "x-overflow": "reject-publish"},
+        {"x-message-deduplication": True, "x-deduplication-header": "id"},
+        {"x-max-priority": 3},
+        {"x-queue-type": "quorum", "x-delivery-limit": 1},
+        {"x-key-shared": True},
+    ],
+)
+def test_no_rule_of_a_queue_keeps_out_what_is_released(arguments: dict[str, Any]) -> None:
+    place = Place(**arguments)
+    bodies: list[bytes] = []
+    for number in range(3):
+        bodies += place.publish(1, headers=encode_table({"id": number}))
+    epoch = place.open().epoch
+    for _ in range(3):
+        first, end = place.claim(epoch, 0, 10)
+        assert place.rows(first, end) == bodies
+        waiting = place.publish(3)
+        assert place.release(epoch) == 3
+        assert place.claim(epoch, 0, 3) == (end, end + 3)
+        assert place.rows(end, end + 3) == waiting
+        assert place.claim(epoch, end + 3, 3) == (end + 3, end + 6)
+        assert place.rows(end + 3, end + 6) == bodies
+        assert place.release(epoch) == 3
+    assert place.got() == bodies
+
+
+def test_claims_outlive_their_queue_and_are_released_to_the_next_of_the_name() -> None:
+    place = Place()
+    bodies = place.publish(10)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 5) == (0, 5)
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    rest(place.broker)
+    place.start_again()
+    opened = place.open()
+    assert (opened.first, opened.end) == (0, 5) and place.rows(0, 5) == bodies[:5]
+    assert place.claim(opened.epoch, 2, 5) == (2, 5)
+    with pytest.raises(NoQueue):
+        place.release(opened.epoch)
+    place.client.declare("q", durable=True)
+    assert place.release(opened.epoch) == 3
+    assert place.got() == bodies[2:5]
+
+
+def test_a_drain_with_claims_is_deleted_only_when_they_are_to_be_thrown_away() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+    place.claim(epoch, 0, 5)
+    with pytest.raises(StillClaimed):
+        place.delete()
+    place.delete(discard=True)
+    assert claims_name("q", "c") not in place.broker.vhost.queues
+    with pytest.raises(NoDrain):
+        place.claim(epoch, 5, 5)
+    with pytest.raises(NoDrain):
+        place.delete()
+    assert len(place.got()) == 5
+
+
+def test_calls_of_one_session_wait_for_each_other_but_not_for_ever() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+
+    drain = place.drain()
+
+    async def hold(task_status: trio.TaskStatus[None]) -> None:
+        async with place.drains._turn(drain, epoch):
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def claims() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(hold)
+            with pytest.raises(Busy):
+                await place.drains.claim(drain, epoch, 0, 10, None, None)
+            nursery.cancel_scope.cancel()
+        assert await place.drains.claim(drain, epoch, 0, 10, None, None) == (0, 10)
+
+    trio.run(claims, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_paused_queue_gives_nothing_to_a_drain_either() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+    place.broker.queue("q").pause(paused=True)
+    assert place.claim(epoch, 0, 5) == (0, 0)
+    place.broker.queue("q").pause(paused=False)
+    assert place.claim(epoch, 0, 5) == (0, 5)
+
+
+def test_a_new_session_counts_as_a_queue_of_the_vhost() -> None:
+    place = Place()
+    place.open()
+    place.broker.vhost.limits = {"max-queues": 2}
+    with pytest.raises(TooMany):
+        place.open("another")
+    assert place.open().epoch

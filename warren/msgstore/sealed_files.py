@@ -1,0 +1,304 @@
+"""The files of sealed streams: chunks of columns, one behind the other.
+
+    streams/0000000042-00000000000000016384      stream 42, from offset 16384 on: a header, then chunks
+
+    segment header, 64 bytes, integers little-endian
+         0   8  magic "WARRNSTR"
+         8   2  major = 1             another one is refused
+        10   6  zero
+        16  16  store id              the same in every file of a store
+        32   8  stream id             as of queues in the log
+        40   8  first offset
+        48  12  zero
+        60   4  crc                   CRC-32 (zlib) of bytes 0..59
+
+Chunks are as ``msgstore.columns`` says.
+
+1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
+   messages; behind that it may forget them.
+2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported.
+3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read gets
+   another name, and stays.
+4. What cannot be read is None, never an error.
+
+No threads here: `seal` belongs to the housekeeper, `read` and `drop` to the reader, `scan` to recovery.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+import zstandard
+
+from warren.msgstore.columns import (
+    ALIGNMENT_BYTES,
+    CHUNK_HEAD_BYTES,
+    CHUNK_MAGIC,
+    PART_COUNT,
+    ChunkHead,
+    is_whole,
+    maybe_head,
+)
+from warren.msgstore.errors import StoreError
+from warren.msgstore.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.jobs import DropJob, SealedRead, SealJob
+from warren.msgstore.sealed_table import SEGMENT_HEADER_BYTES, SealedChunk, SealedSegment, SealedTable
+
+STREAMS: Final = "streams"
+MAGIC: Final = b"WARRNSTR"
+MAJOR: Final = 1
+COMPRESSION_LEVEL: Final = 1
+READ_HANDLES_MAX: Final = 64
+
+UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of ours
+_SEARCH_BYTES: Final = 1 << 20
+
+_HEADER: Final = Struct("<8sH6x16sQQ12xI")
+_ID_DIGITS: Final = 10
+_OFFSET_DIGITS: Final = 20
+
+
+def sealed_path(stream_id: int, first: int) -> str:
+    """Return the path of the segment of a stream that begins at offset `first`."""
+    return f"{STREAMS}/{stream_id:0{_ID_DIGITS}d}-{first:0{_OFFSET_DIGITS}d}"
+
+
+def maybe_sealed_name(name: str) -> tuple[int, int] | None:
+    """Return stream id and first offset in the name of a file; None when it is no segment's."""
+    stream_id, dash, first = name.partition("-")
+    if not dash or len(stream_id) != _ID_DIGITS or len(first) != _OFFSET_DIGITS:
+        return None
+    digits = stream_id + first
+    return (int(stream_id), int(first)) if digits.isascii() and digits.isdigit() else None
+
+
+@dataclass(slots=True)
+class Scan:
+    """What is sealed: a table for each stream, by its id, and what is wrong with files."""
+
+    tables: dict[int, SealedTable] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class SealedFiles:
+    """The sealed segments in the directory `STREAMS` of `fs`. `sync`, `sync_directory`: the store's, which may fail it.
+
+    `compresses`: whether chunks are compressed, where that makes them smaller.
+    """
+
+    def __init__(self, fs: FileSystem, sync: Callable[[int, str], None], sync_directory: Callable[[str], None]) -> None:
+        self.store_id = bytes(16)
+        self.compresses = True
+        self._fs = fs
+        self._sync = sync
+        self._sync_directory = sync_directory
+        self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)  # the housekeeper's
+        self._decompressor = zstandard.ZstdDecompressor()  # the reader's
+        # The housekeeper's: the file that was written last, of each stream that is being written.
+        self._written: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
+
+    # --- the housekeeper's ------------------------------------------------------------------------------------------
+
+    def seal(self, job: SealJob) -> None:
+        """Write the chunk of `job` and sync it; can be repeated with the same job. Raises OSError."""
+        path = sealed_path(job.stream_id, job.segment)
+        pieces = job.columns.encode(self._compressor.compress if self.compresses else None)
+        position = job.position
+        handle = self._handle_to_write(job, path)
+        if position == 0:
+            position = SEGMENT_HEADER_BYTES
+            write_all(self._fs, handle, [self._header(job), *pieces], 0)
+        else:
+            write_all(self._fs, handle, pieces, position)
+        self._sync(handle, path)
+        if job.position == 0:
+            self._sync_directory(STREAMS)
+        job.placed_at = position
+        job.head = pieces[0]
+
+    def _header(self, job: SealJob) -> bytes:
+        head = _HEADER.pack(MAGIC, MAJOR, self.store_id, job.stream_id, job.segment, 0)[:-4]
+        return head + zlib.crc32(head).to_bytes(4, "little")
+
+    def _handle_to_write(self, job: SealJob, path: str) -> int:
+        key = (job.stream_id, job.segment)
+        handle = self._written.pop(key, -1)
+        if handle < 0:
+            for other in [each for each in self._written if each[0] == job.stream_id]:
+                self._fs.close(self._written.pop(other))
+            while len(self._written) >= READ_HANDLES_MAX:
+                self._fs.close(self._written.popitem(last=False)[1])
+            if job.position == 0:
+                with suppress(FileNotFoundError):
+                    self._fs.unlink(path)  # of a beginning that failed
+                handle = self._fs.create(path, 0)
+            else:
+                handle = self._fs.open(path, writable=True)
+        self._written[key] = handle
+        return handle
+
+    # --- the reader's -----------------------------------------------------------------------------------------------
+
+    def read(self, job: SealedRead) -> None:
+        """Read the chunk of `job`."""
+        try:
+            data = read_exactly(self._fs, self._handle_to_read(job.stream_id, job.segment), job.length, job.position)
+        except OSError:
+            return
+        head = maybe_head(data)
+        if head is None or not is_whole(head, data):
+            return
+        if job.wants_parts:
+            try:
+                job.parts = uncompressed(head, data, self._decompressor)
+            except zstandard.ZstdError:
+                return
+        job.chunk = data
+
+    def _handle_to_read(self, stream_id: int, segment: int) -> int:
+        key = (stream_id, segment)
+        handle = self._read.get(key, -1)
+        if handle < 0:
+            while len(self._read) >= READ_HANDLES_MAX:
+                self._fs.close(self._read.popitem(last=False)[1])
+            handle = self._fs.open(sealed_path(stream_id, segment), writable=False)
+            self._read[key] = handle
+        self._read.move_to_end(key)
+        return handle
+
+    def drop(self, job: DropJob) -> None:
+        """Remove files; one that is gone already is none to remove. Raises OSError."""
+        for segment in job.segments:
+            handle = self._read.pop((job.stream_id, segment), -1)
+            if handle >= 0:
+                self._fs.close(handle)
+            with suppress(FileNotFoundError):
+                self._fs.unlink(sealed_path(job.stream_id, segment))
+
+    def take_handles(self) -> list[int]:
+        """Return all handles, for who closes them."""
+        handles = [*self._written.values(), *self._read.values()]
+        self._written.clear()
+        self._read.clear()
+        return handles
+
+    # --- recovery's -------------------------------------------------------------------------------------------------
+
+    def scan(self) -> Scan:
+        """Find out what is sealed, cut what is torn, and make the rest durable. Raises OSError, StoreError."""
+        found = Scan()
+        by_stream: dict[int, list[int]] = {}
+        for name in self._fs.names(STREAMS):
+            named = maybe_sealed_name(name)
+            if named is not None:
+                by_stream.setdefault(named[0], []).append(named[1])
+        for stream_id, firsts in by_stream.items():
+            table = SealedTable()
+            for first in firsts:
+                segment = self._scan_segment(stream_id, first, is_last=first == firsts[-1], found=found)
+                if segment is not None:
+                    table.add_segment(segment)
+            if table.segments:
+                found.tables[stream_id] = table
+        return found
+
+    def _scan_segment(self, stream_id: int, first: int, *, is_last: bool, found: Scan) -> SealedSegment | None:
+        path = sealed_path(stream_id, first)
+        handle = self._fs.open(path, writable=is_last)
+        try:
+            size = self._fs.size(handle)
+            problem = self._header_problem(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0), stream_id, first)
+            if problem:
+                if is_last and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES:
+                    self._fs.unlink(path)  # nothing in it was ever reported
+                else:
+                    found.problems.append(f"{path} {problem}")
+                    self._fs.rename(path, f"{path}{UNUSABLE}")
+                return None
+            segment = SealedSegment(first)
+            position = SEGMENT_HEADER_BYTES
+            while position < size:
+                head = self._maybe_chunk(handle, position, size, checked=is_last)
+                if head is None or head.first < segment.end:
+                    behind = self._next_chunk(handle, position, size)
+                    if behind == size:
+                        break
+                    found.problems.append(f"{path} is damaged at byte {position}")
+                    position = behind
+                    continue
+                segment.add(SealedChunk(position, head))
+                position += int(head.chunk_bytes)
+            if is_last:
+                if position < size:
+                    self._fs.truncate(handle, position)
+                self._sync(handle, path)
+        finally:
+            self._fs.close(handle)
+        if not segment.chunks:
+            if is_last:
+                self._fs.unlink(path)
+            return None
+        return segment
+
+    def _maybe_chunk(self, handle: int, position: int, size: int, *, checked: bool) -> ChunkHead | None:
+        """Return the head of the chunk at `position`, if one is there whole; `checked`: all of it is looked at."""
+        head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, position))
+        if head is None or position + int(head.chunk_bytes) > size:
+            return None
+        if checked and not is_whole(head, read_exactly(self._fs, handle, int(head.chunk_bytes), position)):
+            return None
+        return head
+
+    def _next_chunk(self, handle: int, position: int, size: int) -> int:
+        """Return where the next whole chunk behind a damaged place begins, `size` when there is none."""
+        at = position + ALIGNMENT_BYTES
+        while at < size:
+            piece = read_exactly(self._fs, handle, _SEARCH_BYTES + len(CHUNK_MAGIC), at)
+            found = piece.find(CHUNK_MAGIC)
+            if found < 0:
+                at += _SEARCH_BYTES
+                continue
+            at += found
+            if at % ALIGNMENT_BYTES == 0 and self._maybe_chunk(handle, at, size, checked=True) is not None:
+                return at
+            at += 1
+        return size
+
+    def _header_problem(self, data: bytes, stream_id: int, first: int) -> str:
+        if len(data) < SEGMENT_HEADER_BYTES or data[:8] != MAGIC:
+            return "does not begin like a segment of a stream"
+        _, major, store_id, own_id, own_first, crc = _HEADER.unpack(data)
+        if zlib.crc32(data[:-4]) != crc:
+            return "has a damaged header"
+        if major != MAJOR:
+            raise StoreError(f"a segment of a stream has format version {major}: a newer Warren has written this store")
+        if store_id != self.store_id:
+            return f"is of another store, {store_id.hex()}"
+        if (own_id, own_first) != (stream_id, first):
+            return f"says that it is of stream {own_id} from offset {own_first} on"
+        return ""
+
+
+def uncompressed(head: ChunkHead, chunk: bytes, decompressor: zstandard.ZstdDecompressor) -> list[bytes]:
+    """Return the parts of a chunk.
+
+    Raises:
+        ZstdError: one is no zstd frame of the size that the head announces.
+    """
+    parts: list[bytes] = []
+    for at in range(PART_COUNT):
+        start, stored, whole = int(head.places[at]), int(head.stored[at]), int(head.whole[at])
+        part = chunk[start : start + stored]
+        if stored != whole:
+            part = decompressor.decompress(part, max_output_size=whole)
+            if len(part) != whole:
+                raise zstandard.ZstdError("a part has another size than its head says")
+        parts.append(part)
+    return parts

@@ -1,0 +1,34 @@
+"""What the queue with the claims of a drain is called: ``amq.drain/<queue>/<consumer>``.
+
+No client can declare a queue of such a name, and no policy is for it. Slashes within the names are ``%2F``, so that two
+drains never have one queue; what would be longer than a name may be ends in a digest.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+from warren.queues.metadata import NAME_MAX_BYTES
+
+CLAIMS_PREFIX: Final = "amq.drain/"
+_DIGEST_DIGITS: Final = 32
+
+
+def claims_name(queue: str, consumer: str) -> str:
+    """Return the name of the queue with what `consumer` has claimed of `queue`."""
+    name = CLAIMS_PREFIX + _quoted(queue) + "/" + _quoted(consumer)
+    raw = name.encode()
+    if len(raw) <= NAME_MAX_BYTES:
+        return name
+    digest = sha256(raw).hexdigest()[:_DIGEST_DIGITS]
+    return raw[: NAME_MAX_BYTES - _DIGEST_DIGITS - 1].decode("utf-8", "ignore") + "~" + digest
+
+
+def is_claims_name(name: str) -> bool:
+    """Tell whether that is the name of such a queue."""
+    return name.startswith(CLAIMS_PREFIX)
+
+
+def _quoted(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")

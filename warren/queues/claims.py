@@ -1,0 +1,624 @@
+"""Claim queues: what a drain has taken out of a queue and not acknowledged yet, by number.
+
+    queue  --claim-->  claim queue: first ... next_number  --settle_below-->  gone
+           <-give_back-
+
+1. Claiming a message, and giving it back, takes it out of one queue and puts it into the other in one call of the
+   engine, and so in one frame of the log: after a crash it is in exactly one of them.
+2. Everything is stored, whatever its delivery mode. Offsets are sequence numbers: they follow each other without gaps,
+   and one that was synced never stands for another message, also when the queue has been empty over a restart.
+3. Nothing comes in but claims, and nothing leaves but from the beginning, by number. Publishes are refused, and so are
+   consumers, basic.get and purges; no policy applies, and nothing expires. What is claimed may be read again and again.
+4. What was claimed is as it was: exchange, routing key, properties, body, whether it may have been delivered before. Of
+   its time it keeps when it was published; where nobody has noted that, it is when it was claimed.
+5. The oldest number is known exactly once `find_first` has told it: after a restart a page of the index may have to be
+   read for that. What is said before is not larger.
+
+Which drain a claim queue belongs to says its declaration; who may use it is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import ACCESS_REFUSED, ChannelException
+from warren.amqp.field_table import decode_table, encode_table
+from warren.amqp.properties import expiration_ms_of, is_persistent
+from warren.msgstore.columns import Columns, ColumnsWriter
+from warren.msgstore.message import Message
+from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.queue_index import IndexPage, QueueIndex
+from warren.queues.backlog import Backlog
+from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.fetch import Fetch
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.queue import Queue
+from warren.queues.queue_host import QueueHost
+
+# Arguments of the declaration: whose claims they are.
+SOURCE: Final = "x-drain-queue"
+CONSUMER: Final = "x-drain-consumer"
+
+# How much one call of the engine claims or gives back, or one message.
+PIECE_MESSAGES: Final = 512
+PIECE_BYTES: Final = 1 << 20
+# And how much it reads for who reads many.
+READ_MESSAGES: Final = 4096
+READ_BYTES: Final = 2 << 20
+# Of so many batches it is remembered where they ended, before anybody looks which of them are synced.
+CLOSED_MAX: Final = 16
+
+_IDENTITY_BITS: Final = 64
+_NO_END: Final = NUMBER_MASK + 1
+
+
+def claims_arguments(queue: str, consumer: str) -> bytes:
+    """Return the arguments that a claim queue is declared with."""
+    return encode_table({SOURCE: queue, CONSUMER: consumer})
+
+
+class Claimed:
+    """What one call has claimed. `waits`: more can be said when something has been read from disk."""
+
+    def __init__(self, most: i64, room_bytes: i64, *, any_size: bool) -> None:
+        self.count: i64 = 0
+        self.body_bytes: i64 = 0
+        self.waits: bool = False
+        self.is_full: bool = False
+        self._most: i64 = most
+        self._room_bytes: i64 = room_bytes
+        self._any_size: bool = any_size  # of the first one
+
+    def has_room(self, message: Message) -> bool:
+        """Tell whether `message` may be claimed as well, and note it when it may not."""
+        room_bytes: i64 = self._room_bytes - self.body_bytes
+        is_first = self.count == 0 and self._any_size
+        if self.count >= self._most or self.body_bytes >= PIECE_BYTES:
+            self.is_full = True
+        if message.body_bytes > room_bytes and not is_first:
+            self.is_full = True
+        return not self.is_full
+
+    def add(self, message: Message) -> None:
+        """Count a message."""
+        self.count += 1
+        self.body_bytes += message.body_bytes
+
+
+class ClaimBacklog(Backlog):
+    """The claims of one drain, the oldest of which is `first`, or the next to come. In memory is what no batch has yet.
+
+    Nothing is read ahead: `pop` and its like are not called.
+    """
+
+    def __init__(self, log: MessageLog) -> None:
+        super().__init__(log, _nobody_waits)
+        self.first: i64 = 0
+        self._synced_to: i64 = 0  # as far as anybody has asked
+        self._closed: list[tuple[int, int]] = []  # numbers up to which batches went, and where those end in the log
+
+    def append(self, message: Message) -> i64:
+        """Add a message behind all others and return its number."""
+        number: i64 = self.next_number
+        self.next_number = number + 1
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self.log.resident_bytes += cost
+        self._tail.append(message)
+        self._tail_count += 1
+        self._tail_bytes += cost
+        return number
+
+    def is_ready(self) -> bool:
+        """Tell that nobody takes the oldest message."""
+        return self.is_empty()
+
+    def restore(self, index: QueueIndex) -> None:
+        """Take over what recovery found: everything is on disk."""
+        super().restore(index)
+        self._synced_to = index.next_number
+        self.first = index.first_page * index.page_entries if index.live_count else index.next_number
+
+    def batch_closed(self) -> None:
+        """What was claimed is stored now, so it can leave memory."""
+        if self._tail:
+            self._extend_middle()
+            stored: i64 = self.tail_from()
+            self._closed.append((int(stored), int(self.log.next_lsn)))
+            if len(self._closed) > CLOSED_MAX:
+                self.synced_to()
+        if self.middle_count:
+            self._offer_pages()
+
+    def tail_from(self) -> i64:
+        """Return the number from which on no batch has been closed with them."""
+        return self.next_number - len(self._tail)
+
+    def synced_to(self) -> i64:
+        """Return the number below which everything is synced."""
+        closed = self._closed
+        durable_lsn: i64 = self.log.durable_lsn
+        done = 0
+        for end, lsn in closed:
+            if lsn > durable_lsn:
+                break
+            self._synced_to = end
+            done += 1
+        del closed[:done]
+        return self._synced_to
+
+    def lacks_page(self, number: i64) -> bool:
+        """Tell whether `drop_to` needs a page of the index that is not in memory: one that it cuts in two."""
+        index = self.index
+        if index is None or number % index.page_entries == 0:
+            return False
+        page = index.page(number // index.page_entries)
+        return page is not None and not page.resident
+
+    def drop_to(self, end: i64) -> tuple[int, int]:
+        """Forget what is before `end`, which is synced; `lacks_page` is False. Return how many, and their bytes."""
+        index = self.index
+        assert index is not None and self.first <= end <= self.synced_to()
+        size: i64 = index.page_entries
+        start: i64 = self.first
+        page = index.page(start // size)
+        if page is not None and not page.resident:
+            start = start // size * size  # what is before has gone already, so it goes whole and unread
+        count: i64 = index.live_count
+        body_bytes: i64 = index.live_body_bytes
+        self.log.settle_range(index, start, end)
+        dropped: i64 = count - index.live_count
+        self.first = end
+        self.middle_count -= dropped
+        self._middle_from = end
+        if self._candidates_to < end // size:
+            self._candidates_to = end // size
+        return int(dropped), int(body_bytes - index.live_body_bytes)
+
+    def page_lost(self, page: IndexPage) -> None:
+        """An index page cannot be read, and so none of its messages."""
+        self.middle_count -= page.live
+
+
+class ClaimQueue(Queue):
+    """The claims of one drain. ``arguments`` is the encoded table of its declaration: see `claims_arguments`."""
+
+    def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
+        super().__init__(name, True, False, None, arguments, runnable, host, store_id)
+        table = decode_table(arguments)
+        source = table.get(SOURCE)
+        consumer = table.get(CONSUMER)
+        self.source_name = source if isinstance(source, str) else ""
+        self.consumer_name = consumer if isinstance(consumer, str) else ""
+        self.messages = ClaimBacklog(host.log)
+        self.ready.keep_in(self.messages)
+        self._first_is_known: bool = True
+        self._damaged: set[int] = set()  # numbers that were reported
+
+    def first_offset(self) -> int:
+        """Return the number of the oldest claim, or of the next to come: see (5)."""
+        return int(self.messages.first)
+
+    def next_offset(self) -> int:
+        """Return the number of the next claim to come."""
+        return int(self.messages.next_number)
+
+    def synced_end(self) -> int:
+        """Return the number up to which everything is synced: what is from there on may not be there after a crash."""
+        return int(self.messages.synced_to())
+
+    def restore(self, index: QueueIndex, clean: bool) -> None:
+        """Take over the claims that recovery found."""
+        if index.lane:
+            super().restore(index, clean)
+            return
+        self.ready.restore(index, clean)
+        self.messages.delivered_before = 0  # claims know that themselves
+        self._first_is_known = index.live_count == 0
+
+    def find_first(self, told: Callable[[int], None]) -> None:
+        """Tell the number of the oldest claim, or of the next to come: at once, or when it has been looked for."""
+        messages = self.messages
+        index = messages.index
+        if self._first_is_known or self.deleted or index is None:
+            told(int(messages.first))
+            return
+        size: i64 = index.page_entries
+        number: i64 = messages.first
+        tail: i64 = messages.tail_from()
+        while number < tail:
+            page = index.page(number // size)
+            if page is not None and not page.resident:
+                _FirstRead(self, index, number, told).begin()
+                return
+            stop: i64 = min((number // size + 1) * size, tail)
+            while number < stop and (page is None or index.lsn_of(number) == 0):
+                number += 1
+            if number < stop:
+                break
+        messages.first = number
+        self._first_is_known = True
+        told(int(number))
+
+    # --- claims ---------------------------------------------------------------------------------------------------
+
+    def claim(self, queue: Queue, most: i64, room_bytes: i64, any_size: bool, ends: list[int]) -> Claimed:
+        """Claim what is next to leave `queue`: at most `most` messages, `room_bytes` of bodies and `PIECE_BYTES`.
+
+        `any_size`: the first may be larger. `ends`: for each lane the number from which on none is claimed, see
+        `ends_of`; empty: all may be. What has expired is not claimed. Whoever waits for the disk is told by
+        `Queue.call_when_ready`.
+        """
+        claimed = Claimed(most, room_bytes, any_size=any_size)
+        if queue.paused or queue.deleted or self.deleted:
+            return claimed
+        queue.used()
+        if queue.keeper is not None:
+            queue.keeper.expire()
+        lanes: i64 = queue.ready.lane_count()
+        lane: i64 = 0
+        while lane < lanes and not claimed.is_full and not claimed.waits:
+            end: i64 = ends[lane] if ends else i64(_NO_END)
+            if end > 0:
+                self._claim_returned(queue, lane, end, most, claimed)
+                self._claim_waiting(queue, lane, end, claimed)
+            lane += 1
+        queue.took_out()
+        return claimed
+
+    def _claim_returned(self, queue: Queue, lane: i64, end: i64, most: i64, claimed: Claimed) -> None:
+        """Claim what came back to a lane, or was set aside in it."""
+        ready = queue.ready
+        sharing = queue.sharing
+        keeper = queue.keeper
+        lane_bits: i64 = lane << LANE_SHIFT
+        for place, message in ready.returned_messages(lane_bits, lane_bits | (end - 1), int(most)):
+            if not claimed.has_room(message):
+                return
+            if keeper is not None and keeper.is_expired(message):
+                continue
+            redelivered = sharing is None or sharing.may_have_been_delivered(place)
+            if ready.maybe_take_out(place) is not None:
+                self._take(queue, message, place, redelivered, claimed)
+
+    def _claim_waiting(self, queue: Queue, lane: i64, end: i64, claimed: Claimed) -> None:
+        """Claim from the backlog of a lane."""
+        ready = queue.ready
+        keeper = queue.keeper
+        backlog = ready.backlog(lane)
+        while not claimed.is_full and not backlog.is_empty() and backlog.oldest_number() < end:
+            if not backlog.is_ready():
+                claimed.waits = True
+                return
+            if backlog.oldest_number() >= end or not claimed.has_room(backlog.head()):
+                return
+            message = ready.take_head(lane)
+            place: i64 = ready.next_place
+            if keeper is not None and keeper.is_expired(message):
+                keeper.expired_at_hand_out(message, place)
+                continue
+            redelivered = place & NUMBER_MASK < backlog.delivered_before or message.attempts > 0
+            self._take(queue, message, place, redelivered, claimed)
+
+    def _take(self, queue: Queue, message: Message, place: i64, redelivered: bool, claimed: Claimed) -> None:
+        """Take over a message that was taken out of `queue`."""
+        claimed.add(message)
+        kept = message.copy()
+        kept.persistent = True
+        kept.expiration_ms = -1
+        kept.attempts = 1 if redelivered else 0
+        if kept.time_ms == 0:
+            kept.time_ms = self._log.now_ms
+        self.published += 1
+        self.not_by_channels += 1
+        self.ready.store(kept, self.ready.append(kept, 0))
+        queue.ready.settle(message, place)
+
+    def settle_below(self, number: i64, told: Callable[[], None]) -> None:
+        """Forget the claims before `number`, which is synced; tell at once, or when their index has been read."""
+        messages = self.messages
+        index = messages.index
+        if index is not None and not self.deleted and number > messages.first:
+            if messages.lacks_page(number):
+                _SettleRead(self, index, number, told).begin()
+                return
+            self.drop_to(number)
+        told()
+
+    def drop_to(self, end: i64) -> None:
+        """Forget the claims before `end`, whose index is there."""
+        count, body_bytes = self.messages.drop_to(end)
+        self.ready.lost(count, body_bytes)
+        self.acked += count
+        self._first_is_known = True
+
+    def give_back(self, queue: Queue, told: Callable[[int], None]) -> None:
+        """Have `queue` take the oldest claims back, a piece at a time; tell how many those were, 0: none is left.
+
+        They come behind what waits there, flagged as redelivered, and their time to live begins anew. Neither a limit
+        nor what the queue has seen before keeps them out. `find_first` has been called. What is not synced yet is left.
+        """
+        messages = self.messages
+        index = messages.index
+        end: i64 = min(messages.first + PIECE_MESSAGES, messages.synced_to())
+        if self.deleted or queue.deleted or index is None or messages.first >= end:
+            told(0)
+        else:
+            _ReturnRead(self, index, queue, end, told).begin()
+
+    def returned(self, queue: Queue, messages: list[Message | None], end: i64) -> int:
+        """Give `queue` these, which are the claims before `end`, and forget them; None cannot be read."""
+        count = 0
+        for message in messages:
+            if message is not None:
+                self._return(queue, message)
+                count += 1
+        self.drop_to(end)
+        return count
+
+    def _return(self, queue: Queue, message: Message) -> None:
+        header = message.header_payload()
+        back = message.copy()
+        back.persistent = is_persistent(header) or queue.rules.is_quorum
+        back.expiration_ms = expiration_ms_of(header)
+        back.attempts = 1
+        back.time_ms = 0
+        queue.need_keeper()
+        queue.take_released(back)
+
+    # --- damage ---------------------------------------------------------------------------------------------------
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """An index page cannot be read, and so none of its messages."""
+        index = self.messages.index
+        assert index is not None
+        if page not in index.pages:
+            return  # somebody else was reading it too
+        index.damaged_count += page.live
+        self._log.report_damage(index, -1, page.lsn)
+        self.messages.page_lost(page)
+        self.ready.lost(int(page.live), int(page.body_bytes))
+        index.lose_page(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """A message cannot be read; it stays where it is."""
+        index = self.messages.index
+        if int(number) not in self._damaged and index is not None:
+            self._damaged.add(int(number))
+            index.damaged_count += 1
+            self._log.report_damage(index, number, lsn)
+
+    # --- what claim queues do not do ------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Nobody takes anything."""
+
+    def drain(self) -> None:
+        """Nobody takes anything."""
+
+    def publish(self, message: Message) -> None:
+        """Refuse."""
+        message.refused = True
+        self.refused += 1
+
+    def publish_own(self, message: Message) -> None:
+        """Refuse."""
+        message.refused = True
+
+    def take_letter(self, message: Message) -> None:
+        """Refuse."""
+        message.refused = True
+
+    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> None:
+        """Refuse."""
+        message.refused = True
+        if not own:
+            self.refused += 1
+
+    def may_refuse(self) -> bool:
+        """It refuses all publishes."""
+        return True
+
+    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
+        """It has none, for nobody."""
+        return False
+
+    def is_ready_to_get(self) -> bool:
+        """`get` refuses at once."""
+        return True
+
+    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
+        """Refuse.
+
+        Raises:
+            ChannelException: 403.
+        """
+        raise self.refusal()
+
+    def purge(self) -> int:
+        """Refuse: whoever has claimed them may be reading them.
+
+        Raises:
+            ChannelException: 403.
+        """
+        raise self.refusal()
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Refuse.
+
+        Raises:
+            ChannelException: 403.
+        """
+        raise self.refusal()
+
+    def refusal(self) -> ChannelException:
+        """Return the refusal of what clients do with queues."""
+        text = f"queue '{self.name}' in vhost '{self.vhost_name}' holds the claims of a drain"
+        return ChannelException(ACCESS_REFUSED, text)
+
+    def check_invariants(self) -> None:
+        """Assert what the module header says. For tests."""
+        self.ready.check_invariants()
+        messages = self.messages
+        assert self.unacked_count == 0 and not self.consumers
+        assert messages.first <= messages.synced_to() <= messages.next_number
+        index = messages.index
+        if self._first_is_known and index is not None and not index.damaged_count:
+            assert self.ready.count == messages.next_number - messages.first
+
+
+class _FirstRead(Fetch):
+    """Reads the page of the index in which the oldest claim is looked for."""
+
+    def __init__(self, queue: ClaimQueue, index: QueueIndex, number: i64, told: Callable[[int], None]) -> None:
+        super().__init__(index.log, index, [int(number)])
+        self._queue = queue
+        self._told = told
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._queue.find_first(self._told)
+        self._queue.messages.offer_loaded(self.loaded)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._queue.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._queue.message_damaged(number, lsn)
+
+
+class _SettleRead(Fetch):
+    """Reads the page of the index up to somewhere in which claims are settled."""
+
+    def __init__(self, queue: ClaimQueue, index: QueueIndex, end: i64, told: Callable[[], None]) -> None:
+        super().__init__(index.log, index, [int(end)])
+        self._queue = queue
+        self._end: i64 = end
+        self._told = told
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        queue = self._queue
+        if not queue.deleted and self._end > queue.messages.first:
+            queue.drop_to(self._end)
+        self._told()
+        queue.messages.offer_loaded(self.loaded)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._queue.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._queue.message_damaged(number, lsn)
+
+
+class _ReturnRead(Fetch):
+    """Reads claims that are given back."""
+
+    def __init__(
+        self, claims: ClaimQueue, index: QueueIndex, queue: Queue, end: i64, told: Callable[[int], None]
+    ) -> None:
+        first: i64 = claims.messages.first
+        super().__init__(index.log, index, list(range(int(first), int(end))), PIECE_BYTES)
+        self._claims = claims
+        self._queue = queue
+        self._end: i64 = end
+        self._told = told
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        claims = self._claims
+        end: i64 = self.left[0] if self.left else self._end
+        count = 0
+        if not claims.deleted and not self._queue.deleted and self.numbers[0] == claims.messages.first:
+            count = claims.returned(self._queue, messages, end)
+        self._told(count)
+        claims.messages.offer_loaded(self.loaded)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._claims.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._claims.message_damaged(number, lsn)
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def mark_of(queue: Queue) -> int:
+    """Return a mark of where `queue` ends now: which queue it is, and the next number of each lane."""
+    mark = _identity(queue)
+    shift = _IDENTITY_BITS
+    lane = 0
+    while lane < queue.ready.lane_count():
+        mark |= int(queue.ready.backlog(lane).next_number) << shift
+        shift += LANE_SHIFT
+        lane += 1
+    return mark
+
+
+def ends_of(queue: Queue, mark: int) -> list[int]:
+    """Return for each lane the number below which messages came before `mark`; none did when it is of another queue."""
+    lanes = queue.ready.lane_count()
+    if mark & ((1 << _IDENTITY_BITS) - 1) != _identity(queue):
+        return [0] * lanes
+    numbers = mark >> _IDENTITY_BITS
+    return [(numbers >> (LANE_SHIFT * lane)) & NUMBER_MASK for lane in range(lanes)]
+
+
+def _identity(queue: Queue) -> int:
+    return queue.store_id if queue.durable else 0
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def read_claim_columns(
+    queue: ClaimQueue, first: int, end: int, bodies: bool, properties: bool, told: Callable[[Columns, int], None]
+) -> None:
+    """Tell a chunk of the claims from `first` on, up to `end` at most, when they have been read.
+
+    They are synced, and none of them is settled. What cannot be read is left out. A queue that is deleted meanwhile
+    tells nothing, or what there was.
+    """
+    index = queue.messages.index
+    if index is not None:
+        writer = ColumnsWriter(bodies=bodies, properties=properties)
+        _ColumnsRead(queue, index, first, min(end, first + READ_MESSAGES), writer, told).begin()
+
+
+class _ColumnsRead(Fetch):
+    """Reads claims out of the log."""
+
+    def __init__(
+        self,
+        queue: ClaimQueue,
+        index: QueueIndex,
+        first: int,
+        end: int,
+        writer: ColumnsWriter,
+        told: Callable[[Columns, int], None],
+    ) -> None:
+        super().__init__(index.log, index, list(range(first, end)), READ_BYTES)
+        self._queue = queue
+        self._first = first
+        self._end = end
+        self._writer = writer
+        self._told = told
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        writer = self._writer
+        for number, message in zip(self.numbers, messages, strict=True):
+            if message is not None:
+                writer.add(number, message, message.attempts > 0)
+        end = self.left[0] if self.left else self._end
+        self._queue.messages.offer_loaded(self.loaded)
+        self._told(writer.finish(self._first, end), end)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._queue.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._queue.message_damaged(number, lsn)
+
+
+def _nobody_waits(lost: int, lost_bytes: int) -> None:
+    """Claim queues do not load ahead."""

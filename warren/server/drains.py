@@ -1,0 +1,390 @@
+"""Drains: readers that take messages out of a queue in ranges, which they can read again until they acknowledge them.
+
+    open -> epoch      claim(after k): what is below k is acknowledged, what comes next is claimed as [k, e)
+                       read [k, e), as often as need be: claim queues are read like streams
+                       claim(after e) ...
+
+A session is a vhost, a queue and the name of a consumer; what it has claimed is in a queue of its own, a claim queue
+(`queues.claims`).
+
+1. Opening a session gives it an epoch, larger than all before in the vhost. Calls with another epoch than its latest
+   are refused: of two readers with one name only the one that came last goes on.
+2. What is answered is synced: claims, acknowledgements, epochs. After a crash each message is in the queue or claimed,
+   and a claim has its number still.
+3. Claiming after k when something from k on is claimed already claims nothing: that is what a reader finds which died
+   before it noted that it had claimed it.
+4. The calls of a session are done one after the other. One that is given up in the middle leaves what it has claimed so
+   far to (3). Claiming stops after `CLAIM_S`, and when somebody opens the session.
+5. Claims outlive their queue. They go with the vhost, when they are acknowledged, or when somebody says so.
+6. Nothing is given back by itself, however long nobody asks.
+
+The epoch of a session is among the records of its vhost (`queues.vhost_records`), which no client can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import trio
+
+from warren.msgstore.store import wall_time_ms
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of, mark_of
+from warren.queues.limits import MAX_QUEUES, is_reached
+from warren.queues.queue import Queue
+from warren.queues.stream import Stream
+from warren.queues.virtual_host import VirtualHost
+from warren.server.management import Management
+
+CLAIM_S: Final = 20.0
+# How long a call waits for the one before it.
+TURN_S: Final = 30.0
+_CONGESTED_POLL_S: Final = 0.01
+
+_LAST_EPOCH: Final = "drain epoch"
+_SESSION: Final = "drain of "
+
+
+class DrainError(Exception):
+    """Something that a drain cannot do; the text is for whoever asked."""
+
+
+class Fenced(DrainError):
+    """Somebody has opened the session since."""
+
+
+class NoDrain(DrainError):
+    """There is no such session."""
+
+
+class NoQueue(DrainError):
+    """The queue is gone, or cannot be drained."""
+
+
+class Ahead(DrainError):
+    """The reader has seen claims that this broker does not know."""
+
+
+class StillClaimed(DrainError):
+    """There are claims."""
+
+
+class TooMany(DrainError):
+    """The vhost may have no more queues."""
+
+
+class Busy(DrainError):
+    """It has to wait for something else."""
+
+
+class Note(msgspec.Struct):
+    """What is remembered of a session."""
+
+    epoch: int
+    owner: str = ""
+    opened_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A session: who drains what."""
+
+    vhost: VirtualHost
+    queue: str
+    consumer: str
+
+    @property
+    def claims_name(self) -> str:
+        """The name of its claim queue."""
+        return claims_name(self.queue, self.consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What opening a session gives: claimed and not acknowledged are the offsets from `first` to `end`."""
+
+    epoch: int
+    claims: ClaimQueue
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A session as operators see it. `last_seen_ms`: None: not since the broker started."""
+
+    claims: ClaimQueue
+    note: Note
+    last_seen_ms: int | None
+
+
+@dataclass(slots=True)
+class _Seat:
+    """Of one session: whose turn it is, and when somebody asked last."""
+
+    turn: trio.Lock = field(default_factory=trio.Lock)
+    last_seen_ms: int = 0
+
+
+class Drains:
+    """The sessions of one broker."""
+
+    def __init__(self, management: Management) -> None:
+        self._management = management
+        self._seats: dict[tuple[str, str], _Seat] = {}
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def open(self, drain: Drain, owner: str, by: str) -> Opened:
+        """Open a session, from now on there, or take it over; `owner` is for people, `by` the user.
+
+        Raises:
+            DrainError: `TooMany`, `Busy`; `Fenced`, somebody else was faster.
+        """
+        vhost = drain.vhost
+        self._check_restored(vhost)
+        if drain.claims_name not in vhost.queues:
+            self._check_room(vhost)
+        arguments = claims_arguments(drain.queue, drain.consumer)
+        ticket = vhost.declare_queue(drain.claims_name, True, False, False, arguments, None, by)
+        claims = self._claims(drain)
+        epoch = self._next_epoch(drain, owner)
+        self._management.settle()
+        await self._management.commit(ticket)
+        async with self._turn(drain, epoch):
+            await self._management.messages.deleted()
+            first = await self._first(claims)
+            self._check(drain, epoch)
+            return Opened(epoch, claims, first, claims.synced_end())
+
+    async def claim(
+        self, drain: Drain, epoch: int, after: int, max_rows: int, max_bytes: int | None, until: int | None
+    ) -> tuple[int, int]:
+        """Acknowledge what is below `after`, claim what comes next, and return from where to where claims are now.
+
+        `max_rows`: at least 1; `max_bytes`: of bodies, but at least one message; `until`: see `mark`. What is claimed
+        from `after` on already is returned as it is. The first number is larger than `after` only when claims from
+        there on were released.
+
+        Raises:
+            DrainError: `NoDrain`, `Fenced`, `Ahead`, `Busy`.
+        """
+        self._check(drain, epoch)
+        async with self._turn(drain, epoch):
+            claims = self._claims(drain)
+            if after > claims.next_offset():
+                raise Ahead(f"the reader has got to {after}, but what was ever claimed ends at {claims.next_offset()}")
+            if after > claims.synced_end():
+                await self._management.messages.deleted()
+            await self._first(claims)
+            await self._acknowledge(claims, after)
+            first = max(after, claims.first_offset())
+            queue = drain.vhost.queues.get(drain.queue)
+            if claims.next_offset() == first and queue is not None and is_drainable(queue):
+                await self._claim(drain, epoch, queue, max_rows, max_bytes, until)
+            await self._management.messages.deleted()
+            self._check(drain, epoch)
+            return first, claims.synced_end()
+
+    def mark(self, drain: Drain, epoch: int) -> int:
+        """Return a mark of where the queue ends now: a claim until then takes nothing that comes later.
+
+        Raises:
+            DrainError: `NoDrain`, `Fenced`.
+        """
+        self._check(drain, epoch)
+        queue = drain.vhost.queues.get(drain.queue)
+        return 0 if queue is None else mark_of(queue)
+
+    async def release(self, drain: Drain, epoch: int | None) -> int:
+        """Have the queue take back what is claimed, and return how many messages that were.
+
+        They come behind what waits there, flagged as redelivered. Without `epoch` whoever has the session open is
+        fenced.
+
+        Raises:
+            DrainError: `NoDrain`, `Fenced`, `NoQueue`, `Busy`.
+        """
+        if epoch is None:
+            self._check_restored(drain.vhost)
+            self._claims(drain)
+            epoch = self._next_epoch(drain, self._note(drain).owner)
+        self._check(drain, epoch)
+        async with self._turn(drain, epoch):
+            claims = self._claims(drain)
+            queue = drain.vhost.queues.get(drain.queue)
+            if queue is None or not is_drainable(queue):
+                raise NoQueue(f"queue '{drain.queue}' is not there to take anything back")
+            await self._management.messages.deleted()
+            first = await self._first(claims)
+            count = 0
+            while first < claims.synced_end() and not queue.deleted:
+                count += await self._give_back(claims, queue)
+                self._check(drain, epoch)
+                if claims.first_offset() == first:
+                    break
+                first = claims.first_offset()
+                await self._breathe()
+            await self._management.messages.deleted()
+            return count
+
+    async def delete(self, drain: Drain, by: str, *, discard: bool) -> None:
+        """Forget a session; `discard`: and what it has claimed, which is lost.
+
+        Raises:
+            DrainError: `NoDrain`, `StillClaimed`, `Busy`.
+        """
+        self._check_restored(drain.vhost)
+        async with self._turn(drain, None):
+            claims = self._claims(drain)
+            if claims.ready_count and not discard:
+                raise StillClaimed(f"{int(claims.ready_count)} messages are claimed: release or discard them first")
+            ticket = self._management.broker.delete_queue(drain.vhost, claims, by)
+            drain.vhost.records.forget(_SESSION + drain.claims_name)
+            self._management.settle()
+            await self._management.commit(ticket)
+        self._seats.pop((drain.vhost.name, drain.claims_name), None)
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def of(self, vhost: VirtualHost) -> list[Listed]:
+        """Return the sessions of a vhost, by queue and consumer."""
+        return [self._listed(vhost, each) for each in vhost.sorted_queues() if isinstance(each, ClaimQueue)]
+
+    def find(self, drain: Drain) -> Listed:
+        """Return a session.
+
+        Raises:
+            DrainError: `NoDrain`.
+        """
+        return self._listed(drain.vhost, self._claims(drain))
+
+    def _listed(self, vhost: VirtualHost, claims: ClaimQueue) -> Listed:
+        seat = self._seats.get((vhost.name, claims.name))
+        return Listed(claims, _note_of(vhost, claims.name), None if seat is None else seat.last_seen_ms)
+
+    # --- parts of calls ---------------------------------------------------------------------------------------------
+
+    def _claims(self, drain: Drain) -> ClaimQueue:
+        claims = drain.vhost.queues.get(drain.claims_name)
+        if not isinstance(claims, ClaimQueue):
+            raise NoDrain(f"nobody has opened drain '{drain.consumer}' of queue '{drain.queue}'")
+        return claims
+
+    def _note(self, drain: Drain) -> Note:
+        return _note_of(drain.vhost, drain.claims_name)
+
+    def _next_epoch(self, drain: Drain, owner: str) -> int:
+        """Give the session an epoch that no session of the vhost ever had."""
+        records = drain.vhost.records
+        last = records.maybe_value(_LAST_EPOCH)
+        epoch = 1 if last is None else int(last) + 1
+        records.store(_LAST_EPOCH, b"%d" % epoch)
+        note = Note(epoch, owner, wall_time_ms())
+        records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+        return epoch
+
+    def _check_restored(self, vhost: VirtualHost) -> None:
+        if vhost.records.is_restoring:
+            raise Busy("the broker is starting")
+
+    def _check_room(self, vhost: VirtualHost) -> None:
+        count = len(vhost.queues)
+        if count >= self._management.broker.limits.queues_per_vhost_max or is_reached(vhost.limits, MAX_QUEUES, count):
+            raise TooMany(f"the queue limit of vhost '{vhost.name}' is reached")
+
+    def _check(self, drain: Drain, epoch: int) -> None:
+        self._check_restored(drain.vhost)
+        if self._claims(drain).deleted or drain.vhost is not self._management.broker.vhosts.get(drain.vhost.name):
+            raise NoDrain(f"drain '{drain.consumer}' of queue '{drain.queue}' was deleted")
+        latest = self._note(drain).epoch
+        if epoch != latest:
+            raise Fenced(f"drain '{drain.consumer}' of queue '{drain.queue}' has epoch {latest} now, not {epoch}")
+
+    @asynccontextmanager
+    async def _turn(self, drain: Drain, epoch: int | None) -> AsyncIterator[None]:
+        """Have the session to oneself."""
+        seat = self._seats.setdefault((drain.vhost.name, drain.claims_name), _Seat())
+        seat.last_seen_ms = wall_time_ms()
+        with trio.move_on_after(TURN_S) as waiting:
+            await seat.turn.acquire()
+        if waiting.cancelled_caught:
+            raise Busy("another call of this drain is under way")
+        try:
+            if epoch is not None:
+                self._check(drain, epoch)
+            yield
+        finally:
+            seat.turn.release()
+
+    async def _first(self, claims: ClaimQueue) -> int:
+        """Return the number of the oldest claim."""
+        done = trio.Event()
+        claims.find_first(lambda number: done.set())
+        self._management.settle()
+        await done.wait()
+        return claims.first_offset()
+
+    async def _acknowledge(self, claims: ClaimQueue, number: int) -> None:
+        done = trio.Event()
+        claims.settle_below(number, done.set)
+        self._management.settle()
+        await done.wait()
+
+    async def _give_back(self, claims: ClaimQueue, queue: Queue) -> int:
+        found: list[int] = []
+        done = trio.Event()
+
+        def told(count: int) -> None:
+            found.append(count)
+            done.set()
+
+        claims.give_back(queue, told)
+        self._management.settle()
+        await done.wait()
+        return found[0]
+
+    async def _claim(
+        self, drain: Drain, epoch: int, queue: Queue, max_rows: int, max_bytes: int | None, until: int | None
+    ) -> None:
+        claims = self._claims(drain)
+        left, room_bytes = max_rows, 1 << 62 if max_bytes is None else max_bytes
+        any_size = True
+        ends_at = trio.current_time() + CLAIM_S
+        while left > 0 and trio.current_time() < ends_at:
+            ends = [] if until is None else ends_of(queue, until)
+            claimed = claims.claim(queue, min(left, PIECE_MESSAGES), room_bytes, any_size, ends)
+            left -= int(claimed.count)
+            room_bytes -= int(claimed.body_bytes)
+            any_size = any_size and not claimed.count
+            read = trio.Event()
+            if claimed.waits:
+                queue.call_when_ready(read.set)
+            self._management.settle()
+            if claimed.waits:
+                with trio.move_on_at(ends_at):
+                    await read.wait()
+            elif not claimed.count:
+                break
+            await self._breathe()
+            self._check(drain, epoch)
+
+    async def _breathe(self) -> None:
+        """Let the others have their turn, and wait while the disk is behind."""
+        while self._management.broker.log.is_congested():
+            await trio.sleep(_CONGESTED_POLL_S)
+        await trio.lowlevel.checkpoint()
+
+
+def is_drainable(queue: Queue) -> bool:
+    """Tell whether `queue` is of a kind whose messages can be claimed."""
+    return not isinstance(queue, Stream | ClaimQueue)
+
+
+def _note_of(vhost: VirtualHost, name: str) -> Note:
+    stored = vhost.records.maybe_value(_SESSION + name)
+    return Note(0) if stored is None else msgspec.json.decode(stored, type=Note)

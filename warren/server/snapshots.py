@@ -1,0 +1,353 @@
+"""Snapshots: what waits in a queue at one time, copied into a file that can be read as often as need be.
+
+    queue --look--> chunks of columns --thread--> snapshots/<number>     rows 0, 1, ... as they would leave the queue
+
+1. Nothing happens to the queue: neither counts nor order nor `redelivered`. Consumers and publishers go on meanwhile.
+2. In it is what was ready when it began, as far as nobody takes it before it is come to; what comes later is not. With
+   `unacked` what clients have, or had then, comes first, flagged as redelivered.
+3. A message that returns to its queue meanwhile may be in it or not, and never twice.
+4. A file lives until its time is over, at the longest until the broker stops: files that are found at a start are of a
+   process that was killed, and removed.
+5. Memory: about two chunks for each of at most `MAKING_MAX` that are being made, and what a look reads.
+6. No file is made while the disk is short (`store.disk_free_min_bytes`), and one that would make it so is given up.
+
+The time of a row is when the message was published; where nobody has noted that, when the snapshot was begun.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from warren.channels.channel import Channel
+from warren.msgstore.columns import Columns, ColumnsWriter
+from warren.msgstore.message import Message
+from warren.msgstore.store import wall_time_ms
+from warren.queues.browse import Cursor, Seen, look
+from warren.queues.claims import ends_of, mark_of
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.queue import Queue
+from warren.server.logs import get_logger
+from warren.server.management import Management
+
+DIRECTORY: Final = "snapshots"
+MAKING_MAX: Final = 2
+KEPT_MAX: Final = 100
+LOOK_MESSAGES: Final = 512
+# Of what clients have a list is made in one go.
+UNACKED_MAX: Final = 1_000_000
+
+MAKING: Final = "making"
+READY: Final = "ready"
+FAILED: Final = "failed"
+
+log = get_logger("snapshots")
+
+
+class SnapshotError(Exception):
+    """A snapshot cannot be made; the text is for whoever asked."""
+
+
+class DiskLow(SnapshotError):
+    """There is no space."""
+
+
+class Busy(SnapshotError):
+    """Others are being made."""
+
+
+class TooMany(SnapshotError):
+    """There are too many, or too much would be in it."""
+
+
+class QueueGone(SnapshotError):
+    """The queue was deleted meanwhile."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One snapshot. `queue_id` is what its maker knows the queue by.
+
+    Entries of `chunks`: first row, end, place in the file, bytes.
+    """
+
+    id: str
+    vhost: str
+    queue: str
+    queue_id: str
+    user: str
+    path: Path
+    begun_ms: int
+    ends_at_s: float  # on trio's clock
+    expires_ms: int
+    state: str = MAKING
+    error: SnapshotError | None = None
+    count: int = 0
+    bytes: int = 0
+    chunks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    over: trio.Event = field(default_factory=trio.Event)  # it is ready, or has failed
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be read."""
+        return self.state == READY
+
+
+class Snapshots:
+    """The snapshots of one broker, in files of a directory of their own."""
+
+    def __init__(self, management: Management, data_dir: Path) -> None:
+        self._management = management
+        self._directory = data_dir / DIRECTORY
+        self._snapshots: dict[str, Snapshot] = {}
+        self._numbers = itertools.count(1)
+        self._changed = trio.Event()
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def maybe_find(self, vhost: str, queue: str, identifier: str) -> Snapshot | None:
+        """Return a snapshot whose time is not over, whatever its state; None when there is none."""
+        found = self._snapshots.get(identifier)
+        if found is None or (found.vhost, found.queue) != (vhost, queue) or found.ends_at_s <= trio.current_time():
+            return None
+        return found
+
+    def of(self, vhosts: list[str]) -> list[Snapshot]:
+        """Return the snapshots in these vhosts, the newest first."""
+        return [each for each in reversed(self._snapshots.values()) if each.vhost in vhosts]
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, queue: Queue, queue_id: str, user: str, ttl_s: float, nursery: trio.Nursery, *, unacked: bool
+    ) -> Snapshot:
+        """Begin a snapshot of `queue`; `Snapshot.over` says when it is made, or has failed.
+
+        Raises:
+            SnapshotError: `Busy`, `TooMany`, `DiskLow`.
+        """
+        if self._management.broker.has_alarm("disk"):
+            raise DiskLow("the disk is low on space")
+        if sum(each.state == MAKING for each in self._snapshots.values()) >= MAKING_MAX:
+            raise Busy(f"{MAKING_MAX} snapshots are being made")
+        if len(self._snapshots) >= KEPT_MAX:
+            raise TooMany(f"there are {KEPT_MAX} snapshots: delete some")
+        if unacked and queue.unacked_count > UNACKED_MAX:
+            raise TooMany(f"more than {UNACKED_MAX} messages are unacknowledged")
+        number = next(self._numbers)
+        now_ms = wall_time_ms()
+        snapshot = Snapshot(
+            str(number),
+            queue.vhost_name,
+            queue.name,
+            queue_id,
+            user,
+            self._directory / str(number),
+            now_ms,
+            trio.current_time() + ttl_s,
+            now_ms + round(1000 * ttl_s),
+        )
+        self._snapshots[snapshot.id] = snapshot
+        self._changed.set()
+        # Both in this turn: what a client has now is not among what is ready.
+        had = self._unacked(queue) if unacked else []
+        nursery.start_soon(self._make, snapshot, queue, mark_of(queue), had)
+        return snapshot
+
+    def delete(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot, and its file."""
+        snapshot.scope.cancel()
+        if self._snapshots.pop(snapshot.id, None) is not None:
+            _unlink(snapshot.path)
+
+    def _unacked(self, queue: Queue) -> list[tuple[int, Message]]:
+        """Return what clients have of `queue`, by place."""
+        found = [
+            (int(delivery.sequence_number), delivery.message)
+            for connection in self._management.broker.connections.values()
+            if connection.vhost_name == queue.vhost_name
+            for channel in connection.channels.values()
+            if isinstance(channel, Channel)
+            for delivery in channel.ledger.outstanding_of(queue)
+        ]
+        return sorted(found, key=lambda entry: entry[0])
+
+    async def _make(self, snapshot: Snapshot, queue: Queue, mark: int, had: list[tuple[int, Message]]) -> None:
+        began_s = time.monotonic()
+        try:
+            with snapshot.scope:
+                await _Maker(snapshot, queue, mark, had, self._management).run()
+                snapshot.state = READY
+            if snapshot.state == MAKING:
+                raise QueueGone("it was deleted")
+        except SnapshotError as error:
+            self._failed(snapshot, error)
+        except OSError as error:
+            log.warning("a snapshot could not be written", queue=queue.name, reason=str(error))
+            self._failed(snapshot, DiskLow(f"the file could not be written: {error.strerror}"))
+        else:
+            log.info(
+                "snapshot made",
+                vhost=snapshot.vhost,
+                queue=snapshot.queue,
+                messages=snapshot.count,
+                seconds=round(time.monotonic() - began_s, 3),
+            )
+        finally:
+            if snapshot.state == MAKING:
+                snapshot.state = FAILED
+            snapshot.over.set()
+
+    def _failed(self, snapshot: Snapshot, error: SnapshotError) -> None:
+        snapshot.state, snapshot.error = FAILED, error
+        _unlink(snapshot.path)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Remove what an earlier process has left, and files whose time is over, until cancelled; then all."""
+        try:
+            await trio.to_thread.run_sync(_empty, self._directory)
+            while True:
+                self._changed = trio.Event()
+                now_s = trio.current_time()
+                for snapshot in list(self._snapshots.values()):
+                    if snapshot.ends_at_s <= now_s or snapshot.vhost not in self._management.broker.vhosts:
+                        self.delete(snapshot)
+                next_s = min((each.ends_at_s for each in self._snapshots.values()), default=float("inf"))
+                with trio.move_on_at(next_s):
+                    await self._changed.wait()
+        finally:
+            for snapshot in list(self._snapshots.values()):
+                self.delete(snapshot)
+
+
+class _Maker:
+    """Writes one snapshot."""
+
+    def __init__(
+        self, snapshot: Snapshot, queue: Queue, mark: int, had: list[tuple[int, Message]], management: Management
+    ) -> None:
+        self._snapshot = snapshot
+        self._queue = queue
+        self._had = had
+        self._ends = ends_of(queue, mark)
+        self._places = {place for place, _ in had}
+        self._management = management
+        self._minimum_bytes = management.settings.store.disk_free_min_bytes
+        self._writer = ColumnsWriter()
+        self._position = 0
+        self._file = -1
+
+    async def run(self) -> None:
+        """Write it.
+
+        Raises:
+            SnapshotError, OSError: it cannot be.
+        """
+        self._file = await trio.to_thread.run_sync(_create, self._snapshot.path)
+        try:
+            for _, message in self._had:
+                if self._add(message, redelivered=True):
+                    await self._write()
+            self._had = []
+            cursor = Cursor()
+            while not cursor.ended:
+                for seen in await self._look(cursor):
+                    if self._was_there(seen) and self._add(seen.message, redelivered=seen.redelivered):
+                        await self._write()
+            if self._queue.deleted:
+                raise QueueGone(f"queue '{self._queue.name}' was deleted meanwhile")
+            await self._write()
+        finally:
+            os.close(self._file)
+
+    async def _look(self, cursor: Cursor) -> list[Seen]:
+        """Return what comes next."""
+        found: list[list[Seen]] = []
+        done = trio.Event()
+
+        def told(seen: list[Seen]) -> None:
+            found.append(seen)
+            done.set()
+
+        look(self._queue, cursor, LOOK_MESSAGES, told)
+        self._management.settle()
+        await done.wait()
+        await trio.lowlevel.checkpoint()
+        lanes = self._queue.ready.lane_count()
+        if not cursor.ended and cursor.in_backlog and cursor.number >= self._ends[cursor.lane]:
+            cursor.next_lane(lanes)  # what comes next came later
+        return found[0]
+
+    def _was_there(self, seen: Seen) -> bool:
+        place = int(seen.place)
+        return place & NUMBER_MASK < self._ends[place >> LANE_SHIFT] and place not in self._places
+
+    def _add(self, message: Message, *, redelivered: bool) -> bool:
+        """Add a row; True when a chunk is full."""
+        if message.time_ms == 0:
+            message = message.copy()
+            message.time_ms = self._snapshot.begun_ms
+        snapshot = self._snapshot
+        self._writer.add(snapshot.count, message, redelivered)
+        snapshot.count += 1
+        snapshot.bytes += int(message.body_bytes)
+        return self._writer.is_full()
+
+    async def _write(self) -> None:
+        """Write what has gathered as a chunk."""
+        snapshot = self._snapshot
+        if self._writer.count == 0:
+            return
+        first = snapshot.count - int(self._writer.count)
+        columns = self._writer.finish(first, snapshot.count)
+        self._writer = ColumnsWriter()
+        size = await trio.to_thread.run_sync(_append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
+        snapshot.chunks.append((first, snapshot.count, self._position, size))
+        self._position += size
+
+
+# --- in a thread ------------------------------------------------------------------------------------------------------
+
+
+def _create(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _append(file: int, directory: Path, columns: Columns, minimum_bytes: int) -> int:
+    """Write a chunk behind the others, and return how many bytes it has.
+
+    Raises:
+        DiskLow: the disk would have less than it is to have.
+    """
+    data = b"".join(columns.encode())
+    free = os.statvfs(directory)
+    if free.f_bavail * free.f_frsize < minimum_bytes + len(data):
+        raise DiskLow("the disk is low on space")
+    written = 0
+    while written < len(data):
+        written += os.write(file, memoryview(data)[written:])
+    return written
+
+
+def _empty(directory: Path) -> None:
+    """Remove all files of a directory; there are no others than ours."""
+    if directory.is_dir():
+        for path in directory.iterdir():
+            _unlink(path)
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("a snapshot cannot be removed", path=str(path), reason=str(error))

@@ -1,0 +1,244 @@
+"""The files of staged messages: parts of a stage, each written once and whole, below the data directory.
+
+    data directory
+        stages/
+            <vhost>/             the first 32 hexadecimal digits of the SHA-256 of its name, as are those of a stage
+                <stage>/
+                    0000000007          part 7
+                    0000000007.1.new    one that is being written
+
+1. A name in numbers means that the whole part is synced, and its name too. What was being written is removed at a
+   start.
+2. No name is a client's; whose a part is stands in it.
+3. Everything here blocks: call it in a thread.
+
+    part, all integers big-endian
+         0   8  magic "WARRNSTG"
+         8   2  major = 1             another one is refused
+        10   2  zero
+        12   4  head_bytes
+        16   8  content_bytes
+        24   4  zero
+        28   4  crc                   CRC-32 (zlib) of bytes 0..27 and the head
+        32      head: JSON, `PartHead`
+                content: publishes as clients encode them (``amqp.publishes``), in cells with a CRC-32 each
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+DIRECTORY: Final = "stages"
+MAGIC: Final = b"WARRNSTG"
+MAJOR: Final = 1
+HEAD_BYTES_MAX: Final = 4 << 20
+
+_FIXED: Final = struct.Struct(">8sHHIQI")
+_FIXED_BYTES: Final = 32
+
+
+class DamagedPart(Exception):
+    """A part is not what was written."""
+
+
+class Cell(msgspec.Struct, array_like=True, frozen=True):
+    """Whole messages that lie one behind the other, as many as are published in one go."""
+
+    size: int
+    messages: int
+    crc: int
+
+
+class PartHead(msgspec.Struct, frozen=True):
+    """Whose a part is, and what is in it. `at_ms`: when it came, since the Unix epoch."""
+
+    vhost: str
+    stage: str
+    part: int
+    user: str
+    at_ms: int
+    cells: list[Cell]
+
+    @property
+    def size(self) -> int:
+        """How many bytes its messages have, encoded."""
+        return sum(cell.size for cell in self.cells)
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return sum(cell.messages for cell in self.cells)
+
+
+class StageFiles:
+    """The files below one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.root = data_dir / DIRECTORY
+        self._written = 0
+        self._named: set[Path] = set()  # directories whose names this process has synced
+
+    def write(self, head: PartHead, content: bytes) -> None:
+        """Write a part, in place of one of the same number, and sync it.
+
+        Raises:
+            OSError: there is no space, or the disk fails.
+        """
+        directory = self._directory(head.vhost, head.stage)
+        self._make_directory(directory)
+        path = directory / f"{head.part:010d}"
+        self._written += 1
+        new = path.with_name(f"{path.name}.{self._written}.new")
+        encoded = msgspec.json.encode(head)
+        fixed = _FIXED.pack(MAGIC, MAJOR, 0, len(encoded), len(content), 0)
+        crc = zlib.crc32(encoded, zlib.crc32(fixed))
+        try:
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                for piece in (fixed + crc.to_bytes(4, "big") + encoded, content):
+                    _write_all(file, piece)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.rename(new, path)
+            _sync_directory(directory)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+
+    def head(self, vhost: str, stage: str, part: int) -> PartHead:
+        """Return what a part says about itself.
+
+        Raises:
+            DamagedPart: it is damaged, or gone.
+        """
+        path = self._directory(vhost, stage) / f"{part:010d}"
+        try:
+            with path.open("rb") as file:
+                head, _ = _read_head(file)
+        except (OSError, ValueError) as error:
+            raise DamagedPart(f"part {part} of stage '{stage}' cannot be read: {error}") from None
+        if (head.vhost, head.stage, head.part) != (vhost, stage, part):
+            raise DamagedPart(f"part {part} of stage '{stage}' is one of another stage")
+        return head
+
+    def read(self, head: PartHead, first: int, end: int) -> list[bytes]:
+        """Return the cells of a part from `first` up to `end`.
+
+        Raises:
+            DamagedPart: one of them is damaged, or gone.
+        """
+        path = self._directory(head.vhost, head.stage) / f"{head.part:010d}"
+        found: list[bytes] = []
+        try:
+            with path.open("rb") as file:
+                start = _FIXED_BYTES + _FIXED.unpack(file.read(_FIXED.size))[3]
+                file.seek(start + sum(cell.size for cell in head.cells[:first]))
+                for cell in head.cells[first:end]:
+                    data = file.read(cell.size)
+                    if len(data) != cell.size or zlib.crc32(data) != cell.crc:
+                        raise DamagedPart(f"part {head.part} of stage '{head.stage}' is damaged")
+                    found.append(data)
+        except (OSError, struct.error) as error:
+            raise DamagedPart(f"part {head.part} of stage '{head.stage}' cannot be read: {error}") from None
+        return found
+
+    def remove(self, vhost: str, stage: str) -> None:
+        """Remove a stage, if it is there.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        directory = self._directory(vhost, stage)
+        self._named.discard(directory)
+        try:
+            for path in directory.iterdir():
+                path.unlink(missing_ok=True)
+            directory.rmdir()
+        except FileNotFoundError:
+            return
+
+    def scan(self) -> Iterator[PartHead | DamagedPart]:
+        """Yield the head of every part there is, and why one cannot be used; remove what was being written."""
+        for directory in sorted(self.root.glob("*/*/")):
+            for path in sorted(directory.iterdir()):
+                if path.name.endswith(".new"):
+                    path.unlink(missing_ok=True)
+                    continue
+                try:
+                    with path.open("rb") as file:
+                        head, content_bytes = _read_head(file)
+                        if os.fstat(file.fileno()).st_size != file.tell() + content_bytes:
+                            raise ValueError("its length is wrong")
+                    if directory != self._directory(head.vhost, head.stage) or path.name != f"{head.part:010d}":
+                        raise ValueError("it is one of another stage")
+                except (OSError, ValueError) as error:
+                    yield DamagedPart(f"{path}: {error}")
+                else:
+                    yield head
+            _remove_if_empty(directory)
+
+    def _make_directory(self, directory: Path) -> None:
+        """Make a directory of a stage, and those above it."""
+        for path in (directory.parent.parent, directory.parent, directory):
+            if path not in self._named:
+                path.mkdir(mode=0o700, exist_ok=True)
+                _sync_directory(path.parent)
+                self._named.add(path)
+
+    def _directory(self, vhost: str, stage: str) -> Path:
+        return self.root / _digest(vhost) / _digest(stage)
+
+
+def _read_head(file: BinaryIO) -> tuple[PartHead, int]:
+    """Return the head of a part, and how many bytes follow it.
+
+    Raises:
+        ValueError: that is not possible. OSError: it cannot be read.
+    """
+    fixed = file.read(_FIXED_BYTES)
+    if len(fixed) < _FIXED_BYTES or fixed[:8] != MAGIC:
+        raise ValueError("it is no part of a stage")
+    _, major, _, head_bytes, content_bytes, _ = _FIXED.unpack_from(fixed)
+    if major != MAJOR:
+        raise ValueError("a newer Warren has written it")
+    encoded = file.read(head_bytes) if head_bytes <= HEAD_BYTES_MAX else b""
+    if zlib.crc32(encoded, zlib.crc32(fixed[: _FIXED.size])) != int.from_bytes(fixed[_FIXED.size :], "big"):
+        raise ValueError("its head is damaged")
+    try:
+        return msgspec.json.decode(encoded, type=PartHead), content_bytes
+    except msgspec.DecodeError as error:
+        raise ValueError(f"its head cannot be read: {error}") from None
+
+
+def _write_all(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _sync_directory(directory: Path) -> None:
+    file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        return
+
+
+def _digest(name: str) -> str:
+    return sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,0 +1,458 @@
+"""Staged messages: stored first, published later, in whole and exactly once.
+
+A writer stores publishes as parts of stages; nobody sees them. A commit names a query, the number of a batch and the
+stages that the batch consists of, and publishes them as the user who commits would, over AMQP.
+
+    put part ... put part  ->  commit(query, batch, stages)  ->  published and remembered  ->  stages removed
+
+1. A batch of a query is published once, however often it is committed and wherever the broker or the writer dies: what
+   is published and the note that it was are in one frame of the log. A commit of what was committed is a duplicate, and
+   drops its stages.
+2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing. A
+   larger one is tried out first (published and rolled back, a piece at a time), then its plan is stored, then it is
+   published a piece at a time, each with the note of how far that is. After a crash the broker goes on from there when
+   it starts, before it answers anything about that query.
+3. When nobody would get one of the messages of a mandatory batch, nothing of it is published; the same when a queue
+   would refuse one, or the user may not publish it. Once its plan is stored a batch that meets such a thing stops where
+   it is; committing it again goes on from there, with the stages that it began with.
+4. A commit is answered when it is synced, and so is every queue that it went to. A part is answered when it is synced.
+5. A commit goes on when nobody waits for it any more; whoever asks again for the same batch waits for the same commit.
+   There is one at a time for a query.
+6. A stage belongs to the user who made it. One that nobody has added to for `STAGE_TTL_S`, and that no commit needs, is
+   removed. What one may have on disk is bounded by `BYTES_MAX`, `STAGES_MAX` and `PARTS_MAX`, all together.
+7. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`.
+
+Transient messages, and those for transient queues, are published once as well, but a crash loses them as it loses all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+from warren.amqp.errors import AmqpError
+from warren.amqp.publishes import PublishScan, scan_publishes
+from warren.msgstore.store import wall_time_ms
+from warren.queues.virtual_host import VirtualHost
+from warren.server.commit_notes import CommitNotes, Note, Plan
+from warren.server.logs import get_logger
+from warren.server.management import Management
+from warren.server.stage_files import Cell, DamagedPart, PartHead, StageFiles
+from warren.server.staged_batch import (
+    PIECE_BYTES,
+    PIECE_MESSAGES,
+    BatchPublishing,
+    Conflict,
+    NoRoom,
+    NoStage,
+    Order,
+    Outcome,
+    StageError,
+    Unroutable,
+)
+
+# What is checked, read and handed to the engine without giving way.
+CELL_BYTES: Final = 256 << 10
+CELL_MESSAGES: Final = 1024
+
+COMMITS_MAX: Final = 8
+STAGES_MAX: Final = 20_000
+PARTS_MAX: Final = 200_000
+BYTES_MAX: Final = 64 << 30
+STAGE_TTL_S: Final = 24 * 3600
+SWEEP_EVERY_S: Final = 3600
+
+_POLL_S: Final = 0.02
+_THREADS: Final = 4
+
+_Result = TypeVar("_Result")
+
+log = get_logger("stages")
+
+
+@dataclass(slots=True)
+class Stage:
+    """The parts of a stage: messages and bytes of each. `needed_by`: the query whose commit needs it, None: none."""
+
+    vhost: str
+    name: str
+    user: str
+    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    changed_ms: int = 0
+    needed_by: str | None = None
+    lock: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return sum(messages for messages, _ in self.parts.values())
+
+    @property
+    def size(self) -> int:
+        """How many bytes they have, encoded."""
+        return sum(size for _, size in self.parts.values())
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A commit under way."""
+
+    vhost: VirtualHost
+    user: str
+    order: Order
+    done: trio.Event = field(default_factory=trio.Event)
+    outcome: Outcome | None = None
+    error: Exception | None = None
+
+
+class Stages:
+    """The stages of one broker, and their commits. `run` is to be started once."""
+
+    def __init__(self, management: Management, data_dir: Path) -> None:
+        self._management = management
+        self._files = StageFiles(data_dir)
+        self._stages: dict[tuple[str, str], Stage] = {}
+        self._bytes = 0
+        self._parts = 0
+        self._commits: dict[tuple[str, str], _Commit] = {}
+        self._places = trio.CapacityLimiter(COMMITS_MAX)
+        self._threads = trio.CapacityLimiter(_THREADS)
+        self._ready = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Find what is there, go on with commits that a crash has cut short, remove what is old. For ever."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await self._find()
+            while self._management.broker.is_restoring():
+                await trio.sleep(_POLL_S)
+            self._go_on()
+            self._ready.set()
+            while True:
+                await self._sweep()
+                await trio.sleep(SWEEP_EVERY_S)
+
+    async def _find(self) -> None:
+        for found in await self._in_thread(lambda: list(self._files.scan())):
+            if isinstance(found, DamagedPart):
+                log.error("a part of a stage cannot be used, and is left where it is", reason=str(found))
+                continue
+            stage = self._stages.setdefault((found.vhost, found.stage), Stage(found.vhost, found.stage, found.user))
+            self._add(stage, found.part, found.messages, found.size)
+            stage.changed_ms = max(stage.changed_ms, found.at_ms)
+
+    def _go_on(self) -> None:
+        """Go on with the batches that a crash has cut short."""
+        for vhost in list(self._management.broker.vhosts.values()):
+            notes = CommitNotes(vhost.records)
+            for query, plan in notes.plans().items():
+                note = notes.maybe_note(query)
+                if note is None or note.done:
+                    continue
+                order = _order_of(query, note, plan)
+                for stage in self._maybe_stages(vhost.name, order.stages):
+                    stage.needed_by = query
+                try:
+                    self._begin(vhost, note.user, order)
+                except StageError as error:
+                    log.error("a commit cannot go on", vhost=vhost.name, query=query, reason=str(error))
+                else:
+                    log.info("going on with a commit", vhost=vhost.name, query=query, batch=note.batch)
+
+    async def _sweep(self) -> None:
+        now_ms = wall_time_ms()
+        vhosts = self._management.broker.vhosts
+        for stage in list(self._stages.values()):
+            if stage.needed_by is not None and stage.vhost in vhosts:
+                continue
+            if stage.vhost not in vhosts or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
+                log.info("a stage that nobody has committed is removed", vhost=stage.vhost, stage=stage.name)
+                await self._remove(stage)
+        for vhost in list(vhosts.values()):
+            if CommitNotes(vhost.records).expire(now_ms):
+                self._management.settle()
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    async def put(
+        self, vhost: str, stage_name: str, part: int, user: str, content: bytes, authorize: Callable[[str], None]
+    ) -> int:
+        """Check and store a part, in place of one of the same number; return how many messages it has.
+
+        `authorize` is called with the name of each exchange that they are for, and raises.
+
+        Raises:
+            ConnectionException, ChannelException: it is malformed. Conflict: the stage is another user's, or is being
+            committed. NoRoom: it does not fit.
+        """
+        await self._ready.wait()
+        scan = PublishScan(int(self._management.broker.limits.message_max_bytes))
+        cells = await _cells(scan, content)
+        for exchange in scan.exchanges:
+            authorize(exchange)
+        head = PartHead(vhost, stage_name, part, user, wall_time_ms(), cells)
+        key = (vhost, stage_name)
+        stage = self._stages.get(key)
+        if stage is None:
+            if len(self._stages) >= STAGES_MAX:
+                raise NoRoom(f"there are {STAGES_MAX} stages")
+            stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms)
+            self._stages[key] = stage
+        async with stage.lock:
+            if self._stages.get(key) is not stage or stage.user != user or stage.needed_by is not None:
+                raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
+            try:
+                self._check_room(len(content))
+                await self._in_thread(partial(self._files.write, head, content))
+            except OSError as error:
+                raise NoRoom(f"the part cannot be stored: {error.strerror}") from None
+            else:
+                self._add(stage, part, head.messages, len(content))
+                stage.changed_ms = head.at_ms
+            finally:
+                if not stage.parts:
+                    del self._stages[key]
+        return head.messages
+
+    def _check_room(self, size: int) -> None:
+        if self._parts >= PARTS_MAX:
+            raise NoRoom(f"there are {PARTS_MAX} parts of stages")
+        if self._bytes + size > BYTES_MAX:
+            raise NoRoom(f"stages may have {BYTES_MAX} bytes, all together")
+        settings = self._management.settings
+        if shutil.disk_usage(settings.data_dir).free - size < settings.store.disk_free_min_bytes:
+            raise NoRoom("free disk is short")
+
+    def _add(self, stage: Stage, part: int, messages: int, size: int) -> None:
+        _, before = stage.parts.get(part, (0, 0))
+        self._parts += part not in stage.parts
+        self._bytes += size - before
+        stage.parts[part] = (messages, size)
+
+    async def remove(self, vhost: str, stage_name: str, user: str | None) -> None:
+        """Remove a stage; `user` None: whoever made it.
+
+        Raises:
+            NoStage: there is none. Conflict: it is being committed.
+        """
+        await self._ready.wait()
+        stage = self._stages.get((vhost, stage_name))
+        if stage is None:
+            raise NoStage(f"no stage '{stage_name}' in vhost '{vhost}'")
+        if user is not None and stage.user != user:
+            raise NoStage(f"stage '{stage_name}' is another user's")
+        if stage.needed_by is not None:
+            raise Conflict(f"stage '{stage_name}' is being committed")
+        await self._remove(stage)
+
+    async def _remove(self, stage: Stage) -> None:
+        async with stage.lock:
+            if self._stages.get((stage.vhost, stage.name)) is not stage:
+                return
+            try:
+                await self._in_thread(partial(self._files.remove, stage.vhost, stage.name))
+            except OSError as error:
+                log.error("a stage cannot be removed", vhost=stage.vhost, stage=stage.name, reason=str(error))
+                return
+            del self._stages[stage.vhost, stage.name]
+            self._parts -= len(stage.parts)
+            self._bytes -= stage.size
+
+    async def listed(self, vhosts: list[str], user: str | None) -> list[Stage]:
+        """Return the stages in these vhosts, of `user` or of all; the oldest first."""
+        await self._ready.wait()
+        found = [each for each in self._stages.values() if each.vhost in vhosts and user in (None, each.user)]
+        return sorted(found, key=lambda stage: (stage.changed_ms, stage.name))
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, vhost: VirtualHost, user: str, order: Order) -> Outcome:
+        """Publish the stages of a batch, unless that was done before, and wait until it is synced.
+
+        Raises:
+            AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
+            Conflict: another batch of the query is not done. DamagedPart: what was stored is not readable any more.
+        """
+        await self._ready.wait()
+        order = replace(order, stages=list(dict.fromkeys(order.stages)))
+        running = self._commits.get((vhost.name, order.query))
+        if running is not None and running.order.batch != order.batch:
+            raise Conflict(f"batch {running.order.batch} of query '{order.query}' is being committed")
+        if running is None:
+            notes = CommitNotes(vhost.records)
+            note = notes.maybe_note(order.query)
+            if note is not None and (order.batch < note.batch or (note.done and order.batch == note.batch)):
+                await self._drop(vhost.name, user, order.stages)
+                return Outcome(committed=False, duplicate=True)
+            plan = notes.maybe_plan(order.query)
+            if note is None or note.done:
+                running = self._begin(vhost, user, order)
+            elif plan is None or order.batch != note.batch:
+                raise Conflict(f"batch {note.batch} of query '{order.query}' has begun and is not done")
+            else:
+                running = self._begin(vhost, user, _order_of(order.query, note, plan))
+        await running.done.wait()
+        outcome, error = running.outcome, running.error
+        del running  # it has the error, whose traceback will have this frame: no cycle
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        assert outcome is not None
+        if outcome.committed:
+            await self._drop(vhost.name, user, order.stages)
+        return outcome
+
+    def _begin(self, vhost: VirtualHost, user: str, order: Order) -> _Commit:
+        """Start a commit.
+
+        Raises:
+            NoStage: a stage is missing, or another user's. Conflict: another commit needs it.
+        """
+        assert self._nursery is not None
+        needed: list[Stage] = []
+        for name in order.stages:
+            stage = self._stages.get((vhost.name, name))
+            if stage is None or stage.user != user:
+                raise NoStage(f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'")
+            if stage.needed_by not in (None, order.query):
+                raise Conflict(f"stage '{name}' is being committed by query '{stage.needed_by}'")
+            needed.append(stage)
+        for stage in needed:
+            stage.needed_by = order.query
+        commit = _Commit(vhost, user, order)
+        self._commits[vhost.name, order.query] = commit
+        self._nursery.start_soon(self._carry_out, commit, needed)
+        return commit
+
+    async def _carry_out(self, commit: _Commit, needed: list[Stage]) -> None:
+        order = commit.order
+        try:
+            async with self._places:
+                for stage in needed:
+                    async with stage.lock:
+                        pass  # what is being written is written, and nothing is any more
+                commit.outcome = await self._publishing(commit, needed).run()
+        except Unroutable as unroutable:
+            commit.outcome = Outcome(committed=False, unroutable=unroutable.count)
+        except (AmqpError, StageError, DamagedPart) as error:
+            commit.error = error.with_traceback(None)
+        except Exception as error:
+            # A defect of ours, met by one commit: the others go on.
+            log.error("internal error, a commit of stages has failed", query=order.query, exception=error)
+            commit.error = error.with_traceback(None)
+        if commit.outcome is not None and commit.outcome.committed:
+            for stage in needed:
+                await self._remove(stage)
+        elif CommitNotes(commit.vhost.records).maybe_plan(order.query) is None:
+            for stage in needed:
+                stage.needed_by = None
+        else:
+            reason = str(commit.error) if commit.error is not None else "nobody would get some of the messages"
+            log.warning(
+                "a commit has begun and waits to be asked for again",
+                vhost=commit.vhost.name,
+                query=order.query,
+                batch=order.batch,
+                reason=reason,
+            )
+        del self._commits[commit.vhost.name, order.query]
+        commit.done.set()
+
+    def _publishing(self, commit: _Commit, needed: list[Stage]) -> BatchPublishing:
+        messages = sum(stage.messages for stage in needed)
+        size = sum(stage.size for stage in needed)
+        return BatchPublishing(
+            self._management,
+            self,
+            commit.vhost,
+            commit.user,
+            commit.order,
+            [(stage.name, number) for stage in needed for number in sorted(stage.parts)],
+            in_one_piece=messages <= PIECE_MESSAGES and size <= PIECE_BYTES,
+        )
+
+    def _maybe_stages(self, vhost: str, names: Sequence[str]) -> list[Stage]:
+        """Return the stages of these names, as far as they are there."""
+        found = (self._stages.get((vhost, name)) for name in names)
+        return [stage for stage in found if stage is not None]
+
+    async def _drop(self, vhost: str, user: str, names: list[str]) -> None:
+        """Remove stages of what was committed before, as far as they are there."""
+        for stage in self._maybe_stages(vhost, names):
+            if stage.user == user and stage.needed_by is None:
+                await self._remove(stage)
+
+    async def notes(self, vhost: VirtualHost) -> dict[str, Note]:
+        """Return what is remembered of the queries of a vhost."""
+        await self._ready.wait()
+        return CommitNotes(vhost.records).all()
+
+    async def forget(self, vhost: VirtualHost, query: str) -> bool:
+        """Forget a query; what of its last batch is not published never will be. False: nothing is remembered.
+
+        Raises:
+            Conflict: a commit of it is under way.
+        """
+        await self._ready.wait()
+        if (vhost.name, query) in self._commits:
+            raise Conflict(f"a batch of query '{query}' is being committed")
+        if not CommitNotes(vhost.records).forget(query):
+            return False
+        for stage in self._stages.values():
+            if stage.vhost == vhost.name and stage.needed_by == query:
+                stage.needed_by = None
+        self._management.settle()
+        await self._management.messages.deleted()
+        return True
+
+    async def head(self, vhost: str, stage: str, part: int) -> PartHead:
+        """Return the head of a part.
+
+        Raises:
+            DamagedPart: it cannot be read.
+        """
+        return await self._in_thread(partial(self._files.head, vhost, stage, part))
+
+    async def read(self, head: PartHead, first: int, end: int) -> list[bytes]:
+        """Return cells of a part.
+
+        Raises:
+            DamagedPart: one cannot be read.
+        """
+        return await self._in_thread(partial(self._files.read, head, first, end))
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await trio.to_thread.run_sync(work, limiter=self._threads)
+
+
+async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:
+    """Check publishes and cut them into cells.
+
+    Raises:
+        ConnectionException, ChannelException: they are malformed.
+    """
+    cells: list[Cell] = []
+    at = 0
+    while messages := int(scan_publishes(scan, content, CELL_BYTES, CELL_MESSAGES)):
+        end = int(scan.pos)
+        cells.append(Cell(end - at, messages, zlib.crc32(memoryview(content)[at:end])))
+        at = end
+        await trio.lowlevel.checkpoint()
+    return cells
+
+
+def _order_of(query: str, note: Note, plan: Plan) -> Order:
+    """Return the order of a batch that has begun."""
+    return Order(query, note.batch, list(dict.fromkeys(stage for stage, _ in plan.parts)), note.mandatory)

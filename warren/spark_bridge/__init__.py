@@ -1,0 +1,44 @@
+"""Warren and Spark: queues and streams as Arrow columns, for PySpark and for files.
+
+Stands alone: of Warren it knows the HTTP API and the chunk format only, so that it works where no broker is installed.
+What needs PySpark is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warren.spark_bridge.helpers import (
+        dlq_summary,
+        infer_json_schema,
+        make_archive,
+        read,
+        read_stream,
+        register,
+        to_kafka_shape,
+        view,
+        with_deaths,
+        with_json,
+    )
+
+__all__ = [
+    "dlq_summary",
+    "infer_json_schema",
+    "make_archive",
+    "read",
+    "read_stream",
+    "register",
+    "to_kafka_shape",
+    "view",
+    "with_deaths",
+    "with_json",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from warren.spark_bridge import helpers
+
+    return getattr(helpers, name)

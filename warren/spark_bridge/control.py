@@ -1,0 +1,682 @@
+"""The broker's HTTP API for reading and writing many messages at a time, over one connection that is kept alive.
+
+1. A call that may be repeated is repeated: after a lost connection, a 429 or a 5xx, `retries` times, with a pause that
+   doubles from `backoff_s` or is what the broker asks for. All calls may but `make_snapshot`: what is done twice is
+   the same as once, by the broker's rules (claims are adopted, a commit that is known is a duplicate).
+2. A client can be pickled: its connection stays behind, and another is opened when it is needed.
+3. An answer with messages is read into memory that Arrow can use as it is, as large as Content-Length says.
+4. The password is shown by no message and no `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final, NamedTuple, Self, TypeVar
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import pyarrow as pa
+
+from warren.spark_bridge.columns import Chunk, read_chunks
+from warren.spark_bridge.errors import (
+    Ahead,
+    AnotherQueue,
+    BridgeError,
+    BrokerError,
+    DamagedChunk,
+    DataLoss,
+    Fenced,
+    Gone,
+    NoDrain,
+    NoSnapshot,
+    NotAllowed,
+    NotFound,
+    Refused,
+    Unreachable,
+)
+
+__all__ = ["Ahead", "AnotherQueue", "BridgeError", "BrokerClient", "BrokerError", "Claim", "Committed", "DamagedChunk"]
+__all__ += ["DataLoss", "Description", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed", "NotFound", "Plan"]
+__all__ += ["Refused", "Session", "Snapshot", "Unreachable"]
+
+DEFAULT_URL: Final = "http://127.0.0.1:15672"
+NEXT_HEADER: Final = "X-Warren-Next"
+PIECE_BYTES: Final = 64 << 20
+RETRY_PAUSE_MAX_S: Final = 10.0
+# No answer of the data port is larger: a chunk has one message when that is large, and 8 MiB else.
+ANSWER_BYTES_MAX: Final = (1 << 31) - 1
+_RETRIED: Final = (429, 500, 502, 503, 504)
+_NOTHING_DONE: Final = (429, 503)  # the broker was too busy to begin
+_POLL_DOUBLINGS: Final = 3
+_READ_BYTES: Final = 1 << 20
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+class Description(NamedTuple):
+    """What a queue is. `id`: another one when it was deleted and made again; [first, end): its offsets.
+
+    `type`: stream, classic, quorum or super-stream; `partitions`: the names of the streams of a super stream.
+    """
+
+    vhost: str
+    name: str
+    type: str
+    id: str
+    first: int
+    end: int
+    bytes: int
+    messages: int
+    partitions: tuple[str, ...] | None = None
+
+
+class Plan(NamedTuple):
+    """Where a range of offsets can be cut: piece n is [bounds[n], bounds[n + 1]) and has about bytes[n] bytes."""
+
+    id: str
+    first: int
+    end: int
+    bounds: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+
+class Snapshot(NamedTuple):
+    """A frozen copy of a queue, with the offsets [0, end)."""
+
+    snapshot: str
+    id: str
+    first: int
+    end: int
+    bytes: int
+    expires_at: Any
+
+
+class Session(NamedTuple):
+    """An open drain: claimed and not acked are the offsets [first, end) of the queue `queue`."""
+
+    epoch: int
+    queue: str
+    id: str
+    first: int
+    end: int
+
+
+class Claim(NamedTuple):
+    """What is claimed: the offsets [first, end); nothing was ready when they are equal.
+
+    `first` is larger than what was asked for only when claims have been released: those offsets will never be.
+    """
+
+    first: int
+    end: int
+
+
+class Committed(NamedTuple):
+    """What became of a commit of stages."""
+
+    committed: bool
+    duplicate: bool
+    messages: int
+    unroutable: int
+
+
+class BrokerClient:
+    """One user in one vhost of a broker. Not for use by several threads at once.
+
+    `url`: of the management API, ``http://HOST:PORT`` or https; user and password may stand in it. `cacert`: a file
+    with the CAs to trust, `certificate` and `key` files to prove who we are, `insecure`: take any certificate.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        username: str | None = None,
+        password: str | None = None,
+        *,
+        vhost: str = "/",
+        cacert: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
+        insecure: bool = False,
+        connect_timeout_s: float = 10.0,
+        timeout_s: float = 60.0,
+        retries: int = 5,
+        backoff_s: float = 0.2,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{_shown(url)}: not of the form http://HOST:PORT or https://HOST:PORT")
+        try:
+            port = parts.port
+        except ValueError:
+            raise ValueError(f"{_shown(url)}: not a port") from None
+        self.vhost = vhost
+        self._host = parts.hostname
+        self._secure = parts.scheme == "https"
+        self._port = port or (15671 if self._secure else 15672)
+        self._prefix = parts.path.rstrip("/").removesuffix("/api") + "/api/"
+        self.username = username if username is not None else unquote(parts.username or "guest")
+        if password is None:
+            password = unquote(parts.password) if parts.password is not None else "guest"
+        credentials = base64.b64encode(f"{self.username}:{password}".encode()).decode()
+        self._authorization = f"Basic {credentials}"
+        self._tls = (cacert, certificate, key, insecure)
+        self._connect_timeout_s = connect_timeout_s
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._backoff_s = backoff_s
+        self._connection: HTTPConnection | None = None
+
+    def __repr__(self) -> str:
+        return f"BrokerClient({self.url!r}, {self.username!r}, vhost={self.vhost!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+    @property
+    def url(self) -> str:
+        """Where the broker is, without credentials."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._secure else 'http'}://{host}:{self._port}"
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def describe(self, queue: str) -> Description:
+        """Return what `queue` is and which offsets it has."""
+        return self._description(self._object("GET", ("warren", "data", self.vhost, queue)))
+
+    def _description(self, found: Object) -> Description:
+        return self._made(
+            lambda: Description(
+                vhost=str(found["vhost"]),
+                name=str(found["name"]),
+                type=str(found["type"]),
+                id=str(found.get("id") or ""),
+                first=int(found.get("first") or 0),
+                end=int(found.get("end") or 0),
+                bytes=int(found.get("bytes") or 0),
+                messages=int(found.get("messages") or 0),
+                partitions=None if found.get("partitions") is None else tuple(map(str, found["partitions"])),
+            )
+        )
+
+    def plan(
+        self,
+        queue: str,
+        first: int,
+        end: int,
+        id: str,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+        piece_bytes: int = PIECE_BYTES,
+        snapshot: str | None = None,
+    ) -> Plan:
+        """Return where [first, end) of `queue` can be cut into pieces of about `piece_bytes`.
+
+        With `max_rows` or `max_bytes` the plan may end before `end`, after one row at least.
+        """
+        body: Object = {"from": first, "to": end, "id": id, "max_rows": max_rows, "max_bytes": max_bytes}
+        body["piece_bytes"] = piece_bytes
+        if snapshot is not None:
+            body["snapshot"] = snapshot
+        found = self._object("POST", ("warren", "data", self.vhost, queue, "plan"), body)
+        return self._made(
+            lambda: Plan(
+                id=str(found["id"]),
+                first=int(found["first"]),
+                end=int(found["end"]),
+                bounds=tuple(map(int, found["bounds"])),
+                bytes=tuple(map(int, found["bytes"])),
+            )
+        )
+
+    def chunks(
+        self,
+        queue: str,
+        first: int,
+        end: int,
+        id: str,
+        *,
+        bodies: bool = True,
+        properties: bool = True,
+        snapshot: str | None = None,
+    ) -> tuple[pa.Buffer, int]:
+        """Return chunks that cover the offsets from `first` on, one behind the other, and the offset where they end.
+
+        The first chunk may begin before `first`, the last one reach beyond `end`. They may end at `first` itself, when
+        retention is just removing that: the next call is answered with `Gone`.
+
+        Raises:
+            Gone: `first` is below what there is. AnotherQueue: `id` is not that of the queue.
+        """
+        columns = ",".join(["bodies"] * bodies + ["properties"] * properties)
+        query = {"from": str(first), "to": str(end), "id": id, "columns": columns}
+        if snapshot is not None:
+            query["snapshot"] = snapshot
+        headers, data = self._send("GET", ("warren", "data", self.vhost, queue, "chunks"), query=query, binary=True)
+        try:
+            reached = int(headers[NEXT_HEADER.lower()])
+        except (KeyError, ValueError):
+            raise self._unlike(f"an answer with messages has no {NEXT_HEADER}") from None
+        if reached < first:
+            raise self._unlike(f"asked for the offsets from {first} to {end}, and they end at {reached}")
+        return data, min(reached, end)
+
+    def read(
+        self,
+        queue: str,
+        first: int,
+        end: int,
+        id: str,
+        *,
+        bodies: bool = True,
+        properties: bool = True,
+        snapshot: str | None = None,
+    ) -> Iterator[Chunk]:
+        """Yield chunks that cover [first, end) without a gap; the outer ones may reach beyond it.
+
+        An answer that came damaged is asked for again. Offsets that the broker itself does not have are missing within
+        a chunk: it has fewer messages than offsets.
+
+        Raises:
+            DataLoss: the chunks leave out offsets. DamagedChunk: also when asked again.
+        """
+        pos = first
+        while pos < end:
+            attempt = 0
+            while True:
+                data, reached = self.chunks(
+                    queue, pos, end, id, bodies=bodies, properties=properties, snapshot=snapshot
+                )
+                try:
+                    found = list(read_chunks(data))
+                except DamagedChunk:
+                    if attempt >= self._retries:
+                        raise
+                else:
+                    if reached > pos:
+                        break
+                    if attempt >= self._retries:
+                        raise self._unlike(f"offset {pos} of {queue} does not come")
+                self._pause(attempt, None)
+                attempt += 1
+            for chunk in found:
+                if chunk.first > pos:
+                    raise DataLoss(f"{queue}: the offsets from {pos} to {chunk.first} were left out")
+                pos = max(pos, chunk.end)
+                yield chunk
+            if pos < reached:
+                raise DataLoss(f"{queue}: the offsets from {pos} to {reached} were left out")
+
+    def resolve(self, queue: str, offset: int | str | None = None, *, time_ms: int | None = None) -> int:
+        """Return the offset in a stream that a word (first, last, next, an age such as 1h) or a time stands for."""
+        body: Object = {"offset": offset} if time_ms is None else {"time_ms": time_ms}
+        found = self._object("POST", ("warren", "streams", self.vhost, queue, "offset"), body)
+        return self._made(lambda: int(found["offset"]))
+
+    def store_offset(self, queue: str, group: str, offset: int) -> None:
+        """Have the broker show that the consumer group `group` of a stream has come to `offset`."""
+        raw = json.dumps({"offset": offset}).encode()
+        self._send("PUT", ("warren", "streams", self.vhost, queue, "groups", group), raw=raw, is_json=True)
+
+    def descriptions(self) -> list[Description]:
+        """Return what all queues of the vhost are that the user may read, super streams among them."""
+        found = self._list("GET", ("warren", "data", self.vhost))
+        return [self._description(item) for item in found]
+
+    def queue_names(self) -> list[str]:
+        """Return the names of all queues of the vhost that the user may read, in order."""
+        return sorted(found.name for found in self.descriptions())
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def make_snapshot(self, queue: str, *, ttl_s: int = 3600, unacked: bool = False) -> Snapshot:
+        """Have the broker keep a copy of what is in `queue` now, and return it when it is complete.
+
+        Raises:
+            Refused: the queue is a stream, the disk is too full, or the copy could not be made.
+        """
+        body = {"ttl_s": ttl_s, "unacked": unacked}
+        # Not repeated when nobody knows whether it was begun: it could be made twice.
+        found = self._object("POST", ("warren", "snapshots", self.vhost, queue), body, repeat=False)
+        attempt = 0
+        while (state := found.get("state", "ready")) == "making":
+            self._pause(attempt, None)
+            attempt = min(attempt + 1, _POLL_DOUBLINGS)
+            found = self._object("GET", ("warren", "snapshots", self.vhost, queue, str(found.get("snapshot"))))
+        if state != "ready":
+            raise Refused(f"the snapshot of {queue} could not be made: {found.get('reason') or state}")
+        return self._snapshot(found)
+
+    def snapshot(self, queue: str, snapshot: str) -> Snapshot:
+        """Return a snapshot that there is."""
+        return self._snapshot(self._object("GET", ("warren", "snapshots", self.vhost, queue, snapshot)))
+
+    def snapshots(self) -> list[Object]:
+        """Return the snapshots of the vhost, as the broker lists them."""
+        return self._list("GET", ("warren", "snapshots", self.vhost))
+
+    def delete_snapshot(self, queue: str, snapshot: str) -> None:
+        """Delete a snapshot; one that is not there any more is as good."""
+        try:
+            self._send("DELETE", ("warren", "snapshots", self.vhost, queue, snapshot))
+        except NotFound:
+            pass
+
+    def _snapshot(self, found: Object) -> Snapshot:
+        return self._made(
+            lambda: Snapshot(
+                snapshot=str(found["snapshot"]),
+                id=str(found["id"]),
+                first=int(found["first"]),
+                end=int(found["end"]),
+                bytes=int(found["bytes"]),
+                expires_at=found.get("expires_at"),
+            )
+        )
+
+    # --- drains --------------------------------------------------------------------------------------------------
+
+    def open_drain(self, queue: str, name: str, owner: str = "") -> Session:
+        """Open the session `name` of `queue`, or take it over; whoever had it before is `Fenced` from now on."""
+        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "open"), {"owner": owner})
+        return self._made(
+            lambda: Session(
+                epoch=int(found["epoch"]),
+                queue=str(found["queue"]),
+                id=str(found["id"]),
+                first=int(found["first"]),
+                end=int(found["end"]),
+            )
+        )
+
+    def claim(
+        self,
+        queue: str,
+        name: str,
+        epoch: int,
+        after: int,
+        max_rows: int,
+        *,
+        max_bytes: int | None = None,
+        until: int | None = None,
+    ) -> Claim:
+        """Ack for good what is claimed below `after`, claim what comes then, and return where that is.
+
+        `until`: a mark; what came into the queue after it is not claimed.
+
+        Raises:
+            Fenced: another one has opened the session. Ahead: the broker does not know `after`.
+        """
+        body = {"epoch": epoch, "after": after, "max_rows": max_rows, "max_bytes": max_bytes, "until": until}
+        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "claim"), body)
+        return self._made(lambda: Claim(int(found.get("first", after)), int(found["end"])))
+
+    def mark(self, queue: str, name: str, epoch: int) -> int:
+        """Return a mark of where the queue ends now; it means nothing but to `claim`."""
+        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "mark"), {"epoch": epoch})
+        return self._made(lambda: int(found["mark"]))
+
+    def release(self, queue: str, name: str, epoch: int | None = None) -> int:
+        """Give what is claimed back to the queue, and return how much that was; without `epoch` as an operator."""
+        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "release"), {"epoch": epoch})
+        return self._made(lambda: int(found["released"]))
+
+    def drains(self) -> list[Object]:
+        """Return the sessions of the vhost, as the broker lists them."""
+        return self._list("GET", ("warren", "drains", self.vhost))
+
+    def drain(self, queue: str, name: str) -> Object:
+        """Return one session, as the broker describes it."""
+        return self._object("GET", ("warren", "drains", self.vhost, queue, name))
+
+    def delete_drain(self, queue: str, name: str) -> None:
+        """Forget a session that has nothing claimed; one that is not there any more is as good."""
+        try:
+            self._send("DELETE", ("warren", "drains", self.vhost, queue, name))
+        except NotFound:
+            pass
+
+    # --- stages --------------------------------------------------------------------------------------------------
+
+    def put_stage(self, stage: str, part: int, frames: bytes | bytearray | memoryview) -> None:
+        """Store `frames`, messages as AMQP frames on channel 1, as a part of `stage`; the same part replaces it."""
+        self._send("PUT", ("warren", "stages", self.vhost, stage, str(part)), raw=bytes(frames))
+
+    def commit_stages(
+        self, query: str, batch: int, stages: Sequence[str], *, mandatory: bool = True, kept_s: int | None = None
+    ) -> Committed:
+        """Publish all of `stages` at once, unless batch `batch` of `query` was published before.
+
+        `kept_s`: how long the broker has to remember that it was; None: as long as it can.
+        """
+        body: Object = {"query": query, "batch": batch, "stages": list(stages), "mandatory": mandatory}
+        if kept_s is not None:
+            body["kept_s"] = kept_s
+        found = self._object("POST", ("warren", "stages", self.vhost, "commit"), body)
+        return self._made(
+            lambda: Committed(
+                committed=bool(found["committed"]),
+                duplicate=bool(found.get("duplicate", False)),
+                messages=int(found.get("messages", 0)),
+                unroutable=int(found.get("unroutable", 0)),
+            )
+        )
+
+    def delete_stage(self, stage: str) -> None:
+        """Throw a stage away; one that is not there any more is as good."""
+        try:
+            self._send("DELETE", ("warren", "stages", self.vhost, stage))
+        except NotFound:
+            pass
+
+    def purge(self, queue: str) -> None:
+        """Throw away what waits in `queue`."""
+        self._send("DELETE", ("queues", self.vhost, queue, "contents"))
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def _made(self, make: Callable[[], T]) -> T:
+        """Return what `make` makes of an answer."""
+        try:
+            return make()
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unlike(f"an answer lacks {error}") from None
+
+    def _object(self, method: str, segments: tuple[str, ...], body: object = None, *, repeat: bool = True) -> Object:
+        found = self._json(method, segments, body, repeat=repeat)
+        if not isinstance(found, dict):
+            raise self._unlike(f"the answer for {'/'.join(segments)} is no object")
+        return found
+
+    def _list(self, method: str, segments: tuple[str, ...]) -> list[Object]:
+        found = self._json(method, segments)
+        if not isinstance(found, list):
+            raise self._unlike(f"the answer for {'/'.join(segments)} is no list")
+        return found
+
+    def _json(
+        self,
+        method: str,
+        segments: tuple[str, ...],
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        repeat: bool = True,
+    ) -> Any:
+        raw = None if body is None else json.dumps(body).encode()
+        _, data = self._send(method, segments, query=query, raw=raw, is_json=True, repeat=repeat)
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise self._unlike(f"the answer for {'/'.join(segments)} is no JSON") from None
+
+    def _send(
+        self,
+        method: str,
+        segments: tuple[str, ...],
+        *,
+        query: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+        is_json: bool = False,
+        binary: bool = False,
+        repeat: bool = True,
+    ) -> tuple[Mapping[str, str], Any]:
+        """Send a request, again if it must be, and return the headers, with small letters, and the body."""
+        path = self._prefix + "/".join(quote(segment, safe="") for segment in segments)
+        if query:
+            path += "?" + urlencode(query)
+        headers = {"Authorization": self._authorization}
+        if raw is not None:
+            headers["Content-Type"] = "application/json" if is_json else "application/octet-stream"
+        attempt = 0
+        while True:
+            fresh = self._connection is None
+            was_sent = False
+            wait_s: float | None = None
+            try:
+                connection = self._connected()
+                was_sent = True
+                connection.request(method, path, raw, headers)
+                response = connection.getresponse()
+                status = response.status
+                received = {name.lower(): value for name, value in response.getheaders()}
+                data = self._body(response, binary and status < 300)
+                if response.will_close:
+                    self.close()
+                if status < 300:
+                    return received, data
+                error = _refusal(status, bytes(data), segments, self.url)
+                may_repeat = status in (_RETRIED if repeat else _NOTHING_DONE)
+                if not may_repeat or attempt >= self._retries:
+                    raise error
+                wait_s = _seconds(received.get("retry-after"))
+            except (OSError, HTTPException) as failure:
+                self.close()
+                what = _words(failure, self._timeout_s)
+                if (was_sent and not repeat) or attempt >= self._retries:
+                    raise Unreachable(f"cannot reach {self.url}: {what}") from None
+                if not fresh and attempt == 0:
+                    wait_s = 0.0  # a kept connection that had been closed meanwhile
+            self._pause(attempt, wait_s)
+            attempt += 1
+
+    def _body(self, response: HTTPResponse, binary: bool) -> Any:
+        """Read the body; `binary`: into memory of Arrow's."""
+        length = response.length
+        if not binary or length is None:
+            return response.read()
+        if length > ANSWER_BYTES_MAX:
+            raise HTTPException(f"an answer of {length} bytes")
+        buffer = pa.allocate_buffer(length)
+        view = memoryview(buffer)
+        at = 0
+        while at < length:
+            read = response.readinto(view[at : at + _READ_BYTES])
+            if read == 0:
+                raise HTTPException(f"the answer ends after {at} of {length} bytes")
+            at += read
+        response.read()  # to its end, so that the connection can be used again
+        return buffer
+
+    def _connected(self) -> HTTPConnection:
+        if self._connection is None:
+            if self._secure:
+                context = self._tls_context()
+                made: HTTPConnection = HTTPSConnection(
+                    self._host, self._port, timeout=self._connect_timeout_s, context=context
+                )
+            else:
+                made = HTTPConnection(self._host, self._port, timeout=self._connect_timeout_s)
+            made.connect()
+            made.sock.settimeout(self._timeout_s)
+            self._connection = made
+        return self._connection
+
+    def _tls_context(self) -> Any:
+        import ssl
+
+        cacert, certificate, key, insecure = self._tls
+        context = ssl.create_default_context(cafile=cacert)
+        if insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+        return context
+
+    def _pause(self, attempt: int, wait_s: float | None) -> None:
+        if wait_s is None:
+            wait_s = self._backoff_s * 2**attempt
+        if wait_s > 0:
+            time.sleep(min(wait_s, RETRY_PAUSE_MAX_S))
+
+    def _unlike(self, what: str) -> Unreachable:
+        return Unreachable(f"{self.url} does not answer as a Warren broker does: {what}")
+
+
+def _refusal(status: int, data: bytes, segments: tuple[str, ...], url: str) -> BrokerError:
+    """Return the error that an answer stands for."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    error = value.get("error") if isinstance(value, dict) else None
+    reason = value.get("reason") if isinstance(value, dict) else None
+    error = error if isinstance(error, str) else ""
+    text = reason if isinstance(reason, str) and reason else error or f"HTTP status {status}"
+    what = f"{'/'.join(segments[2:])}: {text}"
+    kind: type[BrokerError] = Refused
+    if status in (401, 403):
+        kind = NotAllowed
+        what = f"{url}: refused: {text}"
+    elif status == 410:
+        kind = Gone
+    elif status == 409 and error == "another_queue":
+        kind = AnotherQueue
+    elif status == 409 and error == "fenced":
+        kind = Fenced
+    elif status == 409 and error == "ahead":
+        kind = Ahead
+    elif status in (404, 405):
+        kind = {"no_snapshot": NoSnapshot, "no_drain": NoDrain}.get(error, NotFound)
+    elif status in _RETRIED:
+        kind = Unreachable
+        what = f"{url}: {text}"
+    return kind(what, status, error)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else max(0.0, float(text))
+    except ValueError:
+        return None
+
+
+def _words(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer in {timeout_s:g} s"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _shown(url: str) -> str:
+    """Return `url` without a password."""
+    head, at, tail = url.rpartition("@")
+    return f"…@{tail}" if at and head else url

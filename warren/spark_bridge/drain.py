@@ -1,0 +1,192 @@
+"""Queues emptied into a table: each message claimed in the broker's log first, and acknowledged once Spark has it safe.
+
+    latestOffset(start = k)   the broker acks all claims below k for good, then claims what comes next: [k, e)
+    partitions, read          claims are read like a stream, as often as it takes
+    the next latestOffset     is given e once Spark has committed the batch up to e
+
+1. The start that `latestOffset` is given is committed by Spark; `commit` comes late, or for the last batch never, and
+   does nothing here.
+2. A claim that nobody knew of when the driver died is there when it comes back: it is adopted, nothing is claimed
+   twice and nothing is left.
+3. One query has a session, that is a queue and a consumerName. The first thing a query does is to open it, which shuts
+   out whoever had it before: he fails at his next step, before he can claim or acknowledge anything.
+4. With AvailableNow nothing is claimed that came after the first batch was planned, so it ends while producers go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from warren.spark_bridge.control import BrokerClient, Session
+from warren.spark_bridge.errors import AnotherQueue, DataLoss, Gone, NotFound
+from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
+from warren.spark_bridge.options import DRAIN, ReadOptions
+from warren.spark_bridge.pieces import Range, cut, maybe_left_of, read, say
+from warren.spark_bridge.spark_types import to_arrow
+from warren.spark_bridge.stream import Offset, Pace
+
+_ALL_ROWS: Final = (1 << 31) - 1
+
+
+class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Empties queues."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        assert options.consumer_name is not None
+        self.options = options
+        self.schema = schema
+        self.name = options.consumer_name
+        self._pace = Pace(clock, sleep)
+        self._client: BrokerClient | None = None
+        self._sessions: dict[str, Session] = {}
+        self._is_available_now = False
+        self._marks: dict[str, int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    @property
+    def client(self) -> BrokerClient:
+        """Return the client of this process."""
+        if self._client is None:
+            self._client = self.options.connection.client()
+        return self._client
+
+    # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        """Return what stands before the first batch."""
+        return sentinel(DRAIN)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return maxOffsetsPerTrigger."""
+        return ReadMaxRows(self.options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Have the query end where the queues end; where that is, the next `latestOffset` asks."""
+        self._is_available_now = True
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Ack what is below `start`, claim what comes next, and return where that ends; `start`: nothing is ready."""
+        self._pace.wait()
+        before = positions_of(start, CLAIMS)
+        positions: dict[str, Position] = {}
+        rows = None if isinstance(limit, ReadAllAvailable) else self.options.max_rows
+        if isinstance(limit, ReadMaxRows):
+            rows = limit.max_rows
+        sizes = None if isinstance(limit, ReadAllAvailable) else self.options.max_bytes
+        for number, queue in enumerate(self.options.queues):
+            left = len(self.options.queues) - number
+            position = self._position(queue, before.get(queue))
+            most = _ALL_ROWS if rows is None else max(1, rows // left)
+            if rows is not None and rows < 1:
+                positions[queue] = position
+                continue
+            claimed = self.client.claim(
+                queue,
+                self.name,
+                self._session(queue).epoch,
+                position.next,
+                most,
+                max_bytes=None if sizes is None else max(1, sizes // len(self.options.queues)),
+                until=self._mark(queue),
+            )
+            if claimed.first > position.next:  # what was claimed there went back to the queue, and comes again
+                position = position._replace(base=claimed.first)
+            if rows is not None:
+                rows -= claimed.end - claimed.first
+            positions[queue] = position._replace(next=claimed.end)
+        for queue in before:
+            if queue not in positions:
+                say(f"queue {queue!r} is not drained any more; claims from offset {before[queue].next} on may be left")
+        is_new = is_sentinel(start) or _bare(positions) != _bare(before)
+        self._pace.answered(something=is_new)
+        return document(positions, CLAIMS) if is_new else start
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the pieces between two offsets."""
+        before = positions_of(start, CLAIMS)
+        ranges = []
+        for queue, position in positions_of(end, CLAIMS).items():
+            first = begin(queue, position, before.get(queue))
+            if first < position.next:
+                session = self._session(queue)  # taken over before anything is read again
+                ranges.append(Range(queue, 0, position.claims or session.queue, position.id, first, position.next))
+        if not self.options.fail_on_data_loss:
+            ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
+        try:
+            return cut(self.client, self.options, ranges)
+        except (AnotherQueue, Gone, NotFound) as error:
+            raise DataLoss(f"{error}. The session was deleted or released, or the checkpoint is an old copy") from None
+
+    def commit(self, end: Offset) -> None:
+        """Do nothing; see the header."""
+
+    # --- on executors ----------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one piece."""
+        return read(self.options.connection.client(), self.options, partition.value, to_arrow(self.schema))
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def _session(self, queue: str) -> Session:
+        """Return the session of a queue; the first time it is opened, or taken over."""
+        found = self._sessions.get(queue)
+        if found is None:
+            found = self.client.open_drain(queue, self.name, "Spark")
+            self._sessions[queue] = found
+        return found
+
+    def _mark(self, queue: str) -> int | None:
+        if not self._is_available_now:
+            return None
+        if queue not in self._marks:
+            self._marks[queue] = self.client.mark(queue, self.name, self._session(queue).epoch)
+        return self._marks[queue]
+
+    def _position(self, queue: str, before: Position | None) -> Position:
+        """Return from where a queue is to be claimed, with a base when it is not from where it was left."""
+        session = self._session(queue)
+        base = session.first
+        begun = Position(session.id, base, base=base, claims=session.queue)
+        if before is None:
+            return begun
+        if before.id != session.id:
+            self._lost(f"queue {queue!r}, or its session {self.name!r}, was deleted and made anew")
+            return begun
+        if before.next < session.first:
+            self._lost(
+                f"of queue {queue!r} claims up to {session.first} were acknowledged in session {self.name!r}, "
+                f"and the checkpoint ends at {before.next}"
+            )
+            return begun._replace(lost=before.lost + session.first - before.next)
+        return before._replace(base=None)
+
+    def _lost(self, what: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{what}. With failOnDataLoss false the query goes on with what is there")
+        say(what)
+
+
+def _bare(positions: dict[str, Position]) -> dict[str, Position]:
+    return {queue: position._replace(base=None) for queue, position in positions.items()}

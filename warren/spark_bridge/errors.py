@@ -1,0 +1,80 @@
+"""What can go wrong between a broker and whoever reads its queues; each kind is a class.
+
+1. Every error is made of its text and says by itself what happened: it may be pickled, and seen far from here.
+2. What may succeed when it is tried again, `Unreachable`, has been tried again already.
+"""
+
+from __future__ import annotations
+
+
+class BridgeError(Exception):
+    """Something that this package reports; see the classes below it."""
+
+
+class DamagedChunk(BridgeError):
+    """Bytes that should be a chunk of messages and are not, or not what was written."""
+
+
+class DamagedProperties(DamagedChunk):
+    """Properties of a message that are not as AMQP says."""
+
+
+class DataLoss(BridgeError):
+    """Messages that should be read are not there."""
+
+
+class UsageError(BridgeError, ValueError):
+    """Something that was asked for cannot be done, and nothing was tried."""
+
+
+class BrokerError(BridgeError):
+    """The broker answered, and not with what was asked for. `status`: of HTTP, 0 without; `error`: its own word."""
+
+    def __init__(self, reason: str, status: int = 0, error: str = "") -> None:
+        super().__init__(reason, status, error)
+        self.reason = reason
+        self.status = status
+        self.error = error
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Unreachable(BrokerError):
+    """No connection, no answer in time, or an answer that no broker gives."""
+
+
+class NotAllowed(BrokerError):
+    """Wrong credentials, or the user may not do this."""
+
+
+class NotFound(BrokerError):
+    """There is no such queue, vhost, session, or no such call in this broker."""
+
+
+class NoSnapshot(NotFound):
+    """The snapshot has expired, was deleted, or the broker has been restarted."""
+
+
+class NoDrain(NotFound):
+    """The session of a drain was deleted, or never opened."""
+
+
+class Gone(BrokerError, DataLoss):
+    """Offsets that retention has removed are asked for."""
+
+
+class AnotherQueue(BrokerError, DataLoss):
+    """The queue was deleted and made again: it has other messages under the same offsets."""
+
+
+class Ahead(BrokerError, DataLoss):
+    """The broker knows less of a session than its reader does: its data are older, restored from a backup perhaps."""
+
+
+class Fenced(BrokerError):
+    """Somebody else has opened the session since."""
+
+
+class Refused(BrokerError):
+    """The broker does not accept the request as it is."""

@@ -1,0 +1,538 @@
+"""Export: what a queue or a stream holds, in files, once.
+
+    source                              batches         target               then, in this order
+    log       a stream from .. to       --> chosen -->  files in _tmp        1. the files are complete and on disk
+    snapshot  a frozen copy of a queue      filtered    or a Delta table     2. they get their names
+    drain     what is claimed, and                      per max_file_bytes   3. the manifest names them and where to go on
+              acked afterwards                                               4. drain: what they hold is acked
+
+1. After any crash a second run goes on where the manifest ends: every row is in the files once, and for a drain none is
+   acked that is not in a file. What a run has left without the manifest's knowing is deleted by the next.
+2. Counts are compared, not believed: rows read with the offsets that were covered, rows written with those that files
+   themselves say they have.
+3. What retention has removed, or what cannot be read, ends the export with `DataLoss`, unless `skip_lost`: then it is
+   counted.
+4. One export at a time writes into a directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from warren.spark_bridge import conditions, manifest
+from warren.spark_bridge.columns import Context, to_record_batches
+from warren.spark_bridge.control import BrokerClient, Description
+from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone, NoSnapshot, UsageError
+from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
+from warren.spark_bridge.manifest import Manifest
+from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
+from warren.spark_bridge.schema import COLUMN_NAMES, PROPERTY_COLUMNS, TYPED, arrow_schema
+from warren.spark_bridge.table_files import DELTA, PARQUET, checked_compression
+
+LOG: Final = "log"
+SNAPSHOT: Final = "snapshot"
+DRAIN: Final = "drain"
+MODES: Final = (LOG, SNAPSHOT, DRAIN)
+DATE: Final = "date"
+SNAPSHOT_TTL_S: Final = 24 * 3600
+CLAIM_ROWS: Final = 1_000_000
+MAX_FILE_BYTES: Final = 256 << 20
+_AHEAD: Final = 2  # chunks read while others are written
+_WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export, and into what. `start`, `end`: an offset, first, last, next, an age or a time."""
+
+    queue: str
+    directory: Path
+    form: str = PARQUET
+    mode: str | None = None
+    start: str | None = None
+    end: str | None = None
+    columns: tuple[str, ...] | None = None
+    headers_format: str = TYPED
+    where: str | None = None
+    partition_by: str | None = None
+    max_file_bytes: int = MAX_FILE_BYTES
+    compression: str | None = None
+    consumer: str | None = None
+    skip_lost: bool = False
+    checkpoint: Path | None = None
+
+
+class Watcher(Protocol):
+    """Who is told how an export goes."""
+
+    def planned(self, rows: int, bytes: int) -> None:
+        """Learn how much there is to read, about."""
+
+    def advanced(self, rows: int, bytes: int) -> None:
+        """Learn that this much more was read."""
+
+    def committed(self, state: Manifest) -> None:
+        """Learn what is safe now."""
+
+
+class Planned(NamedTuple):
+    """What an export would do."""
+
+    mode: str
+    sources: tuple[tuple[str, int, int], ...]  # name, from, to
+    rows: int
+    bytes: int
+
+
+class _Source(NamedTuple):
+    """A stream, or snapshot, to be read from one offset to another."""
+
+    name: str
+    queue: str
+    partition: int
+    id: str
+    first: int
+    end: int
+    bytes: int
+    snapshot: str | None = None
+
+
+class _Read(NamedTuple):
+    """Rows of the offsets [first, end)."""
+
+    first: int
+    end: int
+    rows: int
+    bytes: int
+    batches: list[pa.RecordBatch]
+
+
+class Export:
+    """One run."""
+
+    def __init__(self, client: BrokerClient, options: ExportOptions, watcher: Watcher) -> None:
+        self._client = client
+        self._options = options
+        self._watcher = watcher
+        self._compression = checked_compression(options.form, options.compression)
+        self._condition = None if options.where is None else conditions.parse(options.where)
+        try:
+            self._schema = arrow_schema(options.columns, options.headers_format)
+            if options.partition_by not in (None, DATE):
+                self._check_partition(str(options.partition_by))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if len(set(self._schema.names)) != len(self._schema.names) or not self._schema.names:
+            raise UsageError("columns: each of them once, and at least one")
+        if options.max_file_bytes < 1:
+            raise UsageError("the size of files must be positive")
+        self._reading = self._reading_schema()
+        self._path = options.checkpoint or options.directory / manifest.NAME
+        self._state: Manifest | None = None
+        self._after: Manifest | None = None
+        self._target: Target | None = None
+
+    def _check_partition(self, name: str) -> None:
+        kind = arrow_schema([name]).field(name).type
+        if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            raise UsageError(f"files cannot be put into directories by {name}")
+
+    def _reading_schema(self) -> pa.Schema:
+        """Return the columns that are read: those to be written, and those that are asked or divided by."""
+        needed = set(self._schema.names)
+        if self._condition is not None:
+            needed |= self._condition.columns
+        if self._options.partition_by == DATE:
+            needed.add("timestamp")
+        elif self._options.partition_by is not None:
+            needed.add(self._options.partition_by)
+        return arrow_schema([name for name in COLUMN_NAMES if name in needed], self._options.headers_format)
+
+    # --- the whole -----------------------------------------------------------------------------------------------
+
+    def plan(self) -> Planned:
+        """Return what `run` would do; nothing is written, frozen or claimed."""
+        state = manifest.maybe_load(self._path)
+        found = self._client.describe(self._options.queue)
+        mode = self._mode(found)
+        if state is not None:
+            self._check_same(state, mode)
+        if mode == LOG:
+            sources = self._streams(found, {} if state is None else state.positions)
+            return Planned(
+                mode,
+                tuple((source.name, source.first, source.end) for source in sources),
+                sum(source.end - source.first for source in sources),
+                sum(source.bytes for source in sources),
+            )
+        return Planned(mode, ((found.name, 0, found.messages),), found.messages, found.bytes)
+
+    def run(self) -> Manifest:
+        """Export, and return the manifest.
+
+        Raises:
+            DataLoss: something that should be read is gone. UsageError: the options, or the directory, do not fit.
+            BrokerError: as the broker says. OSError: the files cannot be written.
+        """
+        directory = self._options.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(directory):
+            found = self._client.describe(self._options.queue)
+            mode = self._mode(found)
+            state = self._begun(mode)
+            self._state, self._after = state, deepcopy(state)
+            self._target = self._made_target(state)
+            self._target.clean(state)
+            self._after = deepcopy(state)
+            try:
+                if mode == LOG:
+                    self._log(found)
+                elif mode == SNAPSHOT:
+                    self._snapshot()
+                else:
+                    self._drain()
+            except BaseException:
+                self._target.abandon()
+                raise
+            self._target.verify(state)
+            if state.read + state.missing != state.covered or state.rows + state.filtered != state.read:
+                raise BridgeError(f"the counts in {self._path} do not add up: this is a fault of ours")
+            state.state = manifest.COMPLETE
+            state.save(self._path)
+            if mode == SNAPSHOT:
+                self._client.delete_snapshot(self._options.queue, str(state.source["snapshot"]))
+            return state
+
+    def _mode(self, found: Description) -> str:
+        is_stream = found.type in ("stream", "super-stream")
+        mode = self._options.mode or (LOG if is_stream else SNAPSHOT)
+        if mode not in MODES:
+            raise UsageError(f"mode {mode!r}: must be one of {', '.join(MODES)}")
+        if (mode == LOG) != is_stream:
+            raise UsageError(f"mode {mode}: {found.name!r} is a {found.type}")
+        if mode != LOG and (self._options.start is not None or self._options.end is not None):
+            raise UsageError(f"mode {mode}: from and to are for streams")
+        if mode != DRAIN and self._options.consumer is not None:
+            raise UsageError(f"mode {mode}: a consumer name is for draining")
+        return mode
+
+    def _consumer(self) -> str:
+        """Return the name of the session that is drained with: the same for the same queue and directory."""
+        if self._options.consumer is not None:
+            return self._options.consumer
+        text = f"{self._client.vhost}\0{self._options.queue}\0{self._options.directory.resolve()}"
+        return f"export-{sha256(text.encode()).hexdigest()[:12]}"
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "format": self._options.form,
+            "columns": self._schema.names,
+            "headers": self._options.headers_format,
+            "where": self._options.where,
+            "partition_by": self._options.partition_by,
+            "compression": self._compression,
+        }
+
+    def _source_document(self, mode: str) -> dict[str, Any]:
+        return {
+            "vhost": self._client.vhost,
+            "queue": self._options.queue,
+            "mode": mode,
+            "consumer": self._consumer() if mode == DRAIN else None,
+            "snapshot": None,
+        }
+
+    def _check_same(self, state: Manifest, mode: str) -> None:
+        """Make sure that the directory has the same export as is asked for."""
+        wanted = {**self._source_document(mode), **self._settings()}
+        had = {**state.source, **state.settings}
+        for key, value in wanted.items():
+            if key != "snapshot" and had.get(key) != value:
+                raise UsageError(
+                    f"{self._path} is of an export with {key} {had.get(key)!r}, not {value!r}: use another directory"
+                )
+        if mode == SNAPSHOT and state.state == manifest.COMPLETE:
+            raise UsageError(f"{self._options.directory} has a complete export: use another directory")
+
+    def _begun(self, mode: str) -> Manifest:
+        """Return the manifest that there is, or a new one."""
+        state = manifest.maybe_load(self._path)
+        if state is not None:
+            self._check_same(state, mode)
+            state.state = manifest.RUNNING
+            return state
+        if self._options.form != DELTA:
+            strangers = [path.name for path in self._options.directory.iterdir() if not path.name.startswith(("_", "."))]
+            if strangers:
+                raise UsageError(f"{self._options.directory} is not empty, and has no {manifest.NAME}: use another one")
+        kind = CLAIMS if mode == DRAIN else STREAMS
+        return Manifest(self._source_document(mode), self._settings(), kind)
+
+    def _made_target(self, state: Manifest) -> Target:
+        kind: type[DeltaTarget] | type[FileTarget] = DeltaTarget if self._options.form == DELTA else FileTarget
+        return kind(
+            directory=self._options.directory,
+            form=self._options.form,
+            compression=self._compression,
+            schema=self._schema,
+            partition_by=self._options.partition_by,
+            state=state,
+            path=self._path,
+        )
+
+    # --- sources -------------------------------------------------------------------------------------------------
+
+    def _log(self, found: Description) -> None:
+        state, after = self._now()
+        sources = self._streams(found, state.positions)
+        self._watcher.planned(sum(each.end - each.first for each in sources), sum(each.bytes for each in sources))
+        for source in sources:
+            before = after.positions.get(source.name)
+            if before is None:
+                whole = source.queue if source.queue != source.name else None
+                after.positions[source.name] = Position(
+                    source.id, source.first, base=source.first, queue=whole, partition=source.partition
+                )
+            elif before.next < source.first:  # `_streams` has made sure that this is allowed
+                lost = source.first - before.next
+                after.positions[source.name] = before._replace(next=source.first, lost=before.lost + lost)
+                after.lost += lost
+            self._take_all(source)
+        self._commit()
+
+    def _streams(self, found: Description, positions: dict[str, Position]) -> list[_Source]:
+        """Return what is to be read of a stream, or of each partition of a super stream."""
+        names = (found.name,) if found.partitions is None else found.partitions
+        sources = []
+        for number, name in enumerate(names):
+            part = found if found.partitions is None else self._client.describe(name)
+            before = positions.get(name)
+            if before is not None and before.id != part.id:
+                raise AnotherQueue(f"{name} was deleted and made anew: use another directory")
+            first = self._place(part, self._options.start or "first") if before is None else before.next
+            if first < part.first:
+                if not self._options.skip_lost:
+                    raise Gone(
+                        f"the offsets from {first} to {part.first} of {name} are gone. With --skip-lost they are "
+                        "left out"
+                    )
+                first = part.first
+            end = max(first, self._place(part, self._options.end or "next"))
+            share = (end - first) / max(1, part.end - part.first)
+            sources.append(
+                _Source(name, found.name, number, part.id, first, min(end, part.end), int(part.bytes * share))
+            )
+        return sources
+
+    def _place(self, part: Description, text: str) -> int:
+        """Return the offset that a word, a number, an age or a time stands for."""
+        word = _WORDS.get(text.lower())
+        if word == "first":
+            return part.first
+        if word == "next":
+            return part.end
+        if text.isascii() and text.isdigit():
+            if int(text) > part.end:
+                raise UsageError(f"offset {text} of {part.name} is not there yet: it ends at {part.end}")
+            return int(text)
+        if word is None and "-" in text:
+            try:
+                time = datetime.fromisoformat(text)
+            except ValueError:
+                raise UsageError(f"{text!r} is no offset, no age and no time") from None
+            time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+            return min(max(self._client.resolve(part.name, time_ms=time_ms), part.first), part.end)
+        return min(max(self._client.resolve(part.name, word or text), part.first), part.end)
+
+    def _snapshot(self) -> None:
+        state, after = self._now()
+        name = self._options.queue
+        if state.source["snapshot"] is None:
+            made = self._client.make_snapshot(name, ttl_s=SNAPSHOT_TTL_S)
+            for each in (state, after):
+                each.source["snapshot"] = made.snapshot
+                each.positions[name] = Position(made.id, 0, base=0)
+            state.save(self._path)
+        try:
+            made = self._client.snapshot(name, str(state.source["snapshot"]))
+        except NoSnapshot:
+            raise NoSnapshot(
+                f"the snapshot that was being exported to {self._options.directory} does not exist any more: delete the "
+                "directory, and export again"
+            ) from None
+        first = state.positions[name].next
+        self._watcher.planned(made.end - first, made.bytes * (made.end - first) // max(1, made.end))
+        self._take_all(_Source(name, name, 0, made.id, first, made.end, made.bytes, made.snapshot))
+        self._commit()
+
+    def _drain(self) -> None:
+        _, after = self._now()
+        name, consumer, client = self._options.queue, self._consumer(), self._client
+        session = client.open_drain(name, consumer, f"warren export to {self._options.directory.resolve()}")
+        position = after.positions.get(name)
+        if position is None or position.id != session.id:
+            position = Position(session.id, session.first, base=session.first, claims=session.queue)
+        found = client.describe(name)
+        self._watcher.planned(found.messages + max(0, session.end - position.next), found.bytes)
+        mark = client.mark(name, consumer, session.epoch)
+        while True:
+            claim = client.claim(
+                name,
+                consumer,
+                session.epoch,
+                position.next,
+                CLAIM_ROWS,
+                max_bytes=self._options.max_file_bytes,
+                until=mark,
+            )
+            # Released meanwhile: those messages are in the queue again, and will be claimed under other offsets.
+            after.positions[name] = position._replace(next=max(position.next, claim.first))
+            if claim.end <= claim.first:
+                break
+            self._take_all(_Source(session.queue, name, 0, session.id, claim.first, claim.end, 0), name)
+            self._commit()
+            position = after.positions[name]
+        self._commit()
+        client.delete_drain(name, consumer)
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def _now(self) -> tuple[Manifest, Manifest]:
+        """Return what is safe, and what will be at the next commit."""
+        assert self._state is not None and self._after is not None
+        return self._state, self._after
+
+    def _take_all(self, source: _Source, key: str | None = None) -> None:
+        """Write the rows of a source, with a commit whenever there is enough; `key`: the name of its position."""
+        _, after = self._now()
+        assert self._target is not None
+        name = key or source.name
+        with _ahead(lambda: self._chunks(source)) as reads:
+            for read in reads:
+                if read.rows != read.end - read.first and not self._options.skip_lost:
+                    raise DataLoss(
+                        f"{read.end - read.first - read.rows} of the messages from offset {read.first} to {read.end} "
+                        f"of {source.name} cannot be read. With --skip-lost they are left out"
+                    )
+                position = after.positions[name]
+                if read.first > position.next:  # retention was faster, and that is allowed
+                    lost = read.first - position.next
+                    after.lost += lost
+                    position = position._replace(next=read.first, lost=position.lost + lost)
+                for batch in read.batches:
+                    chosen = batch if self._condition is None else self._condition.rows_of(batch)
+                    after.filtered += batch.num_rows - chosen.num_rows
+                    after.rows += chosen.num_rows
+                    self._target.write(chosen, name, read.first, read.end)
+                after.read += read.rows
+                after.covered += read.end - read.first
+                after.missing += read.end - read.first - read.rows
+                after.positions[name] = position._replace(next=read.end)
+                self._watcher.advanced(read.rows, read.bytes)
+                if self._target.is_full(self._options.max_file_bytes):
+                    self._commit()
+
+    def _chunks(self, source: _Source) -> Iterator[_Read]:
+        """Yield what is read of a source, chunk by chunk."""
+        names = self._reading.names
+        context = Context(source.queue, source.partition)
+        at = source.first
+        while at < source.end:
+            try:
+                for chunk in self._client.read(
+                    source.name,
+                    at,
+                    source.end,
+                    source.id,
+                    bodies="body" in names,
+                    properties=not set(names).isdisjoint(PROPERTY_COLUMNS),
+                    snapshot=source.snapshot,
+                ):
+                    first, end = max(at, chunk.first), min(chunk.end, source.end)
+                    batches = list(to_record_batches(chunk, self._reading, context, first=first, end=end))
+                    yield _Read(first, end, sum(batch.num_rows for batch in batches), chunk.bytes, batches)
+                    at = end
+                return
+            except Gone:
+                if not self._options.skip_lost:
+                    raise
+            at = max(at + 1, self._client.describe(source.name).first)
+
+    def _commit(self) -> None:
+        """Make what was written safe: files first, then the manifest."""
+        state, after = self._now()
+        assert self._target is not None
+        if after.positions == state.positions and after.read == state.read and self._path.exists():
+            return
+        after.commits = state.commits + 1
+        after.files += self._target.commit(after)
+        state.__dict__.update(deepcopy(after).__dict__)
+        state.save(self._path)
+        self._watcher.committed(state)
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Keep others from exporting into the same directory."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another export is writing into {directory}") from None
+        yield
+    finally:
+        os.close(held)
+
+
+@contextmanager
+def _ahead(make: Callable[[], Iterator[_Read]]) -> Iterator[Iterator[_Read]]:
+    """Run a generator in a thread, a little ahead of who takes from it."""
+    ready: queue.Queue[_Read | BaseException | None] = queue.Queue(_AHEAD)
+    stopped = threading.Event()
+
+    def put(item: _Read | BaseException | None) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for item in make():
+                if not put(item):
+                    return
+            put(None)
+        except BaseException as error:  # raised again by whoever takes
+            put(error)
+
+    def taken() -> Iterator[_Read]:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    thread = threading.Thread(target=work, name="warren-export-reader", daemon=True)
+    thread.start()
+    try:
+        yield taken()
+    finally:
+        stopped.set()
+        thread.join()

@@ -1,0 +1,172 @@
+"""What one would write oneself around the data source, once.
+
+1. Everything works on batches and streams alike, but for what looks at data when it is called:
+   `infer_json_schema` reads a sample.
+2. Nothing here needs more of Warren than the rest of this package.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from warren.spark_bridge.source import FORMAT, RegisteredDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
+SAMPLE_ROWS: Final = 1000
+_DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:string,`routing-keys`:array<string>>>"
+
+
+def register(spark: SparkSession, *, ship: bool | None = None) -> None:
+    """Make the format "warren" known to a session, with filters pushed down.
+
+    `ship`: send this package to the executors; None: when they are not on this machine. Executors that have it
+    installed use what was sent.
+    """
+    spark.conf.set(PUSHDOWN_CONF, "true")
+    if ship is None:
+        ship = not str(spark.conf.get("spark.master", "local")).startswith("local")
+    if ship:
+        archive = make_archive(Path(tempfile.mkdtemp(prefix="warren-spark-")))
+        spark.sparkContext.addPyFile(str(archive))
+    spark.dataSource.register(RegisteredDataSource)
+
+
+def make_archive(directory: Path) -> Path:
+    """Write all that executors need of this package to a zip file in `directory`, for ``--py-files`` and the like."""
+    here = Path(__file__).parent
+    archive = directory / "warren_spark_bridge.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.write(here.parent / "__init__.py", "warren/__init__.py")
+        for source in sorted(here.glob("*.py")):
+            file.write(source, f"warren/spark_bridge/{source.name}")
+    return archive
+
+
+def read(spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: object) -> DataFrame:
+    """Return a batch: what is in a queue, or several with commas between; options in a mapping or by name."""
+    return spark.read.format(FORMAT).options(**_options(queue, options, more)).load()
+
+
+def read_stream(
+    spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: object
+) -> DataFrame:
+    """Return the same for a streaming query."""
+    return spark.readStream.format(FORMAT).options(**_options(queue, options, more)).load()
+
+
+def view(
+    spark: SparkSession, name: str, *, queue: str, options: Mapping[str, object] | None = None, **more: object
+) -> DataFrame:
+    """Make what is in a queue a temporary view for SQL, and return it.
+
+    For ``CREATE TABLE ... USING warren`` Spark drops the options; ``CREATE TEMPORARY VIEW`` does not.
+    """
+    frame = read(spark, queue, options, **more)
+    frame.createOrReplaceTempView(name)
+    return frame
+
+
+def _options(queue: str, options: Mapping[str, object] | None, more: Mapping[str, object]) -> dict[str, str]:
+    given = {"subscribe": queue, **(options or {}), **more}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+
+
+def with_json(
+    frame: DataFrame, schema: StructType | str, *, into: str = "value", corrupt: str = "_corrupt"
+) -> DataFrame:
+    """Return `frame` with its bodies as JSON of `schema` in a struct column `into`.
+
+    What is no such JSON is null but for the field `corrupt`, which has its text. JSON has no bytes, so a body
+    that is not UTF-8 is corrupt as well.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructType, _parse_datatype_string
+
+    parsed = _parse_datatype_string(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise ValueError(f"the schema of a JSON object is a struct, not {parsed.simpleString()}")
+    wanted = StructType(parsed.fields)
+    if corrupt not in wanted.fieldNames():
+        wanted = wanted.add(corrupt, StringType())
+    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
+    return frame.withColumn(into, F.from_json(F.col("body").cast("string"), wanted, how))
+
+
+def infer_json_schema(
+    spark: SparkSession,
+    queue: str,
+    *,
+    rows: int = SAMPLE_ROWS,
+    options: Mapping[str, object] | None = None,
+    **more: object,
+) -> StructType:
+    """Return the schema that fits the JSON in the first `rows` bodies of a queue, which stay where they are."""
+    sample = read(spark, queue, {"columns": "body", "bodyAs": "string", **(options or {})}, **more)
+    return spark.read.json(sample.limit(rows)).schema
+
+
+def to_kafka_shape(frame: DataFrame) -> DataFrame:
+    """Return the columns of Spark's Kafka source: the routing key is the key, the queue the topic.
+
+    `headers` is there when `frame` has them, as map.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import MapType, StringType
+
+    columns = [
+        F.col("routing_key").cast("binary").alias("key"),
+        F.col("body").cast("binary").alias("value"),
+        F.col("queue").alias("topic"),
+        F.col("partition"),
+        F.col("offset"),
+        F.col("timestamp"),
+        F.lit(1).alias("timestampType"),  # the broker's time, not the producer's
+    ]
+    if "headers" in frame.columns:
+        kind = frame.schema["headers"].dataType
+        if not (isinstance(kind, MapType) and isinstance(kind.valueType, StringType)):
+            raise ValueError("headers of Kafka are texts: read with headersFormat map, or without headers")
+        columns.append(F.transform(F.map_entries("headers"), _kafka_header).alias("headers"))
+    return frame.select(*columns)
+
+
+def _kafka_header(entry: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.struct(entry["key"].alias("key"), entry["value"].cast("binary").alias("value"))
+
+
+def with_deaths(frame: DataFrame) -> DataFrame:
+    """Return `frame` with `dlx_reason`, `dlx_count`, `dlx_queue`: why, how often and in which queue it died last."""
+    from pyspark.sql import functions as F
+
+    last = F.from_json(F.col("headers")["x-death"], _DEATHS)[0]
+    return frame.withColumns({f"dlx_{field}": last[field] for field in ("reason", "count", "queue")})
+
+
+def dlq_summary(frame: DataFrame) -> DataFrame:
+    """Return how many messages of a dead letter queue died in which queue and why, the most first.
+
+    Columns: dlx_queue, dlx_reason, messages, deaths (some died several times), first_seen, last_seen.
+    """
+    from pyspark.sql import functions as F
+
+    return (
+        with_deaths(frame)
+        .groupBy("dlx_queue", "dlx_reason")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("dlx_count").alias("deaths"),
+            F.min("timestamp").alias("first_seen"),
+            F.max("timestamp").alias("last_seen"),
+        )
+        .orderBy(F.col("messages").desc(), "dlx_queue", "dlx_reason")
+    )

@@ -1,0 +1,172 @@
+"""The manifest of an export: what has been written, and where the next run goes on.
+
+    _MANIFEST.json  {"version": 1, "id": "<of this export>", "state": "running" | "complete",
+                     "source": {"vhost", "queue", "mode", "consumer", "snapshot"},
+                     "settings": {"format", "columns", "headers", "where", "partition_by", "compression"},
+                     "offsets": {"v": 1, "p" | "d": {"orders": {"id", "next", "base", ...}}},   see ``offsets``
+                     "covered": offsets, "lost": offsets, "missing": offsets, "read": rows, "filtered": rows, "rows": rows,
+                     "files": [{"path", "rows", "bytes", "crc32", "partition": {"date": "2026-11-22"},
+                                "from": {"orders": 0}, "to": {"orders": 100}}],
+                     "pending": {"commits": n, ...} | null}       what is being committed to a Delta table
+
+1. The manifest is replaced as a whole, and is on disk before anything relies on it. What it names is there; files of
+   this export that it does not name are what a run left that was killed, and are deleted by the next.
+2. read + missing = covered, and rows + filtered = read. Lost are offsets that were gone before they could be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position, document, positions_of
+
+NAME: Final = "_MANIFEST.json"
+VERSION: Final = 1
+RUNNING: Final = "running"
+COMPLETE: Final = "complete"
+COUNTS: Final = ("covered", "lost", "missing", "read", "filtered", "rows", "commits")
+
+
+@dataclass
+class FileEntry:
+    """One file: where it is below the directory, what is in it."""
+
+    path: str
+    rows: int
+    bytes: int
+    crc32: int
+    partition: dict[str, str | None]
+    first: dict[str, int]
+    end: dict[str, int]
+
+    def document(self) -> dict[str, Any]:
+        """Return what is written down."""
+        found = asdict(self)
+        return {**found, "from": found.pop("first"), "to": found.pop("end")}
+
+
+@dataclass
+class Manifest:
+    """See the header."""
+
+    source: dict[str, Any]
+    settings: dict[str, Any]
+    kind: str = STREAMS
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
+    state: str = RUNNING
+    positions: dict[str, Position] = field(default_factory=dict)
+    covered: int = 0
+    lost: int = 0
+    read: int = 0
+    missing: int = 0
+    filtered: int = 0
+    rows: int = 0
+    files: list[FileEntry] = field(default_factory=list)
+    pending: dict[str, Any] | None = None
+    commits: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """Return what is written down."""
+        return {
+            "version": VERSION,
+            "id": self.id,
+            "state": self.state,
+            "source": self.source,
+            "settings": self.settings,
+            "offsets": document(self.positions, self.kind),
+            **{name: getattr(self, name) for name in COUNTS},
+            "files": [entry.document() for entry in self.files],
+            "pending": self.pending,
+        }
+
+    def prepare(self, after: Manifest) -> None:
+        """Note what will be so when what is under way has succeeded."""
+        self.pending = {name: getattr(after, name) for name in COUNTS}
+        self.pending["offsets"] = document(after.positions, after.kind)
+
+    def adopt_pending(self) -> None:
+        """What was under way has succeeded."""
+        assert self.pending is not None
+        for name in COUNTS:
+            setattr(self, name, int(self.pending[name]))
+        self.positions = positions_of(self.pending["offsets"], self.kind)
+        self.pending = None
+
+    def save(self, path: Path) -> None:
+        """Write it down; it is on disk when this returns."""
+        replace_file(path, json.dumps(self.document(), indent=1).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file by one with `content`, at once and for good."""
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory on disk."""
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
+
+
+def maybe_load(path: Path) -> Manifest | None:
+    """Return the manifest that is at `path`; None: there is none.
+
+    Raises:
+        UsageError: what is there is no manifest that this version can read.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UsageError(f"{path} is no manifest: {error}") from None
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        raise UsageError(f"{path} is no manifest of version {VERSION}")
+    try:
+        return _manifest(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is no manifest: {error!r}") from None
+
+
+def _manifest(found: Mapping[str, Any]) -> Manifest:
+    kind = CLAIMS if CLAIMS in found["offsets"] else STREAMS
+    return Manifest(
+        source=dict(found["source"]),
+        settings=dict(found["settings"]),
+        kind=kind,
+        id=str(found["id"]),
+        state=str(found["state"]),
+        positions=positions_of(found["offsets"], kind),
+        **{name: int(found[name]) for name in COUNTS},
+        files=list(_entries(found["files"])),
+        pending=found.get("pending"),
+    )
+
+
+def _entries(found: list[Mapping[str, Any]]) -> Iterator[FileEntry]:
+    for entry in found:
+        yield FileEntry(
+            path=str(entry["path"]),
+            rows=int(entry["rows"]),
+            bytes=int(entry["bytes"]),
+            crc32=int(entry["crc32"]),
+            partition=dict(entry.get("partition", {})),
+            first=dict(entry["from"]),
+            end=dict(entry["to"]),
+        )

@@ -1,0 +1,122 @@
+"""How far a query has come: the JSON that Spark keeps in its checkpoint.
+
+    before the first batch    {"v": 1, "init": "latest"}
+    streams                   {"v": 1, "p": {"orders": {"id": "i1", "next": 1500}, ...}}
+    drained queues            {"v": 1, "d": {"orders": {"id": "i2", "next": 1500}, ...}}
+
+    of each stream, or queue, by its name
+        id      the incarnation of what `next` counts: the stream, or the queue of the claims
+        next    the offset to read next
+        base    where the query began with it; only in the offset in which it appears for the first time
+        lost    how many offsets were passed over because they were gone; absent when none were
+        of, n   of a stream that is a partition of a super stream: which one, and its number
+        from    the name of the queue of the claims
+
+1. Before the first batch an offset says nothing of the broker: it is asked for several times, and after a crash again.
+   Where the query begins is in the end of its first batch, which Spark writes down before it reads anything.
+2. Offsets are compared as text by Spark: the same places make the same text.
+3. An offset with another version, or of another mode, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from warren.spark_bridge.errors import BridgeError
+
+VERSION: Final = 1
+STREAMS: Final = "p"
+CLAIMS: Final = "d"
+
+
+class OffsetError(BridgeError, ValueError):
+    """An offset in a checkpoint that this query cannot go on from."""
+
+
+class Position(NamedTuple):
+    """How far one stream or queue was read; see the header."""
+
+    id: str
+    next: int
+    base: int | None = None
+    lost: int = 0
+    queue: str | None = None
+    partition: int = 0
+    claims: str | None = None
+
+
+Positions = Mapping[str, Position]
+
+
+def sentinel(where: str) -> dict[str, Any]:
+    """Return the offset before the first batch; `where` is for people."""
+    return {"v": VERSION, "init": where}
+
+
+def is_sentinel(offset: Mapping[str, Any]) -> bool:
+    """Tell whether `offset` is the one before the first batch."""
+    return "init" in offset
+
+
+def document(positions: Positions, kind: str = STREAMS) -> dict[str, Any]:
+    """Return the offset that says `positions`."""
+    return {"v": VERSION, kind: {name: _entry(positions[name]) for name in sorted(positions)}}
+
+
+def _entry(position: Position) -> dict[str, Any]:
+    entry: dict[str, Any] = {"id": position.id, "next": position.next}
+    if position.base is not None:
+        entry["base"] = position.base
+    if position.lost:
+        entry["lost"] = position.lost
+    if position.queue is not None:
+        entry["of"] = position.queue
+        entry["n"] = position.partition
+    if position.claims is not None:
+        entry["from"] = position.claims
+    return entry
+
+
+def positions_of(offset: Mapping[str, Any], kind: str = STREAMS) -> dict[str, Position]:
+    """Return what `offset` says; nothing for the one before the first batch.
+
+    Raises:
+        OffsetError: it is of another version or mode, or not ours.
+    """
+    if offset.get("v") != VERSION:
+        raise OffsetError(f"the checkpoint has offsets of version {offset.get('v')!r}, and this can read {VERSION}")
+    if is_sentinel(offset):
+        return {}
+    entries = offset.get(kind)
+    if not isinstance(entries, Mapping):
+        other = "a query that drains queues" if kind == STREAMS else "a query that reads streams"
+        raise OffsetError(f"the checkpoint is that of {other}: use another checkpoint for another mode")
+    try:
+        return {
+            name: Position(
+                id=str(entry["id"]),
+                next=int(entry["next"]),
+                base=None if entry.get("base") is None else int(entry["base"]),
+                lost=int(entry.get("lost", 0)),
+                queue=entry.get("of"),
+                partition=int(entry.get("n", 0)),
+                claims=entry.get("from"),
+            )
+            for name, entry in entries.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise OffsetError(f"the checkpoint has an offset that cannot be read: {error!r}") from None
+
+
+def begin(name: str, position: Position, before: Position | None) -> int:
+    """Return from which offset a batch reads `name`; it ends at `position`, the one before it ended at `before`.
+
+    Raises:
+        OffsetError: neither of them says it.
+    """
+    if position.base is not None:
+        return position.base
+    if before is None or before.id != position.id:
+        raise OffsetError(f"the checkpoint does not say where {name!r} begins")
+    return before.next

@@ -1,0 +1,174 @@
+"""Ranges of offsets cut into what single tasks read, and the reading of one of them.
+
+1. A piece says all that its task needs to know of the queue; where the broker is and who asks, the reader knows.
+2. Reading a piece again gives the same rows in the same order, or fails.
+3. A piece is read whole or its task fails: rows that are missing without a word, of a range that was there when it
+   was planned, are a loss of data. With failOnDataLoss false they are passed over, and a line on stderr says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from warren.spark_bridge.columns import Chunk, Context, to_record_batches
+from warren.spark_bridge.control import BrokerClient
+from warren.spark_bridge.errors import DataLoss, Gone, NotFound
+from warren.spark_bridge.filters import Filters
+from warren.spark_bridge.options import ReadOptions
+from warren.spark_bridge.schema import PROPERTY_COLUMNS
+
+SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPartitions asks for it
+
+
+class Range(NamedTuple):
+    """The offsets [first, end) of the stream, snapshot or queue of claims `name`, whose incarnation is `id`.
+
+    Its rows are said to be of `queue` and `partition`.
+    """
+
+    queue: str
+    partition: int
+    name: str
+    id: str
+    first: int
+    end: int
+    snapshot: str | None = None
+
+
+class Piece(InputPartition):
+    """What one task reads."""
+
+    value: Range
+
+    def __init__(self, value: Range) -> None:
+        super().__init__(value)
+
+
+def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> list[Piece]:
+    """Return the pieces of `ranges`, in their order; nothing for an empty range.
+
+    As many as it takes for none to have more than targetPartitionBytes, and at least minPartitions, or one for each
+    core when they are large enough. They are cut where the broker cuts best, and again where maxRecordsPerPartition
+    asks for it.
+    """
+    ranges = [each for each in ranges if each.first < each.end]
+    if not ranges:
+        return []
+    plans = [_cuts(client, each, options.partition_bytes) for each in ranges]
+    wanted = options.min_partitions or os.cpu_count() or 1
+    if sum(len(bounds) - 1 for bounds, _ in plans) < wanted:
+        total = sum(size for _, size in plans)
+        smallest = SMALLEST_PIECE_BYTES if options.min_partitions is None else 1
+        size = max(smallest, -(-total // wanted))
+        if size < options.partition_bytes:
+            # Only those that have more than that: the others would come out the same.
+            plans = [
+                _cuts(client, each, size) if plan[1] > size else plan for each, plan in zip(ranges, plans, strict=True)
+            ]
+    pieces: list[Piece] = []
+    for each, (bounds, _) in zip(ranges, plans, strict=True):
+        for first, end in pairwise(_with_rows(bounds, options.max_partition_rows)):
+            pieces.append(Piece(each._replace(first=first, end=end)))
+    return pieces
+
+
+def maybe_left_of(client: BrokerClient, wanted: Range) -> Range | None:
+    """Return what is left of a range that was there when it was planned, and say what is not; None: nothing."""
+    try:
+        found = client.describe(wanted.name)
+    except NotFound:
+        say(f"{wanted.name} does not exist any more")
+        return None
+    if found.id != wanted.id:
+        say(f"{wanted.name} was deleted and made anew")
+        return None
+    if found.first > wanted.first:
+        say(f"the offsets from {wanted.first} to {found.first} of {wanted.name} are gone")
+    left = wanted._replace(first=max(wanted.first, found.first), end=min(wanted.end, found.end))
+    return left if left.first < left.end else None
+
+
+def _cuts(client: BrokerClient, wanted: Range, piece_bytes: int) -> tuple[Sequence[int], int]:
+    """Return where the broker cuts a range, ends included, and about how many bytes all of it has."""
+    plan = client.plan(
+        wanted.name, wanted.first, wanted.end, wanted.id, piece_bytes=piece_bytes, snapshot=wanted.snapshot
+    )
+    if plan.bounds[0] != wanted.first or plan.bounds[-1] != wanted.end:
+        raise DataLoss(
+            f"{wanted.name}: asked for the offsets from {wanted.first} to {wanted.end}, "
+            f"and the broker has a plan for those from {plan.bounds[0]} to {plan.bounds[-1]}"
+        )
+    return plan.bounds, sum(plan.bytes)
+
+
+def _with_rows(bounds: Sequence[int], most: int | None) -> Sequence[int]:
+    """Return `bounds` with others between them, so that nothing has more than `most` rows."""
+    if most is None:
+        return bounds
+    made = [bounds[0]]
+    for first, end in pairwise(bounds):
+        count = -(-(end - first) // most)
+        made += [first + (end - first) * number // count for number in range(1, count + 1)]
+    return made
+
+
+def read(
+    client: BrokerClient, options: ReadOptions, piece: Range, schema: pa.Schema, filters: Filters | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `piece` as batches of exactly `schema`; with `filters` only those that pass.
+
+    Raises:
+        DataLoss: not all of them are there any more.
+    """
+    context = Context(piece.queue, piece.partition)
+    found = 0
+    with client:
+        for chunk in _chunks(client, options, piece, schema):
+            low, high = chunk.rows(piece.first, piece.end)
+            found += high - low
+            if filters is None:
+                yield from to_record_batches(chunk, schema, context, first=piece.first, end=piece.end)
+            else:
+                yield from filters.batches(chunk, schema, context, first=piece.first, end=piece.end)
+    if context.undecodable_bodies:
+        say(f"{piece.name}: {context.undecodable_bodies} bodies are not UTF-8, and null")
+    missing = piece.end - piece.first - found
+    if missing:
+        what = f"{piece.name}: {missing} of the messages from offset {piece.first} to {piece.end} cannot be read"
+        if options.fail_on_data_loss:
+            raise DataLoss(f"{what}. With failOnDataLoss false they are passed over")
+        say(what)
+
+
+def _chunks(client: BrokerClient, options: ReadOptions, piece: Range, schema: pa.Schema) -> Iterator[Chunk]:
+    """Yield the chunks that cover `piece`, less what retention has removed if that is no failure."""
+    bodies = "body" in schema.names
+    properties = not PROPERTY_NAMES.isdisjoint(schema.names)
+    at = piece.first
+    while at < piece.end:
+        try:
+            for chunk in client.read(
+                piece.name, at, piece.end, piece.id, bodies=bodies, properties=properties, snapshot=piece.snapshot
+            ):
+                yield chunk
+                at = max(at, chunk.end)
+            return
+        except Gone:
+            if options.fail_on_data_loss:
+                raise
+        at = max(at + 1, client.describe(piece.name).first)
+
+
+PROPERTY_NAMES: Final = frozenset(PROPERTY_COLUMNS)
+
+
+def say(text: str) -> None:
+    """Write a line to where Spark keeps what its workers say."""
+    print(f"warren: {text}", file=sys.stderr, flush=True)

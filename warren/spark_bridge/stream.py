@@ -1,0 +1,289 @@
+"""Streams as a streaming source: each message once, over crashes of anything, into a sink that takes a batch once.
+
+1. Where a query begins is resolved in the first `latestOffset` and is in the end that this returns, which Spark writes
+   down before it reads: `initialOffset` says nothing, as it is asked several times, and again after a crash.
+2. `partitions` needs nothing but the two offsets, and `read` nothing but its piece: a batch that is repeated is the
+   same batch. Driver and executors share no state.
+3. The start that `latestOffset` is given is committed by Spark: that is where the broker is told how far the query
+   has come. Spark calls `commit` late or, for the last batch, never; it does nothing here.
+4. With AvailableNow no batch goes beyond where the streams ended when the first one was planned. Streams that
+   appear later wait for the next run.
+5. Messages that are gone, or a stream that was made anew, end the query; with failOnDataLoss false it goes on behind
+   them, and the offset counts what was passed over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from warren.spark_bridge.control import BrokerClient
+from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone, NotFound
+from warren.spark_bridge.limits import shares, within_bytes
+from warren.spark_bridge.offsets import Position, begin, document, is_sentinel, positions_of, sentinel
+from warren.spark_bridge.options import DRAIN, LATEST, NEXT, OptionError, ReadOptions
+from warren.spark_bridge.pieces import Range, cut, maybe_left_of, read, say
+from warren.spark_bridge.spark_types import to_arrow
+from warren.spark_bridge.topology import Missing, Part, is_asked_for, look, offset_of
+
+# Spark asks an idle source a hundred times a second.
+IDLE_PAUSE_S: Final = 0.05
+_HINT: Final = "With failOnDataLoss false the query goes on behind what is lost"
+
+Offset = dict[str, Any]
+
+
+class Pace:
+    """Keeps whoever has nothing new from being asked at once again."""
+
+    def __init__(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self.clock = clock
+        self._sleep = sleep
+        self._idle_since: float | None = None
+
+    def wait(self) -> None:
+        """Wait, if the last question was answered with nothing just now."""
+        if self._idle_since is not None:
+            rest = self._idle_since + IDLE_PAUSE_S - self.clock()
+            if rest > 0:
+                self._sleep(rest)
+
+    def answered(self, *, something: bool) -> None:
+        """Remember whether there was something."""
+        self._idle_since = None if something else self.clock()
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads streams, on from offsets that Spark remembers."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.options = options
+        self.schema = schema
+        self._pace = Pace(clock, sleep)
+        self._client: BrokerClient | None = None
+        self._is_available_now = False
+        self._targets: dict[str, int] | None = None  # of AvailableNow
+        self._ends: dict[str, Position] = {}  # as they were seen last
+        self._told: dict[str, int] = {}  # how far the broker knows that we are
+        self._last_batch_at: float | None = None
+        self._turn = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    @property
+    def client(self) -> BrokerClient:
+        """Return the client of this process."""
+        if self._client is None:
+            self._client = self.options.connection.client()
+        return self._client
+
+    # --- what Spark asks on the driver, always the same reader -----------------------------------------------------
+
+    def initialOffset(self) -> Offset:
+        """Return what stands before the first batch: nothing but how the query was to begin."""
+        return sentinel(str(self.options.start or LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return maxOffsetsPerTrigger; Spark knows one limit only, the others are kept in `latestOffset`."""
+        return ReadMaxRows(self.options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Have the query end where the streams end; where that is, the next `latestOffset` asks."""
+        self._is_available_now = True
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return where the next batch ends; `start` when there is nothing to read."""
+        self._pace.wait()
+        before = positions_of(start)
+        self._report(before)
+        positions, ends = self._seen(before, starting=is_sentinel(start))
+        for name, rows in self._rows(positions, ends, limit).items():
+            positions[name] = positions[name]._replace(next=positions[name].next + rows)
+        self._turn += 1
+        is_new = is_sentinel(start) or _bare(positions) != _bare(before)
+        self._pace.answered(something=is_new)
+        return document(positions) if is_new else start
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Return where the streams ended when they were last looked at: how far behind the query is."""
+        return document(self._ends) if self._ends else None
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the pieces between two offsets."""
+        before = positions_of(start)
+        ranges = [
+            Range(
+                position.queue or name,
+                position.partition,
+                name,
+                position.id,
+                begin(name, position, before.get(name)),
+                position.next,
+            )
+            for name, position in positions_of(end).items()
+        ]
+        ranges = [each for each in ranges if each.first < each.end]
+        if not self.options.fail_on_data_loss:
+            ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
+        try:
+            return cut(self.client, self.options, ranges)
+        except (AnotherQueue, Gone, NotFound) as error:
+            raise DataLoss(f"{error}. {_HINT}") from None
+
+    def commit(self, end: Offset) -> None:
+        """Do nothing; see the header."""
+
+    # --- on executors ----------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one piece."""
+        return read(self.options.connection.client(), self.options, partition.value, to_arrow(self.schema))
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def _seen(self, before: Mapping[str, Position], *, starting: bool) -> tuple[dict[str, Position], dict[str, int]]:
+        """Return from where each stream is to be read, and its end; with a base when that is not where it was left."""
+        positions: dict[str, Position] = {}
+        ends: dict[str, int] = {}
+        for part in look(self.client, self.options):
+            if isinstance(part, Missing):
+                if starting or (part.queue not in before and self.options.fail_on_data_loss):
+                    raise OptionError(f"queue {part.queue!r} cannot be read: {part.reason}")
+                continue
+            if not part.is_stream:
+                raise OptionError(_no_stream(part))
+            if self._targets is not None and part.name not in self._targets:
+                continue
+            positions[part.name] = self._position(part, before.get(part.name), starting=starting)
+            ends[part.name] = part.found.end
+        for name in before:
+            if name not in positions:
+                self._gone(name, before[name])
+        self._ends = {
+            name: position._replace(next=ends[name], base=None, lost=0) for name, position in positions.items()
+        }
+        if self._is_available_now:
+            if self._targets is None:
+                self._targets = dict(ends)
+            ends = {name: min(end, self._targets[name]) for name, end in ends.items()}
+        return positions, ends
+
+    def _position(self, part: Part, before: Position | None, *, starting: bool) -> Position:
+        first, end, incarnation = part.found.first, part.found.end, part.found.id
+        if before is None:
+            base = first
+            if starting:
+                given = self.options.start
+                place = NEXT if given is None else given.of(part.queue, part.partition)
+                base = offset_of(
+                    self.client, part, place, self.options, "startingOffsets" if given is None else given.option
+                )
+            queue = part.queue if part.is_partition else None
+            return Position(incarnation, base, base=base, queue=queue, partition=part.partition)
+        position = before._replace(base=None)
+        if before.id != incarnation:
+            self._lost(f"stream {part.name!r} was deleted and made anew; it had been read up to offset {before.next}")
+            return position._replace(id=incarnation, next=first, base=first)
+        if before.next < first:
+            self._lost(f"the offsets from {before.next} to {first} of stream {part.name!r} are gone, by its retention")
+            return position._replace(next=first, base=first, lost=before.lost + first - before.next)
+        if before.next > end:
+            self._lost(f"stream {part.name!r} ends at offset {end}, and had been read up to {before.next}")
+            return position._replace(next=end, base=end)
+        return position
+
+    def _gone(self, name: str, before: Position) -> None:
+        """Decide what it means that a stream is not there that was read before."""
+        if self._targets is not None and name not in self._targets:
+            return
+        queue = before.queue or name
+        if not is_asked_for(self.options, queue):
+            say(f"stream {name!r} is not subscribed to any more; it was read up to offset {before.next}")
+            return
+        self._lost(f"stream {name!r} does not exist any more; it had been read up to offset {before.next}")
+
+    def _lost(self, what: str) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{what}. {_HINT}")
+        say(what)
+
+    # --- how much of it -----------------------------------------------------------------------------------------------
+
+    def _rows(self, positions: Mapping[str, Position], ends: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Return how many rows of each stream the next batch has."""
+        waiting = {name: max(0, ends[name] - position.next) for name, position in positions.items()}
+        if isinstance(limit, ReadAllAvailable):
+            return waiting
+        if self._is_too_little(sum(waiting.values())):
+            return {}
+        given = shares(waiting, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_rows, self._turn)
+        most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.max_bytes
+        if most_bytes is None:
+            return given
+
+        def plan(name: str, rows: int, size: int) -> tuple[int, int]:
+            first = positions[name].next
+            try:
+                found = self.client.plan(name, first, first + rows, positions[name].id, max_bytes=size)
+            except (AnotherQueue, Gone, NotFound) as error:  # just now: the next look decides what that means
+                say(str(error))
+                return 0, 0
+            return found.bounds[-1] - first, sum(found.bytes)
+
+        return within_bytes(given, most_bytes, plan, self._turn)
+
+    def _is_too_little(self, rows: int) -> bool:
+        """Tell whether minOffsetsPerTrigger has the batch wait, and maxTriggerDelay does not end that."""
+        if self.options.min_rows is None or self._is_available_now:
+            return False
+        now = self._pace.clock()
+        is_late = self._last_batch_at is None or now - self._last_batch_at >= self.options.max_delay_s
+        if rows < self.options.min_rows and not is_late:
+            return True
+        self._last_batch_at = now
+        return False
+
+    def _report(self, before: Mapping[str, Position]) -> None:
+        """Tell the broker how far the query has come; that it cannot be told is no reason to stop."""
+        name = self.options.consumer_name
+        if name is None or not self.options.store_offsets:
+            return
+        for stream, position in before.items():
+            if self._told.get(stream) == position.next:
+                continue
+            self._told[stream] = position.next
+            try:
+                self.client.store_offset(stream, name, position.next)
+            except BridgeError as error:
+                say(f"the broker does not keep how far {name!r} is: {error}")
+
+
+def _bare(positions: Mapping[str, Position]) -> dict[str, Position]:
+    return {name: position._replace(base=None) for name, position in positions.items()}
+
+
+def _no_stream(part: Part) -> str:
+    return (
+        f"queue {part.name!r} is {part.found.type}, and its messages are gone once they are acknowledged: "
+        f'to empty it say so with option("mode", "{DRAIN}")'
+    )

@@ -1,0 +1,352 @@
+"""The data source as a sink: rows become messages, once each.
+
+    staged      task: rows -> frames -> parts of a stage, which nobody sees        (any number of attempts)
+                driver: commit(query, batch, stages) -> published and remembered   (any number of times)
+    confirms    task: rows -> frames -> a connection with confirms; the driver has nothing to do
+
+1. With `staged` every message of a committed batch is in its queues once, whatever is tried again: tasks, commits,
+   whole batches after a crash. It depends on nothing but that a query keeps its id, which is in its checkpoint. A batch
+   write is a query of its own.
+2. Each attempt of a task has a stage of its own; those of attempts that Spark does not commit are removed, or go when
+   the broker finds that nobody wants them.
+3. With `confirms` a message that was confirmed is in its queues; one may be there again when a task or a batch is tried
+   again.
+4. Nothing here is kept from one process to the next but what is pickled: the driver makes a writer, tasks have copies.
+
+`batch_writer` and `stream_writer` are what ``source`` asks for.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from warren.spark_bridge.amqp_publisher import Publisher
+from warren.spark_bridge.control import BrokerClient, Committed
+from warren.spark_bridge.errors import BridgeError, BrokerError, Refused, Unreachable
+from warren.spark_bridge.frames import bounds_of, content_of
+from warren.spark_bridge.options import OptionError
+from warren.spark_bridge.spark_types import to_arrow
+from warren.spark_bridge.write_columns import Field, RowEncoder, row_encoder
+from warren.spark_bridge.writer_options import CONFIRMS, STAGED, WriteOptions, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# How long the broker remembers a batch write, so that its commit can be asked for again.
+BATCH_KEPT_S: Final = 7 * 24 * 3600
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+_PAUSE_S: Final = 1.0
+
+Encode = Callable[[pa.RecordBatch, int], Iterator[pa.Array]]
+
+
+class WriteFailed(BridgeError):
+    """A batch was not published; nothing of it is in any queue, unless the reason says otherwise."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task has done. `stage` None: it had no rows, or published them itself."""
+
+    query: str
+    stage: str | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Who writes: `query` and `batch` name what is written, `partition` the task, `attempt` this try of it."""
+
+    query: str
+    batch: int
+    partition: int
+    attempt: int
+
+    @property
+    def prefix(self) -> str:
+        """What message ids of this task begin with; the same in each attempt."""
+        return f"{self.query}/{self.batch}/{self.partition}/"
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """Return the writer of one ``df.write``.
+
+    Raises:
+        OptionError: options or columns are not as they have to be.
+    """
+    made, encoder = _checked(options, schema)
+    if overwrite:
+        if not made.truncates:
+            raise OptionError(
+                'mode("overwrite") would empty the queue: use mode("append"), or set the option truncate to true'
+            )
+        if made.delivery != STAGED or made.exchange not in (None, "") or not made.routing_key:
+            raise OptionError('mode("overwrite") needs the option queue, and delivery staged')
+    return BatchWriter(made, encoder, overwrite)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """Return the writer of a streaming query.
+
+    Raises:
+        OptionError: options or columns are not as they have to be, or the output mode is complete.
+    """
+    if overwrite:
+        raise OptionError('outputMode("complete") would empty the queue each time: use append or update')
+    made, encoder = _checked(options, schema)
+    return StreamWriter(made, encoder)
+
+
+def _checked(options: Mapping[str, str], schema: StructType) -> tuple[WriteOptions, RowEncoder]:
+    made = write_options(options)
+    encoder = row_encoder([Field(found.name, found.type) for found in to_arrow(schema)], made)
+    # A file with a password is read here, on the driver: executors may not have it.
+    return made.with_password(), encoder
+
+
+class _Writer:
+    """What both kinds of writers do in tasks."""
+
+    def __init__(self, options: WriteOptions, encoder: RowEncoder) -> None:
+        self.options = options
+        self.encoder = encoder
+
+    def write_rows(self, batches: Iterator[pa.RecordBatch], task: _Task) -> Written:
+        """Encode and send the rows of one task.
+
+        Raises:
+            BridgeError: the broker cannot be reached, or refuses. ValueError: a value cannot be sent.
+        """
+        if self.options.delivery == CONFIRMS:
+            return self._publish(batches, task)
+        stage = f"{task.query[:40]}-{task.batch}-{task.partition}-{task.attempt}-{uuid.uuid4().hex[:12]}"
+        with self.options.connection.client() as client:
+            upload = _Upload(client, stage, self.options.part_bytes)
+            try:
+                rows = 0
+                for batch in batches:
+                    for messages in self.encoder.encode(batch, prefix=task.prefix, first_row=rows):
+                        upload.add(messages)
+                    rows += batch.num_rows
+                upload.finish()
+            except BaseException:
+                upload.forget()
+                raise
+        return Written(task.query, stage if upload.parts else None, rows)
+
+    def _publish(self, batches: Iterator[pa.RecordBatch], task: _Task) -> Written:
+        rows = 0
+        publisher: Publisher | None = None
+        try:
+            for batch in batches:
+                if publisher is None:
+                    publisher = _publisher(self.options)
+                encoded = self.encoder.encode(
+                    batch,
+                    prefix=task.prefix,
+                    first_row=rows,
+                    mandatory=self.options.mandatory,
+                    frame_bytes_max=publisher.frame_bytes_max,
+                )
+                for messages in encoded:
+                    publisher.publish(messages)
+                rows += batch.num_rows
+            if publisher is not None:
+                publisher.finish()
+        except BaseException:
+            if publisher is not None:
+                publisher.close(in_order=False)
+            raise
+        if publisher is not None:
+            publisher.close()
+        return Written(task.query, None, rows)
+
+    def commit_stages(self, messages: list[Written], batch: int, kept_s: int | None) -> None:
+        """Have the broker publish what the tasks have staged.
+
+        Raises:
+            WriteFailed: it does not. BridgeError: nobody knows whether it has.
+        """
+        stages = [each.stage for each in messages if each.stage is not None]
+        if not stages:
+            return
+        options = self.options
+        query = messages[0].query
+        with options.connection.client() as client:
+            give_up_s = time.monotonic() + options.commit_timeout_s
+            while True:
+                try:
+                    found = client.commit_stages(query, batch, stages, mandatory=options.mandatory, kept_s=kept_s)
+                    break
+                except (Unreachable, Refused) as error:
+                    # A commit goes on in the broker when its answer is late; a queue that is full may get room.
+                    is_over = isinstance(error, Refused) and error.error != "queue_full"
+                    if is_over or time.monotonic() >= give_up_s:
+                        raise
+                time.sleep(_PAUSE_S)
+        _check_committed(found, batch)
+
+    def remove_stages(self, messages: list[Written | None]) -> None:
+        """Remove what tasks have staged; what cannot be removed goes by itself, later."""
+        with self.options.connection.client() as client:
+            for each in messages:
+                if each is not None and each.stage is not None:
+                    _forget(client, each.stage)
+
+
+def _check_committed(found: Committed, batch: int) -> None:
+    if not found.committed and not found.duplicate:
+        raise WriteFailed(
+            f"batch {batch} was not published: {found.unroutable} of its messages would go to no queue "
+            "(set the option mandatory to false to drop them)"
+        )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one data frame."""
+
+    def __init__(self, options: WriteOptions, encoder: RowEncoder, overwrite: bool) -> None:
+        self.writer = _Writer(options, encoder)
+        self.overwrite = overwrite
+        self.query = f"batch-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage or publish the rows of one task."""
+        context = _context()
+        return self.writer.write_rows(iterator, _Task(self.query, 0, context.partitionId(), context.attemptNumber()))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what was staged."""
+        if self.overwrite:
+            _purge(self.writer.options)
+        self.writer.commit_stages(_written(messages), 0, BATCH_KEPT_S)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged."""
+        self.writer.remove_stages([each for each in messages if isinstance(each, Written)])
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, options: WriteOptions, encoder: RowEncoder) -> None:
+        self.writer = _Writer(options, encoder)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Stage or publish the rows of one task."""
+        context = _context()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise WriteFailed("Spark does not say which query and which batch this task is of")
+        return self.writer.write_rows(
+            iterator, _Task(query, int(batch), context.partitionId(), context.attemptNumber())
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish what was staged, unless that was done before."""
+        self.writer.commit_stages(_written(messages), batchId, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove what was staged."""
+        self.writer.remove_stages([each for each in messages if isinstance(each, Written)])
+
+
+def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
+    return [each for each in messages if isinstance(each, Written)]
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise WriteFailed("rows are written by Spark's tasks")
+    return context
+
+
+@dataclass
+class _Upload:
+    """Stores messages as parts of a stage."""
+
+    client: BrokerClient
+    stage: str
+    part_bytes: int
+    parts: int = 0
+    _pieces: list[memoryview] = field(default_factory=list)
+    _size: int = 0
+
+    def add(self, messages: pa.Array) -> None:
+        """Store `messages`, or keep them until a part is full."""
+        bounds = bounds_of(messages)
+        content = content_of(messages)
+        at = 0
+        while at < len(messages):
+            limit = int(bounds[at]) + self.part_bytes - self._size
+            stop = int(bounds.searchsorted(limit, side="right")) - 1
+            if stop <= at:
+                if self._size:
+                    self.finish()
+                    continue
+                stop = at + 1  # one message is more than a part
+            self._pieces.append(content[int(bounds[at]) : int(bounds[stop])])
+            self._size += int(bounds[stop] - bounds[at])
+            at = stop
+            if self._size >= self.part_bytes:
+                self.finish()
+
+    def finish(self) -> None:
+        """Store what is kept."""
+        if self._size:
+            self.client.put_stage(self.stage, self.parts, b"".join(self._pieces))
+            self.parts += 1
+        self._pieces, self._size = [], 0
+
+    def forget(self) -> None:
+        """Remove what was stored."""
+        if self.parts:
+            _forget(self.client, self.stage)
+
+
+def _forget(client: BrokerClient, stage: str) -> None:
+    try:
+        client.delete_stage(stage)
+    except BrokerError:
+        pass  # it goes by itself, when the broker finds that nobody has committed it
+
+
+def _purge(options: WriteOptions) -> None:
+    with options.connection.client() as client:
+        assert options.routing_key is not None
+        client.purge(options.routing_key)
+
+
+def _publisher(options: WriteOptions) -> Publisher:
+    connection = options.connection
+    context: ssl.SSLContext | None = None
+    if options.amqp_tls:
+        context = ssl.create_default_context(cafile=connection.ca_file)
+        if connection.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if connection.certificate_file is not None:
+            context.load_cert_chain(connection.certificate_file, connection.key_file)
+    return Publisher(
+        options.amqp_host,
+        options.amqp_port,
+        connection.vhost,
+        connection.username,
+        connection.password or "",
+        context=context,
+        max_in_flight=options.max_in_flight,
+        timeout_s=connection.connect_timeout_s,
+        confirm_timeout_s=options.confirm_timeout_s,
+    )
