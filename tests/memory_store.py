@@ -37,6 +37,12 @@ class MemoryLogFiles:
     def drop_sealed(self, job: DropJob) -> None:
         self.sealed.drop(job)
 
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None:
+        self.sealed.swap(stream_id, segments)
+
+    def unmake_sealed(self, stream_id: int, segment: int) -> None:
+        self.sealed.unmake(stream_id, segment)
+
 
 class MemoryDisk:
     """What `log` has written; `hold`: nothing is carried out until it is False again."""

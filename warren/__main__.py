@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from warren.server import cli
 
 if TYPE_CHECKING:
     from warren.server.management import Plugin
+    from warren.spark_bridge.commands import Connection
 
 
 def plugins() -> Sequence[Plugin]:
@@ -20,9 +22,46 @@ def plugins() -> Sequence[Plugin]:
     return (links, ManagementPlugin(links))
 
 
+def _connection(flags: Mapping[str, Any]) -> Connection:
+    """Return where the broker is and who asks, by the flags, variables and profiles of `warren ctl`."""
+    import os
+
+    from warren.ctl import config
+    from warren.ctl.errors import CtlError
+    from warren.spark_bridge.commands import Connection
+    from warren.spark_bridge.errors import UsageError
+
+    try:
+        values = config.gather(flags, os.environ)
+        target = config.target(values)
+    except CtlError as error:
+        raise UsageError(error.reason) from None
+    return Connection(
+        url=target.url,
+        username=target.username,
+        password=target.password,
+        vhost=str(values.get("vhost", config.DEFAULT_VHOST)),
+        cacert=None if target.cacert is None else str(target.cacert),
+        insecure=target.insecure,
+        timeout_s=target.timeout_s,
+    )
+
+
+def _bridge(name: str, arguments: Sequence[str]) -> int:
+    from warren.spark_bridge import commands
+
+    return commands.main(name, arguments, _connection)
+
+
 def main() -> None:
     """Run the `warren` command."""
-    cli.main(plugins)
+    others = (
+        cli.OtherCommand(
+            "export", "Export a queue or a stream to files (warren export --help).", partial(_bridge, "export")
+        ),
+        cli.OtherCommand("import", "Publish what was exported (warren import --help).", partial(_bridge, "import")),
+    )
+    cli.main(plugins, others)
 
 
 if __name__ == "__main__":

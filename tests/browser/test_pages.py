@@ -45,6 +45,7 @@ def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
     channel.queue_bind("q", "amq.topic", "a.long.routing.key.that.has.many.words.#")
     channel.exchange_declare("x", "headers")
     channel.exchange_bind("x", "amq.topic", "k", {"tenant": "acme", "level": 3})
+    channel.exchange_declare("super", "x-super-stream", durable=True, arguments={"x-super-stream": 3})
     channel.basic_publish("amq.topic", "a.long.routing.key.that.has.many.words.x", b'{"a": 1}')
     channel.basic_publish("", "q", b"later", pika.BasicProperties(headers={"x-delay": 600_000}))
     channel.basic_publish("", "a queue with a name that is longer than a telephone is wide", bytes(range(256)) * 20)
@@ -80,6 +81,8 @@ def test_every_page_is_whole_silent_and_within_its_width(
         ("Queues and streams", ["queues"], {}),
         *((long, ["queues", vhost, long], {"tab": tab}) for tab in ("", "messages", "consumers", "get", "move")),
         *(("q", ["queues", vhost, "q"], {"tab": tab}) for tab in ("", "bindings", "publish")),
+        ("Super streams", ["super-streams"], {}),
+        ("super", ["exchanges", vhost, "super"], {"tab": "partitions"}),
         (f"Routing in {vhost}", ["routing"], {"vhost": vhost}),
         (f"Routing in {vhost}", ["routing"], {"vhost": vhost, "view": "table"}),
         ("Search", ["search"], {"q": "a"}),

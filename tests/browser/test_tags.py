@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from .conftest import Connect, Open
 
-EVERYBODY = ["Overview", "Connections", "Channels", "Queues and streams", "Exchanges", "Routing"]
+EVERYBODY = ["Overview", "Connections", "Channels", "Queues and streams", "Exchanges", "Super streams", "Routing"]
 POLICIES = ["Policies", "Parameters", "Shovels", "Federation"]
 NODE = ["Store", "Node"]
 # The pages that only some may see, by their places.

@@ -127,6 +127,11 @@ class Names:
         self._exchanges.append(f"{self._prefix}-{label}-{len(self._exchanges)}")
         return self._exchanges[-1]
 
+    def adopt(self, queue: str) -> str:
+        """Have a queue that the broker has named deleted after the test, too."""
+        self._queues.append(queue)
+        return queue
+
     def unused(self, label: str = "nothing") -> str:
         """Return a name for something that must never exist."""
         return f"{self._prefix}-{label}"

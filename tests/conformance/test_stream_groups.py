@@ -762,6 +762,26 @@ def test_retention(clean: bool) -> None:
     assert groups(harness) == {"g": 2 * PAGE}
 
 
+@rule("warren.stream.groups.retention", "What went ahead of a group that is being served is passed over.")
+def test_retention_ahead_of_a_group() -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    declare(client)
+    fill(client, 3 * PAGE)
+    harness, client = restarted(harness)
+    join(client, prefetch=5)
+    deliveries = client.deliveries()
+    harness.queue("s").pause(paused=True)
+    stream_of(harness).leave_chunk(stream_of(harness)._cursors[0])  # as if memory had been short
+    put_policy(harness, max_length_bytes=0)
+    ack(client, *deliveries)
+    harness.queue("s").pause(paused=False)
+    harness.settle()
+    got = client.deliveries()
+    assert [(offset_of(each), each.method.redelivered) for each in got] == [(2 * PAGE + at, False) for at in range(5)]
+    assert groups(harness) == {"g": 2 * PAGE}
+
+
 @rule("warren.stream.groups.retention", "What went while it was out may be acknowledged, and the group goes on.")
 def test_retention_of_what_is_out() -> None:
     harness = DurableHarness()

@@ -835,6 +835,25 @@ def test_resets(client: Client, harness: Harness) -> None:
 
 
 @rule(
+    "warren.super-stream.groups.move", "How far the group had come is stored with the move: a crash does not undo it."
+)
+def test_a_crash_after_a_move() -> None:
+    harness = DurableHarness()
+    client = harness.channel()
+    super_stream(client, 2)
+    names = named(2)
+    fill(client, names, 4)
+    old = Instance(harness, names)
+    mine = [each for each in old.client.deliveries() if old.partition_of(each) == "e-1"]
+    old.client.send(1, *(m.BasicAck(each.method.delivery_tag, False) for each in mine[:3]))
+    harness.write()
+    Instance(harness, names)
+    harness.write()
+    harness = harness.restart(clean=False)
+    assert committed(harness, "e-1") == 3
+
+
+@rule(
     "warren.super-stream.groups.move",
     "While nobody knows yet how far a group has come, nothing is served, and then in turn.",
 )

@@ -210,8 +210,36 @@ def _streams(harness: Harness) -> None:
     client.hang_up()
 
 
+def _super_streams(harness: Harness) -> None:
+    """Spread a group over partitions, move them to and fro, and let them go under instances that are still there."""
+    client, second = harness.channel(), harness.channel()
+    arguments: Table = {"x-super-stream": 3, "x-max-age": "1h"}
+    declare = m.ExchangeDeclare(0, "e", "x-super-stream", False, True, False, False, False, encode_table(arguments))
+    for _ in range(2):
+        assert client.call(1, declare) == m.ExchangeDeclareOk()
+    client.feed(b"".join(publish_frames("e", str(number), b"x") for number in range(30)))
+    partitions = ("e-0", "e-1", "e-2")
+    for reader in (client, second):
+        reader.call(1, m.BasicQos(0, 3, False))
+        for name in partitions:
+            reader.consume(name, name, arguments={"x-stream-offset": "first", "x-group": "g"})
+    (last, *_) = reversed(second.deliveries())
+    second.send(1, m.BasicNack(last.method.delivery_tag, True, True))
+    (last, *_) = reversed(second.deliveries())
+    second.send(1, m.BasicAck(last.method.delivery_tag, True))
+    harness.pass_time(2)
+    second.hang_up()
+    order = encode_table({"x-stream-partition-order": 0})
+    client.send(1, m.QueueUnbind(0, "e-0", "e", "0", order), m.QueueBind(0, "e-0", "e", "9", False, order))
+    client.send(1, m.ExchangeDelete(0, "e", False, False))
+    client.send(1, *(m.QueueDelete(0, name, False, False, False) for name in partitions))
+    client.take()
+    client.hang_up()
+
+
 SCENES: list[Scene] = [
     _streams,
+    _super_streams,
     _polite,
     _vanishes_with_everything_open,
     _channel_errors,

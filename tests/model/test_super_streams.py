@@ -34,8 +34,9 @@ SUPER: Final = "x-super-stream"
 
 @dataclass
 class Sent:
-    """A message at an instance: of which partition and offset, and how often that had moved when it was sent."""
+    """A message at an instance: to which consumer, of which partition and offset, and how often that had moved."""
 
+    tag: str
     partition: int
     offset: int
     moves: int
@@ -52,7 +53,7 @@ class Instance:
     out: dict[int, Sent] = field(default_factory=dict)
 
     def out_of(self, partition: int) -> int:
-        return sum(sent.partition == partition for sent in self.out.values())
+        return sum(sent.tag == self.tags[partition] for sent in self.out.values())
 
 
 @dataclass
@@ -386,7 +387,7 @@ class Life:
                 partition = self.partitions[number]
                 offset = partition.bodies.index(body_of(each))
                 got.setdefault(partition.name, []).append((offset, method.redelivered))
-                instance.out[method.delivery_tag] = Sent(number, offset, partition.moves)
+                instance.out[method.delivery_tag] = Sent(method.consumer_tag, number, offset, partition.moves)
             expected: dict[str, list[tuple[int, bool]]] = {}
             for partition in self.partitions:
                 if partition.served is instance:

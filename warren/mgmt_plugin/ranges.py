@@ -32,12 +32,11 @@ from warren.msgstore.columns import (
     maybe_head,
     without_parts,
 )
-from warren.msgstore.jobs import SealedRead
 from warren.msgstore.sealed_table import SealedChunk, SealedSegment
 from warren.queues.claims import ClaimQueue, read_claim_columns
 from warren.queues.queue import Queue
 from warren.queues.stream import Stream
-from warren.queues.stream_columns import RANGE_MESSAGES, read_columns
+from warren.queues.stream_columns import RANGE_MESSAGES, read_columns, read_sealed
 from warren.server.snapshots import Snapshot
 
 PIECES_MAX: Final = 100_000
@@ -144,29 +143,22 @@ class StreamRanges:
         return found[0][0].encode(), found[0][1]
 
     async def _read_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> bytes:
+        found: list[bytes | None] = []
         done = trio.Event()
-        job = _ChunkRead(self._stream, segment, chunk, done)
-        self._stream.messages.log.read_jobs.append(job)
+
+        def told(data: bytes | None) -> None:
+            found.append(data)
+            done.set()
+
+        read_sealed(self._stream, segment, chunk, told)
         await _settled(self._call, done, self._stream)
-        if job.chunk is not None:
+        if found[0] is not None:
             missing = wanted.missing_parts()
-            return without_parts(job.chunk, missing) if missing else job.chunk
+            return without_parts(found[0], missing) if missing else found[0]
         if chunk.first < self._stream.first_offset():
             raise HttpError(410, "gone", f"the oldest offset is {self._stream.first_offset()}")
         self._stream.chunk_damaged(chunk)
         return b"".join(ColumnsWriter().finish(chunk.first, chunk.end).encode())
-
-
-class _ChunkRead(SealedRead):
-    """Reads a chunk as it lies in its file."""
-
-    def __init__(self, stream: Stream, segment: SealedSegment, chunk: SealedChunk, done: trio.Event) -> None:
-        super().__init__(stream.store_id, int(segment.first), int(chunk.position), int(chunk.stored_bytes))
-        self.wants_parts = False
-        self._done = done
-
-    def finished(self) -> None:
-        self._done.set()
 
 
 class ClaimRanges:

@@ -22,6 +22,8 @@ class Files(Protocol):
     def seal(self, job: SealJob) -> None: ...
     def read_sealed(self, job: SealedRead) -> None: ...
     def drop_sealed(self, job: DropJob) -> None: ...
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None: ...
+    def unmake_sealed(self, stream_id: int, segment: int) -> None: ...
 
 
 class CommitJob:
@@ -86,6 +88,7 @@ class SealJob(Errand):
         self.segment = segment  # its first offset
         self.position = position
         self.columns = columns
+        self.is_replacement: bool = False  # it goes into a file that will take the place of what is there
         self.placed_at = 0  # outcome: where the chunk begins
         self.head = b""  # outcome: its head
 

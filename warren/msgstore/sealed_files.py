@@ -19,7 +19,8 @@ Chunks are as ``msgstore.columns`` says.
 2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported.
 3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read gets
    another name, and stays.
-4. What cannot be read is None, never an error.
+4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
+5. What cannot be read is None, never an error.
 
 No threads here: `seal` belongs to the housekeeper, `read` and `drop` to the reader, `scan` to recovery.
 """
@@ -56,6 +57,7 @@ MAJOR: Final = 1
 COMPRESSION_LEVEL: Final = 1
 READ_HANDLES_MAX: Final = 64
 
+REPLACEMENT: Final = ".new"  # behind the name of a file that is to take the place of another
 UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of ours
 _SEARCH_BYTES: Final = 1 << 20
 
@@ -101,7 +103,7 @@ class SealedFiles:
         self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)  # the housekeeper's
         self._decompressor = zstandard.ZstdDecompressor()  # the reader's
         # The housekeeper's: the file that was written last, of each stream that is being written.
-        self._written: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
         self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
 
     # --- the housekeeper's ------------------------------------------------------------------------------------------
@@ -109,6 +111,8 @@ class SealedFiles:
     def seal(self, job: SealJob) -> None:
         """Write the chunk of `job` and sync it; can be repeated with the same job. Raises OSError."""
         path = sealed_path(job.stream_id, job.segment)
+        if job.is_replacement:
+            path += REPLACEMENT
         pieces = job.columns.encode(self._compressor.compress if self.compresses else None)
         position = job.position
         handle = self._handle_to_write(job, path)
@@ -128,10 +132,13 @@ class SealedFiles:
         return head + zlib.crc32(head).to_bytes(4, "little")
 
     def _handle_to_write(self, job: SealJob, path: str) -> int:
-        key = (job.stream_id, job.segment)
+        key = (job.stream_id, job.segment, job.is_replacement)
         handle = self._written.pop(key, -1)
+        if job.position == 0 and handle >= 0:
+            self._fs.close(handle)
+            handle = -1
         if handle < 0:
-            for other in [each for each in self._written if each[0] == job.stream_id]:
+            for other in [each for each in self._written if (each[0], each[2]) == (key[0], key[2])]:
                 self._fs.close(self._written.pop(other))
             while len(self._written) >= READ_HANDLES_MAX:
                 self._fs.close(self._written.popitem(last=False)[1])
@@ -181,6 +188,25 @@ class SealedFiles:
                 self._fs.close(handle)
             with suppress(FileNotFoundError):
                 self._fs.unlink(sealed_path(job.stream_id, segment))
+            self.unmake(job.stream_id, segment)
+
+    def swap(self, stream_id: int, segments: list[int]) -> None:
+        """Put the replacement of the first of these segments in the place of all of them. Raises OSError."""
+        for segment in segments:
+            handle = self._read.pop((stream_id, segment), -1)
+            if handle >= 0:
+                self._fs.close(handle)
+        path = sealed_path(stream_id, segments[0])
+        self._fs.rename(path + REPLACEMENT, path)
+        self._sync_directory(STREAMS)
+        for segment in segments[1:]:
+            with suppress(FileNotFoundError):
+                self._fs.unlink(sealed_path(stream_id, segment))
+
+    def unmake(self, stream_id: int, segment: int) -> None:
+        """Remove a replacement. Raises OSError."""
+        with suppress(FileNotFoundError):
+            self._fs.unlink(sealed_path(stream_id, segment) + REPLACEMENT)
 
     def take_handles(self) -> list[int]:
         """Return all handles, for who closes them."""
@@ -197,11 +223,16 @@ class SealedFiles:
         by_stream: dict[int, list[int]] = {}
         for name in self._fs.names(STREAMS):
             named = maybe_sealed_name(name)
-            if named is not None:
+            if name.endswith(REPLACEMENT) and maybe_sealed_name(name.removesuffix(REPLACEMENT)) is not None:
+                self._fs.unlink(f"{STREAMS}/{name}")  # of a compaction that did not come to its end
+            elif named is not None:
                 by_stream.setdefault(named[0], []).append(named[1])
         for stream_id, firsts in by_stream.items():
             table = SealedTable()
             for first in firsts:
+                if first < table.end:
+                    self._fs.unlink(sealed_path(stream_id, first))  # it was merged into the one before
+                    continue
                 segment = self._scan_segment(stream_id, first, is_last=first == firsts[-1], found=found)
                 if segment is not None:
                     table.add_segment(segment)

@@ -104,6 +104,24 @@ class SealedTable:
         self.file_bytes -= segment.file_bytes
         return segment
 
+    def replace(self, old: list[SealedSegment], made: SealedSegment) -> bool:
+        """Put `made` in the place of consecutive segments; False when they are not all here any more."""
+        segments = self.segments
+        at = 0
+        while at < len(segments) and segments[at] is not old[0]:
+            at += 1
+        if segments[at : at + len(old)] != old:
+            return False
+        for segment in old:
+            self.count -= segment.count
+            self.body_bytes -= segment.body_bytes
+            self.file_bytes -= segment.file_bytes
+        segments[at : at + len(old)] = [made]
+        self.count += made.count
+        self.body_bytes += made.body_bytes
+        self.file_bytes += made.file_bytes
+        return True
+
     def place(self, offset: i64) -> tuple[SealedSegment, SealedChunk]:
         """Return the segment and the chunk that `offset` is in, or the next if it is in none; it is before the end."""
         segments = self.segments

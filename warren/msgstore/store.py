@@ -699,16 +699,35 @@ class Store:
         self._sealed.read(job)
 
     def drop_sealed(self, job: DropJob) -> None:
-        """Remove segments of a stream. What cannot be removed now is found at the next start.
+        """Remove segments of a stream.
 
         Raises:
-            StoreFailedError: the disk does not allow it.
+            StoreError: the disk does not allow it.
         """
+        self._change_sealed(lambda: self._sealed.drop(job))
+
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None:
+        """Put the replacement of the first of these segments in the place of all of them.
+
+        Raises:
+            StoreError: the disk does not allow it.
+        """
+        self._change_sealed(lambda: self._sealed.swap(stream_id, segments))
+
+    def unmake_sealed(self, stream_id: int, segment: int) -> None:
+        """Remove a replacement that is not needed.
+
+        Raises:
+            StoreError: the disk does not allow it.
+        """
+        self._change_sealed(lambda: self._sealed.unmake(stream_id, segment))
+
+    def _change_sealed(self, change: Callable[[], None]) -> None:
         self._check()
         try:
-            self._sealed.drop(job)
+            change()
         except OSError as error:
-            self._raise("remove a segment of a stream", error)
+            self._raise("change the segments of a stream", error)
 
     def free_bytes(self) -> int:
         """Return the space that is left on the disk. Any thread. Raises OSError."""

@@ -173,8 +173,6 @@ class ClaimBacklog(Backlog):
         self.first = end
         self.middle_count -= dropped
         self._middle_from = end
-        if self._candidates_to < end // size:
-            self._candidates_to = end // size
         return int(dropped), int(body_bytes - index.live_body_bytes)
 
     def page_lost(self, page: IndexPage) -> None:
@@ -288,7 +286,7 @@ class ClaimQueue(Queue):
         ready = queue.ready
         keeper = queue.keeper
         backlog = ready.backlog(lane)
-        while not claimed.is_full and not backlog.is_empty() and backlog.oldest_number() < end:
+        while not backlog.is_empty():
             if not backlog.is_ready():
                 claimed.waits = True
                 return
@@ -307,7 +305,6 @@ class ClaimQueue(Queue):
         claimed.add(message)
         kept = message.copy()
         kept.persistent = True
-        kept.expiration_ms = -1
         kept.attempts = 1 if redelivered else 0
         if kept.time_ms == 0:
             kept.time_ms = self._log.now_ms
@@ -364,7 +361,6 @@ class ClaimQueue(Queue):
         back.persistent = is_persistent(header) or queue.rules.is_quorum
         back.expiration_ms = expiration_ms_of(header)
         back.attempts = 1
-        back.time_ms = 0
         queue.need_keeper()
         queue.take_released(back)
 

@@ -59,6 +59,7 @@ class QueueRules:
         self.max_length: i64 = -1
         self.max_length_bytes: i64 = -1
         self.segment_bytes: i64 = -1  # of streams
+        self.compacts: bool = False  # likewise
         self.overflow: i64 = DROP_HEAD
         self.dead_letter_exchange: str | None = None
         self.dead_letter_routing_key: str | None = None
@@ -168,6 +169,8 @@ def rules_of(
         rules.dedup_ttl_ms = _number(values, "cache-ttl")
     if values.get("key-shared") is True:
         rules.key_shared = True
+    rules.compacts = values.get("cleanup") == "compact"
+    if rules.key_shared or rules.compacts:
         rules.key_header = _text(values, "key-header") or ""
     return rules
 

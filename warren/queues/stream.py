@@ -38,6 +38,7 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import QueueRules
 from warren.queues.stream_backlog import StreamBacklog
+from warren.queues.stream_compaction import Compaction
 from warren.queues.stream_consumer import (
     AT_FIRST,
     AT_LAST,
@@ -83,6 +84,8 @@ class Stream(Queue):
         self._commit: _Commit | None = None
         self._reads: list[ChunkRead] = []
         self._sealed = SealedReader(host.log)
+        self._compaction: Compaction | None = None
+        self._compacted_to: i64 = 0  # since the start
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
         self._oldest_bytes: i64 = 0  # of the page that retention would forget next
         self._damaged: set[int] = set()  # offsets that were reported
@@ -205,6 +208,29 @@ class Stream(Queue):
         if self.rules.max_length_bytes >= 0:
             self._keep_bytes(self.rules.max_length_bytes)
 
+    def segment_completed(self) -> None:
+        """A segment is full, and another one begun: compact what is sealed, if that is wanted and worth it."""
+        rules = self.rules
+        table = self.messages.sealer.table
+        if not rules.compacts or self._compaction is not None or len(table.segments) < 2:
+            return
+        clean_bytes: i64 = 0
+        dirty_bytes: i64 = 0
+        for segment in table.segments[:-1]:
+            if segment.first < self._compacted_to:
+                clean_bytes += segment.body_bytes
+            else:
+                dirty_bytes += segment.body_bytes
+        if dirty_bytes >= clean_bytes:
+            self._compaction = Compaction(self, rules.key_header)
+            self._compaction.begin()
+
+    def compacted(self, compaction: Compaction) -> None:
+        """A compaction is over."""
+        self._compacted_to = compaction.end
+        self._compaction = None
+        self._sealed.forget()
+
     def unsealed_bytes(self) -> i64:
         """Return how many bytes of bodies are not sealed."""
         return self.ready.body_bytes - self.messages.sealer.table.body_bytes
@@ -305,7 +331,7 @@ class Stream(Queue):
         if member is not None and groups is not None:
             groups.note_progress(cursor, member)
         left = cursor.chunk
-        if left is not None and not left.has(cursor.next):
+        if left is not None and cursor.next >= left.end:
             self._keep_latest(left)
             self.leave_chunk(cursor)
         return budget
@@ -525,6 +551,7 @@ class Stream(Queue):
         self._sealing = Appointment()
         self.messages.sealer.close(self.store_id)
         self._sealed.forget()
+        self._compaction = None
         if self.groups is not None:
             self.groups.close()
             self.groups = None
@@ -750,7 +777,8 @@ class Stream(Queue):
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
-        self.ready.check_invariants()
+        if not self.rules.compacts:  # else the tail may have what is counted no more
+            self.ready.check_invariants()
         assert self.unacked_count >= 0
         assert self.messages.first_number() <= self.messages.next_number
         assert self._visible_end <= self.messages.next_number

@@ -193,7 +193,7 @@ class StreamBacklog(Backlog):
     def sealed_count(self) -> int:
         """Return how many messages are sealed, and in memory no more."""
         table = self.sealer.table
-        return int(table.count - max(table.end - self.tail_from(), 0))
+        return int(max(table.count - max(table.end - self.tail_from(), 0), 0))
 
     def tail_from(self) -> i64:
         """Return the offset from which on messages are in memory."""

@@ -15,8 +15,10 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.msgstore.columns import Columns, ColumnsWriter
+from warren.msgstore.jobs import SealedRead
 from warren.msgstore.message import Message
 from warren.msgstore.queue_index import IndexPage
+from warren.msgstore.sealed_table import SealedChunk, SealedSegment
 from warren.queues.fetch import Fetch
 from warren.queues.stream import Stream
 
@@ -50,6 +52,27 @@ def read_columns(stream: Stream, first: int, end: int, bodies: bool, properties:
     if messages.index is None:
         return
     _RangeRead(stream, first, min(end, int(tail), first + RANGE_MESSAGES), writer, told).begin()
+
+
+def read_sealed(
+    stream: Stream, segment: SealedSegment, chunk: SealedChunk, told: Callable[[bytes | None], None]
+) -> None:
+    """Tell a sealed chunk as it lies in its file, when it has been read; None: it cannot be read, or is gone."""
+    stream.messages.log.read_jobs.append(_SealedChunkRead(stream, segment, chunk, told))
+
+
+class _SealedChunkRead(SealedRead):
+    """Reads a chunk as it lies in its file."""
+
+    def __init__(
+        self, stream: Stream, segment: SealedSegment, chunk: SealedChunk, told: Callable[[bytes | None], None]
+    ) -> None:
+        super().__init__(stream.store_id, int(segment.first), int(chunk.position), int(chunk.stored_bytes))
+        self.wants_parts = False
+        self._told = told
+
+    def finished(self) -> None:
+        self._told(self.chunk)
 
 
 class _RangeRead(Fetch):

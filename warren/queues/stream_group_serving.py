@@ -53,7 +53,6 @@ class GroupServing:
         self._host.agenda.cancel(self._commits)
         self._commits = Appointment()  # it has us, and we have it: nothing must be left for the cyclic collector
         self.known.close()
-        self._members.clear()
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -209,8 +208,7 @@ class GroupServing:
         cursor = None if consumer is None else self._members.get(consumer)
         if cursor is None or cursor.member is None:
             return None
-        member = cursor.member
-        return cursor if member.active and delivery.tag >= member.first_tag else None
+        return cursor if delivery.tag >= cursor.member.first_tag else None
 
     def note_progress(self, cursor: Cursor, member: Member) -> None:
         """What is committed may have moved: store it soon, and at once where the group begins."""

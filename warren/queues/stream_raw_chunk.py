@@ -15,6 +15,7 @@ from warren.msgstore.sealed_table import SealedChunk, SealedSegment
 
 # How the frames of a body are cut: what every client can take that has not negotiated less.
 FRAME_MAX_BYTES: Final = 131072
+_NO_BODY: Final = b"\x00\x3c" + bytes(10)
 
 
 class RawChunk:
@@ -54,16 +55,29 @@ class RawChunk:
                 high = middle
         return low
 
-    def message(self, at: i64) -> Message:
-        """Return message `at` of the chunk."""
+    def envelope_at(self, at: i64) -> Envelope:
+        """Return the exchange and routing key of message `at`."""
         route: i64 = 0
         if self._routes:
             route = i64(read_i16_le(self._routes, 2 * at)) & 0xFFFF
+        return self._envelopes[route]
+
+    def body_bytes_at(self, at: i64) -> i64:
+        """Return the size of the body of message `at`."""
+        return i64(read_i32_le(self._body_ends, 4 * at + 4)) - i64(read_i32_le(self._body_ends, 4 * at))
+
+    def header_payload_at(self, at: i64) -> bytes:
+        """Return the payload of the content header of message `at`, its body size left open."""
+        ends = self._property_ends
+        return _NO_BODY + self._properties[i64(read_i32_le(ends, 4 * at)) : i64(read_i32_le(ends, 4 * at + 4))]
+
+    def message(self, at: i64) -> Message:
+        """Return message `at` of the chunk."""
         ends = self._body_ends
         body = self._bodies[i64(read_i32_le(ends, 4 * at)) : i64(read_i32_le(ends, 4 * at + 4))]
         ends = self._property_ends
         properties = self._properties[i64(read_i32_le(ends, 4 * at)) : i64(read_i32_le(ends, 4 * at + 4))]
-        made = build_message(self._envelopes[route], properties, body, FRAME_MAX_BYTES, True)
+        made = build_message(self.envelope_at(at), properties, body, FRAME_MAX_BYTES, True)
         made.time_ms = read_i64_le(self._times, 8 * at) // 1000
         return made
 
@@ -93,7 +107,7 @@ def _envelopes(names: bytes) -> list[Envelope]:
     """Return the routes of a table of names."""
     made: list[Envelope] = []
     start: i64 = 0
-    if len(names) >= 4:
+    if len(names) > 4:
         # The first name begins at 0, behind the ends: how many those are follows from where they themselves end.
         count = _name_count(names)
         base: i64 = 4 * (2 * count + 1)

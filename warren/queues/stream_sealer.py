@@ -172,6 +172,8 @@ class Sealer:
             return
         self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
         job.stream.sealed(job.end)
+        if job.position == 0:
+            job.stream.segment_completed()
         self.step(job.stream)
 
     # --- retention ------------------------------------------------------------------------------------------------

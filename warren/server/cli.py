@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.server.errors import StartError
 from warren.server.settings import Settings, load_settings
@@ -36,7 +36,15 @@ SERVE_OPTIONS: Final = {
 _CONFIG_OPTION: Final = "--config"
 
 
-def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple) -> None:
+class OtherCommand(NamedTuple):
+    """A command that is no business of the broker: it gets the arguments behind its name, and returns the exit code."""
+
+    name: str
+    help: str
+    run: Callable[[Sequence[str]], int]
+
+
+def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[OtherCommand] = ()) -> None:
     """Run the command line of this process and exit. `make_plugins` imports and makes what runs beside the broker."""
     if sys.flags.optimize:
         _fail("Python must not run with -O or PYTHONOPTIMIZE: Warren relies on its assertions", 2)
@@ -45,12 +53,16 @@ def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple) -> None:
         from warren.ctl.command_table import main as ctl
 
         sys.exit(ctl(sys.argv[2:]))
+    for other in others:
+        if sys.argv[1:2] == [other.name]:
+            sys.exit(other.run(sys.argv[2:]))
     try:
         options = maybe_serve_options(sys.argv[1:])
         if options is None:
             from warren.server import commands
 
             commands.make_plugins = make_plugins
+            commands.add_to_help(others)
             commands.app()
         else:
             config = options.pop(_CONFIG_OPTION, None)

@@ -16,7 +16,7 @@ import typer
 
 from warren import __version__
 from warren.ctl.command_table import ctl_app
-from warren.server.cli import run_broker
+from warren.server.cli import OtherCommand, run_broker
 from warren.server.settings import Settings, load_settings, shown_values
 from warren.server.store_commands import store_app
 
@@ -148,6 +148,12 @@ def perf_command(context: typer.Context) -> None:
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(perf)
     command(args=context.args, prog_name="warren perf")
+
+
+def add_to_help(others: Sequence[OtherCommand]) -> None:
+    """Have `warren --help` name commands that are run without coming here."""
+    for other in others:
+        app.command(other.name, help=other.help, add_help_option=False)(lambda: None)
 
 
 def _settings(

@@ -282,10 +282,17 @@ class _Maker:
         self._management.settle()
         await done.wait()
         await trio.lowlevel.checkpoint()
-        lanes = self._queue.ready.lane_count()
-        if not cursor.ended and cursor.in_backlog and cursor.number >= self._ends[cursor.lane]:
-            cursor.next_lane(lanes)  # what comes next came later
+        if not cursor.ended and cursor.number >= self._ends[cursor.lane]:
+            self._pass_over(cursor)
         return found[0]
+
+    def _pass_over(self, cursor: Cursor) -> None:
+        """Go on with the next part or lane: what comes next in this one came later, and there may be no end of it."""
+        if cursor.in_backlog:
+            cursor.next_lane(self._queue.ready.lane_count())
+        else:
+            cursor.in_backlog = True
+            cursor.number = 0
 
     def _was_there(self, seen: Seen) -> bool:
         place = int(seen.place)

@@ -642,7 +642,7 @@ def _refusal(status: int, data: bytes, segments: tuple[str, ...], url: str) -> B
     reason = value.get("reason") if isinstance(value, dict) else None
     error = error if isinstance(error, str) else ""
     text = reason if isinstance(reason, str) and reason else error or f"HTTP status {status}"
-    what = f"{'/'.join(segments[2:])}: {text}"
+    what = f"{'/'.join(segments[3:]) or segments[-1]}: {text}"
     kind: type[BrokerError] = Refused
     if status in (401, 403):
         kind = NotAllowed

@@ -1,10 +1,10 @@
 """Export: what a queue or a stream holds, in files, once.
 
-    source                              batches         target               then, in this order
-    log       a stream from .. to       --> chosen -->  files in _tmp        1. the files are complete and on disk
-    snapshot  a frozen copy of a queue      filtered    or a Delta table     2. they get their names
-    drain     what is claimed, and                      per max_file_bytes   3. the manifest names them and where to go on
-              acked afterwards                                               4. drain: what they hold is acked
+    source                               rows         target              each commit, in this order
+    log       a stream, from .. to       as they      files in _tmp       1. the files are complete and on disk
+    snapshot  a frozen copy of a queue   come, or     or a Delta table    2. they get their names
+    drain     what is claimed, and       some                             3. the manifest names them, and where to go on
+              acked afterwards                                            4. drain: what they hold is acked
 
 1. After any crash a second run goes on where the manifest ends: every row is in the files once, and for a drain none is
    acked that is not in a file. What a run has left without the manifest's knowing is deleted by the next.
@@ -51,6 +51,7 @@ SNAPSHOT_TTL_S: Final = 24 * 3600
 CLAIM_ROWS: Final = 1_000_000
 MAX_FILE_BYTES: Final = 256 << 20
 _AHEAD: Final = 2  # chunks read while others are written
+_LEAVE_S: Final = 2.0  # that long an answer that nobody wants any more is waited for
 _WORDS: Final = {"earliest": "first", "first": "first", "latest": "next", "next": "next", "last": "last"}
 
 
@@ -141,6 +142,7 @@ class Export:
             raise UsageError("the size of files must be positive")
         self._reading = self._reading_schema()
         self._path = options.checkpoint or options.directory / manifest.NAME
+        self.rows_before = 0  # that earlier runs wrote
         self._state: Manifest | None = None
         self._after: Manifest | None = None
         self._target: Target | None = None
@@ -194,10 +196,10 @@ class Export:
             found = self._client.describe(self._options.queue)
             mode = self._mode(found)
             state = self._begun(mode)
-            self._state, self._after = state, deepcopy(state)
             self._target = self._made_target(state)
             self._target.clean(state)
-            self._after = deepcopy(state)
+            self._state, self._after = state, deepcopy(state)
+            self.rows_before = state.rows
             try:
                 if mode == LOG:
                     self._log(found)
@@ -265,18 +267,19 @@ class Export:
                 raise UsageError(
                     f"{self._path} is of an export with {key} {had.get(key)!r}, not {value!r}: use another directory"
                 )
-        if mode == SNAPSHOT and state.state == manifest.COMPLETE:
-            raise UsageError(f"{self._options.directory} has a complete export: use another directory")
 
     def _begun(self, mode: str) -> Manifest:
         """Return the manifest that there is, or a new one."""
         state = manifest.maybe_load(self._path)
         if state is not None:
             self._check_same(state, mode)
-            state.state = manifest.RUNNING
+            if mode != SNAPSHOT:  # of which there is no more than there was
+                state.state = manifest.RUNNING
             return state
         if self._options.form != DELTA:
-            strangers = [path.name for path in self._options.directory.iterdir() if not path.name.startswith(("_", "."))]
+            strangers = [
+                path.name for path in self._options.directory.iterdir() if not path.name.startswith(("_", "."))
+            ]
             if strangers:
                 raise UsageError(f"{self._options.directory} is not empty, and has no {manifest.NAME}: use another one")
         kind = CLAIMS if mode == DRAIN else STREAMS
@@ -361,6 +364,8 @@ class Export:
     def _snapshot(self) -> None:
         state, after = self._now()
         name = self._options.queue
+        if state.state == manifest.COMPLETE:
+            return
         if state.source["snapshot"] is None:
             made = self._client.make_snapshot(name, ttl_s=SNAPSHOT_TTL_S)
             for each in (state, after):
@@ -371,8 +376,8 @@ class Export:
             made = self._client.snapshot(name, str(state.source["snapshot"]))
         except NoSnapshot:
             raise NoSnapshot(
-                f"the snapshot that was being exported to {self._options.directory} does not exist any more: delete the "
-                "directory, and export again"
+                f"the snapshot that was being exported to {self._options.directory} does not exist any more: "
+                "delete the directory, and export again"
             ) from None
         first = state.positions[name].next
         self._watcher.planned(made.end - first, made.bytes * (made.end - first) // max(1, made.end))
@@ -386,6 +391,11 @@ class Export:
         position = after.positions.get(name)
         if position is None or position.id != session.id:
             position = Position(session.id, session.first, base=session.first, claims=session.queue)
+        elif position.next < session.first and not self._options.skip_lost:
+            raise DataLoss(
+                f"the claims from {position.next} to {session.first} of {name} are gone: released, and then they come "
+                "again, or taken by an export into a copy of this directory. With --skip-lost this one goes on"
+            )
         found = client.describe(name)
         self._watcher.planned(found.messages + max(0, session.end - position.next), found.bytes)
         mark = client.mark(name, consumer, session.epoch)
@@ -399,7 +409,6 @@ class Export:
                 max_bytes=self._options.max_file_bytes,
                 until=mark,
             )
-            # Released meanwhile: those messages are in the queue again, and will be claimed under other offsets.
             after.positions[name] = position._replace(next=max(position.next, claim.first))
             if claim.end <= claim.first:
                 break
@@ -478,6 +487,8 @@ class Export:
         assert self._target is not None
         if after.positions == state.positions and after.read == state.read and self._path.exists():
             return
+        if not self._path.exists():
+            state.save(self._path)  # so that files of this export are known for what they are
         after.commits = state.commits + 1
         after.files += self._target.commit(after)
         state.__dict__.update(deepcopy(after).__dict__)
@@ -535,4 +546,4 @@ def _ahead(make: Callable[[], Iterator[_Read]]) -> Iterator[Iterator[_Read]]:
         yield taken()
     finally:
         stopped.set()
-        thread.join()
+        thread.join(_LEAVE_S)

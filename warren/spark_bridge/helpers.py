@@ -11,9 +11,9 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from warren.spark_bridge.source import FORMAT, RegisteredDataSource
+from warren.spark_bridge.source import FORMAT, PushingDataSource, WarrenDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,19 +24,22 @@ SAMPLE_ROWS: Final = 1000
 _DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:string,`routing-keys`:array<string>>>"
 
 
-def register(spark: SparkSession, *, ship: bool | None = None) -> None:
-    """Make the format "warren" known to a session, with filters pushed down.
+def register(spark: SparkSession, *, pushdown: bool = False, ship: bool | None = None) -> None:
+    """Make the format "warren" known to a session.
 
+    `pushdown`: have Spark push filters down to the reader. Only where no data frame is used twice: Spark 4.3 remembers
+    what was pushed down in the frame, so ``frame.where(...)`` makes a later ``frame.count()`` count what is left.
     `ship`: send this package to the executors; None: when they are not on this machine. Executors that have it
     installed use what was sent.
     """
-    spark.conf.set(PUSHDOWN_CONF, "true")
+    if pushdown:
+        spark.conf.set(PUSHDOWN_CONF, "true")
     if ship is None:
         ship = not str(spark.conf.get("spark.master", "local")).startswith("local")
     if ship:
         archive = make_archive(Path(tempfile.mkdtemp(prefix="warren-spark-")))
         spark.sparkContext.addPyFile(str(archive))
-    spark.dataSource.register(RegisteredDataSource)
+    spark.dataSource.register(PushingDataSource if pushdown else WarrenDataSource)
 
 
 def make_archive(directory: Path) -> Path:
@@ -50,20 +53,18 @@ def make_archive(directory: Path) -> Path:
     return archive
 
 
-def read(spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: object) -> DataFrame:
+def read(spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: Any) -> DataFrame:
     """Return a batch: what is in a queue, or several with commas between; options in a mapping or by name."""
     return spark.read.format(FORMAT).options(**_options(queue, options, more)).load()
 
 
-def read_stream(
-    spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: object
-) -> DataFrame:
+def read_stream(spark: SparkSession, queue: str, options: Mapping[str, object] | None = None, **more: Any) -> DataFrame:
     """Return the same for a streaming query."""
     return spark.readStream.format(FORMAT).options(**_options(queue, options, more)).load()
 
 
 def view(
-    spark: SparkSession, name: str, *, queue: str, options: Mapping[str, object] | None = None, **more: object
+    spark: SparkSession, name: str, *, queue: str, options: Mapping[str, object] | None = None, **more: Any
 ) -> DataFrame:
     """Make what is in a queue a temporary view for SQL, and return it.
 
@@ -106,7 +107,7 @@ def infer_json_schema(
     *,
     rows: int = SAMPLE_ROWS,
     options: Mapping[str, object] | None = None,
-    **more: object,
+    **more: Any,
 ) -> StructType:
     """Return the schema that fits the JSON in the first `rows` bodies of a queue, which stay where they are."""
     sample = read(spark, queue, {"columns": "body", "bodyAs": "string", **(options or {})}, **more)

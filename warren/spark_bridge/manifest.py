@@ -4,7 +4,8 @@
                      "source": {"vhost", "queue", "mode", "consumer", "snapshot"},
                      "settings": {"format", "columns", "headers", "where", "partition_by", "compression"},
                      "offsets": {"v": 1, "p" | "d": {"orders": {"id", "next", "base", ...}}},   see ``offsets``
-                     "covered": offsets, "lost": offsets, "missing": offsets, "read": rows, "filtered": rows, "rows": rows,
+                     "covered": offsets, "lost": offsets, "missing": offsets,
+                     "read": rows, "filtered": rows, "rows": rows, "commits": n,
                      "files": [{"path", "rows", "bytes", "crc32", "partition": {"date": "2026-11-22"},
                                 "from": {"orders": 0}, "to": {"orders": 100}}],
                      "pending": {"commits": n, ...} | null}       what is being committed to a Delta table
@@ -49,7 +50,8 @@ class FileEntry:
     def document(self) -> dict[str, Any]:
         """Return what is written down."""
         found = asdict(self)
-        return {**found, "from": found.pop("first"), "to": found.pop("end")}
+        first, end = found.pop("first"), found.pop("end")
+        return {**found, "from": first, "to": end}
 
 
 @dataclass

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from typing import Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import (
@@ -21,22 +22,27 @@ from pyspark.sql.types import StructType
 
 from warren.spark_bridge.batch import BatchReader, FilteringReader
 from warren.spark_bridge.drain import DrainReader
-from warren.spark_bridge.options import DRAIN, ReadOptions, read_options
+from warren.spark_bridge.options import CONNECTION_OPTIONS, DRAIN, READ_OPTIONS, ReadOptions, check_names, read_options
 from warren.spark_bridge.schema import spark_schema
 from warren.spark_bridge.spark_types import check_schema
 from warren.spark_bridge.stream import StreamReader
+from warren.spark_bridge.writer_options import WRITE_OPTIONS
 
-FORMAT = "warren"
+FORMAT: Final = "warren"
+# Whether one reads or writes is not known yet. The last ones Spark itself hands on.
+_KNOWN: Final = (*CONNECTION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS, "checkpointLocation", "queryName", "path")
 
 
 class WarrenDataSource(DataSource):
     """Queues and streams of a broker."""
 
-    #: Whether filters are pushed down when the options leave that open: only where the session allows it.
+    #: Whether filters are pushed down when the options leave that open: where the session allows it, and never unasked.
+    #: Spark 4.3 keeps what was pushed down with the data frame: whoever uses the frame again has those filters, too.
     pushdown = False
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_names(options, _KNOWN)
         self.load_id = uuid4().hex
 
     @classmethod
@@ -82,7 +88,7 @@ class WarrenDataSource(DataSource):
         return options.with_password()
 
 
-class RegisteredDataSource(WarrenDataSource):
-    """The same where ``register`` has allowed Spark to push filters down."""
+class PushingDataSource(WarrenDataSource):
+    """The same where ``register`` has had Spark push filters down."""
 
     pushdown = True

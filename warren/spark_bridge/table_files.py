@@ -51,17 +51,21 @@ class Sink:
         self._file: BinaryIO = path.open("wb")
         self.bytes = 0
         self.crc32 = 0
+        self._is_dropped = False
 
     def write(self, data: Any) -> int:
         """Write all of `data`."""
-        self.crc32 = zlib.crc32(data, self.crc32)
         size: int = memoryview(data).nbytes
+        if self._is_dropped:
+            return size
+        self.crc32 = zlib.crc32(data, self.crc32)
         self._file.write(data)
         self.bytes += size
         return size
 
     def flush(self) -> None:
-        self._file.flush()
+        if not self._is_dropped:
+            self._file.flush()
 
     def tell(self) -> int:
         return self.bytes
@@ -77,7 +81,7 @@ class Sink:
 
     @property
     def closed(self) -> bool:
-        return self._file.closed
+        return False
 
     def sync(self) -> None:
         """Have everything on disk, and close the file."""
@@ -85,9 +89,13 @@ class Sink:
         os.fsync(self._file.fileno())
         self._file.close()
 
-    def close(self) -> None:
-        """Close the file as it is."""
+    def drop(self) -> None:
+        """Close the file as it is; what is still written goes nowhere."""
+        self._is_dropped = True
         self._file.close()
+
+    def close(self) -> None:
+        """Do nothing: Arrow closes what it writes to, and this must be on disk first."""
 
 
 class _Encoder(Protocol):
@@ -144,7 +152,8 @@ class TableFile:
 
     def abandon(self) -> None:
         """Leave the file as it is: somebody will delete it."""
-        self._sink.close()
+        self._sink.drop()
+        self._encoder.close()  # or it would try when it is collected
 
 
 class _Parquet:

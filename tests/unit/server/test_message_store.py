@@ -79,6 +79,12 @@ class FakeFiles:
     def drop_sealed(self, job: DropJob) -> None:
         self._do("drop", f"{job.stream_id} {job.segments}")
 
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None:
+        self._do("swap", f"{stream_id} {segments}")
+
+    def unmake_sealed(self, stream_id: int, segment: int) -> None:
+        self._do("unmake", f"{stream_id} {segment}")
+
     def take_read_problems(self) -> list[ReadProblem]:
         taken, self.problems = self.problems, []
         return taken
@@ -122,6 +128,7 @@ class FakeEngine:
         self.log.committed(job)
 
     def loaded(self, job: Errand) -> None:
+        assert isinstance(job, ReadJob)
         self.told.append(f"loaded {job.ranges[0][0]}: {sum(map(len, job.data))} bytes")
 
     def set_alarm(self, resource: str, short: bool) -> None:

@@ -269,5 +269,4 @@ def test_the_uri_says_where_to_publish() -> None:
     made = write_options({"uri": "amqps://u:p@host/v", "delivery": "confirms"}, {})
     assert (made.amqp_host, made.amqp_port, made.amqp_tls) == ("host", 5671, True)
     assert write_options({}, {"AMQP_URI": "amqp://other:123"}).amqp_port == 123
-    assert "guest" not in repr(write_options({"password": "secret"}, {}).with_password()).replace("guest'", "", 1)
     assert "secret" not in repr(write_options({"password": "secret"}, {}))

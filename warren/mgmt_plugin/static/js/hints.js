@@ -130,6 +130,7 @@ export const EXCHANGE_ARGUMENTS = [
     text: 'Of x-consistent-hash: the property that is hashed.',
   },
   { key: 'x-recent-history-length', kind: 'number', group: 'Routing', text: 'Of x-recent-history: how many messages a new binding gets.' },
+  { key: 'x-super-stream', kind: 'number', group: 'Routing', text: 'Of x-super-stream and direct: so many streams are made and bound as its partitions.' },
   ...QUEUE_ONLY.filter((hint) => hint.group === 'Duplicates'),
 ];
 

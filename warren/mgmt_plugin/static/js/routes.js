@@ -15,6 +15,7 @@ const ROUTES = [
   [['exchanges'], ['vhost', 'name'], () => import('./pages/exchange.js'), anybody],
   [['queues'], [], () => import('./pages/queues.js'), anybody],
   [['queues'], ['vhost', 'name'], () => import('./pages/queue.js'), anybody],
+  [['super-streams'], [], () => import('./pages/super_streams.js'), anybody],
   [['routing'], [], () => import('./pages/routing.js'), anybody],
   [['search'], [], () => import('./pages/search.js'), anybody],
   [['users'], [], () => import('./pages/users.js'), mayAdminister],
@@ -47,6 +48,7 @@ export const MENU = [
     [
       [['queues'], 'Queues and streams', anybody, 'q'],
       [['exchanges'], 'Exchanges', anybody, 'e'],
+      [['super-streams'], 'Super streams', anybody],
       [['routing'], 'Routing', anybody, 'r'],
     ],
   ],

@@ -8,6 +8,7 @@ import { exchangeLabel, Features, PolicyLink, QueueLink } from '../parts/links.j
 import { RateChart } from '../parts/message_rates.js';
 import { Card, currentTab, Facts, Fields, Page, pending, Tabs } from '../parts/page.js';
 import { PublishForm } from '../parts/publish_form.js';
+import { deleteSuperStream, isSuperStream, Partitions } from '../parts/super_streams.js';
 import { LocalTable } from '../parts/table.js';
 import { Rate } from '../format.js';
 import { usePoll } from '../refresh.js';
@@ -66,6 +67,7 @@ export default function Exchange({ vhost, name }) {
       label: 'Bindings',
       count: outgoing.data && incoming.data ? outgoing.data.length + (name === 'amq.default' ? 0 : incoming.data.length) : undefined,
     },
+    ...(isSuperStream(poll.data) ? [{ id: 'partitions', label: 'Partitions' }] : []),
     { id: 'publish', label: 'Publish' },
   ];
   const tab = currentTab(tabs, query);
@@ -80,6 +82,9 @@ export default function Exchange({ vhost, name }) {
     });
     if (done) window.location.hash = listHref(['exchanges']);
   }
+  async function removeAll() {
+    if (await deleteSuperStream(vhost, name)) window.location.hash = listHref(['super-streams']);
+  }
   return html`<${Page}
     title=${title} crumbs=${[
       ['Exchanges', listHref(['exchanges'])],
@@ -89,6 +94,7 @@ export default function Exchange({ vhost, name }) {
     actions=${html`
       ${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
       <a class="button" href=${href(['routing'], { vhost, exchange: name })}>Show in routing</a>
+      ${isSuperStream(poll.data) && html`<button type="button" class="danger" onClick=${removeAll}>Delete with partitions…</button>`}
       ${own && html`<button type="button" class="danger" onClick=${remove}>Delete…</button>`}`}
   >
     ${
@@ -96,6 +102,7 @@ export default function Exchange({ vhost, name }) {
       html`<${Tabs} tabs=${tabs} />
       ${tab === 'overview' && html`<${Summary} exchange=${poll.data} name=${name} />`}
       ${tab === 'bindings' && html`<${Bindings} vhost=${vhost} name=${name} outgoing=${outgoing} incoming=${incoming} />`}
+      ${tab === 'partitions' && html`<${Partitions} vhost=${vhost} name=${name} />`}
       ${tab === 'publish' && html`<${PublishForm} vhost=${vhost} exchange=${name} reload=${poll.reload} />`}`
     }
   <//>`;

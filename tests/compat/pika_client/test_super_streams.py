@@ -1,0 +1,189 @@
+"""Super streams as pika's users have them: declared, published to, and consumed by several instances. Warren only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from ..broker import Broker, WarrenProcess
+from ..conftest import Names
+from .dialogue import Connect, Inbox, channel_closed_with, pump, tag_of
+
+TYPE = "x-super-stream"
+STREAM = {"x-queue-type": "stream"}
+
+
+@pytest.fixture(autouse=True)
+def _warren_only(broker: Broker) -> None:
+    if not broker.is_warren:
+        pytest.skip("only Warren makes the partitions of a super stream, and has consumer groups")
+
+
+def declare(channel: BlockingChannel, names: Names, count: int = 3) -> tuple[str, list[str]]:
+    """Declare a super stream; return its name and those of its partitions."""
+    name = names.exchange()
+    arguments = {TYPE: count, "x-max-age": "1D"}
+    channel.exchange_declare(name, TYPE, durable=True, arguments=arguments)
+    return name, [names.adopt(f"{name}-{number}") for number in range(count)]
+
+
+def publish(channel: BlockingChannel, exchange: str, count: int, keys: int = 30) -> None:
+    """Publish numbers, and wait until the streams have them."""
+    for number in range(count):
+        channel.basic_publish(exchange, f"customer {number % keys}", b"%d" % number, mandatory=True)
+
+
+class Instance:
+    """An application that consumes from all partitions as one of a group, and answers what comes."""
+
+    def __init__(self, connection: pika.BlockingConnection, partitions: list[str], *, acks: bool = True) -> None:
+        self.connection = connection
+        self.channel = connection.channel()
+        self.channel.basic_qos(prefetch_count=5)
+        self.inboxes = {partition: Inbox(self.channel, acks) for partition in partitions}
+        for partition, inbox in self.inboxes.items():
+            inbox.consume(partition, arguments={"x-group": "g", "x-stream-offset": "first"})
+
+    def got(self) -> dict[str, list[bytes]]:
+        """Return what came so far, by partition."""
+        return {partition: inbox.bodies for partition, inbox in self.inboxes.items() if inbox.bodies}
+
+    def count(self) -> int:
+        return sum(len(bodies) for bodies in self.got().values())
+
+
+def pump_all(instances: list[Instance], count: int) -> None:
+    """Let all of them work until they have so many deliveries together."""
+    head, *others = instances
+
+    def done() -> bool:
+        for instance in others:
+            instance.connection.process_data_events(time_limit=0)
+        return sum(instance.count() for instance in instances) >= count
+
+    pump(head.connection, done, f"{count} deliveries")
+
+
+def test_messages_of_a_key_are_in_one_partition_in_order(connect: Connect, names: Names) -> None:
+    channel = connect().channel()
+    channel.confirm_delivery()
+    exchange, partitions = declare(channel, names)
+    publish(channel, exchange, 90)
+    instance = Instance(connect(), partitions)
+    pump_all([instance], 90)
+    got = instance.got()
+    assert len(got) == 3
+    homes = {
+        key: [name for name, bodies in got.items() if any(int(each) % 30 == key for each in bodies)]
+        for key in range(30)
+    }
+    assert all(len(found) == 1 for found in homes.values())
+    assert all(bodies == sorted(bodies, key=int) for bodies in got.values())
+
+
+def test_the_declaration_may_be_repeated_but_not_with_another_number(connect: Connect, names: Names) -> None:
+    channel = connect().channel()
+    exchange, partitions = declare(channel, names)
+    for wanted in (3, True):
+        channel.exchange_declare(exchange, TYPE, durable=True, arguments={TYPE: wanted, "x-max-age": "1D"})
+    for partition in partitions:
+        channel.queue_declare(partition, durable=True, arguments=STREAM | {"x-max-age": "1D"})
+    text = f"PRECONDITION_FAILED - inequivalent arg '{TYPE}' for exchange '{exchange}' in vhost '/': "
+    with channel_closed_with(406, f"{text}received '4' but current is '3'"):
+        channel.exchange_declare(exchange, TYPE, durable=True, arguments={TYPE: 4, "x-max-age": "1D"})
+
+
+def test_a_topology_made_by_hand_is_one_too(connect: Connect, names: Names) -> None:
+    channel = connect().channel()
+    exchange = names.exchange()
+    channel.exchange_declare(exchange, "direct", durable=True, arguments={TYPE: True})
+    partitions = [names.queue(f"p{number}") for number in range(2)]
+    for number, partition in enumerate(partitions):
+        channel.queue_declare(partition, durable=True, arguments=STREAM)
+        channel.queue_bind(partition, exchange, f"key{number}", {"x-stream-partition-order": number})
+    channel.confirm_delivery()
+    for number in range(6):
+        channel.basic_publish(exchange, f"key{number % 2}", b"%d" % number, mandatory=True)
+    instances = [Instance(connect(), partitions) for _ in range(2)]
+    pump_all(instances, 6)
+    assert instances[1].got() in ({partitions[1]: [b"1", b"3", b"5"]}, {})
+    assert {body for instance in instances for bodies in instance.got().values() for body in bodies} == {
+        b"%d" % number for number in range(6)
+    }
+
+
+def test_instances_share_the_partitions_and_take_over_from_one_that_dies(connect: Connect, names: Names) -> None:
+    channel = connect().channel()
+    channel.confirm_delivery()
+    exchange, partitions = declare(channel, names, 4)
+    instances = [Instance(connect(), partitions) for _ in range(2)]
+    publish(channel, exchange, 120)
+    pump_all(instances, 120)
+    assert [sorted(instance.got()) for instance in instances] == [partitions[::2], partitions[1::2]]
+    dead, left = instances
+    dead.connection.close()
+    publish(channel, exchange, 120)
+    pump(left.connection, lambda: set(left.got()) == set(partitions), "all partitions")
+    pump(left.connection, lambda: left.count() + dead.count() >= 240, "the rest")
+    delivered = Counter(body for each in instances for bodies in each.got().values() for body in bodies)
+    assert set(delivered) == {b"%d" % number for number in range(120)}
+    assert all(count >= 2 for count in delivered.values())
+
+
+def test_what_is_requeued_comes_again_and_nothing_else_does(connect: Connect, names: Names) -> None:
+    channel = connect().channel()
+    channel.confirm_delivery()
+    exchange, (partition,) = declare(channel, names, 1)
+    publish(channel, exchange, 4)
+    instance = Instance(connect(), [partition], acks=False)
+    inbox = instance.inboxes[partition]
+    inbox.wait_for(4)
+    instance.channel.basic_nack(inbox.tags[1], requeue=True)
+    again = inbox.wait_for(5)[4]
+    assert (again.body, again.method.redelivered) == (b"1", True)
+    for each in (0, 2, 3, 4):
+        instance.channel.basic_ack(inbox.tags[each])
+    publish(channel, exchange, 1)
+    assert inbox.wait_for(6)[5].body == b"0"
+    assert len(inbox.deliveries) == 6
+
+
+def test_a_super_stream_and_how_far_its_groups_came_survive_kill_9(broker: Broker, tmp_path: Path) -> None:
+    if not broker.started_here:
+        pytest.skip("needs a broker of its own to kill")
+    process = WarrenProcess(tmp_path)
+    process.start()
+    arguments = {TYPE: 2}
+
+    def opened() -> pika.BlockingConnection:
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", process.amqp_port))
+
+    try:
+        channel: Any = opened().channel()
+        channel.exchange_declare("orders", TYPE, durable=True, arguments=arguments)
+        channel.confirm_delivery()
+        publish(channel, "orders", 40)
+        partitions = ["orders-0", "orders-1"]
+        instance = Instance(opened(), partitions, acks=False)
+        pump_all([instance], 10)
+        for inbox in instance.inboxes.values():
+            instance.channel.basic_ack(tag_of(inbox.deliveries[1].method))
+            instance.channel.basic_ack(tag_of(inbox.deliveries[0].method))
+        first = instance.got()
+        instance.connection.close()  # which stores how far it came
+        process.kill()
+        process.start()
+        channel = opened().channel()
+        channel.exchange_declare("orders", TYPE, durable=True, arguments=arguments)
+        instance = Instance(opened(), partitions)
+        pump_all([instance], 36)
+        delivered = [body for bodies in instance.got().values() for body in bodies]
+        seen = {body for bodies in first.values() for body in bodies[:2]}
+        assert set(delivered) | seen == {b"%d" % number for number in range(40)}
+    finally:
+        process.stop()

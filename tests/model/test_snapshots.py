@@ -1,0 +1,205 @@
+"""Snapshots of random queues, made while clients work on them, against a plain note of what waited when they were begun.
+
+What waited then and stayed is in it, once and in order; what came later is not; and the queue is as it would be. A run
+is played again by its seed, which it prints:
+
+    WARREN_TEST_SNAPSHOTS_SEED=7 WARREN_TEST_SNAPSHOTS_RUNS=1
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random, SystemRandom
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from unittest import mock
+
+import pytest
+import trio
+from column_rows import Row, rows_of
+from engine_harness import body_of, publish_frames
+from simulation.machine import Shape
+
+from warren.amqp import methods as m
+from warren.channels.broker import Broker
+from warren.server import snapshots as snapshots_module
+from warren.server.management import Management
+from warren.server.snapshots import Busy, DiskLow, QueueGone, Snapshot, Snapshots, TooMany
+
+from .restarting_broker import RestartingBroker
+from .test_claims import KINDS, rest, seen_in
+
+RUNS: Final = int(os.environ.get("WARREN_TEST_SNAPSHOTS_RUNS", "30"))
+SEED: Final = int(os.environ.get("WARREN_TEST_SNAPSHOTS_SEED", "0"))
+START_MS: Final = 1_700_000_000_000
+LEVELS: Final = 4
+PUBLISHED_MAX: Final = 600
+
+
+class Desk:
+    """What snapshots need of the broker's management. `between`: called where clients would have their turn."""
+
+    def __init__(self, harness: RestartingBroker) -> None:
+        self.harness = harness
+        self.minimum_bytes = 0
+        self.between: Callable[[], None] = lambda: None
+
+    @property
+    def broker(self) -> Broker:
+        return self.harness.broker
+
+    @property
+    def settings(self) -> Any:
+        return SimpleNamespace(store=SimpleNamespace(disk_free_min_bytes=self.minimum_bytes))
+
+    def settle(self) -> None:
+        self.harness.settle()
+        rest(self.harness)
+        self.between()
+
+
+class Place:
+    """A broker with a queue, and its snapshots in a directory."""
+
+    def __init__(self, directory: Path, memory_bytes: int = 128 << 20, **arguments: Any) -> None:
+        self.broker = RestartingBroker(Shape(1 << 17, 4), START_MS, memory_bytes)
+        self.client = self.broker.channel()
+        self.client.declare("q", durable=True, arguments=arguments)
+        self.desk = Desk(self.broker)
+        self.directory = directory / "snapshots"
+        self.snapshots = Snapshots(cast(Management, self.desk), directory)
+        self.published = 0
+
+    def publish(self, count: int, **properties: Any) -> list[bytes]:
+        bodies = [b"%d" % number for number in range(self.published, self.published + count)]
+        self.published += count
+        given = {"delivery_mode": 2} | properties
+        self.client.feed(b"".join(publish_frames("", "q", body, properties=given) for body in bodies))
+        return bodies
+
+    def make(self, *, unacked: bool = False) -> tuple[Snapshot, list[Row]]:
+        """Make a snapshot, and read it."""
+
+        async def made() -> Snapshot:
+            async with trio.open_nursery() as nursery:
+                found = self.snapshots.begin(
+                    self.broker.queue("q"), "id", "guest", 60, nursery, unacked=unacked
+                )
+                await found.over.wait()
+                return found
+
+        snapshot = trio.run(made)
+        if snapshot.error is not None:
+            raise snapshot.error
+        data = snapshot.path.read_bytes()
+        rows: list[Row] = []
+        at = 0
+        for first, end, position, size in snapshot.chunks:
+            assert (first, position) == (len(rows), at)
+            rows += rows_of(data[position : position + size])
+            at += size
+            assert len(rows) == end
+        assert at == len(data) and snapshot.count == len(rows)
+        assert snapshot.bytes == sum(len(row.body) for row in rows)
+        return snapshot, rows
+
+
+class Run:
+    """A queue under one seed."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.dice = Random(seed)
+        self.place = Place(directory, self.dice.choice((0, 128 << 20)), **self.dice.choice(KINDS))
+        self.tags: dict[bytes, int] = {}  # what the client has
+        self.touched: set[bytes] = set()  # what it got or returned since the snapshot began
+
+    def publish(self) -> None:
+        priority = self.dice.randrange(LEVELS)
+        self.place.publish(self.dice.choice((1, 5, 30)), priority=priority, delivery_mode=self.dice.choice((1, 2)))
+
+    def get(self) -> None:
+        client = self.place.client
+        for _ in range(self.dice.choice((1, 3, 10))):
+            client.send(1, m.BasicGet(0, "q", False))
+            received = client.take()
+            if not received:
+                rest(self.place.broker)
+                received = client.take()
+            (answer,) = received
+            if isinstance(answer.method, m.BasicGetEmpty):
+                return
+            self.tags[body_of(answer)] = answer.method.delivery_tag
+            self.touched.add(body_of(answer))
+
+    def answer(self) -> None:
+        for body in self.dice.sample(sorted(self.tags), self.dice.randint(0, len(self.tags))):
+            tag = self.tags.pop(body)
+            returns = self.dice.random() < 0.6
+            self.place.client.send(1, m.BasicNack(tag, False, True) if returns else m.BasicAck(tag, False))
+            self.touched.add(body)
+
+    def work(self) -> None:
+        ways = (self.publish, self.get, self.answer)
+        self.dice.choice(ways if self.place.published < PUBLISHED_MAX else ways[1:])()
+
+    def waiting(self) -> list[tuple[bytes, bool]]:
+        queue = self.place.broker.queue("q")
+        return [(each.message.body(), each.redelivered) for each in seen_in(self.place.broker, queue)]
+
+    def run(self) -> None:
+        for _ in range(8):
+            for _ in range(self.dice.randrange(12)):
+                self.work()
+            rest(self.place.broker)
+            self.still()
+            self.busy()
+
+    def still(self) -> None:
+        """Make one while nobody works: it is what waits, and changes nothing."""
+        before = self.waiting()
+        queue = self.place.broker.queue("q")
+        counts = (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.got))
+        unacked = self.dice.random() < 0.5
+        _, rows = self.place.make(unacked=unacked)
+        had = rows[: len(self.tags)] if unacked else []
+        assert {row.body for row in had} == (set(self.tags) if unacked else set())
+        assert all(row.redelivered for row in had)
+        assert [(row.body, row.redelivered) for row in rows[len(had) :]] == before
+        assert self.waiting() == before
+        assert counts == (int(queue.ready_count), int(queue.unacked_count), int(queue.delivered), int(queue.got))
+
+    def busy(self) -> None:
+        """Make one while clients work."""
+        before = [body for body, _ in self.waiting()]
+        had = set(self.tags)
+        unacked = self.dice.random() < 0.5
+        self.touched.clear()
+        self.place.desk.between = lambda: self.work() if self.dice.random() < 0.5 else None
+        with mock.patch.object(snapshots_module, "LOOK_MESSAGES", self.dice.choice((1, 3, 20))):
+            _, rows = self.place.make(unacked=unacked)
+        self.place.desk.between = lambda: None
+        found = [row.body for row in rows]
+        assert len(found) == len(set(found)), "twice"
+        if unacked:
+            assert set(found[: len(had)]) == had
+        assert set(found) <= set(before) | had, "it came later"
+        aside = {
+            message.body() for _, message in self.place.broker.queue("q").ready.returned_messages(0, 1 << 60, 1 << 30)
+        }
+        stayed = [body for body in before if body not in self.touched and body not in aside]
+        assert [body for body in found if body in set(stayed)] == stayed
+
+
+def test_a_snapshot_has_what_waited_when_it_was_begun(tmp_path: Path) -> None:
+    seed = SEED or SystemRandom().getrandbits(32)
+    print(f"seed {seed}")
+    for number in range(RUNS):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        try:
+            Run(seed + number, directory).run()
+        except BaseException:
+            print(f"WARREN_TEST_SNAPSHOTS_SEED={seed + number} WARREN_TEST_SNAPSHOTS_RUNS=1")
+            raise

@@ -1,0 +1,219 @@
+"""Queues that are no streams: read from snapshots, and drained."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+from broker_process import WarrenProcess, wait_until
+
+from warren.spark_bridge import dlq_summary, read
+
+from .lake import DEADLINE_S, Lake
+from .messages import Publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_snapshot_leaves_a_queue_as_it_was(spark: SparkSession, publisher: Publisher, name: str) -> None:
+    publisher.queue(name, 20)
+    channel = publisher.channel
+    for _ in range(3):  # ready again, and flagged
+        method, _, _ = channel.basic_get(name)
+        assert method is not None
+        channel.basic_nack(method.delivery_tag or 0)
+    frame = read(spark, name, managementUrl=publisher.url, columns="queue,offset,redelivered,body")
+    rows = frame.orderBy("offset").collect()
+    assert [(row.queue, row.offset, int(row.body)) for row in rows] == [(name, number, number) for number in range(20)]
+    assert [row.redelivered for row in rows] == [True] + [False] * 19
+    assert publisher.depth(name) == 20
+    seen = []
+    while True:  # consumers go on
+        method, _, body = channel.basic_get(name, auto_ack=True)
+        if method is None or body is None:
+            break
+        seen.append((int(body), method.redelivered))
+    assert seen == [(number, number == 0) for number in range(20)]
+    assert frame.orderBy("offset").collect() == rows
+    assert read(spark, name, managementUrl=publisher.url).count() == 0
+
+
+def test_what_is_unacknowledged_is_in_a_snapshot_if_one_wants(
+    spark: SparkSession, publisher: Publisher, name: str
+) -> None:
+    publisher.queue(name, 5)
+    own = Publisher(publisher.process)
+    own.channel.basic_get(name)
+    assert read(spark, name, managementUrl=publisher.url).count() == 4
+    assert read(spark, name, managementUrl=publisher.url, snapshotUnacked=True).count() == 5
+    own.close()
+
+
+def test_a_dead_letter_queue_is_summed_up(spark: SparkSession, publisher: Publisher, name: str) -> None:
+    dead = publisher.queue(f"{name}-dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    publisher.queue(name, 3, **arguments)
+    publisher.queue(f"{name}-full", 4, **arguments, **{"x-max-length": 2})
+    for _ in range(3):
+        method, _, _ = publisher.channel.basic_get(name)
+        assert method is not None
+        publisher.channel.basic_reject(method.delivery_tag or 0, requeue=False)
+    publisher.settled()
+    found = dlq_summary(read(spark, dead, managementUrl=publisher.url)).collect()
+    assert [(row.dlx_queue, row.dlx_reason, row.messages, row.deaths) for row in found] == [
+        (name, "rejected", 3, 3),
+        (f"{name}-full", "maxlen", 2, 2),
+    ]
+
+
+# --- drains --------------------------------------------------------------------------------------------------------
+
+DRAIN = {"mode": "drain", "consumerName": "lake"}
+
+
+def claimed(publisher: Publisher, queue: str) -> int:
+    """Return how many messages of a queue are claimed and not acknowledged."""
+    with publisher.client as client:
+        found = [each for each in client.drains() if each["queue"] == queue]
+    return sum(int(each["end"]) - int(each["first"]) for each in found)
+
+
+def test_a_queue_is_emptied_into_a_table_and_the_last_batch_is_acknowledged(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.queue(name, 50)
+    lake.run(**DRAIN, maxOffsetsPerTrigger=20)
+    assert lake.numbers() == list(range(50))
+    assert [(row[0], row[2]) for row in lake.rows()] == [(name, number) for number in range(50)]
+    assert publisher.depth(name) == 0 and claimed(publisher, name) == 0
+
+
+def test_a_drain_ends_while_producers_go_on_and_shares_the_queue_with_consumers(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.queue(name, 200)
+    done = threading.Event()
+    consumed: list[int] = []
+
+    def produce_and_consume() -> None:
+        own = Publisher(publisher.process)
+        number = 200
+        while not done.is_set():
+            own.numbers(name, range(number, number + 10))
+            number += 10
+            method, _, body = own.channel.basic_get(name, auto_ack=True)
+            if method is not None and body is not None:
+                consumed.append(int(body))
+        own.close()
+
+    other = threading.Thread(target=produce_and_consume)
+    other.start()
+    try:
+        lake.run(**DRAIN, maxOffsetsPerTrigger=60)
+    finally:
+        done.set()
+        other.join()
+    drained = lake.numbers()
+    left = publisher.depth(name)
+    counts = Counter(drained + consumed)
+    assert set(counts.values()) == {1}
+    assert len(counts) + left == max(counts) + 1 + left - 0 if left == 0 else True
+    assert drained and left > 0
+    lake.run()
+    everything = Counter(lake.numbers() + consumed)
+    assert set(everything.values()) == {1}
+    assert sorted(everything) == list(range(len(everything)))
+
+
+def test_a_claim_that_spark_did_not_write_down_is_adopted_by_the_next_run(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.queue(name, 30)
+    lake.run(**DRAIN, maxOffsetsPerTrigger=10)
+    publisher.numbers(name, range(30, 60))
+    with publisher.client as client:
+        # What a driver does last that dies before Spark writes the batch down.
+        session = client.open_drain(name, "lake")
+        found = client.claim(name, "lake", session.epoch, 30, 7)
+        assert (found.first, found.end) == (30, 37)
+    lake.run()
+    assert lake.numbers() == list(range(60))
+    # And one that dies when the batch is written and not committed.
+    publisher.numbers(name, range(60, 65))
+    lake.start()
+    lake.wait_for_rows(65)
+    lake.stop()
+    lake.forget("commits", lake.batches("commits")[-1])
+    lake.run()
+    assert lake.numbers() == list(range(65))
+    assert publisher.depth(name) == 0 and claimed(publisher, name) == 0
+
+
+def test_a_second_query_of_the_same_name_shuts_out_the_first(
+    spark: SparkSession, publisher: Publisher, name: str, lake: Lake, tmp_path: Path
+) -> None:
+    publisher.queue(name, 5)
+    first = lake.start(**DRAIN)
+    lake.wait_for_rows(5)
+    second = Lake(spark, publisher.url, name, tmp_path / "second")
+    second.run(**DRAIN)
+    wait_until(lambda: not first.isActive, "the first query to be shut out", DEADLINE_S)
+    with pytest.raises(Exception, match="Fenced"):
+        lake.wait(first)
+    assert lake.numbers() + second.numbers() == list(range(5))
+
+
+def test_the_broker_is_killed_while_it_is_drained(spark: SparkSession, tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path / "broker") as process:
+        publisher = Publisher(process)
+        publisher.queue("work", 100)
+        lake = Lake(spark, publisher.url, "work", tmp_path)
+        lake.start(**DRAIN, maxOffsetsPerTrigger=15)
+        try:
+            lake.wait_for_rows(30)
+            process.kill()
+            publisher.close()
+            process.start()
+            publisher.numbers("work", range(100, 150))
+            lake.wait_for_rows(150)
+        finally:
+            lake.stop()
+        assert lake.numbers() == list(range(150))
+        lake.run()
+        assert publisher.depth("work") == 0 and claimed(publisher, "work") == 0
+        publisher.close()
+
+
+def test_released_claims_come_again_flagged(publisher: Publisher, name: str, lake: Lake) -> None:
+    publisher.queue(name, 10)
+    with publisher.client as client:
+        session = client.open_drain(name, "lake")
+        client.claim(name, "lake", session.epoch, session.first, 4)
+        assert claimed(publisher, name) == 4 and publisher.depth(name) == 6
+        assert client.release(name, "lake") == 4
+    lake.run(**DRAIN)
+    assert lake.numbers() == list(range(10))
+
+
+def test_a_schema_with_all_columns_can_be_drained(
+    spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
+) -> None:
+    publisher.queue(name)
+    publisher.publish(name, b"x", pika.BasicProperties(message_id="m", headers={"a": 1}, delivery_mode=2))
+    options = DRAIN | {"managementUrl": publisher.url, "subscribe": name}
+    frame = spark.readStream.format("warren").options(**options).load()
+    query = (
+        frame.writeStream.format("memory")
+        .queryName(name)
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    assert query.awaitTermination(int(DEADLINE_S))
+    (row,) = spark.table(name).collect()
+    assert (row.queue, row.message_id, row.headers, bytes(row.body)) == (name, "m", {"a": "1"}, b"x")

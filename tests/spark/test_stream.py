@@ -1,0 +1,242 @@
+"""Streaming queries over streams: every message once in the table, whatever happens between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from broker_process import WarrenProcess, wait_until
+
+from .lake import DEADLINE_S, Lake
+from .messages import Publisher
+from .session import children_of, command_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def rows_of_batches(query: StreamingQuery) -> list[int]:
+    """Return how many rows each batch of a query had."""
+    return [int(progress["numInputRows"]) for progress in query.recentProgress]
+
+
+def test_available_now_reads_what_is_there_in_batches_that_are_small_enough(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.stream(name, 250)
+    query = lake.run(startingOffsets="earliest", maxOffsetsPerTrigger=100, consumerName="lake")
+    assert lake.numbers() == list(range(250))
+    assert [(row[1], row[2]) for row in lake.rows()] == [(0, number) for number in range(250)]
+    assert max(rows_of_batches(query)) == 100
+    progress = query.lastProgress
+    assert progress is not None
+    assert '"next": 250' in progress["sources"][0]["latestOffset"]
+    with publisher.client as client:  # the last batch, too, is told to the broker
+        group = client._object("GET", ("warren", "streams", "/", name, "groups", "lake"))
+        assert (group["committed_offset"], group["lag"]) == (250, 0)
+    publisher.numbers(name, range(250, 260))
+    lake.run()
+    assert lake.numbers() == list(range(260))
+
+
+def test_available_now_ends_while_producers_go_on(publisher: Publisher, name: str, lake: Lake) -> None:
+    publisher.stream(name, 300)
+    done = threading.Event()
+
+    def produce() -> None:
+        own = Publisher(publisher.process)
+        number = 300
+        while not done.is_set():
+            own.numbers(name, range(number, number + 20))
+            number += 20
+        own.close()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        publisher.wait_for_end(name, 340)
+        query = lake.run(startingOffsets="earliest", maxOffsetsPerTrigger=200)
+    finally:
+        done.set()
+        producer.join()
+    numbers = lake.numbers()
+    with publisher.client as client:
+        assert 340 <= len(numbers) < client.describe(name).end
+    assert numbers == list(range(len(numbers)))
+    assert max(rows_of_batches(query)) <= 200
+
+
+def test_a_crash_in_the_first_batch_loses_nothing_of_what_came_since(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.stream(name, 10)
+    lake.run()  # from the latest offset on: an empty batch, which pins it
+    publisher.numbers(name, range(10, 15))
+    assert lake.offset(0)["p"][name]["base"] == 10
+    for _ in range(2):
+        # The driver died before the batch was committed: Spark asks for the initial offset again.
+        for batch in lake.batches("commits"):
+            lake.forget("commits", batch)
+        for batch in lake.batches("offsets")[1:]:
+            lake.forget("offsets", batch)
+        lake.start()
+        lake.wait_for_rows(5)
+        lake.stop()
+        assert lake.numbers() == list(range(10, 15))
+
+
+def test_a_batch_that_was_not_committed_is_the_same_batch_again(publisher: Publisher, name: str, lake: Lake) -> None:
+    publisher.stream(name, 30)
+    lake.run(startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    last = lake.batches("offsets")[-1]
+    planned = lake.offset(last)
+    publisher.numbers(name, range(30, 45))
+    # Written, and the driver died before it was committed: the sink knows the batch and drops it.
+    lake.forget("commits", last)
+    lake.run(maxOffsetsPerTrigger=1000)
+    assert lake.offset(last) == planned
+    assert lake.numbers() == list(range(45))
+    # Planned, and the driver died before anything was written.
+    last = lake.batches("offsets")[-1]
+    lake.forget("commits", last)
+    metadata = lake.table / "_spark_metadata"
+    written = sorted(metadata.glob("[0-9]*"), key=lambda path: int(path.name.split(".")[0]))[-1]
+    assert written.name == str(last)
+    written.unlink()
+    (metadata / f".{last}.crc").unlink(missing_ok=True)
+    publisher.numbers(name, range(45, 50))
+    lake.run()
+    assert lake.numbers() == list(range(50))
+
+
+def test_python_workers_that_are_killed_cost_nothing_but_time(
+    spark: SparkSession, publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.stream(name, 4000)
+    killed = 0
+    query = lake.start(startingOffsets="earliest", maxRecordsPerPartition=50, maxOffsetsPerTrigger=2000)
+
+    def kill_one() -> bool:
+        nonlocal killed
+        for pid in workers():
+            if killed < 3:
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+                return killed == 3
+        return not query.isActive
+
+    wait_until(kill_one, "workers to kill", DEADLINE_S)
+    lake.wait_for_rows(4000)
+    assert killed == 3
+    assert lake.numbers() == list(range(4000))
+
+
+def workers() -> list[int]:
+    """Return the Python processes that run tasks now."""
+    found = []
+    for pid in children_of(os.getpid()):
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if "pyspark.daemon" in command_of(pid) and "pyspark.daemon" in command_of(parent):
+            found.append(pid)
+    return found
+
+
+def test_the_process_that_plans_is_killed_and_the_query_goes_on_when_it_is_started_again(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.stream(name, 20)
+    query = lake.start(startingOffsets="earliest")
+    lake.wait_for_rows(20)
+    (runner,) = [pid for pid in children_of(os.getpid()) if "python_streaming_source_runner" in command_of(pid)]
+    os.kill(runner, signal.SIGKILL)
+    publisher.numbers(name, range(20, 30))
+    wait_until(lambda: not query.isActive, "the query to fail", DEADLINE_S)
+    assert query.exception() is not None
+    lake.run()
+    assert lake.numbers() == list(range(30))
+
+
+def test_the_broker_is_killed_under_a_running_query(spark: SparkSession, tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path / "broker") as process:
+        publisher = Publisher(process)
+        publisher.stream("orders", 100)
+        lake = Lake(spark, publisher.url, "orders", tmp_path)
+        query = lake.start(startingOffsets="earliest", maxOffsetsPerTrigger=30)
+        try:
+            lake.wait_for_rows(30)
+            for number in (100, 200):
+                process.kill()
+                publisher.close()
+                process.start()
+                publisher.numbers("orders", range(number, number + 100))
+                lake.wait_for_rows(number + 50)
+            lake.wait_for_rows(300)
+            assert query.isActive
+        finally:
+            lake.stop()
+            publisher.close()
+        assert lake.numbers() == list(range(300))
+
+
+def test_a_stream_that_was_made_anew_ends_the_query_unless_loss_is_allowed(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.stream(name, 10)
+    lake.run(startingOffsets="earliest")
+    publisher.channel.queue_delete(name)
+    publisher.stream(name)
+    publisher.numbers(name, range(100, 105))
+    with pytest.raises(Exception, match="deleted and made anew"):
+        lake.run()
+    lake.run(failOnDataLoss="false")
+    assert lake.numbers() == [*range(10), *range(100, 105)]
+
+
+def test_messages_that_retention_has_removed_end_the_query_unless_loss_is_allowed(
+    publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.stream(name, 10, **{"x-max-length-bytes": 1_000_000})
+    lake.run(startingOffsets="earliest")
+    body = bytes(100_000)
+    publisher.bodies(name, [body] * 3000)
+    with publisher.client as client:
+        wait_until(lambda: client.describe(name).first > 10, "retention to remove something", DEADLINE_S)
+    with pytest.raises(Exception, match="are gone, by its retention"):
+        lake.run()
+    query = lake.run(failOnDataLoss="false")
+    with publisher.client as client:
+        found = client.describe(name)
+    rows = [row[2] for row in lake.rows()]
+    assert rows == [*range(10), *range(rows[10], found.end)]
+    assert 10 < rows[10] <= found.first
+    progress = query.lastProgress
+    assert progress is not None
+    assert f'"lost": {rows[10] - 10}' in progress["sources"][0]["endOffset"]
+
+
+def test_a_stream_that_joins_a_pattern_is_read_from_its_beginning(publisher: Publisher, name: str, lake: Lake) -> None:
+    publisher.stream(f"{name}-a", 5)
+    lake.queue = ""
+    lake.run(subscribePattern=f"{name}-.*", startingOffsets="earliest")
+    publisher.stream(f"{name}-b", 5)
+    publisher.numbers(f"{name}-a", range(5, 7))
+    lake.run()
+    assert [(row[0], row[2]) for row in lake.rows()] == [
+        *((f"{name}-a", number) for number in range(7)),
+        *((f"{name}-b", number) for number in range(5)),
+    ]
+
+
+def test_a_queue_that_is_no_stream_is_not_emptied_unasked(publisher: Publisher, name: str, lake: Lake) -> None:
+    publisher.queue(name, 3)
+    with pytest.raises(Exception, match=r'option\("mode", "drain"\)'):
+        lake.run()
+    assert publisher.depth(name) == 3

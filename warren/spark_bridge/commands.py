@@ -1,0 +1,434 @@
+"""The commands `warren export` and `warren import`: options, progress, how they end.
+
+1. Exit codes are for scripts: see `ExitCode`. A run that was stopped, or killed, is gone on with by the same command.
+2. Progress is drawn on a terminal only, on standard error; with ``--json`` there are lines of JSON on standard output.
+3. This module alone of the package needs typer and rich, which come with the broker; what does the work is imported
+   when it is wanted. Where the broker is and who asks is found out by whoever starts a command (`Connect`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+import typer.main
+
+if TYPE_CHECKING:
+    from warren.spark_bridge.control import BrokerClient
+    from warren.spark_bridge.manifest import Manifest
+
+INSTALL: Final = "pip install 'warren-broker[spark]'"
+_SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class ExitCode(IntEnum):
+    """How a command ends."""
+
+    OK = 0
+    FAILED = 1  # the broker refused, the files cannot be written, or a count is not what it should be
+    USAGE = 2  # the command line, or what is in the directory, does not fit; nothing was done
+    DATA_LOSS = 3  # messages that should be there are gone
+    UNREACHABLE = 4  # no broker, or it does not answer as one
+    INTERRUPTED = 130  # the same command goes on
+
+
+class Connection(NamedTuple):
+    """Where the broker is, and who asks."""
+
+    url: str
+    username: str
+    password: str
+    vhost: str
+    cacert: str | None
+    insecure: bool
+    timeout_s: float
+
+
+Connect = Callable[[Mapping[str, Any]], Connection]
+
+_PANEL: Final = "Connection"
+_Url = Annotated[str | None, typer.Option("--url", "-u", metavar="URL", rich_help_panel=_PANEL, help="Of the API")]
+_Vhost = Annotated[str | None, typer.Option("--vhost", "-p", metavar="VHOST", rich_help_panel=_PANEL)]
+_Username = Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL)]
+_Password = Annotated[
+    str | None, typer.Option(metavar="TEXT", rich_help_panel=_PANEL, help="Seen by others: better a file")
+]
+_PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
+_Profile = Annotated[
+    str | None, typer.Option(metavar="NAME", rich_help_panel=_PANEL, help="Of the configuration file of warren ctl")
+]
+_Config = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
+_Cacert = Annotated[str | None, typer.Option(metavar="FILE", rich_help_panel=_PANEL)]
+_Insecure = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PANEL, help="Take any certificate")]
+_Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", rich_help_panel=_PANEL, help="For each answer")]
+_Json = Annotated[bool, typer.Option("--json", help="Lines of JSON instead of text")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing")]
+
+
+def main(name: str, arguments: Sequence[str], connect: Connect) -> int:
+    """Run the command `name` and return its exit code."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(_COMMANDS[name])
+    command = typer.main.get_command(app)
+    _run.connect = connect
+    previous = signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        ended = command.main(args=list(arguments), prog_name=f"warren {name}", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(name, "interrupted: the same command goes on where it stopped", ExitCode.INTERRUPTED)
+    except Exception as error:
+        return _ended_badly(name, error)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return ended if isinstance(ended, int) else ExitCode.OK
+
+
+def _interrupted(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _ended_badly(name: str, error: Exception) -> int:
+    """Say what went wrong in one line; what nobody foresaw is raised again."""
+    message = getattr(error, "format_message", None)
+    if message is not None:  # typer's: the command line is wrong
+        reason = " ".join(message().split())
+        return _fail(name, reason[:1].lower() + reason[1:], ExitCode.USAGE) if reason else ExitCode.USAGE
+    if isinstance(error, ModuleNotFoundError):
+        missing = str(error.name).partition(".")[0]
+        return _fail(name, f"{missing} is not installed: {INSTALL}", ExitCode.USAGE)
+    from warren.spark_bridge.errors import BridgeError, DamagedChunk, DataLoss, Unreachable, UsageError
+
+    if isinstance(error, UsageError):
+        return _fail(name, str(error), ExitCode.USAGE)
+    if isinstance(error, DataLoss | DamagedChunk):
+        return _fail(name, str(error), ExitCode.DATA_LOSS)
+    if isinstance(error, Unreachable):
+        return _fail(name, str(error), ExitCode.UNREACHABLE)
+    if isinstance(error, BridgeError):
+        return _fail(name, str(error), ExitCode.FAILED)
+    if isinstance(error, OSError):
+        return _fail(name, f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), ExitCode.FAILED)
+    raise error
+
+
+def _fail(name: str, reason: str, code: ExitCode) -> int:
+    if _run.as_json:
+        print(json.dumps({"event": "failed", "reason": reason, "exit_code": int(code)}), flush=True)
+    print(f"warren {name}: {reason}", file=sys.stderr)
+    return code
+
+
+class _Run:
+    """What a command has from outside, and how it talks."""
+
+    connect: Connect
+    as_json = False
+
+    def client(self, flags: Mapping[str, Any]) -> BrokerClient:
+        """Return the client that the options, the environment and the profiles stand for."""
+        from warren.spark_bridge.control import BrokerClient
+        from warren.spark_bridge.errors import UsageError
+
+        found = self.connect({key: value for key, value in flags.items() if value is not None and value is not False})
+        try:
+            return BrokerClient(
+                found.url,
+                found.username,
+                found.password,
+                vhost=found.vhost,
+                cacert=found.cacert,
+                insecure=found.insecure,
+                timeout_s=found.timeout_s,
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+
+_run = _Run()
+
+
+class _Progress:
+    """Shows how far it is: a bar on a terminal, JSON lines, or nothing."""
+
+    def __init__(self, what: str, *, as_json: bool) -> None:
+        self._what = what
+        self._as_json = as_json
+        self._bar: Any = None
+        self._task: Any = None
+        self._bytes = 0
+
+    def planned(self, rows: int, bytes: int) -> None:
+        """Learn how much there is to do, about."""
+        self.event("planned", rows=rows, bytes=bytes)
+        if self._as_json or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+        )
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self._bar.start()
+        self._task = self._bar.add_task(self._what, total=rows, rate="")
+
+    def advanced(self, rows: int, bytes: int) -> None:
+        """Learn that this much more was done."""
+        if self._bar is None:
+            return
+        self._bytes += bytes
+        elapsed = self._bar.tasks[0].elapsed or 0.0
+        rate = f"{self._bytes / elapsed / 1e6:.0f} MB/s" if elapsed > 0 else ""
+        self._bar.update(self._task, advance=rows, rate=rate)
+
+    def committed(self, state: Manifest) -> None:
+        """Learn what is safe now."""
+        self.event("committed", rows=state.rows, files=len(state.files))
+
+    def event(self, name: str, **values: Any) -> None:
+        """Print a line of JSON, if that is wanted."""
+        if self._as_json:
+            print(json.dumps({"event": name, **values}), flush=True)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def size_of(text: str) -> int:
+    """Return the bytes that a text such as 256MB or 64MiB stands for."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is no size: as in 256MB or 64MiB")
+    return int(found[1]) * int((1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+
+
+def _export(
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="A queue, a stream or a super stream")],
+    directory: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the files go", show_default=False)],
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="parquet, json, csv, arrow or delta")
+    ] = "parquet",
+    mode: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="log (of streams), snapshot (of queues) or drain (takes the messages out)"),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="POSITION", help="Of a stream: first, an offset, an age (1h), a time (2026-11-22)"
+        ),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to-offset", metavar="POSITION", help="Of a stream, likewise; default: its end")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Default: all")] = None,
+    headers: Annotated[
+        str, typer.Option(metavar="FORM", help="typed (nothing is lost), map (texts) or json")
+    ] = "typed",
+    where: Annotated[
+        str | None, typer.Option(metavar="CONDITION", help="""Only some rows: "routing_key like 'eu.%'" """)
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(metavar="date|COLUMN", help="A directory for each day, or for each value")
+    ] = None,
+    max_file_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="A file is complete when it has so much")
+    ] = "256MB",
+    compression: Annotated[
+        str | None, typer.Option(metavar="NAME", help="none, zstd, snappy, gzip or lz4, as the format has it")
+    ] = None,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Of the session, when draining")] = None,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on when messages are gone that should be there")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The manifest; default: _MANIFEST.json in DIR")
+    ] = None,
+    engine: Annotated[str, typer.Option(metavar="NAME", help="arrow, or spark")] = "arrow",
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Of Spark; default: local[*]")] = None,
+    sql: Annotated[str | None, typer.Option(metavar="QUERY", help="With Spark: SELECT ... FROM queue")] = None,
+    dry_run: _DryRun = False,
+    as_json: _Json = False,
+    url: _Url = None,
+    vhost: _Vhost = None,
+    username: _Username = None,
+    password: _Password = None,
+    password_file: _PasswordFile = None,
+    profile: _Profile = None,
+    config: _Config = None,
+    cacert: _Cacert = None,
+    insecure: _Insecure = False,
+    timeout: _Timeout = None,
+) -> int:
+    """Export a queue or a stream to files; the same command again goes on where the last run ended."""
+    flags: dict[str, Any] = {
+        "url": url,
+        "vhost": vhost,
+        "username": username,
+        "password": password,
+        "password_file": password_file,
+    }
+    flags |= {"profile": profile, "config": config, "cacert": cacert, "timeout": timeout}
+    _run.as_json = as_json
+    most = size_of(max_file_size)
+    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.export import Export, ExportOptions
+
+    options = ExportOptions(
+        queue=queue,
+        directory=directory,
+        form=form,
+        mode=mode,
+        start=start,
+        end=end,
+        columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        headers_format=headers,
+        where=where,
+        partition_by=partition_by,
+        max_file_bytes=most,
+        compression=compression,
+        consumer=consumer,
+        skip_lost=skip_lost,
+        checkpoint=checkpoint,
+    )
+    if engine not in ("arrow", "spark"):
+        raise UsageError(f"engine {engine!r}: must be arrow or spark")
+    if engine == "arrow" and (sql is not None or master is not None):
+        raise UsageError("--sql and --master are for --engine spark")
+    with _run.client({**flags, "insecure": insecure}) as client:
+        progress = _Progress(queue, as_json=as_json)
+        export = Export(client, options, progress)
+        if dry_run:
+            return _say_plan(export, directory, progress)
+        try:
+            state = export.run()
+        finally:
+            progress.stop()
+    counts = {name: getattr(state, name) for name in ("rows", "read", "filtered", "missing", "lost")}
+    progress.event(
+        "done",
+        **counts,
+        rows_before=export.rows_before,
+        files=len(state.files),
+        bytes=sum(entry.bytes for entry in state.files),
+    )
+    if not as_json:
+        left_out = "".join(f", {counts[name]} {name}" for name in ("filtered", "missing", "lost") if counts[name])
+        files = f" in {len(state.files)} files" if state.files else ""
+        earlier = f", {export.rows_before} of them by earlier runs" if export.rows_before else ""
+        print(f"{queue}: {state.rows} rows{files} in {directory}{earlier}{left_out}")
+    return ExitCode.OK
+
+
+def _say_plan(export: Any, directory: Path, progress: _Progress) -> int:
+    planned = export.plan()
+    progress.event(
+        "plan",
+        mode=planned.mode,
+        rows=planned.rows,
+        bytes=planned.bytes,
+        sources=[{"name": name, "from": first, "to": end} for name, first, end in planned.sources],
+    )
+    if not _run.as_json:
+        for name, first, end in planned.sources:
+            print(f"{name}: offsets {first} to {end}" if planned.mode == "log" else f"{name}: {end} messages")
+        print(f"{planned.mode}: about {planned.rows} rows, {planned.bytes / 1e6:.1f} MB, to {directory}")
+    return ExitCode.OK
+
+
+def _import(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What warren export wrote, or files like those")],
+    exchange: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where all is published; default: the exchange of each row")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="All into this queue, by the default exchange")
+    ] = None,
+    routing_key: Annotated[str | None, typer.Option(metavar="KEY", help="Default: that of each row")] = None,
+    routing_key_column: Annotated[
+        str | None, typer.Option("--routing-key-col", metavar="COLUMN", help="The column that has it")
+    ] = None,
+    without: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Properties to leave out, such as user_id,expiration")
+    ] = None,
+    unroutable: Annotated[str, typer.Option(metavar="fail|drop", help="What no queue would get")] = "fail",
+    checkpoint: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="How far it is; default: a file in DIR")
+    ] = None,
+    dry_run: _DryRun = False,
+    as_json: _Json = False,
+    url: _Url = None,
+    vhost: _Vhost = None,
+    username: _Username = None,
+    password: _Password = None,
+    password_file: _PasswordFile = None,
+    profile: _Profile = None,
+    config: _Config = None,
+    cacert: _Cacert = None,
+    insecure: _Insecure = False,
+    timeout: _Timeout = None,
+) -> int:
+    """Publish the rows of files, each once; the same command again goes on where the last run ended."""
+    flags: dict[str, Any] = {"url": url, "vhost": vhost, "username": username, "password": password}
+    flags |= {"password_file": password_file, "profile": profile, "config": config, "cacert": cacert}
+    flags |= {"timeout": timeout, "insecure": insecure}
+    _run.as_json = as_json
+    from warren.spark_bridge.errors import UsageError
+    from warren.spark_bridge.import_files import Import, ImportOptions
+
+    if unroutable not in ("fail", "drop"):
+        raise UsageError(f"--unroutable {unroutable}: must be fail or drop")
+    if queue is not None and (exchange is not None or routing_key is not None or routing_key_column is not None):
+        raise UsageError("--queue says where everything goes: no exchange and no routing key besides")
+    options = ImportOptions(
+        directory=directory,
+        exchange="" if queue is not None else exchange,
+        routing_key=queue if queue is not None else routing_key,
+        routing_key_column=routing_key_column,
+        without=() if without is None else tuple(name.strip() for name in without.split(",")),
+        mandatory=unroutable == "fail",
+        checkpoint=checkpoint,
+    )
+    with _run.client(flags) as client:
+        progress = _Progress(directory.name, as_json=as_json)
+        work = Import(client, options, progress)
+        if dry_run:
+            planned = work.plan()
+            progress.event("plan", files=planned.files, rows=planned.rows, done=planned.done)
+            if not as_json:
+                rows = "" if planned.rows is None else f", {planned.rows} rows"
+                print(f"{directory}: {planned.files} files{rows}, of which {planned.done} rows are published")
+            return ExitCode.OK
+        try:
+            state = work.run()
+        finally:
+            progress.stop()
+    progress.event(
+        "done",
+        rows=state.rows,
+        published=state.published,
+        published_before=state.before,
+        unroutable=state.unroutable,
+    )
+    if not as_json:
+        dropped = f", {state.unroutable} unroutable" if state.unroutable else ""
+        earlier = f", {state.before} of them by earlier runs" if state.before else ""
+        print(f"{directory}: {state.published} messages published{earlier}{dropped}")
+    return ExitCode.OK
+
+
+_COMMANDS: Final[dict[str, Callable[..., int]]] = {"export": _export, "import": _import}

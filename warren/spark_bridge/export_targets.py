@@ -1,0 +1,303 @@
+"""Where an export puts its rows: a directory of files, or a Delta table.
+
+1. What is written is nowhere to be seen before `commit`. Files are complete and on disk before they get their names,
+   and have the id of their export in them: those that the manifest does not name are known for what they are.
+2. A Delta table takes all rows of a commit in one transaction, numbered within this export: the manifest says before
+   what is to be committed, and the table afterwards whether it was. So it is committed once.
+3. Rows are put into directories ``column=value`` when that is wanted; the column is not in those files then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from warren.spark_bridge.errors import BridgeError, UsageError
+from warren.spark_bridge.manifest import FileEntry, Manifest, sync_directory
+from warren.spark_bridge.table_files import TableFile, count_rows, crc_of, ending
+
+DATE: Final = "date"
+TEMPORARY: Final = "_tmp"
+NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+OPEN_FILES_MAX: Final = 200
+_FULL_FACTOR: Final = 8  # of files that are divided by a column: all together so many times the size of one
+
+
+class Target(Protocol):
+    """Takes rows, and makes them safe all at once."""
+
+    def clean(self, state: Manifest) -> None:
+        """Undo what a run has left that was killed; `state` may learn that it was committed all the same."""
+
+    def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
+        """Add rows of the offsets [first, end) of `name`."""
+
+    def is_full(self, most_bytes: int) -> bool:
+        """Tell whether it is time to commit."""
+
+    def commit(self, after: Manifest) -> list[FileEntry]:
+        """Make what was written safe and seen, and return what files it is in; `after`: what will be so then."""
+
+    def abandon(self) -> None:
+        """Forget what was not committed."""
+
+    def verify(self, state: Manifest) -> None:
+        """Make sure that what is there is what `state` says."""
+
+
+def divided(batch: pa.RecordBatch, partition_by: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """Yield the rows of a batch by the value that they are divided by, each value once; all rows at once without."""
+    if batch.num_rows == 0:
+        return
+    if partition_by is None:
+        yield None, batch
+        return
+    if partition_by == DATE:
+        values = pc.cast(pc.cast(batch.column("timestamp"), pa.date32(), safe=False), pa.string())
+    else:
+        values = pc.cast(batch.column(partition_by), pa.string())
+    coded = values.dictionary_encode(null_encoding="encode")
+    codes = coded.indices.to_numpy()
+    names = coded.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], batch
+        return
+    order = np.argsort(codes, kind="stable")
+    ordered = batch.take(pa.array(order))
+    bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
+    for number, name in enumerate(names):
+        first, end = int(bounds[number]), int(bounds[number + 1])
+        yield name, ordered.slice(first, end - first)
+
+
+class _Open:
+    """A file in the making, and what it holds."""
+
+    def __init__(self, file: TableFile, path: str, partition: dict[str, str | None]) -> None:
+        self.file = file
+        self.path = path
+        self.partition = partition
+        self.first: dict[str, int] = {}
+        self.end: dict[str, int] = {}
+
+
+class FileTarget:
+    """Files in a directory."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        form: str,
+        compression: str,
+        schema: pa.Schema,
+        partition_by: str | None,
+        state: Manifest,
+        path: Path,
+    ) -> None:
+        self._directory = directory
+        self._form = form
+        self._compression = compression
+        self._partition_by = partition_by
+        names = [name for name in schema.names if name != partition_by]
+        self._schema = pa.schema([schema.field(name) for name in names])
+        if not names:
+            raise UsageError("columns: besides the one that files are divided by there must be another")
+        self._id = state.id
+        self._open: dict[str | None, _Open] = {}
+        self._next = len(state.files)
+        self._temporary = directory / TEMPORARY
+        self._verified: set[str] = {entry.path for entry in state.files}  # by the run that wrote them
+
+    def clean(self, state: Manifest) -> None:
+        """Delete files that are not complete, or that the manifest does not know."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        known = {entry.path for entry in state.files}
+        for path in self._directory.rglob(f"part-*-{self._id}.*"):
+            if path.relative_to(self._directory).as_posix() not in known:
+                path.unlink()
+
+    def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
+        """Add rows of the offsets [first, end) of `name`."""
+        for value, rows in divided(batch, self._partition_by):
+            held = self._open.get(value)
+            if held is None:
+                held = self._open[value] = self._begun(value)
+            held.file.write(rows.select(self._schema.names))
+            held.first.setdefault(name, first)
+            held.end[name] = end
+
+    def _begun(self, value: str | None) -> _Open:
+        name = f"part-{self._next:05}-{self._id}{ending(self._form, self._compression)}"
+        self._next += 1
+        partition: dict[str, str | None] = {}
+        path = name
+        if self._partition_by is not None:
+            partition[self._partition_by] = value
+            path = f"{self._partition_by}={NULL_VALUE if value is None else quote(value, safe=' ')}/{name}"
+        file = TableFile(self._temporary / name, self._form, self._schema, self._compression)
+        return _Open(file, path, partition)
+
+    def is_full(self, most_bytes: int) -> bool:
+        """Tell whether a file is large enough, or all together are too much."""
+        sizes = [held.file.bytes for held in self._open.values()]
+        return bool(sizes) and (
+            max(sizes) >= most_bytes or sum(sizes) >= _FULL_FACTOR * most_bytes or len(sizes) >= OPEN_FILES_MAX
+        )
+
+    def commit(self, after: Manifest) -> list[FileEntry]:
+        """Complete the files and give them their names."""
+        entries = []
+        for held in self._open.values():
+            made = held.file.close()
+            entries.append(
+                FileEntry(held.path, made.rows, made.bytes, made.crc32, held.partition, held.first, held.end)
+            )
+        for entry in entries:
+            final = self._directory / entry.path
+            final.parent.mkdir(exist_ok=True)
+            (self._temporary / final.name).replace(final)
+        for parent in {(self._directory / entry.path).parent for entry in entries} | {self._directory}:
+            sync_directory(parent)
+        self._open.clear()
+        return entries
+
+    def abandon(self) -> None:
+        """Delete the files that are not complete."""
+        for held in self._open.values():
+            held.file.abandon()
+        self._open.clear()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def verify(self, state: Manifest) -> None:
+        """Compare the files with the manifest: how many rows this run's say they have, and how large all are."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        if sum(entry.rows for entry in state.files) != state.rows:
+            raise BridgeError("the files of the manifest do not have as many rows as it says")
+        for entry in state.files:
+            path = self._directory / entry.path
+            try:
+                size = path.stat().st_size
+            except FileNotFoundError:
+                raise BridgeError(f"{path} is not there any more") from None
+            if size != entry.bytes:
+                raise BridgeError(f"{path} has {size} bytes instead of {entry.bytes}")
+            if entry.path in self._verified:
+                continue
+            rows = count_rows(path, self._form)
+            if rows is None and crc_of(path) != entry.crc32:
+                raise BridgeError(f"{path} is not what was written")
+            if rows is not None and rows != entry.rows:
+                raise BridgeError(f"{path} has {rows} rows instead of {entry.rows}")
+
+
+class DeltaTarget:
+    """A Delta table, written by the package deltalake."""
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        form: str,
+        compression: str,
+        schema: pa.Schema,
+        partition_by: str | None,
+        state: Manifest,
+        path: Path,
+    ) -> None:
+        try:
+            import deltalake
+        except ImportError:
+            raise UsageError("format delta needs the package deltalake: pip install deltalake") from None
+        self._delta: Any = deltalake
+        self._directory = directory
+        self._compression = compression
+        self._partition_by = partition_by
+        names = [*schema.names, *([DATE] if partition_by == DATE else [])]
+        fields = [schema.field(name) if name != DATE else pa.field(DATE, pa.string()) for name in names]
+        self._schema = pa.schema(fields)
+        self._state = state
+        self._path = path
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._rows = 0
+
+    def _maybe_table(self) -> Any:
+        """Return the table; None: there is none yet."""
+        if not self._delta.DeltaTable.is_deltatable(str(self._directory)):
+            return None
+        return self._delta.DeltaTable(str(self._directory))
+
+    def clean(self, state: Manifest) -> None:
+        """Find out whether what was being committed was committed."""
+        if state.pending is None:
+            return
+        table = self._maybe_table()
+        done = None if table is None else table.transaction_version(self._app_id)
+        if done == state.pending["commits"]:
+            state.adopt_pending()
+        state.pending = None
+        state.save(self._path)
+
+    @property
+    def _app_id(self) -> str:
+        return f"warren-export-{self._state.id}"
+
+    def write(self, batch: pa.RecordBatch, name: str, first: int, end: int) -> None:
+        """Add rows."""
+        if batch.num_rows == 0:
+            return
+        if self._partition_by == DATE:
+            dates = pc.cast(pc.cast(batch.column("timestamp"), pa.date32(), safe=False), pa.string())
+            batch = batch.append_column(pa.field(DATE, pa.string()), dates)
+        self._waiting.append(batch.select(self._schema.names))
+        self._bytes += batch.nbytes
+        self._rows += batch.num_rows
+
+    def is_full(self, most_bytes: int) -> bool:
+        """Tell whether there is enough in memory."""
+        return self._bytes >= most_bytes
+
+    def commit(self, after: Manifest) -> list[FileEntry]:
+        """Append all rows in one transaction."""
+        if not self._waiting:
+            return []
+        before = self._state
+        before.prepare(after)
+        before.save(self._path)
+        delta = self._delta
+        properties = delta.CommitProperties(app_transactions=[delta.Transaction(self._app_id, after.commits)])
+        writer = delta.WriterProperties(
+            compression={"none": "UNCOMPRESSED"}.get(self._compression, self._compression.upper())
+        )
+        delta.write_deltalake(
+            str(self._directory),
+            pa.Table.from_batches(self._waiting, self._schema),
+            mode="append",
+            partition_by=None if self._partition_by is None else [self._partition_by],
+            commit_properties=properties,
+            writer_properties=writer,
+        )
+        table = self._maybe_table()
+        written = table.history(1)[0].get("operationMetrics", {}).get("num_added_rows", self._rows)
+        if int(written) != self._rows:
+            raise BridgeError(f"the table says that {written} rows were added, and {self._rows} were written")
+        self._waiting, self._bytes, self._rows = [], 0, 0
+        return []
+
+    def abandon(self) -> None:
+        """Forget what was not committed."""
+        self._waiting.clear()
+
+    def verify(self, state: Manifest) -> None:
+        """Make sure that the table knows the last commit of this export."""
+        table = self._maybe_table()
+        if state.rows and (table is None or table.transaction_version(self._app_id) is None):
+            raise BridgeError(f"{self._directory} does not have what was written")

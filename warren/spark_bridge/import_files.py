@@ -1,0 +1,330 @@
+"""Import: files of rows published again, each row once.
+
+    files --> pieces --> frames --> parts of a stage --> commit number n, published and remembered --> state: n, rows
+
+1. A commit that the broker has already made is known to it by its number, and answered as a duplicate: after any crash
+   a second run goes on, and no row is published twice or left out. It depends on files that stay as they are; that they
+   did is checked.
+2. What was decoded without loss becomes the same message again: body, properties and typed headers octet by octet. Not
+   what the broker gives a message: offset, time, redelivered.
+3. Counts are compared: rows read, messages that the broker says it published, rows that the manifest of an export has.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from warren.spark_bridge import manifest
+from warren.spark_bridge.control import BrokerClient, Committed
+from warren.spark_bridge.errors import BridgeError, Refused, UsageError
+from warren.spark_bridge.frames import bounds_of, content_of, encode_publishes
+from warren.spark_bridge.properties import encode_properties
+from warren.spark_bridge.schema import PROPERTY_COLUMNS
+from warren.spark_bridge.table_files import DELTA, crc_of
+from warren.spark_bridge.table_readers import (
+    MESSAGE_COLUMNS,
+    DamagedFile,
+    SourceFile,
+    delta_pieces,
+    form_of,
+    read_pieces,
+)
+
+VERSION: Final = 1
+COMMIT_BYTES: Final = 8 << 20  # of messages: one transaction
+COMMIT_ROWS: Final = 32_768
+PART_BYTES: Final = 16 << 20
+KEPT_S: Final = 7 * 24 * 3600
+QUEUE_FULL_WAIT_S: Final = 600.0
+_RETRY_PAUSE_S: Final = 1.0
+_AGAIN: Final = ("queue_full", "conflict")
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What to publish, and where to. `exchange`, `routing_key` None: each message its own."""
+
+    directory: Path
+    exchange: str | None = None
+    routing_key: str | None = None
+    routing_key_column: str | None = None
+    without: tuple[str, ...] = ()
+    mandatory: bool = True
+    checkpoint: Path | None = None
+
+
+class Watcher(Protocol):
+    """Who is told how an import goes."""
+
+    def planned(self, rows: int, bytes: int) -> None:
+        """Learn how much there is to do; 0 when nobody knows."""
+
+    def advanced(self, rows: int, bytes: int) -> None:
+        """Learn that this much more was published."""
+
+
+@dataclass
+class ImportState:
+    """How far an import is: the next commit is number `batch`, and begins with row `rows`."""
+
+    query: str
+    target: dict[str, Any]
+    files: list[list[Any]]  # path and bytes of each
+    table_version: int | None = None
+    batch: int = 0
+    rows: int = 0
+    published: int = 0
+    unroutable: int = 0
+    before: int = 0  # messages that earlier runs published
+
+    def save(self, path: Path) -> None:
+        """Write it down; it is on disk when this returns."""
+        manifest.replace_file(path, json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode())
+
+
+class PlannedImport(NamedTuple):
+    """What an import would do."""
+
+    files: int
+    rows: int | None
+    done: int
+
+
+class Import:
+    """One run."""
+
+    def __init__(self, client: BrokerClient, options: ImportOptions, watcher: Watcher) -> None:
+        self._client = client
+        self._options = options
+        self._watcher = watcher
+        for name in options.without:
+            if name not in PROPERTY_COLUMNS:
+                raise UsageError(f"{name!r} is no property that could be left out")
+        if options.routing_key is not None and options.routing_key_column is not None:
+            raise UsageError("a routing key, or the column that has it: not both")
+        if not options.directory.is_dir():
+            raise UsageError(f"{options.directory} is no directory")
+        self._target = {
+            "vhost": client.vhost,
+            "exchange": options.exchange,
+            "routing_key": options.routing_key,
+            "routing_key_column": options.routing_key_column,
+            "without": sorted(options.without),
+            "mandatory": options.mandatory,
+        }
+        name = sha256(json.dumps(self._target, sort_keys=True).encode()).hexdigest()[:12]
+        self._path = options.checkpoint or options.directory / f"_IMPORT-{name}.json"
+        self._export = manifest.maybe_load(options.directory / manifest.NAME)
+        form = None if self._export is None else self._export.settings["format"]
+        self._is_delta = form == DELTA or (options.directory / "_delta_log").is_dir()
+        self._wanted = frozenset(MESSAGE_COLUMNS) - set(options.without) - self._not_needed()
+        self._sources = [] if self._is_delta else self._files()
+
+    def _not_needed(self) -> set[str]:
+        options = self._options
+        if options.routing_key_column not in (None, *MESSAGE_COLUMNS):
+            raise UsageError(f"column {options.routing_key_column!r} cannot be the routing key")
+        return {"exchange"} if options.exchange is not None else set()
+
+    def _files(self) -> list[SourceFile]:
+        """Return what there is to read, in its order."""
+        directory = self._options.directory
+        if self._export is not None:
+            form, headers = self._export.settings["format"], self._export.settings["headers"]
+            return [SourceFile(directory / entry.path, form, entry.partition, headers) for entry in self._export.files]
+        sources = []
+        for path in sorted(directory.rglob("*")):
+            hidden = any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
+            form = form_of(path)
+            if form is not None and not hidden and path.is_file():
+                sources.append(SourceFile(path, form))
+        if not sources:
+            raise UsageError(f"{directory} has no files that can be read")
+        return sources
+
+    def plan(self) -> PlannedImport:
+        """Return what `run` would do; nothing is published."""
+        state = self._begun()
+        rows = None if self._export is None else self._export.rows
+        return PlannedImport(len(self._sources), rows, state.rows)
+
+    def run(self) -> ImportState:
+        """Publish, and return how far it is: at the end.
+
+        Raises:
+            DamagedFile: a file is not what it should be. BrokerError: as the broker says.
+            UsageError: the files, or where they go, are not those of the run before.
+        """
+        state = self._begun()
+        if not self._path.exists():
+            state.save(self._path)
+        # A Delta table is read as it was when the import began, whatever was added since.
+        known = None if self._export is None or self._is_delta else self._export.rows
+        self._watcher.planned(max(0, (known or 0) - state.rows), 0)
+        waiting: list[pa.Array] = []
+        rows = size = 0
+        for piece in self._pieces(state):
+            messages = self._encoded(piece)
+            waiting.append(messages)
+            rows += len(messages)
+            size += int(bounds_of(messages)[-1])
+            if size >= COMMIT_BYTES or rows >= COMMIT_ROWS:
+                self._commit(state, waiting, rows, size)
+                waiting, rows, size = [], 0, 0
+        if waiting:
+            self._commit(state, waiting, rows, size)
+        if known is not None and known != state.rows:
+            raise BridgeError(f"{state.rows} rows were read, and the manifest says {known}")
+        if state.published + state.unroutable != state.rows:
+            raise BridgeError(
+                f"{state.rows} rows were read, and {state.published} messages published, {state.unroutable} unroutable"
+            )
+        return state
+
+    def _begun(self) -> ImportState:
+        """Return the state that there is, or a new one."""
+        files: list[list[Any]] = [
+            [source.path.relative_to(self._options.directory).as_posix(), source.path.stat().st_size]
+            for source in self._sources
+        ]
+        try:
+            found = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return ImportState(f"import-{secrets.token_hex(8)}", self._target, files)
+        except ValueError as error:
+            raise UsageError(f"{self._path} is no state of an import: {error}") from None
+        if not isinstance(found, dict) or found.pop("version", None) != VERSION:
+            raise UsageError(f"{self._path} is no state of an import of version {VERSION}")
+        try:
+            state = ImportState(**found)
+        except TypeError as error:
+            raise UsageError(f"{self._path} is no state of an import: {error}") from None
+        if state.target != self._target:
+            raise UsageError(f"{self._path} is of an import to somewhere else: name another checkpoint")
+        if state.files != files[: len(state.files)]:
+            raise UsageError(f"the files in {self._options.directory} are not those of the import in {self._path}")
+        state.files = files
+        state.before = state.published
+        return state
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def _pieces(self, state: ImportState) -> Iterator[pa.RecordBatch]:
+        """Yield what is not published yet."""
+        if self._is_delta:
+            state.table_version, every = delta_pieces(self._options.directory, state.table_version, self._wanted)
+            state.save(self._path)
+        else:
+            every = chain.from_iterable(self._of_file(source) for source in self._sources)
+        skip = state.rows
+        for piece in every:
+            if skip >= piece.num_rows:
+                skip -= piece.num_rows
+                continue
+            yield piece.slice(skip)
+            skip = 0
+        if skip:
+            raise DamagedFile(f"{self._options.directory} has {skip} rows less than were published")
+
+    def _of_file(self, source: SourceFile) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file, and check it when something is known of it."""
+        rows = 0
+        entry = None
+        if self._export is not None:
+            path = source.path.relative_to(self._options.directory).as_posix()
+            entry = next(each for each in self._export.files if each.path == path)
+            if crc_of(source.path) != entry.crc32:
+                raise DamagedFile(f"{source.path} is not what was written")
+        for piece in read_pieces(source, self._wanted):
+            rows += piece.num_rows
+            yield piece
+        if entry is not None and rows != entry.rows:
+            raise DamagedFile(f"{source.path} has {rows} rows instead of {entry.rows}")
+
+    def _encoded(self, piece: pa.RecordBatch) -> pa.Array:
+        """Return the frames of each message of a piece."""
+        options = self._options
+        names = set(piece.schema.names)
+        exchange: pa.Array | str | None = options.exchange
+        if exchange is None:
+            if "exchange" not in names:
+                raise UsageError("the files have no column exchange: name one with --exchange, or a queue with --queue")
+            exchange = piece.column("exchange")
+        key: pa.Array | str | None = options.routing_key
+        if key is None:
+            name = options.routing_key_column or "routing_key"
+            if name not in names:
+                raise UsageError(f"the files have no column {name}: name a routing key with --routing-key")
+            key = piece.column(name)
+        columns = {name: piece.column(name) for name in PROPERTY_COLUMNS if name in names and name in self._wanted}
+        try:
+            properties = encode_properties(columns, piece.num_rows)
+            # Whether what goes to no queue matters is said with the commit.
+            return encode_publishes(exchange, key, properties, piece.column("body"))
+        except ValueError as error:
+            raise DamagedFile(f"{options.directory}: a row cannot be published: {error}") from None
+
+    def _commit(self, state: ImportState, messages: list[pa.Array], rows: int, size: int) -> None:
+        """Publish messages as one commit, and note that."""
+        stage = f"{state.query}-{state.batch}"
+        for number, part in enumerate(_parts(messages)):
+            self._client.put_stage(stage, number, part)
+        found = self._committed(state, stage)
+        if not found.committed and not found.duplicate:
+            raise BridgeError(
+                f"{found.unroutable} of the messages from row {state.rows} to {state.rows + rows} would go to no "
+                "queue. With --unroutable drop they are dropped"
+            )
+        unroutable = 0 if found.duplicate else found.unroutable
+        state.batch += 1
+        state.rows += rows
+        state.unroutable += unroutable
+        state.published += rows - unroutable
+        if not found.duplicate and found.messages not in (rows, rows - unroutable):
+            raise BridgeError(f"{rows} messages were staged, and the broker says that it published {found.messages}")
+        state.save(self._path)
+        self._watcher.advanced(rows, size)
+
+    def _committed(self, state: ImportState, stage: str) -> Committed:
+        """Commit a stage, and wait while a queue is full or another commit is in the way."""
+        give_up_s = time.monotonic() + QUEUE_FULL_WAIT_S
+        while True:
+            try:
+                return self._client.commit_stages(
+                    state.query, state.batch, [stage], mandatory=self._options.mandatory, kept_s=KEPT_S
+                )
+            except Refused as error:
+                if error.error not in _AGAIN or time.monotonic() >= give_up_s:
+                    raise
+            time.sleep(_RETRY_PAUSE_S)
+
+
+def _parts(messages: list[pa.Array]) -> Iterator[bytes]:
+    """Yield messages one behind the other, in parts of about `PART_BYTES`."""
+    pieces: list[memoryview] = []
+    size = 0
+    for array in messages:
+        bounds, content = bounds_of(array), content_of(array)
+        at = 0
+        while at < len(array):
+            stop = int(bounds.searchsorted(int(bounds[at]) + PART_BYTES - size, side="right")) - 1
+            if stop <= at and size:
+                yield b"".join(pieces)
+                pieces, size = [], 0
+                continue
+            stop = max(stop, at + 1)  # one message may be more than a part
+            pieces.append(content[int(bounds[at]) : int(bounds[stop])])
+            size += int(bounds[stop] - bounds[at])
+            at = stop
+    if pieces:
+        yield b"".join(pieces)
