@@ -63,7 +63,7 @@ class Disk(MemoryDisk):
         if not jobs:
             return False
         job = jobs.pop(0)
-        job.data = [self.read(lsn, length) for lsn, length in job.ranges]
+        job.carry_out(self.files)
         self.loaded(job)
         return True
 

@@ -119,7 +119,7 @@ class StoredLog:
         while log.read_jobs:
             jobs, log.read_jobs = log.read_jobs, []
             for job in jobs:
-                job.data = [self.disk.read(lsn, length) for lsn, length in job.ranges]
+                job.carry_out(self.disk.files)
                 job.finished()
         return log
 

@@ -1,4 +1,4 @@
-"""Snapshots of random queues, made while clients work on them, against a plain note of what waited when they were begun.
+"""Snapshots of random queues, made while clients work on them, against a plain note of what waited at their beginning.
 
 What waited then and stayed is in it, once and in order; what came later is not; and the queue is as it would be. A run
 is played again by its seed, which it prints:
@@ -24,9 +24,10 @@ from simulation.machine import Shape
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
+from warren.msgstore import columns
 from warren.server import snapshots as snapshots_module
 from warren.server.management import Management
-from warren.server.snapshots import Busy, DiskLow, QueueGone, Snapshot, Snapshots, TooMany
+from warren.server.snapshots import Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
 
 from .restarting_broker import RestartingBroker
 from .test_claims import KINDS, rest, seen_in
@@ -82,17 +83,18 @@ class Place:
     def make(self, *, unacked: bool = False) -> tuple[Snapshot, list[Row]]:
         """Make a snapshot, and read it."""
 
-        async def made() -> Snapshot:
+        async def made() -> Snapshot | SnapshotError:
             async with trio.open_nursery() as nursery:
-                found = self.snapshots.begin(
-                    self.broker.queue("q"), "id", "guest", 60, nursery, unacked=unacked
-                )
+                try:
+                    found = self.snapshots.begin(self.broker.queue("q"), "id", "", 60, nursery, unacked=unacked)
+                except SnapshotError as error:
+                    return error
                 await found.over.wait()
-                return found
+            return found if found.error is None else found.error
 
         snapshot = trio.run(made)
-        if snapshot.error is not None:
-            raise snapshot.error
+        if isinstance(snapshot, SnapshotError):
+            raise snapshot
         data = snapshot.path.read_bytes()
         rows: list[Row] = []
         at = 0
@@ -203,3 +205,128 @@ def test_a_snapshot_has_what_waited_when_it_was_begun(tmp_path: Path) -> None:
         except BaseException:
             print(f"WARREN_TEST_SNAPSHOTS_SEED={seed + number} WARREN_TEST_SNAPSHOTS_RUNS=1")
             raise
+
+
+# --- one by one -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}, {"x-key-shared": True}])
+def test_a_snapshot_comes_to_an_end_however_fast_publishers_are(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    place = Place(tmp_path, **arguments)
+    bodies = place.publish(50)
+    place.client.send(1, m.BasicGet(0, "q", False))  # so that what shares its key is set aside
+    (first,) = place.client.take()
+    assert body_of(first) == bodies[0]
+
+    def publish() -> None:
+        place.publish(10, priority=3)
+
+    place.desk.between = publish
+    with mock.patch.object(snapshots_module, "LOOK_MESSAGES", 5):
+        _, rows = place.make()
+    assert [row.body for row in rows] == bodies[1:]
+    assert place.published > 100
+
+
+def test_chunks_are_of_a_size_and_written_as_they_come(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    bodies = place.publish(100)
+    with mock.patch.object(columns, "CHUNK_MESSAGES", 30):
+        snapshot, rows = place.make()
+    if not columns.__file__.endswith(".so"):
+        assert [(first, end) for first, end, _, _ in snapshot.chunks] == [(0, 30), (30, 60), (60, 90), (90, 100)]
+    assert [row.body for row in rows] == bodies
+
+
+def test_a_file_that_would_make_the_disk_short_is_given_up(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(10)
+    place.desk.minimum_bytes = 1 << 60
+    with pytest.raises(DiskLow):
+        place.make()
+    assert list(place.directory.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_given_up(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(10)
+    place.directory.write_text("a file is in the way")
+    with pytest.raises(DiskLow):
+        place.make()
+
+
+def test_nothing_is_begun_while_there_is_an_alarm(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.broker.broker.set_alarm("disk", True)
+    with pytest.raises(DiskLow):
+        place.make()
+    assert not place.directory.exists()
+
+
+def test_a_queue_that_is_deleted_meanwhile_has_no_snapshot(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(50)
+
+    def delete() -> None:
+        place.desk.between = lambda: None
+        place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+
+    place.desk.between = delete
+    with mock.patch.object(snapshots_module, "LOOK_MESSAGES", 5), pytest.raises(QueueGone):
+        place.make()
+    assert list(place.directory.iterdir()) == []
+
+
+def test_a_snapshot_that_is_deleted_while_it_is_made_is_gone(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(50)
+
+    def delete() -> None:
+        (snapshot,) = place.snapshots.of(["/"])
+        place.snapshots.delete(snapshot)
+
+    place.desk.between = delete
+    with pytest.raises(QueueGone):
+        place.make()
+    assert list(place.directory.iterdir()) == [] and place.snapshots.of(["/"]) == []
+
+
+def test_so_many_are_made_at_a_time_and_kept_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path)
+    queue = place.broker.queue("q")
+
+    async def begin() -> None:
+        async with trio.open_nursery() as nursery:
+            made = [place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False) for _ in range(2)]
+            with pytest.raises(Busy):
+                place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
+            for each in made:
+                await each.over.wait()
+            monkeypatch.setattr(snapshots_module, "KEPT_MAX", 2)
+            with pytest.raises(TooMany):
+                place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
+            place.snapshots.delete(made[0])
+            await place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False).over.wait()
+
+    trio.run(begin)
+    assert sorted(path.name for path in place.directory.iterdir()) == ["2", "3"]
+
+
+def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.publish(5)
+    place.directory.mkdir()
+    (place.directory / "7").write_text("left")
+
+    async def live() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.snapshots.run)
+            while (place.directory / "7").exists():
+                await trio.sleep(0)
+            found = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=False)
+            await found.over.wait()
+            assert found.path.exists()
+            nursery.cancel_scope.cancel()
+
+    trio.run(live)
+    assert list(place.directory.iterdir()) == []

@@ -95,7 +95,7 @@ def run_reads(store: Store, log: MessageLog) -> bool:
     """Read what the log asks for now; False when that is nothing."""
     jobs, log.read_jobs = log.read_jobs, []
     for job in jobs:
-        job.data = store.read(job.ranges)
+        job.carry_out(store)
         job.finished()
     return bool(jobs)
 

@@ -42,7 +42,7 @@ from warren.msgstore.checkpoint import seal
 from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.compaction import Compaction
 from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
-from warren.msgstore.jobs import CheckpointJob, CommitJob, Errand, UnlinkJob
+from warren.msgstore.jobs import CheckpointJob, CommitJob, Errand, ReadJob, UnlinkJob
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LENGTH_SHIFT
@@ -823,6 +823,7 @@ class Machine:
         while log.read_jobs:
             jobs, log.read_jobs = log.read_jobs, []
             for job in jobs:
+                assert isinstance(job, ReadJob)
                 job.data = [read(lsn, length) for lsn, length in job.ranges]
                 job.finished()
         places = places_of(log, read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pika
 import pytest
@@ -73,7 +73,7 @@ def test_a_dead_letter_queue_is_summed_up(spark: SparkSession, publisher: Publis
 
 # --- drains --------------------------------------------------------------------------------------------------------
 
-DRAIN = {"mode": "drain", "consumerName": "lake"}
+DRAIN: dict[str, Any] = {"mode": "drain", "consumerName": "lake"}
 
 
 def claimed(publisher: Publisher, queue: str) -> int:
@@ -103,7 +103,7 @@ def test_a_drain_ends_while_producers_go_on_and_shares_the_queue_with_consumers(
     def produce_and_consume() -> None:
         own = Publisher(publisher.process)
         number = 200
-        while not done.is_set():
+        while not done.wait(0.05):
             own.numbers(name, range(number, number + 10))
             number += 10
             method, _, body = own.channel.basic_get(name, auto_ack=True)
@@ -119,11 +119,8 @@ def test_a_drain_ends_while_producers_go_on_and_shares_the_queue_with_consumers(
         done.set()
         other.join()
     drained = lake.numbers()
-    left = publisher.depth(name)
-    counts = Counter(drained + consumed)
-    assert set(counts.values()) == {1}
-    assert len(counts) + left == max(counts) + 1 + left - 0 if left == 0 else True
-    assert drained and left > 0
+    assert set(Counter(drained + consumed).values()) == {1}
+    assert len(drained) >= 100 and publisher.depth(name) > 0  # the consumer had some of the 200
     lake.run()
     everything = Counter(lake.numbers() + consumed)
     assert set(everything.values()) == {1}

@@ -51,7 +51,7 @@ def test_available_now_ends_while_producers_go_on(publisher: Publisher, name: st
     def produce() -> None:
         own = Publisher(publisher.process)
         number = 300
-        while not done.is_set():
+        while not done.wait(0.05):
             own.numbers(name, range(number, number + 20))
             number += 20
         own.close()
@@ -117,9 +117,9 @@ def test_a_batch_that_was_not_committed_is_the_same_batch_again(publisher: Publi
 def test_python_workers_that_are_killed_cost_nothing_but_time(
     spark: SparkSession, publisher: Publisher, name: str, lake: Lake
 ) -> None:
-    publisher.stream(name, 4000)
+    publisher.stream(name, 1000)
     killed = 0
-    query = lake.start(startingOffsets="earliest", maxRecordsPerPartition=50, maxOffsetsPerTrigger=2000)
+    query = lake.start(startingOffsets="earliest", maxRecordsPerPartition=50, maxOffsetsPerTrigger=500)
 
     def kill_one() -> bool:
         nonlocal killed
@@ -131,9 +131,9 @@ def test_python_workers_that_are_killed_cost_nothing_but_time(
         return not query.isActive
 
     wait_until(kill_one, "workers to kill", DEADLINE_S)
-    lake.wait_for_rows(4000)
+    lake.wait_for_rows(1000)
     assert killed == 3
-    assert lake.numbers() == list(range(4000))
+    assert lake.numbers() == list(range(1000))
 
 
 def workers() -> list[int]:
@@ -149,13 +149,19 @@ def workers() -> list[int]:
     return found
 
 
+def runners() -> set[int]:
+    """Return the processes that plan streaming queries now."""
+    return {pid for pid in children_of(os.getpid()) if "python_streaming_source_runner" in command_of(pid)}
+
+
 def test_the_process_that_plans_is_killed_and_the_query_goes_on_when_it_is_started_again(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
     publisher.stream(name, 20)
+    before = runners()
     query = lake.start(startingOffsets="earliest")
     lake.wait_for_rows(20)
-    (runner,) = [pid for pid in children_of(os.getpid()) if "python_streaming_source_runner" in command_of(pid)]
+    (runner,) = runners() - before
     os.kill(runner, signal.SIGKILL)
     publisher.numbers(name, range(20, 30))
     wait_until(lambda: not query.isActive, "the query to fail", DEADLINE_S)

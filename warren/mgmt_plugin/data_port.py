@@ -22,12 +22,13 @@ from warren.channels.access import READ
 from warren.mgmt_plugin.http import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_queue, the_vhost
-from warren.mgmt_plugin.ranges import Ranges, SnapshotRanges, Wanted, incarnation_of, ranges_of
+from warren.mgmt_plugin.ranges import Ranges, SnapshotRanges, StreamRanges, Wanted, incarnation_of, ranges_of
 from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
 from warren.mgmt_plugin.snapshots import the_snapshot
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.queues.super_streams import partitions_of
+from warren.server.application import MESSAGES
 
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
@@ -172,6 +173,15 @@ async def read_chunks(call: Call) -> Response:
     return Response(200, content_type="application/octet-stream", headers=headers, blocks=blocks)
 
 
+async def list_files(call: Call) -> Described:
+    ranges = _the_ranges(call, call.query.get("id"), None)
+    first, end = _number(call, "from"), _number(call, "to")
+    _checked(ranges, first, end)
+    chunks = ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
+    directory = call.management.settings.data_dir.resolve() / MESSAGES
+    return {"id": ranges.id, "directory": str(directory), "chunks": chunks}
+
+
 def _number(call: Call, name: str) -> int:
     given: Any = call.query.get(name)
     if given is None or not given.isascii() or not given.isdigit() or len(given) > 18:
@@ -182,9 +192,18 @@ def _number(call: Call, name: str) -> int:
 _V: Final = "/api/warren/data/{vhost}"
 _D: Final = f"{_V}/{{queue}}"
 _READ: Final = ("from", "to", "id", "columns", "snapshot")
+_FILES: Final = ("from", "to", "id")
 ROUTES: Final = (
     Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
     Route("GET", _D, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
     Route("POST", f"{_D}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range),
+    Route(
+        "GET",
+        f"{_D}/files",
+        Access.CLIENT,
+        list_files,
+        "Where in its files the sealed part of a range is",
+        query=_FILES,
+    ),
     Route("GET", f"{_D}/chunks", Access.CLIENT, read_chunks, "A range of offsets, as chunks of columns", query=_READ),
 )

@@ -32,6 +32,7 @@ from warren.msgstore.columns import (
     maybe_head,
     without_parts,
 )
+from warren.msgstore.sealed_files import sealed_path
 from warren.msgstore.sealed_table import SealedChunk, SealedSegment
 from warren.queues.claims import ClaimQueue, read_claim_columns
 from warren.queues.queue import Queue
@@ -119,6 +120,20 @@ class StreamRanges:
             bounds += more[1:]
             sizes += more_sizes
         return bounds, sizes
+
+    def files(self, first: int, end: int) -> list[tuple[int, int, str, int, int]]:
+        """Return the sealed chunks of a range: first, end, name of the file, place in it, bytes."""
+        stream = self._stream
+        return [
+            (
+                int(chunk.first),
+                int(chunk.end),
+                sealed_path(stream.store_id, int(segment.first)),
+                int(chunk.position),
+                int(chunk.stored_bytes),
+            )
+            for segment, chunk in stream.messages.sealer.table.chunks_between(first, end)
+        ]
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
         stream = self._stream

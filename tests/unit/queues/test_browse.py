@@ -220,7 +220,7 @@ def test_a_queue_that_is_emptied_while_it_is_read_tells_nothing_more(ends: str) 
 def test_what_is_delivered_while_it_is_read_is_not_told() -> None:
     long = Long(6 * PAGE)
     head = long.queue.ready.backlog(0).middle()[0]
-    slow: list[ReadJob] = []
+    slow: list[Errand] = []
     loaded = long.harness.store.loaded
 
     def be_slow(read: Errand) -> None:

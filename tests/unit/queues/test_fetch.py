@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from held_store import HeldStore
 
+from warren.msgstore.jobs import ReadJob
 from warren.msgstore.message import Message
 from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.queues.fetch import Fetch, TimeScan
@@ -158,7 +159,7 @@ def test_messages_that_lie_together_are_read_in_one_go() -> None:
     fetch.begin()
     store.disk.read_one()
     (job,) = store.log.read_jobs
-    assert len(job.ranges) == 1
+    assert isinstance(job, ReadJob) and len(job.ranges) == 1
     store.rest()
     assert fetch.came == [[b"%d" % number for number in range(39, -1, -1)]]
 
@@ -206,7 +207,8 @@ def test_a_page_that_was_written_again_meanwhile_is_read_again() -> None:
     fetch.begin()
     (stale,) = store.log.read_jobs
     store.log.read_jobs = []
-    stale.data = [store.disk.read(lsn, length) for lsn, length in stale.ranges]
+    assert isinstance(stale, ReadJob)
+    stale.carry_out(store.disk.files)
     store.take([5], 1)
     page = page_of(store, 5)
     store.give_up_pages()
@@ -226,7 +228,7 @@ def test_a_page_that_somebody_else_has_loaded_meanwhile_stays_as_it_is() -> None
     fetch.begin()
     (late,) = store.log.read_jobs
     store.log.read_jobs = []
-    late.data = [store.disk.read(lsn, length) for lsn, length in late.ranges]
+    late.carry_out(store.disk.files)
     store.take([5], 1)
     late.finished()
     store.rest()
@@ -259,7 +261,7 @@ def test_a_message_that_compaction_moves_meanwhile_comes_all_the_same() -> None:
     before = lsn_of(store.index, 10)
     (late,) = store.log.read_jobs
     store.log.read_jobs = []
-    late.data = [store.disk.read(lsn, length) for lsn, length in late.ranges]
+    late.carry_out(store.disk.files)
     store.compact()
     store.load(10 // store.page_entries)
     assert lsn_of(store.index, 10) > before
@@ -314,7 +316,7 @@ def test_a_scan_reads_of_large_messages_only_their_ends() -> None:
     scan.go_on()
     assert store.disk.read_one()
     (job,) = store.log.read_jobs
-    assert sum(length for _, length in job.ranges) == 20 * 8
+    assert isinstance(job, ReadJob) and sum(length for _, length in job.ranges) == 20 * 8
     store.rest()
     assert sorted(scan.times) == [(number, store.now_ms + number) for number in range(20)]
 
@@ -325,7 +327,9 @@ def test_a_scan_reads_whole_messages_a_piece_at_a_time() -> None:
     scan.go_on()
     most = 0
     while store.log.read_jobs:
-        most = max(most, sum(length for _, length in store.log.read_jobs[0].ranges))
+        job = store.log.read_jobs[0]
+        assert isinstance(job, ReadJob)
+        most = max(most, sum(length for _, length in job.ranges))
         store.disk.read_one()
     assert 300_000 < most < 2_000_000
     assert len(scan.times) == 20
@@ -372,7 +376,8 @@ def test_a_page_that_is_written_again_while_a_scan_reads_it_is_looked_at_again()
     scan.go_on()
     (stale,) = store.log.read_jobs
     store.log.read_jobs = []
-    stale.data = [store.disk.read(lsn, length) for lsn, length in stale.ranges]
+    assert isinstance(stale, ReadJob)
+    stale.carry_out(store.disk.files)
     store.take([5], 1)
     store.give_up_pages()
     stale.finished()

@@ -12,7 +12,7 @@ from fuzz.engine import START_MS
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, Timestamp, decode_table
-from warren.msgstore.jobs import ReadJob
+from warren.msgstore.jobs import Errand
 from warren.msgstore.queue_index import IndexPage, QueueIndex
 from warren.queues.agenda import NEVER
 from warren.queues.browse import Cursor, Seen, look
@@ -75,7 +75,7 @@ class Long:
         self.log.close_if_due(lingered=True)
         self.harness.settle()
 
-    def _count(self, read: ReadJob) -> None:
+    def _count(self, read: Errand) -> None:
         self.reads += 1
         if isinstance(read, _MessagesRead) and isinstance(read.fetch, ChunkRead):
             self.chunk_reads += 1
@@ -127,7 +127,7 @@ class Long:
         while self.log.read_jobs:
             jobs, self.log.read_jobs = self.log.read_jobs, []
             for job in jobs:
-                job.data = [self.harness.store.read(lsn, length) for lsn, length in job.ranges]
+                job.carry_out(self.harness.store.files)
                 self.harness.store.loaded(job)
             self.harness.settle()
 

@@ -14,7 +14,7 @@ from durable_harness import SHAPE, DurableHarness
 from engine_harness import Client, body_of, publish_frames
 
 from warren.amqp import methods as m
-from warren.amqp.field_table import Timestamp, decode_table
+from warren.amqp.field_table import Table, Timestamp, decode_table
 from warren.queues.metadata import PolicyPut
 from warren.queues.stream import Stream
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from warren.spark_bridge import export_targets, manifest
 from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, NoSnapshot, UsageError
 from warren.spark_bridge.export import Export, ExportOptions, Planned
 from warren.spark_bridge.manifest import Manifest
-from warren.spark_bridge.table_files import TableFile
 from warren.spark_bridge.table_readers import SourceFile, read_pieces
 
 from .broker_in_memory import MemoryQueue
 from .chunks import Sent
 from .export_broker import ExportBroker, Watched
+from .killing import Killed, Killer, killed_everywhere
 
 BODY = frozenset({"body", "exchange", "routing_key"})
 
@@ -252,62 +252,6 @@ def test_every_format_with_every_compression_has_the_same_rows(
 
 
 # --- crashes -----------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Killer:
-    """Kills at the `at`th of the places where something becomes visible or safe."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
-        self.left = at
-        self._wrap(patch, manifest, "replace_file")
-        self._wrap(patch, TableFile, "close")
-        self._wrap(patch, Path, "replace")
-        self._wrap(patch, Path, "unlink")
-        self._wrap(patch, ExportBroker, "claim")
-        self._wrap(patch, ExportBroker, "read")
-        self._wrap(patch, ExportBroker, "make_snapshot")
-        self._wrap(patch, ExportBroker, "delete_snapshot")
-        self._wrap(patch, ExportBroker, "delete_drain")
-        self._wrap(patch, ExportBroker, "put_stage")
-        self._wrap(patch, ExportBroker, "commit_stages")
-        # Whoever is killed does not tidy up.
-        patch.setattr(export_targets.FileTarget, "abandon", lambda self: None)
-
-    def _wrap(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.step()
-            made = original(*args, **kwargs)
-            self.step()
-            return made
-
-        patch.setattr(owner, name, wrapped)
-
-    def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-
-def killed_everywhere(work: Any) -> Iterator[int]:
-    """Call `work` again and again, killed one step later each time, until it ends by itself."""
-    at = 1
-    while True:
-        with pytest.MonkeyPatch.context() as patch:
-            Killer(patch, at)
-            try:
-                work()
-            except Killed:
-                yield at
-            else:
-                assert at > 10, "nothing was in the way"
-                return
-        at += 1
 
 
 @pytest.mark.parametrize("mode", ["log", "snapshot", "drain"])
