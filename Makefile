@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules bench-streams fuzz crashtest mutants screenshots clean
+.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -41,6 +41,13 @@ bench-rules: setup-test ## what the rules of queues cost, benchmarks/RULES.md (A
 
 bench-streams: setup-test ## streams beside queues and RabbitMQ's streams, benchmarks/STREAMS.md (ARGS="--rounds 1")
 	.venv/bin/python benchmarks/streams.py $(ARGS)
+
+bench-spark: setup-test ## the Spark bridge beside Spark's reader of Parquet, benchmarks/SPARK.md (ARGS="--rows 1000000")
+	.venv/bin/python benchmarks/spark.py $(ARGS)
+
+pipeline: ## weather through a stream, Spark and back to an exchange, checked (ARGS="--out DIR")
+	@scripts/setup pipeline
+	@.venv/bin/python examples/pipeline.py $(ARGS)
 
 fuzz: setup-test ## a million mutated frames
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s

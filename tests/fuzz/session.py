@@ -120,7 +120,9 @@ def _exchanges(channel: int) -> list[WireFrame]:
             m.ExchangeDeclare(0, f"e.{kind}", kind, False, False, False, False, False, encode_table(arguments))
         )
     alternate = encode_table({"alternate-exchange": "e.fanout"})
+    partitions = encode_table({"x-super-stream": 2, "x-max-age": "1D"})
     calls += [
+        m.ExchangeDeclare(0, "e.super", "x-super-stream", False, True, False, False, False, partitions),
         m.ExchangeDeclare(0, "e.passed-on", "direct", False, False, True, False, True, alternate),
         m.ExchangeDeclare(0, "e.internal", "topic", False, False, False, True, False, EMPTY_TABLE),
         m.ExchangeDeclare(0, "amq.direct", "direct", True, False, False, False, False, EMPTY_TABLE),
@@ -193,6 +195,7 @@ def _publishes(channel: int) -> list[WireFrame]:
         ("e.x-consistent-hash", "any", {"headers": encode_table(HEADERS)}, b"hashed"),
         ("e.x-modulus-hash", "any", {}, b"hashed"),
         ("e.x-recent-history", "k", {"message_id": "m"}, b"remembered"),
+        ("e.super", "any", {}, b"kept"),
         ("e.passed-on", "k", {}, b"alternate"),
     ):
         frames += publish(channel, exchange, key, properties, body)

@@ -23,6 +23,8 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.msgstore.message import Message
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of, read_claim_columns
 
 from .peers import broker_at, open_wire, publish_frames
 
@@ -237,7 +239,44 @@ def _super_streams(harness: Harness) -> None:
     client.hang_up()
 
 
+def _drains(harness: Harness) -> None:
+    """Claim, read, acknowledge and give back; then the queue goes, and the claims while they are being read."""
+    client = harness.channel()
+    client.declare("q", durable=True, arguments={"x-max-priority": 2})
+    arguments = claims_arguments("q", "c")
+    harness.vhost.declare_queue(claims_name("q", "c"), True, False, False, arguments, None)
+    claims = harness.vhost.queues[claims_name("q", "c")]
+    assert isinstance(claims, ClaimQueue)
+    for number in range(20):
+        client.publish("", "q", b"%d" % number, delivery_mode=1 + number % 2, priority=number % 3)
+    client.publish("", claims.name, b"refused", expiration="5")
+    ends = ends_of(harness.queue("q"), mark_of(harness.queue("q")))
+    assert claims.claim(harness.queue("q"), 15, 1 << 30, True, ends).count == 15
+    harness.broker.log.force()
+    harness.settle()
+    told: list[object] = []
+    claims.find_first(told.append)
+    read_claim_columns(claims, 0, 15, True, True, lambda *found: told.append(found))
+    claims.settle_below(7, lambda: told.append(None))
+    harness.settle()
+    claims.give_back(harness.queue("q"), told.append)
+    harness.settle()
+    assert len(told) == 4 and claims.first_offset() == 15
+    assert claims.claim(harness.queue("q"), 5, 1 << 30, True, []).count == 5
+    harness.broker.log.force()
+    harness.settle()
+    harness.store.hold = True
+    read_claim_columns(claims, 15, 20, True, True, lambda *found: told.append(found))
+    harness.settle()
+    _delete(harness, "q")
+    harness.broker.delete_queue(harness.vhost, claims)
+    harness.store.hold = False
+    harness.settle()
+    client.hang_up()
+
+
 SCENES: list[Scene] = [
+    _drains,
     _streams,
     _super_streams,
     _polite,

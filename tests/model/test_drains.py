@@ -26,6 +26,7 @@ from warren.amqp.field_table import encode_table
 from warren.channels.broker import Broker
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES, ClaimQueue
+from warren.server import drains as drains_module
 from warren.server.drains import Ahead, Busy, Drain, Drains, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
 from warren.server.management import Management
 
@@ -51,6 +52,7 @@ class Desk:
 
     def __init__(self, harness: RestartingBroker) -> None:
         self.harness = harness
+        self.stopping = False
         self.lives = -1
         self.between: Callable[[], None] = lambda: None
 
@@ -554,6 +556,35 @@ def test_a_paused_queue_gives_nothing_to_a_drain_either() -> None:
     assert place.claim(epoch, 0, 5) == (0, 0)
     place.broker.queue("q").pause(paused=False)
     assert place.claim(epoch, 0, 5) == (0, 5)
+
+
+def test_a_queue_has_so_many_drains_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    monkeypatch.setattr(drains_module, "DRAINS_MAX", 2)
+    for name in ("one", "two"):
+        place.open(name)
+    with pytest.raises(TooMany):
+        place.open("three")
+    place.open("one")
+    place.delete("one")
+    place.open("three")
+
+
+def test_a_broker_that_stops_claims_no_more_and_what_is_claimed_is_there_when_it_starts() -> None:
+    place = Place()
+    bodies = place.publish(3 * PIECE_MESSAGES)
+    epoch = place.open().epoch
+
+    def stop() -> None:
+        place.desk.stopping = True
+
+    place.desk.between = stop
+    with pytest.raises(Busy):
+        place.claim(epoch, 0, 1_000_000)
+    rest(place.broker)
+    place.start_again()
+    first, end = place.claim(epoch, 0, 1)
+    assert (first, end) == (0, PIECE_MESSAGES) and place.rows(0, end) == bodies[:PIECE_MESSAGES]
 
 
 def test_a_new_session_counts_as_a_queue_of_the_vhost() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Tests end before the second compiler pays.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m"
+# To start in half of the time: tests end before the second compiler pays, or checking classes.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 def start_session(master: str, directory: Path, **more: str) -> SparkSession:
@@ -28,6 +28,7 @@ def start_session(master: str, directory: Path, **more: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dderby.system.home={directory}",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "2",

@@ -74,7 +74,8 @@ def cluster(directory: Path) -> Iterator[str]:
     home = str(Path(pyspark.__file__).parent)
     environment = dict(os.environ) | {
         "SPARK_HOME": home,
-        "SPARK_DAEMON_JAVA_OPTS": f"{JAVA_OPTIONS} -Xmx256m",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+        "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(directory / "work"),
         "PYSPARK_PYTHON": sys.executable,
@@ -86,8 +87,13 @@ def cluster(directory: Path) -> Iterator[str]:
     worker = [start[0], f"{start[1]}.worker.Worker", "--cores", "2", "--memory", "1g", "--webui-port", "0"]
     worker += ["--host", "127.0.0.1", f"spark://127.0.0.1:{port}"]
     log = directory / "cluster.log"
-    with process(master, log, environment), process(worker, log, environment):
-        wait_until(lambda: "Registering worker" in log.read_text(), "the worker to join", DEADLINE_S)
+    with process(master, log, environment) as first, process(worker, log, environment) as second:
+
+        def has_joined() -> bool:
+            assert first.poll() is None and second.poll() is None, log.read_text()
+            return "Registering worker" in log.read_text()
+
+        wait_until(has_joined, "the worker to join", DEADLINE_S)
         yield f"spark://127.0.0.1:{port}"
 
 

@@ -170,7 +170,8 @@ def test_the_broker_is_killed_while_it_is_drained(spark: SparkSession, tmp_path:
         publisher = Publisher(process)
         publisher.queue("work", 100)
         lake = Lake(spark, publisher.url, "work", tmp_path)
-        lake.start(**DRAIN, maxOffsetsPerTrigger=15)
+        options: dict[str, Any] = {"maxOffsetsPerTrigger": 15, "fetch.retries": 20}
+        lake.start(**DRAIN, **options)
         try:
             lake.wait_for_rows(30)
             process.kill()

@@ -6,10 +6,13 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pika
 import pytest
 from broker_process import WarrenProcess, wait_until
+
+from warren.spark_bridge import read
 
 from .lake import DEADLINE_S, Lake
 from .messages import Publisher
@@ -175,7 +178,8 @@ def test_the_broker_is_killed_under_a_running_query(spark: SparkSession, tmp_pat
         publisher = Publisher(process)
         publisher.stream("orders", 100)
         lake = Lake(spark, publisher.url, "orders", tmp_path)
-        query = lake.start(startingOffsets="earliest", maxOffsetsPerTrigger=30)
+        options: dict[str, Any] = {"maxOffsetsPerTrigger": 30, "fetch.retries": 20}
+        query = lake.start(startingOffsets="earliest", **options)
         try:
             lake.wait_for_rows(30)
             for number in (100, 200):
@@ -246,3 +250,23 @@ def test_a_queue_that_is_no_stream_is_not_emptied_unasked(publisher: Publisher, 
     with pytest.raises(Exception, match=r'option\("mode", "drain"\)'):
         lake.run()
     assert publisher.depth(name) == 3
+
+
+def test_a_super_stream_is_read_as_its_partitions(publisher: Publisher, name: str, lake: Lake) -> None:
+    publisher.channel.exchange_declare(name, "x-super-stream", durable=True, arguments={"x-super-stream": 3})
+    for number in range(60):
+        publisher.channel.basic_publish(
+            name, f"key-{number % 10}", b"%d" % number, pika.BasicProperties(delivery_mode=2)
+        )
+    publisher.settled()
+    lake.run(startingOffsets="earliest", maxOffsetsPerTrigger=25)
+    rows = lake.rows()
+    assert lake.numbers() == list(range(60))
+    assert {row[0] for row in rows} == {name} and {row[1] for row in rows} <= {0, 1, 2}
+    for partition in {row[1] for row in rows}:
+        of_one = [row for row in rows if row[1] == partition]
+        assert [row[2] for row in of_one] == list(range(len(of_one)))
+        # One key is in one partition, in order.
+        assert [int(row[3]) for row in of_one] == sorted(int(row[3]) for row in of_one)
+    frame = read(lake.spark, name, managementUrl=publisher.url)
+    assert sorted(int(row.body) for row in frame.collect()) == list(range(60))

@@ -333,15 +333,18 @@ def test_the_broker_may_die_while_batches_are_written(
         source = batches_on_disk(spark, tmp_path / "source", 8, 500)
         done = threading.Event()
 
+        def last_batch() -> int:
+            return max(last_batches(publisher).values(), default=-1)
+
         def is_past(batch: int) -> bool:
-            return done.is_set() or _last_batch(publisher) >= batch
+            return done.is_set() or last_batch() >= batch
 
         def kill_now_and_then() -> None:
             batch = 0
             while not done.is_set():
                 # It is committed; the next one but one is to be staged, or just being committed, when we look again.
                 wait_until(partial(is_past, batch), "a commit", DEADLINE_S)
-                batch = _last_batch(publisher) + 2
+                batch = last_batch() + 2
                 process.kill()
                 process.start()
 
@@ -362,29 +365,29 @@ def test_the_broker_may_die_while_batches_are_written(
         publisher.close()
 
 
-def _last_batch(publisher: Publisher) -> int:
+def last_batches(publisher: Publisher) -> dict[str, int]:
+    """Return the last batch of each query that the broker has committed, or is committing; nothing while it is down."""
     try:
         with publisher.client as client:
             rows = client._list("GET", ("warren", "stages", "/", "commits"))
     except BridgeError:
-        return -1
-    return max((int(row["batch"]) for row in rows), default=-1)
+        return {}
+    return {row["query"]: int(row["batch"]) for row in rows}
 
 
 def test_the_driver_may_die_at_any_moment(spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path) -> None:
-    """The driver is a process of its own, killed with all its children whenever it has staged or committed a batch."""
+    """The driver is a process of its own, killed with all its children while it writes one batch after the other."""
     publisher.queue(name)
     batches, rows = 6 + 3 * KILLS, 400
     batches_on_disk(spark, tmp_path / "source", batches, rows)
     command = [sys.executable, "-m", "spark.writing_driver", str(tmp_path), publisher.url, name]
-    seen: set[str] = set()
+    others = set(last_batches(publisher))
+    committed = 0
 
-    def has_staged() -> bool:
-        """Tell whether a batch is staged that was not when we looked the last time: it is committed in a moment."""
+    def has_committed() -> bool:
+        """Tell whether another batch was committed: the next one is under way, or Spark has not heard of this one."""
         assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
-        fresh = set(stages(publisher)) - seen
-        seen.update(fresh)
-        return bool(fresh)
+        return any(batch > committed for query, batch in last_batches(publisher).items() if query not in others)
 
     for life in range(KILLS + 1):
         with (tmp_path / "driver.log").open("ab") as log:
@@ -392,10 +395,10 @@ def test_the_driver_may_die_at_any_moment(spark: SparkSession, publisher: Publis
                 command, cwd=Path(__file__).parents[1], stdout=log, stderr=log, start_new_session=True, env=os.environ
             )
         if life < KILLS:
-            for _ in range(2):
-                wait_until(has_staged, "the driver to stage a batch", DEADLINE_S * 2)
+            wait_until(has_committed, "the driver to commit a batch", DEADLINE_S * 3)
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
+            committed = max(batch for query, batch in last_batches(publisher).items() if query not in others)
         else:
             assert driver.wait(DEADLINE_S * 3) == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert take_all(publisher, name) == once(batches * rows)

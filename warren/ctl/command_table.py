@@ -87,6 +87,12 @@ def _streams() -> _Commands:
     return streams.COMMANDS
 
 
+def _drains() -> _Commands:
+    from warren.ctl import drains
+
+    return drains.COMMANDS
+
+
 def _transfers() -> _Commands:
     from warren.ctl import transfers
 
@@ -170,7 +176,8 @@ GROUPS: Final = (
     ),
     Group("Messages", "publish get peek", _messages),
     Group("Messages", "move copy redrive", _transfers),
-    Group("Messages", "list_transfers", _listings),
+    Group("Messages", "list_transfers list_drains", _listings),
+    Group("Messages", "release_drain delete_drain", _drains),
     Group("Streams", "list_super_streams list_stream_groups", _listings),
     Group(
         "Streams",

@@ -272,6 +272,15 @@ LISTINGS: Final = (
         "warren/transfers/{vhost}",
     ),
     Listing(
+        "list_drains",
+        "List drains of queues, and what they have claimed (Warren).",
+        Scope.ONE,
+        "warren/drains",
+        ("queue", "name", "claimed", "epoch", "owner"),
+        "vhost claims claimed_bytes first end opened_at last_seen_at queue_exists",
+        "warren/drains/{vhost}",
+    ),
+    Listing(
         "list_super_streams",
         "List super streams (Warren).",
         Scope.ONE,

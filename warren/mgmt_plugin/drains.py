@@ -34,7 +34,7 @@ from warren.server.drains import (
 )
 
 OWNER_BYTES_MAX: Final = 1024
-ROWS_MAX: Final = 100_000_000
+ROWS_MAX: Final = 1 << 40
 BYTES_MAX: Final = 1 << 50
 OFFSET_MAX: Final = (1 << 62) - 1
 RETRY_AFTER_S: Final = 2

@@ -19,6 +19,7 @@ NUMBERS: Final = frozenset(
 FLAGS: Final = frozenset({"use_regex", "sort_reverse", "if-empty", "if-unused", "disable_stats", "enable_queue_totals"})
 NEEDS: Final = {
     Access.PUBLIC: "Needs no login.",
+    Access.CLIENT: "Needs permissions in the vhost, and no tag.",
     Access.USER: "Needs one of the tags management, policymaker, monitoring, administrator.",
     Access.VHOST: "Needs permissions in the vhost.",
     Access.VHOST_VISIBLE: "Needs permissions in the vhost, or the tag monitoring.",

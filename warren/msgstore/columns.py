@@ -27,7 +27,8 @@
        128  48  filter                with FILTERED: a Bloom filter of the values that messages are filtered by, four
                                       bits a value: (a + n b) mod 384, a = CRC-32 of it, b = CRC-32 continued from
                                       0x9747b28c, made odd
-       176   8  zero
+       176   8  mark                  where chunks lie in files: who finds one there knows by it that it was put there;
+                                      zero elsewhere
        184   4  crc                   CRC-32 (zlib) of everything behind the head, padding too
        188   4  crc                   CRC-32 of bytes 0..187
 
@@ -89,7 +90,9 @@ CHUNK_MESSAGES: Final = 16384
 CHUNK_BYTES: Final = 4 << 20
 
 FILTER_BYTES: Final = 48
+MARK_BYTES: Final = 8
 _FILTER_AT: Final = 128
+_MARK_AT: Final = 176
 _PARTS_AT: Final = 56
 _CRC_AT: Final = 184
 _FLAGS_AT: Final = 12  # in the payload of a content header: behind class, weight and body size
@@ -223,7 +226,7 @@ class Columns:
         self._parts = parts
         self._bits = bits
 
-    def encode(self, compress: Callable[[bytes], bytes] | None = None) -> list[bytes]:
+    def encode(self, compress: Callable[[bytes], bytes] | None = None, mark: bytes = bytes(MARK_BYTES)) -> list[bytes]:
         """Return the chunk in pieces. `compress`: as zstd does it; a part that does not get smaller stays as it is."""
         sizes = BytesWriter()
         pieces: list[bytes] = []
@@ -252,7 +255,7 @@ class Columns:
         head.write(self._numbers)
         head.write(sizes.getvalue())
         head.write(self._bits)
-        head.write(bytes(_CRC_AT - len(head)))
+        head.write(mark)
         head.write(crc.to_bytes(4, "little"))
         written = head.getvalue()
         return [written + zlib.crc32(written).to_bytes(4, "little"), *pieces]
@@ -285,6 +288,7 @@ class ChunkHead:
         self.is_filtered: bool = head[11] & FILTERED != 0
         self.has_unfiltered: bool = head[11] & UNFILTERED != 0
         self.filter = head[_FILTER_AT : _FILTER_AT + FILTER_BYTES]
+        self.mark = head[_MARK_AT : _MARK_AT + MARK_BYTES]
         self.count: i64 = i64(read_i32_le(head, 12))
         self.first: i64 = read_i64_le(head, 16)
         self.end: i64 = read_i64_le(head, 24)

@@ -12,27 +12,35 @@
         48  12  zero
         60   4  crc                   CRC-32 (zlib) of bytes 0..59
 
-Chunks are as ``msgstore.columns`` says.
+Chunks are as ``msgstore.columns`` says. The mark of one is the beginning of SHA-256 of the store id and of stream id,
+first offset of the segment and position of the chunk, i64 each.
 
 1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
-   messages; behind that it may forget them.
+   messages; behind that it may forget them. The header of a file is synced before its first chunk is written: where
+   there is something behind it, and it cannot be read, it is rot.
 2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported.
 3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read gets
    another name, and stays.
 4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
-5. What cannot be read is None, never an error.
+5. What cannot be read is None, never an error, unless there are no descriptors left to open it with.
+6. A chunk without its mark is none. Behind a torn or damaged place chunks are looked for at every multiple of 64, in
+   message bodies too, and whoever publishes can write a chunk there; but nobody is told the store's id.
 
-No threads here: `seal` belongs to the housekeeper, `read` and `drop` to the reader, `scan` to recovery.
+No threads here: `seal` belongs to the housekeeper, `read`, `drop`, `swap` and `unmake` to the reader, `scan` to
+recovery. The lock guards the handles to write with: who removes a file closes them.
 """
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from struct import Struct
+from threading import Lock
 from typing import Final
 
 import zstandard
@@ -41,6 +49,7 @@ from warren.msgstore.columns import (
     ALIGNMENT_BYTES,
     CHUNK_HEAD_BYTES,
     CHUNK_MAGIC,
+    MARK_BYTES,
     PART_COUNT,
     ChunkHead,
     is_whole,
@@ -62,6 +71,8 @@ UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of
 _SEARCH_BYTES: Final = 1 << 20
 
 _HEADER: Final = Struct("<8sH6x16sQQ12xI")
+_PLACE: Final = Struct("<QQQ")
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _ID_DIGITS: Final = 10
 _OFFSET_DIGITS: Final = 20
 
@@ -104,6 +115,7 @@ class SealedFiles:
         self._decompressor = zstandard.ZstdDecompressor()  # the reader's
         # The housekeeper's: the file that was written last, of each stream that is being written.
         self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
+        self._lock = Lock()
         self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
 
     # --- the housekeeper's ------------------------------------------------------------------------------------------
@@ -113,19 +125,23 @@ class SealedFiles:
         path = sealed_path(job.stream_id, job.segment)
         if job.is_replacement:
             path += REPLACEMENT
-        pieces = job.columns.encode(self._compressor.compress if self.compresses else None)
-        position = job.position
-        handle = self._handle_to_write(job, path)
-        if position == 0:
-            position = SEGMENT_HEADER_BYTES
-            write_all(self._fs, handle, [self._header(job), *pieces], 0)
-        else:
-            write_all(self._fs, handle, pieces, position)
+        position = job.position or SEGMENT_HEADER_BYTES
+        mark = self._mark(job.stream_id, job.segment, position)
+        pieces = job.columns.encode(self._compressor.compress if self.compresses else None, mark)
+        with self._lock:
+            handle = self._handle_to_write(job, path)
+        if job.position == 0:
+            write_all(self._fs, handle, [self._header(job)], 0)
+            self._sync(handle, path)
+        write_all(self._fs, handle, pieces, position)
         self._sync(handle, path)
         if job.position == 0:
             self._sync_directory(STREAMS)
         job.placed_at = position
         job.head = pieces[0]
+
+    def _mark(self, stream_id: int, segment: int, position: int) -> bytes:
+        return sha256(self.store_id + _PLACE.pack(stream_id, segment, position)).digest()[:MARK_BYTES]
 
     def _header(self, job: SealJob) -> bytes:
         head = _HEADER.pack(MAGIC, MAJOR, self.store_id, job.stream_id, job.segment, 0)[:-4]
@@ -154,10 +170,12 @@ class SealedFiles:
     # --- the reader's -----------------------------------------------------------------------------------------------
 
     def read(self, job: SealedRead) -> None:
-        """Read the chunk of `job`."""
+        """Read the chunk of `job`. Raises OSError: out of descriptors."""
         try:
             data = read_exactly(self._fs, self._handle_to_read(job.stream_id, job.segment), job.length, job.position)
-        except OSError:
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                raise
             return
         head = maybe_head(data)
         if head is None or not is_whole(head, data):
@@ -186,9 +204,17 @@ class SealedFiles:
             handle = self._read.pop((job.stream_id, segment), -1)
             if handle >= 0:
                 self._fs.close(handle)
+            # Nobody writes it any more, but its space would be taken as long as it is open.
+            self._close_written(job.stream_id, segment, is_replacement=False)
             with suppress(FileNotFoundError):
                 self._fs.unlink(sealed_path(job.stream_id, segment))
-            self.unmake(job.stream_id, segment)
+            self._unlink_replacement(job.stream_id, segment)
+
+    def _close_written(self, stream_id: int, segment: int, *, is_replacement: bool) -> None:
+        with self._lock:
+            handle = self._written.pop((stream_id, segment, is_replacement), -1)
+            if handle >= 0:
+                self._fs.close(handle)
 
     def swap(self, stream_id: int, segments: list[int]) -> None:
         """Put the replacement of the first of these segments in the place of all of them. Raises OSError."""
@@ -196,15 +222,21 @@ class SealedFiles:
             handle = self._read.pop((stream_id, segment), -1)
             if handle >= 0:
                 self._fs.close(handle)
+        self._close_written(stream_id, segments[0], is_replacement=True)
         path = sealed_path(stream_id, segments[0])
         self._fs.rename(path + REPLACEMENT, path)
         self._sync_directory(STREAMS)
         for segment in segments[1:]:
+            self._close_written(stream_id, segment, is_replacement=False)
             with suppress(FileNotFoundError):
                 self._fs.unlink(sealed_path(stream_id, segment))
 
     def unmake(self, stream_id: int, segment: int) -> None:
         """Remove a replacement. Raises OSError."""
+        self._close_written(stream_id, segment, is_replacement=True)
+        self._unlink_replacement(stream_id, segment)
+
+    def _unlink_replacement(self, stream_id: int, segment: int) -> None:
         with suppress(FileNotFoundError):
             self._fs.unlink(sealed_path(stream_id, segment) + REPLACEMENT)
 
@@ -251,16 +283,16 @@ class SealedFiles:
                     self._fs.unlink(path)  # nothing in it was ever reported
                 else:
                     found.problems.append(f"{path} {problem}")
-                    self._fs.rename(path, f"{path}{UNUSABLE}")
+                    self._fs.rename(path, self._free_path(f"{path}{UNUSABLE}"))
                 return None
             segment = SealedSegment(first)
             position = SEGMENT_HEADER_BYTES
             while position < size:
-                head = self._maybe_chunk(handle, position, size, checked=is_last)
+                head = self._maybe_chunk(handle, position, size, stream_id, first, checked=is_last)
                 if head is None or head.first < segment.end:
-                    behind = self._next_chunk(handle, position, size)
-                    if behind == size:
-                        break
+                    behind = self._next_chunk(handle, position, size, stream_id, first)
+                    if is_last and behind == size:
+                        break  # torn, and never reported
                     found.problems.append(f"{path} is damaged at byte {position}")
                     position = behind
                     continue
@@ -278,16 +310,30 @@ class SealedFiles:
             return None
         return segment
 
-    def _maybe_chunk(self, handle: int, position: int, size: int, *, checked: bool) -> ChunkHead | None:
+    def _free_path(self, path: str) -> str:
+        """Return a path that no file has yet: what was set aside before stays."""
+        taken = {f"{STREAMS}/{name}" for name in self._fs.names(STREAMS)}
+        number = 1
+        free = path
+        while free in taken:
+            number += 1
+            free = f"{path}.{number}"
+        return free
+
+    def _maybe_chunk(
+        self, handle: int, position: int, size: int, stream_id: int, segment: int, *, checked: bool
+    ) -> ChunkHead | None:
         """Return the head of the chunk at `position`, if one is there whole; `checked`: all of it is looked at."""
         head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, position))
         if head is None or position + int(head.chunk_bytes) > size:
+            return None
+        if head.mark != self._mark(stream_id, segment, position):
             return None
         if checked and not is_whole(head, read_exactly(self._fs, handle, int(head.chunk_bytes), position)):
             return None
         return head
 
-    def _next_chunk(self, handle: int, position: int, size: int) -> int:
+    def _next_chunk(self, handle: int, position: int, size: int, stream_id: int, segment: int) -> int:
         """Return where the next whole chunk behind a damaged place begins, `size` when there is none."""
         at = position + ALIGNMENT_BYTES
         while at < size:
@@ -297,7 +343,7 @@ class SealedFiles:
                 at += _SEARCH_BYTES
                 continue
             at += found
-            if at % ALIGNMENT_BYTES == 0 and self._maybe_chunk(handle, at, size, checked=True) is not None:
+            if at % ALIGNMENT_BYTES == 0 and self._maybe_chunk(handle, at, size, stream_id, segment, checked=True):
                 return at
             at += 1
         return size

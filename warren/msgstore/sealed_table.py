@@ -147,6 +147,8 @@ class SealedTable:
     def chunks_between(self, first: i64, end: i64) -> list[tuple[SealedSegment, SealedChunk]]:
         """Return the chunks with offsets from `first` up to `end`, in order."""
         found: list[tuple[SealedSegment, SealedChunk]] = []
+        if first >= end:
+            return found
         for segment in self.segments:
             if segment.end > first and segment.first < end:
                 for chunk in segment.chunks:

@@ -695,8 +695,15 @@ class Store:
             self._raise("seal a stream", error)
 
     def read_sealed(self, job: SealedRead) -> None:
-        """Read a chunk of a stream."""
-        self._sealed.read(job)
+        """Read a chunk of a stream.
+
+        Raises:
+            StoreFullError: too many files are open; call again.
+        """
+        try:
+            self._sealed.read(job)
+        except OSError as error:
+            raise StoreFullError(f"open a segment of a stream: {_reason(error)}") from None
 
     def drop_sealed(self, job: DropJob) -> None:
         """Remove segments of a stream.

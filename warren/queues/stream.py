@@ -88,7 +88,7 @@ class Stream(Queue):
         self._compacted_to: i64 = 0  # since the start
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
         self._oldest_bytes: i64 = 0  # of the page that retention would forget next
-        self._damaged: set[int] = set()  # offsets that were reported
+        self._damaged: set[int] = set()  # offsets that were reported; -1 - offset: of what is sealed
         self._retention: Appointment = _Retention(self)
         self._sealing: Appointment = _Sealing(self)
         sealed = host.log.sealed.pop(store_id, None)
@@ -185,6 +185,9 @@ class Stream(Queue):
             self.need_keeper().restore_lane(index, clean)
             return
         self.ready.restore(index, clean)
+        sealed_end: i64 = self.messages.sealed_end()
+        if self.messages.sealer.table.segments and self.messages.first_in_log() > sealed_end:
+            self._sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
         self.messages.delivered_before = 0  # every delivery may have been made before
         self._visible_end = self.messages.next_number
         self._plan_retention()
@@ -290,6 +293,7 @@ class Stream(Queue):
         self._turn = 0
         if not self._reads and not self._sealed.is_reading():
             self._keep_latest(None)
+        self._sealed.forget_passed(cursors)
 
     def _serve(self, cursor: Cursor, budget: i64) -> i64:
         """Hand `cursor` what it may have; return what is left of `budget`."""
@@ -383,10 +387,13 @@ class Stream(Queue):
                 self._sealed.load(self, segment, place)
                 return None
             at: i64 = raw.place_of(cursor.next)
-            if at < raw.count:
-                self._pass_over(cursor, raw.offset_at(at))
-                return Chunk(cursor.next, raw.messages(at, self._chunk_messages()))
-            self._pass_over(cursor, place.end)
+            if at == raw.count:
+                self._pass_over(cursor, place.end)
+                continue
+            first: i64 = raw.offset_at(at)
+            self._pass_over(cursor, first)
+            if cursor.next == first:  # else it was to be sent again, and what comes behind that is elsewhere
+                return Chunk(first, raw.messages(at, self._chunk_messages()))
         return None
 
     def _pass_over(self, cursor: Cursor, offset: i64) -> None:
@@ -475,9 +482,11 @@ class Stream(Queue):
             return  # somebody else was reading it too
         index.damaged_count += page.live
         self._log.report_damage(index, -1, page.lsn)
-        self.messages.page_lost(page)
-        self.ready.lost(int(page.live), int(page.body_bytes))
+        page_number: i64 = index.first_page + index.pages.index(page)
+        lost: i64 = page.live - self.messages.stale_in(page_number)
+        self.ready.lost(int(lost), int(page.body_bytes * lost // max(page.live, 1)))
         index.lose_page(page)
+        self.messages.page_lost(page_number)
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
         """A message cannot be read: it is passed over, and stays where it is."""
@@ -489,7 +498,14 @@ class Stream(Queue):
 
     def chunk_damaged(self, place: SealedChunk) -> None:
         """A sealed chunk cannot be read, and so none of its messages."""
-        self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(place.first)))
+        self._sealed_lost(place.first)
+
+    def _sealed_lost(self, first: i64) -> None:
+        """What was sealed from offset `first` on is not there, or cannot be read: report that once."""
+        key = -1 - int(first)
+        if key not in self._damaged:
+            self._damaged.add(key)
+            self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
 
     # --- what streams do not do -----------------------------------------------------------------------------------
 
@@ -601,6 +617,7 @@ class Stream(Queue):
     def _drop_segment(self) -> None:
         segment = self.messages.sealer.drop_oldest(self.store_id)
         self.ready.lost(int(segment.count), int(segment.body_bytes))
+        self.messages.removed_below(self.messages.first_number())
 
     def _plan_retention(self) -> None:
         if self.rules.max_age_ms >= 0:

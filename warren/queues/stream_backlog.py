@@ -108,6 +108,25 @@ class StreamBacklog(Backlog):
         tail: i64 = self.tail_from()
         return tail if tail > self.sealer.table.end else self.sealer.table.end
 
+    def first_in_log(self) -> i64:
+        """Return the oldest offset that the log has by its index, or the next to come; for who has just restored it."""
+        index = self.index
+        if index is None or index.live_count == self._stale_count:
+            return self.next_number
+        size: i64 = index.page_entries
+        number: i64 = max(index.first_page * size, self.sealer.table.end)
+        while number < self.next_number:
+            page = index.page(number // size)
+            page_end: i64 = (number // size + 1) * size
+            if page is not None and not page.resident:
+                # Entries go from the beginning of a page.
+                return max(number, page_end - page.live)
+            while number < page_end:
+                if page is not None and index.lsn_of(number) != 0:
+                    return number
+                number += 1
+        return self.next_number
+
     def sealed_end(self) -> i64:
         """Return the offset up to which everything is sealed."""
         return self.sealer.table.end
@@ -136,7 +155,8 @@ class StreamBacklog(Backlog):
     def sealed(self, end: i64) -> None:
         """What is before offset `end` is sealed: the log need not have it any more.
 
-        Where `end` lies in an index page that is absent, the first entries of that stay until it is here again.
+        Where `end` lies in an index page that is absent, the first entries of that stay until it is here again. What is
+        behind `end` in that page is all there: an absent page is full, and loses entries from its beginning only.
         """
         index = self.index
         if index is not None:
@@ -145,13 +165,17 @@ class StreamBacklog(Backlog):
             first: i64 = index.first_page * size
             settled_to: i64 = end
             page = index.page(end // size)
-            if page is not None and not page.resident:
+            is_absent: bool = page is not None and not page.resident
+            if is_absent:
                 settled_to = end // size * size
             if first < settled_to:
                 self.log.settle_range(index, first, settled_to)
-            if first < end and settled_to < end:
+            if self._stale_end <= settled_to:
+                self._stale_count = 0
+                self._stale_is_counted = False
+            if page is not None and is_absent and settled_to < end:
                 self._stale_end = end
-                self._stale_count = end - max(first, settled_to)
+                self._stale_count = max(page.live - (settled_to + size - end), 0)
         self._middle_begins_at(end)
 
     def _settle_stale(self, index: QueueIndex) -> None:
@@ -261,6 +285,26 @@ class StreamBacklog(Backlog):
         self._stamped_bytes -= stamped_bytes
         self.log.resident_bytes -= left_bytes + stamped_bytes
 
+    def removed_below(self, first: i64) -> None:
+        """Retention has removed what was sealed before offset `first`: some of it may be in the tail as well."""
+        start: i64 = self.tail_from()
+        if first <= start:
+            return
+        left_bytes: i64 = 0
+        for message in self._tail[: first - start]:
+            assert message is not None
+            left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        stamped_bytes: i64 = 0
+        for made in self._stamped[: first - start]:
+            if made is not None:
+                stamped_bytes += made.body_bytes + MESSAGE_OVERHEAD_BYTES
+        del self._tail[: first - start]
+        del self._stamped[: first - start]
+        self._tail_count -= first - start
+        self._tail_bytes -= left_bytes
+        self._stamped_bytes -= stamped_bytes
+        self.log.resident_bytes -= left_bytes + stamped_bytes
+
     def synced_to(self) -> i64:
         """Return the offset below which everything is synced."""
         closed = self._closed
@@ -318,7 +362,7 @@ class StreamBacklog(Backlog):
     def droppable_to(self) -> i64:
         """Return the offset up to which the oldest page of the log reaches if it may go; 0 when none may."""
         index = self.index
-        if self.middle_count == 0 or index is None or self.sealer.table.segments:
+        if self.middle_count == 0 or index is None or self.sealer.table.segments or self.sealer.is_busy():
             return 0
         end: i64 = (self._middle_from // index.page_entries + 1) * index.page_entries
         return end if end <= self._middle_to and end < self.next_number else i64(0)
@@ -347,9 +391,20 @@ class StreamBacklog(Backlog):
             self._candidates_to = end // index.page_entries
         return int(dropped), int(body_bytes - index.live_body_bytes)
 
-    def page_lost(self, page: IndexPage) -> None:
-        """An index page cannot be read, and so none of its messages."""
-        self.middle_count -= page.live
+    def stale_in(self, page_number: i64) -> i64:
+        """Return how many entries of an absent index page are of messages that are counted as sealed only."""
+        index = self.index
+        if index is None or self._stale_count == 0 or self._stale_is_counted:
+            return 0
+        return self._stale_count if self._stale_end // index.page_entries == page_number else i64(0)
+
+    def page_lost(self, page_number: i64) -> None:
+        """An index page could not be read, and is no more."""
+        index = self.index
+        if index is not None and self._stale_end // index.page_entries == page_number:
+            self._stale_count = 0
+            self._stale_is_counted = False
+        self._middle_begins_at(self.sealer.table.end)
 
 
 class _StalePageRead(Fetch):

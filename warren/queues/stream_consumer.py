@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag
-from warren.amqp.properties import headers_of
+from warren.amqp.properties import FLAGS_OFFSET, HEADERS, headers_of
 from warren.amqp.term_text import term_text
 from warren.msgstore.columns import may_have
-from warren.msgstore.message import Message
+from warren.msgstore.message import HEADER_AT, Message
 from warren.msgstore.sealed_table import SealedChunk
 from warren.queues.arguments import LONG_TYPES, STREAM, age_ms
 from warren.queues.lanes import NUMBER_MASK
@@ -71,8 +72,11 @@ class Filter:
 
 def filter_value_of(message: Message) -> str | None:
     """Return what `message` is filtered by; None: it has no such header."""
+    frame = message.header_frame()
+    if i64(read_i16_be(frame, HEADER_AT + FLAGS_OFFSET)) & HEADERS == 0:
+        return None
     header = message.header_payload()
-    if _RAW_FILTER_VALUE not in header:
+    if header.find(_RAW_FILTER_VALUE) < 0:  # `in` makes an exception, and drops it
         return None
     value = decode_table(headers_of(header)).get(FILTER_VALUE)
     return value if isinstance(value, str) else None

@@ -2,8 +2,8 @@
 
     SealedRead (reader thread: read, check, uncompress) -> RawChunk: its columns -> `Chunk`: some hundred messages
 
-1. At most `RAWS_MAX` raw chunks of a stream are in memory, the latest used; one while memory is short. They count as
-   memory of the log.
+1. At most `RAWS_MAX` raw chunks of a stream are in memory, the latest used; one while memory is short, and none that
+   all consumers have passed. They count as memory of the log.
 2. A chunk is read once for all who wait for it.
 3. A chunk that cannot be read is reported once, and passed over.
 """
@@ -18,6 +18,7 @@ from mypy_extensions import i64
 from warren.msgstore.jobs import SealedRead
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.sealed_table import SealedChunk, SealedSegment
+from warren.queues.stream_cursor import Cursor
 from warren.queues.stream_raw_chunk import RawChunk
 
 if TYPE_CHECKING:
@@ -77,6 +78,17 @@ class SealedReader:
             while len(self._raws) > most:
                 self._log.resident_bytes -= self._raws.pop(0).cost_bytes
         stream.wake()
+
+    def forget_passed(self, cursors: list[Cursor]) -> None:
+        """Give up chunks that all `cursors` have passed."""
+        if self._raws:
+            kept: list[RawChunk] = []
+            for raw in self._raws:
+                if any(cursor.next < raw.end for cursor in cursors):
+                    kept.append(raw)
+                else:
+                    self._log.resident_bytes -= raw.cost_bytes
+            self._raws = kept
 
     def forget(self) -> None:
         """Give all memory back."""

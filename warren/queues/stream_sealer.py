@@ -21,7 +21,7 @@ from warren.msgstore.columns import ColumnsWriter, maybe_head
 from warren.msgstore.jobs import DropJob, SealJob
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import IndexPage
+from warren.msgstore.queue_index import BODY_MASK, IndexPage, QueueIndex
 from warren.msgstore.sealed_table import SealedChunk, SealedSegment, SealedTable
 from warren.queues.fetch import Fetch
 from warren.queues.stream_consumer import filter_value_of
@@ -47,6 +47,8 @@ class Sealer:
         self.next: i64 = 0  # the offset that is gathered next; what is below may leave memory
         self._writer: ColumnsWriter | None = None
         self._first: i64 = 0  # offset of the chunk that is being gathered
+        self._lost_count: i64 = 0  # messages in its range that the log has, and cannot be read
+        self._lost_bytes: i64 = 0  # and of their bodies
         self._cost_bytes: i64 = 0  # of that
         self._job: _Seal | None = None
         self._reading: bool = False
@@ -70,7 +72,7 @@ class Sealer:
         while not self._is_full(writer) and self.next < synced:
             tail: i64 = messages.tail_from()
             if self.next < tail:
-                self._read(stream, min(tail, synced))
+                self._read(stream, min(tail, synced, self.next + log.seal_messages - writer.count))
                 return
             offset: i64 = self.next
             stop: i64 = min(synced, offset + log.seal_messages - writer.count)
@@ -103,6 +105,8 @@ class Sealer:
         if synced - first < log.seal_messages // share and stream.unsealed_bytes() < log.seal_bytes // share:
             return False
         self._first = first
+        self._lost_count = 0
+        self._lost_bytes = 0
         self.next = first
         self._writer = ColumnsWriter()
         return True
@@ -133,8 +137,10 @@ class Sealer:
         self._reading = True
         _SealRead(self, stream, self.next, min(end, self.next + READ_MESSAGES)).begin()
 
-    def was_read(self, stream: Stream, first: int, messages: list[Message | None], end: int) -> None:
-        """What was to be read back is here, None where it is damaged."""
+    def was_read(
+        self, stream: Stream, first: int, messages: list[Message | None], end: int, lost_count: i64, lost_bytes: i64
+    ) -> None:
+        """What was to be read back is here, None where it is damaged: so many that the log has, with so many bytes."""
         self._reading = False
         writer = self._writer
         if writer is None or self._closed or self.next != first:
@@ -144,6 +150,8 @@ class Sealer:
             if message is not None:
                 self._add(writer, offset, message)
             offset += 1
+        self._lost_count += lost_count
+        self._lost_bytes += lost_bytes
         self.next = end
         self.step(stream)
 
@@ -159,6 +167,8 @@ class Sealer:
             segment = segments[-1].first
             position = segments[-1].file_bytes
         job = _Seal(self, stream, int(segment), int(position), writer, self._first, self.next)
+        job.lost_count = self._lost_count
+        job.lost_bytes = self._lost_bytes
         self._job = job
         self.log.seal_jobs.append(job)
 
@@ -171,6 +181,7 @@ class Sealer:
             self.log.read_jobs.append(DropJob(job.stream_id, [job.segment]))
             return
         self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
+        job.stream.ready.lost(int(job.lost_count), int(job.lost_bytes))
         job.stream.sealed(job.end)
         if job.position == 0:
             job.stream.segment_completed()
@@ -215,6 +226,8 @@ class _Seal(SealJob):
         self.sealer = sealer
         self.stream = stream
         self.end: i64 = end
+        self.lost_count: i64 = 0
+        self.lost_bytes: i64 = 0
 
     def finished(self) -> None:
         self.sealer.sealed(self)
@@ -234,11 +247,28 @@ class _SealRead(Fetch):
 
     def fetched(self, messages: list[Message | None]) -> None:
         end = self.left[0] if self.left else self._end
+        lost_count: i64 = 0
+        lost_bytes: i64 = 0
+        for number, message in zip(self.numbers, messages, strict=True):
+            if message is None:
+                size = _maybe_body_bytes(self.index, number)
+                if size >= 0:
+                    lost_count += 1
+                    lost_bytes += size
         self._stream.messages.offer_loaded(self.loaded)
-        self._sealer.was_read(self._stream, self._first, messages, end)
+        self._sealer.was_read(self._stream, self._first, messages, end, lost_count, lost_bytes)
 
     def page_damaged(self, page: IndexPage) -> None:
         self._stream.page_damaged(page)
 
     def message_damaged(self, number: i64, lsn: i64) -> None:
         self._stream.message_damaged(number, lsn)
+
+
+def _maybe_body_bytes(index: QueueIndex, number: i64) -> i64:
+    """Return how many bytes the body of a message has that the index, whose page of it is resident, knows; else -1."""
+    page = index.page(number // index.page_entries)
+    at: i64 = 2 * (number % index.page_entries)
+    if page is None or not page.resident or at >= len(page.entries) or page.entries[at] == 0:
+        return -1
+    return page.entries[at + 1] & BODY_MASK

@@ -43,6 +43,8 @@ from warren.server.management import Management
 CLAIM_S: Final = 20.0
 # How long a call waits for the one before it.
 TURN_S: Final = 30.0
+# Of one queue: whoever may read it can open them, and each is a queue.
+DRAINS_MAX: Final = 100
 _CONGESTED_POLL_S: Final = 0.01
 
 _LAST_EPOCH: Final = "drain epoch"
@@ -74,7 +76,7 @@ class StillClaimed(DrainError):
 
 
 class TooMany(DrainError):
-    """The vhost may have no more queues."""
+    """The queue may have no more drains, or the vhost no more queues."""
 
 
 class Busy(DrainError):
@@ -148,7 +150,7 @@ class Drains:
         vhost = drain.vhost
         self._check_restored(vhost)
         if drain.claims_name not in vhost.queues:
-            self._check_room(vhost)
+            self._check_room(drain)
         arguments = claims_arguments(drain.queue, drain.consumer)
         ticket = vhost.declare_queue(drain.claims_name, True, False, False, arguments, None, by)
         claims = self._claims(drain)
@@ -239,6 +241,7 @@ class Drains:
             DrainError: `NoDrain`, `StillClaimed`, `Busy`.
         """
         self._check_restored(drain.vhost)
+        self._claims(drain)
         async with self._turn(drain, None):
             claims = self._claims(drain)
             if claims.ready_count and not discard:
@@ -291,8 +294,14 @@ class Drains:
     def _check_restored(self, vhost: VirtualHost) -> None:
         if vhost.records.is_restoring:
             raise Busy("the broker is starting")
+        if self._management.stopping:
+            raise Busy("the broker is stopping")
 
-    def _check_room(self, vhost: VirtualHost) -> None:
+    def _check_room(self, drain: Drain) -> None:
+        vhost = drain.vhost
+        claims = [each for each in vhost.queues.values() if isinstance(each, ClaimQueue)]
+        if sum(each.source_name == drain.queue for each in claims) >= DRAINS_MAX:
+            raise TooMany(f"queue '{drain.queue}' has {DRAINS_MAX} drains")
         count = len(vhost.queues)
         if count >= self._management.broker.limits.queues_per_vhost_max or is_reached(vhost.limits, MAX_QUEUES, count):
             raise TooMany(f"the queue limit of vhost '{vhost.name}' is reached")

@@ -383,7 +383,8 @@ class MessageStoreService:
                 log.error("the message log is damaged on disk", segment=damage.segment, lsn=damage.lsn, advice=ADVICE)
         if len(damages) > _DAMAGES_LOGGED_MAX:
             log.error("more is damaged on disk", places=len(damages) - _DAMAGES_LOGGED_MAX)
-        for segment in {int(damage.segment) for damage in damages} - self._quarantined:
+        hurt = {int(damage.segment) for damage in damages if damage.segment >= 0}  # of streams others are files too
+        for segment in hurt - self._quarantined:
             self._quarantined.add(segment)
             self._housekeeper.put(QuarantineJob(segment))
 

@@ -283,16 +283,9 @@ class _Maker:
         await done.wait()
         await trio.lowlevel.checkpoint()
         if not cursor.ended and cursor.number >= self._ends[cursor.lane]:
-            self._pass_over(cursor)
-        return found[0]
-
-    def _pass_over(self, cursor: Cursor) -> None:
-        """Go on with the next part or lane: what comes next in this one came later, and there may be no end of it."""
-        if cursor.in_backlog:
+            # What comes next in this lane came later, and there may be no end of it.
             cursor.next_lane(self._queue.ready.lane_count())
-        else:
-            cursor.in_backlog = True
-            cursor.number = 0
+        return found[0]
 
     def _was_there(self, seen: Seen) -> bool:
         place = int(seen.place)

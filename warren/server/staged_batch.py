@@ -26,7 +26,7 @@ from warren.server.stage_files import PartHead
 
 # Of what is published in one go; one message may be larger.
 PIECE_BYTES: Final = 8 << 20
-PIECE_MESSAGES: Final = 32_768
+PIECE_MESSAGES: Final = 16_384
 
 _READ_CELLS: Final = 8
 _POLL_S: Final = 0.02

@@ -23,6 +23,8 @@ import typer.main
 
 if TYPE_CHECKING:
     from warren.spark_bridge.control import BrokerClient
+    from warren.spark_bridge.export import Export, ExportOptions
+    from warren.spark_bridge.import_files import ImportState
     from warren.spark_bridge.manifest import Manifest
 
 INSTALL: Final = "pip install 'warren-broker[spark]'"
@@ -84,11 +86,13 @@ def main(name: str, arguments: Sequence[str], connect: Connect) -> int:
     try:
         ended = command.main(args=list(arguments), prog_name=f"warren {name}", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(name, "interrupted: the same command goes on where it stopped", ExitCode.INTERRUPTED)
+        ended = ExitCode.INTERRUPTED
     except Exception as error:
         return _ended_badly(name, error)
     finally:
         signal.signal(signal.SIGTERM, previous)
+    if ended == ExitCode.INTERRUPTED:  # typer makes that of KeyboardInterrupt
+        return _fail(name, "interrupted: the same command goes on where it stopped", ExitCode.INTERRUPTED)
     return ended if isinstance(ended, int) else ExitCode.OK
 
 
@@ -133,12 +137,16 @@ class _Run:
     connect: Connect
     as_json = False
 
+    def connection(self, flags: Mapping[str, Any]) -> Connection:
+        """Return what the options, the environment and the profiles say."""
+        return self.connect({key: value for key, value in flags.items() if value is not None and value is not False})
+
     def client(self, flags: Mapping[str, Any]) -> BrokerClient:
-        """Return the client that the options, the environment and the profiles stand for."""
+        """Return the client that they stand for."""
         from warren.spark_bridge.control import BrokerClient
         from warren.spark_bridge.errors import UsageError
 
-        found = self.connect({key: value for key, value in flags.items() if value is not None and value is not False})
+        found = self.connection(flags)
         try:
             return BrokerClient(
                 found.url,
@@ -193,7 +201,7 @@ class _Progress:
         rate = f"{self._bytes / elapsed / 1e6:.0f} MB/s" if elapsed > 0 else ""
         self._bar.update(self._task, advance=rows, rate=rate)
 
-    def committed(self, state: Manifest) -> None:
+    def committed(self, state: Manifest | ImportState) -> None:
         """Learn what is safe now."""
         self.event("committed", rows=state.rows, files=len(state.files))
 
@@ -309,9 +317,13 @@ def _export(
         raise UsageError(f"engine {engine!r}: must be arrow or spark")
     if engine == "arrow" and (sql is not None or master is not None):
         raise UsageError("--sql and --master are for --engine spark")
-    with _run.client({**flags, "insecure": insecure}) as client:
+    flags["insecure"] = insecure
+    with _run.client(flags) as client:
         progress = _Progress(queue, as_json=as_json)
-        export = Export(client, options, progress)
+        if engine == "spark":
+            export = _spark_export(client, options, progress, _run.connection(flags), master, sql)
+        else:
+            export = Export(client, options, progress)
         if dry_run:
             return _say_plan(export, directory, progress)
         try:
@@ -328,13 +340,36 @@ def _export(
     )
     if not as_json:
         left_out = "".join(f", {counts[name]} {name}" for name in ("filtered", "missing", "lost") if counts[name])
-        files = f" in {len(state.files)} files" if state.files else ""
+        files = f" in {_counted(len(state.files), 'file')}" if state.files else ""
         earlier = f", {export.rows_before} of them by earlier runs" if export.rows_before else ""
-        print(f"{queue}: {state.rows} rows{files} in {directory}{earlier}{left_out}")
+        print(f"{queue}: {_counted(state.rows, 'row')}{files} in {directory}{earlier}{left_out}")
     return ExitCode.OK
 
 
-def _say_plan(export: Any, directory: Path, progress: _Progress) -> int:
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _spark_export(
+    client: BrokerClient,
+    options: ExportOptions,
+    progress: _Progress,
+    found: Connection,
+    master: str | None,
+    sql: str | None,
+) -> Export:
+    from warren.spark_bridge.spark_export import SparkExport
+
+    connection = {"managementUrl": found.url, "vhost": found.vhost}
+    connection |= {"username": found.username, "password": found.password}
+    if found.cacert is not None:
+        connection["tls.caFile"] = found.cacert
+    if found.insecure:
+        connection["tls.insecure"] = "true"
+    return SparkExport(client, options, progress, connection=connection, master=master, sql=sql)
+
+
+def _say_plan(export: Export, directory: Path, progress: _Progress) -> int:
     planned = export.plan()
     progress.event(
         "plan",
@@ -410,8 +445,8 @@ def _import(
             planned = work.plan()
             progress.event("plan", files=planned.files, rows=planned.rows, done=planned.done)
             if not as_json:
-                rows = "" if planned.rows is None else f", {planned.rows} rows"
-                print(f"{directory}: {planned.files} files{rows}, of which {planned.done} rows are published")
+                rows = "" if planned.rows is None else f", {_counted(planned.rows, 'row')}"
+                print(f"{directory}: {_counted(planned.files, 'file')}{rows}, {planned.done} of them published")
             return ExitCode.OK
         try:
             state = work.run()
@@ -427,7 +462,7 @@ def _import(
     if not as_json:
         dropped = f", {state.unroutable} unroutable" if state.unroutable else ""
         earlier = f", {state.before} of them by earlier runs" if state.before else ""
-        print(f"{directory}: {state.published} messages published{earlier}{dropped}")
+        print(f"{directory}: {_counted(state.published, 'message')} published{earlier}{dropped}")
     return ExitCode.OK
 
 

@@ -199,7 +199,12 @@ class BrokerClient:
 
     def describe(self, queue: str) -> Description:
         """Return what `queue` is and which offsets it has."""
-        return self._description(self._object("GET", ("warren", "data", self.vhost, queue)))
+        try:
+            return self._description(self._object("GET", ("warren", "data", self.vhost, queue)))
+        except NotFound as error:
+            if error.status != 404:  # a broker that does not know the call
+                raise
+            raise NotFound(f"there is no queue {queue!r} in vhost {self.vhost!r}", error.status, error.error) from None
 
     def _description(self, found: Object) -> Description:
         return self._made(

@@ -211,13 +211,16 @@ class Export:
                 self._target.abandon()
                 raise
             self._target.verify(state)
-            if state.read + state.missing != state.covered or state.rows + state.filtered != state.read:
-                raise BridgeError(f"the counts in {self._path} do not add up: this is a fault of ours")
+            self._check_counts(state)
             state.state = manifest.COMPLETE
             state.save(self._path)
             if mode == SNAPSHOT:
                 self._client.delete_snapshot(self._options.queue, str(state.source["snapshot"]))
             return state
+
+    def _check_counts(self, state: Manifest) -> None:
+        if state.read + state.missing != state.covered or state.rows + state.filtered != state.read:
+            raise BridgeError(f"the counts in {self._path} do not add up: this is a fault of ours")
 
     def _mode(self, found: Description) -> str:
         is_stream = found.type in ("stream", "super-stream")
@@ -262,10 +265,11 @@ class Export:
         """Make sure that the directory has the same export as is asked for."""
         wanted = {**self._source_document(mode), **self._settings()}
         had = {**state.source, **state.settings}
-        for key, value in wanted.items():
-            if key != "snapshot" and had.get(key) != value:
+        for key in {**had, **wanted}:
+            if key != "snapshot" and had.get(key) != wanted.get(key):
                 raise UsageError(
-                    f"{self._path} is of an export with {key} {had.get(key)!r}, not {value!r}: use another directory"
+                    f"{self._path} is of an export with {key} {had.get(key)!r}, not {wanted.get(key)!r}: "
+                    "use another directory"
                 )
 
     def _begun(self, mode: str) -> Manifest:

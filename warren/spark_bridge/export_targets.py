@@ -160,14 +160,18 @@ class FileTarget:
             entries.append(
                 FileEntry(held.path, made.rows, made.bytes, made.crc32, held.partition, held.first, held.end)
             )
+        self._named(entries)
+        self._open.clear()
+        return entries
+
+    def _named(self, entries: list[FileEntry]) -> None:
+        """Give complete files their names, for good."""
         for entry in entries:
             final = self._directory / entry.path
-            final.parent.mkdir(exist_ok=True)
+            final.parent.mkdir(parents=True, exist_ok=True)
             (self._temporary / final.name).replace(final)
         for parent in {(self._directory / entry.path).parent for entry in entries} | {self._directory}:
             sync_directory(parent)
-        self._open.clear()
-        return entries
 
     def abandon(self) -> None:
         """Delete the files that are not complete."""

@@ -72,6 +72,9 @@ class Watcher(Protocol):
     def advanced(self, rows: int, bytes: int) -> None:
         """Learn that this much more was published."""
 
+    def committed(self, state: ImportState) -> None:
+        """Learn how far it is, for good."""
+
 
 @dataclass
 class ImportState:
@@ -294,6 +297,7 @@ class Import:
             raise BridgeError(f"{rows} messages were staged, and the broker says that it published {found.messages}")
         state.save(self._path)
         self._watcher.advanced(rows, size)
+        self._watcher.committed(state)
 
     def _committed(self, state: ImportState, stage: str) -> Committed:
         """Commit a stage, and wait while a queue is full or another commit is in the way."""

@@ -47,9 +47,6 @@ class Piece(InputPartition):
 
     value: Range
 
-    def __init__(self, value: Range) -> None:
-        super().__init__(value)
-
 
 def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> list[Piece]:
     """Return the pieces of `ranges`, in their order; nothing for an empty range.
@@ -73,9 +70,11 @@ def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> 
                 _cuts(client, each, size) if plan[1] > size else plan for each, plan in zip(ranges, plans, strict=True)
             ]
     pieces: list[Piece] = []
-    for each, (bounds, _) in zip(ranges, plans, strict=True):
-        for first, end in pairwise(_with_rows(bounds, options.max_partition_rows)):
-            pieces.append(Piece(each._replace(first=first, end=end)))
+    for (queue, partition, name, id, _, _, snapshot), (bounds, _) in zip(ranges, plans, strict=True):
+        pieces += [
+            Piece(Range(queue, partition, name, id, first, end, snapshot))
+            for first, end in pairwise(_with_rows(bounds, options.max_partition_rows))
+        ]
     return pieces
 
 

@@ -218,6 +218,8 @@ def _as_messages(batch: pa.RecordBatch, source: SourceFile, wanted: frozenset[st
         try:
             if name == "body":
                 found = _body(batch)
+                if found is not None and source.form == CSV:
+                    found = found.fill_null(b"")  # which CSV of others does not tell from nothing
             elif name in batch.schema.names:
                 found = _column(name, batch.column(name), source.headers)
             elif name in source.partition:

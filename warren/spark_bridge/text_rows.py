@@ -68,8 +68,9 @@ def _time_text(values: pa.Array) -> pa.Array:
         return values
     micros = values.view(pa.int64()).fill_null(0).to_numpy()
     if len(micros) == 0 or int(micros.min()) < _YEAR_0 or int(micros.max()) >= _YEAR_10000:
-        return pc.replace_substring(values.cast(pa.string()), " ", "T", max_replacements=1)
-    # Ten times as fast as Arrow's cast, which asks for the rules of the zone each time.
+        far = [f"{text}Z" for text in np.datetime_as_string(micros.astype("M8[us]")).tolist()]
+        return pa.array(far, pa.string(), mask=values.is_null().to_numpy(zero_copy_only=False))
+    # Ten times as fast as Arrow's cast, which asks for the rules of the zone each time, and fails for far years.
     days = (micros // _DAY_US).astype("M8[D]")
     months = days.astype("M8[M]")
     years = days.astype("M8[Y]")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote, urlsplit
 
 import pytest
 
+from ..management.client import Api
 from .conftest import Ctl
 
 
@@ -150,6 +152,33 @@ def test_consumer_groups_of_streams_are_listed_reset_and_deleted(ctl: Ctl) -> No
     assert ctl("delete_stream_group", "s", "b/c").exit_code == 5
     assert ctl("reset_stream_group", "no such stream", "a", "0").exit_code == 5
     assert ctl("reset_stream_group", "s", "a", "bogus").exit_code == 1
+
+
+def test_drains_are_listed_released_and_deleted(ctl: Ctl, broker_url: str) -> None:
+    api = Api(urlsplit(broker_url).port or 0)
+    ctl.done("declare_queue", "q")
+    publish(ctl, "q", "a", "b", "c")
+    assert ctl.rows("list_drains") == []
+    path = f"/warren/drains/{quote(ctl.vhost, safe='')}/q/spark%2F1"
+    epoch = api.post(f"{path}/open", {"owner": "me"}).json["epoch"]
+    api.post(f"{path}/claim", {"epoch": epoch, "after": 0, "max_rows": 2})
+    claimed = {"queue": "q", "name": "spark/1", "claimed": 2, "epoch": epoch, "owner": "me"}
+    assert ctl.rows("list_drains") == [claimed]
+    ended = ctl("delete_drain", "q", "spark/1")
+    assert ended.exit_code == 1 and "2 messages are claimed" in ended.err
+    said = f'Released 2 messages of drain "spark/1" of queue "q" in vhost "{ctl.vhost}"\n'
+    assert ctl.done("release_drain", "q", "spark/1") == said
+    assert payloads(ctl, "q") == ["c", "a", "b"]
+    assert json.loads(ctl.done("release_drain", "q", "spark/1", "--formatter", "json")) == {"released": 0}
+    assert ctl.done("delete_drain", "q", "spark/1") == f'Deleted drain "spark/1" of queue "q" in vhost "{ctl.vhost}"\n'
+    assert ctl.rows("list_drains") == []
+    for command in ("release_drain", "delete_drain"):
+        assert ctl(command, "q", "spark/1").exit_code == 5
+    epoch = api.post(f"{path}/open", {}).json["epoch"]
+    api.post(f"{path}/claim", {"epoch": epoch, "after": 0, "max_rows": 2})
+    ctl.done("delete_drain", "q", "spark/1", "--discard")
+    assert payloads(ctl, "q") == ["b"]
+    api.close()
 
 
 def test_super_streams_are_added_listed_and_deleted(ctl: Ctl) -> None:

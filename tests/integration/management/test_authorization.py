@@ -22,6 +22,7 @@ from .client import EVERYTHING, Api, Place, connect, q
 TAGS = ("none", "management", "policymaker", "monitoring", "administrator")
 # What each access lets through: these tags, and in which vhosts (mine: with permissions; other: without).
 MAY: dict[Access, tuple[set[str], dict[str, set[str]]]] = {
+    Access.CLIENT: (set(TAGS), {"mine": set(TAGS), "other": set()}),
     Access.USER: (set(TAGS[1:]), {"mine": set(TAGS[1:]), "other": {"monitoring", "administrator"}}),
     Access.VHOST: (set(TAGS[1:]), {"mine": set(TAGS[1:]), "other": set()}),
     Access.VHOST_VISIBLE: (set(TAGS[1:]), {"mine": set(TAGS[1:]), "other": {"monitoring", "administrator"}}),

@@ -204,6 +204,16 @@ CASES = (
         'Deleted group "g" of stream "s" in vhost "/"',
     ),
     Case(
+        ["delete_drain", "q", "a/b"],
+        ("DELETE", "warren/drains/%2F/q/a%2Fb", None),
+        'Deleted drain "a/b" of queue "q" in vhost "/"',
+    ),
+    Case(
+        ["delete_drain", "q", "c", "--discard"],
+        ("DELETE", "warren/drains/%2F/q/c?discard=true", None),
+        'Deleted drain "c" of queue "q" in vhost "/"',
+    ),
+    Case(
         ["declare_exchange", "x", "--type", "topic", "--internal", "--auto-delete"],
         (
             "PUT",
@@ -386,6 +396,7 @@ def test_connections_that_go_by_themselves_are_not_counted(api: FakeApi, ctl: Ct
         ["reset_stream_group", "s", "g"],
         ["reset_stream_group", "s", "g", "2026-13-01"],
         ["stream_offset", "s", "08-00"],
+        ["release_drain", "q"],
         ["bind", "x", "q", "--destination-type", "topic"],
         ["publish", "hi", "--file", "x"],
         ["publish", "--file", "/nonexistent/x"],

@@ -159,6 +159,8 @@ def test_changes_need_the_tags_that_they_need_in_rabbitmq() -> None:
             assert route.access is Access.POLICYMAKER, route.template
         else:
             assert of in EVERYBODY, route.template
+            if of == "warren" and route.access in (Access.CLIENT, Access.POLICYMAKER):
+                continue  # what RabbitMQ does not have
             if of != "connections" and route.template != "/api/warren/route/{vhost}":
                 assert route.access is Access.VHOST, route.template
 

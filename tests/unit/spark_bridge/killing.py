@@ -21,8 +21,10 @@ class Killed(BaseException):
 class Killer:
     """Kills at the `at`th of the places where something becomes visible or safe."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, at: int, *others: tuple[Any, str]) -> None:
         self.left = at
+        for owner, name in others:
+            self._wrap(patch, owner, name)
         self._wrap(patch, manifest, "replace_file")
         self._wrap(patch, TableFile, "close")
         self._wrap(patch, Path, "replace")
@@ -54,12 +56,12 @@ class Killer:
             raise Killed
 
 
-def killed_everywhere(work: Callable[[], object]) -> Iterator[int]:
+def killed_everywhere(work: Callable[[], object], *others: tuple[Any, str]) -> Iterator[int]:
     """Call `work` again and again, killed one step later each time, until it ends by itself."""
     at = 1
     while True:
         with pytest.MonkeyPatch.context() as patch:
-            Killer(patch, at)
+            Killer(patch, at, *others)
             try:
                 work()
             except Killed:

@@ -186,12 +186,18 @@ def test_every_refusal_has_its_class(
 ) -> None:
     broker.replies = [Reply({"error": error, "reason": "because"}, status)]
     with pytest.raises(BrokerError, match="because") as caught:
-        client.describe("q")
+        client.drain("q", "c")
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.error) == (status, error)
     assert "secret" not in str(caught.value)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again), again.status) == (kind, str(caught.value), status)
+
+
+def test_a_queue_that_is_not_there_is_named(broker: FakeBroker, client: BrokerClient) -> None:
+    broker.replies = [Reply({"error": "Object Not Found", "reason": "Not Found"}, 404)]
+    with pytest.raises(NotFound, match="there is no queue 'q' in vhost 'a/b'"):
+        client.describe("q")
 
 
 def test_what_is_lost_is_data_loss_whatever_the_reason() -> None:

@@ -236,8 +236,8 @@ def test_a_full_queue_is_waited_for_and_a_refusal_is_not(
 def test_what_goes_to_no_queue_fails_or_is_counted(broker: ExportBroker, tmp_path: Path) -> None:
     directory = exported(broker, tmp_path, some(5))
 
-    def commit_stages(*args: Any, mandatory: bool, **options: Any) -> Committed:
-        return Committed(False, False, 0, 2) if mandatory else Committed(True, False, 5, 2)
+    def commit_stages(*args: Any, **options: Any) -> Committed:
+        return Committed(False, False, 0, 2) if options["mandatory"] else Committed(True, False, 5, 2)
 
     broker.commit_stages = commit_stages  # type: ignore[method-assign]
     with pytest.raises(BridgeError, match=r"2 of the messages from row 0 to 5 would go to no queue.*--unroutable drop"):
@@ -249,7 +249,7 @@ def test_what_goes_to_no_queue_fails_or_is_counted(broker: ExportBroker, tmp_pat
 def test_a_broker_that_counts_otherwise_is_not_believed(broker: ExportBroker, tmp_path: Path) -> None:
     directory = exported(broker, tmp_path, some(5))
     broker.commit_stages = lambda *args, **options: Committed(True, False, 4, 0)  # type: ignore[method-assign]
-    with pytest.raises(BridgeError, match="5 messages were staged.* 4"):
+    with pytest.raises(BridgeError, match=r"5 messages were staged.* 4"):
         publish(broker, directory)
 
 
@@ -331,7 +331,7 @@ def test_files_that_changed_are_not_gone_on_with(broker: ExportBroker, tmp_path:
 
 def test_a_file_that_is_not_what_the_export_wrote_is_refused(broker: ExportBroker, tmp_path: Path) -> None:
     directory = exported(broker, tmp_path, some(5), form="json")
-    (path,) = directory.glob("*.json")
+    (path,) = directory.glob("part-*.json")
     path.write_bytes(path.read_bytes().replace(b'"3"', b'"4"'))
     with pytest.raises(DamagedFile, match="not what was written"):
         publish(broker, directory)
@@ -398,7 +398,7 @@ def test_times_with_zones_are_understood() -> None:
     assert micros_of("1970-01-01T01:00:00+01:00") == 0
     assert micros_of("1970-01-01 00:00:00.5Z") == 500_000
     for text in ("1970-13-01T00:00:00Z", "1970-01-32T00:00:00Z", "noon", ""):
-        with pytest.raises(ValueError, match=".*"):
+        with pytest.raises(ValueError, match=r"time|isoformat|month|day"):
             micros_of(text)
 
 

@@ -23,9 +23,9 @@ export function deleteSuperStream(vhost, name) {
 }
 
 const partitionColumns = (vhost) => [
-  { key: 'order', label: 'Order', num: true, render: (each) => (each.order === 'not_found' ? '–' : each.order) },
   { key: 'name', label: 'Stream', sort: 'name', render: (each) => html`<${QueueLink} vhost=${vhost} name=${each.name} />` },
   { key: 'key', label: 'Binding key', render: (each) => html`<span class="mono">${each.routing_key}</span>` },
+  { key: 'order', label: 'Order', num: true, render: (each) => (each.order === 'not_found' ? '–' : each.order) },
   { key: 'messages', label: 'Messages', sort: 'messages', num: true, render: (each) => html`<${Num} value=${each.messages} />` },
   { key: 'first', label: 'First offset', num: true, render: (each) => html`<${Num} value=${each.first_offset} />` },
   { key: 'next', label: 'Next offset', num: true, render: (each) => html`<${Num} value=${each.next_offset} />` },

@@ -1,0 +1,85 @@
+"""The helpers around the data source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+
+from warren.spark_bridge import infer_json_schema, make_archive, read, to_kafka_shape, view, with_json
+
+from .messages import Publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_bodies_are_parsed_as_json_and_what_is_none_is_kept_as_text(
+    spark: SparkSession, publisher: Publisher, name: str
+) -> None:
+    publisher.stream(name)
+    publisher.bodies(name, [b'{"id": 1, "tags": ["a"]}', b"not json", b'{"id": "x"}'])
+    schema = infer_json_schema(spark, name, rows=1, managementUrl=publisher.url)
+    assert schema.simpleString() == "struct<id:bigint,tags:array<string>>"
+    frame = read(spark, name, managementUrl=publisher.url)
+    for given in (schema, "id bigint, tags array<string>"):
+        rows = with_json(frame, given).orderBy("offset").select("value.*").collect()
+        assert [tuple(row) for row in rows] == [
+            (1, ["a"], None),
+            (None, None, "not json"),
+            (None, None, '{"id": "x"}'),
+        ]
+    with pytest.raises(ValueError, match="struct"):
+        with_json(frame, "bigint")
+
+
+def test_a_view_is_there_for_sql(spark: SparkSession, publisher: Publisher, name: str) -> None:
+    publisher.queue(name, 3)
+    view(spark, f"v_{name}", queue=name, managementUrl=publisher.url)
+    assert spark.sql(f"select sum(cast(cast(body as string) as int)) as sum from v_{name}").collect()[0]["sum"] == 3
+    spark.sql(
+        f"create temporary view w_{name} using warren "
+        f"options (subscribe '{name}', managementUrl '{publisher.url}', columns 'offset')"
+    )
+    assert spark.sql(f"select count(*) as count from w_{name}").collect()[0]["count"] == 3
+
+
+def test_a_notebook_for_kafka_finds_its_columns(spark: SparkSession, publisher: Publisher, name: str) -> None:
+    publisher.stream(name)
+    publisher.publish(name, b"x", pika.BasicProperties(headers={"a": "1"}))
+    frame = read(spark, name, managementUrl=publisher.url)
+    kafka = to_kafka_shape(frame)
+    assert kafka.drop("timestamp").dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    (row,) = kafka.collect()
+    assert (bytes(row.key), bytes(row.value), row.topic, row.offset) == (name.encode(), b"x", name, 0)
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("a", b"1")]
+    assert "headers" not in to_kafka_shape(frame.drop("headers")).columns
+    with pytest.raises(ValueError, match="headersFormat map"):
+        to_kafka_shape(read(spark, name, managementUrl=publisher.url, headersFormat="typed"))
+
+
+def test_what_is_sent_to_executors_needs_nothing_else_of_warren(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path)
+    look = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import warren.spark_bridge.source, warren.spark_bridge.writer as w\n"
+        "print(w.__file__); print(sorted(name for name in sys.modules if name.startswith('warren.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", look, str(archive)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    where, names = done.stdout.splitlines()
+    assert where.startswith(str(archive))
+    assert "warren.spark_bridge.source" in names and "warren.amqp" not in names
