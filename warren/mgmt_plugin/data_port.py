@@ -14,6 +14,7 @@ The form of a chunk is in ``msgstore.columns``.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,17 @@ from warren.server.application import MESSAGES
 ANSWER_BYTES: Final = 8 << 20
 PIECE_BYTES: Final = 64 << 20
 SUPER_STREAM: Final = "super-stream"
+
+
+def _boot_id() -> str | None:
+    """Return what tells this run of this machine from all others."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+_BOOT_ID: Final = _boot_id()
 
 
 class Range(msgspec.Struct):
@@ -179,7 +191,16 @@ async def list_files(call: Call) -> Described:
     _checked(ranges, first, end)
     chunks = ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
     directory = call.management.settings.data_dir.resolve() / MESSAGES
-    return {"id": ranges.id, "directory": str(directory), "chunks": chunks}
+    # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
+    inodes: dict[str, tuple[int, int]] = {}
+    for name in {chunk[2] for chunk in chunks}:
+        try:
+            found = (directory / name).stat()
+        except OSError:  # just removed
+            continue
+        inodes[name] = (found.st_dev, found.st_ino)
+    described = {"id": ranges.id, "boot": _BOOT_ID, "directory": str(directory)}
+    return {**described, "files": inodes, "chunks": chunks}
 
 
 def _number(call: Call, name: str) -> int:

@@ -43,8 +43,6 @@ from struct import Struct
 from threading import Lock
 from typing import Final
 
-import zstandard
-
 from warren.msgstore.columns import (
     ALIGNMENT_BYTES,
     CHUNK_HEAD_BYTES,
@@ -111,8 +109,8 @@ class SealedFiles:
         self._fs = fs
         self._sync = sync
         self._sync_directory = sync_directory
-        self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)  # the housekeeper's
-        self._decompressor = zstandard.ZstdDecompressor()  # the reader's
+        self._compressor = Zstd()  # the housekeeper's
+        self._decompressor = Zstd()  # the reader's
         # The housekeeper's: the file that was written last, of each stream that is being written.
         self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
         self._lock = Lock()
@@ -183,7 +181,7 @@ class SealedFiles:
         if job.wants_parts:
             try:
                 job.parts = uncompressed(head, data, self._decompressor)
-            except zstandard.ZstdError:
+            except ValueError:
                 return
         job.chunk = data
 
@@ -363,19 +361,49 @@ class SealedFiles:
         return ""
 
 
-def uncompressed(head: ChunkHead, chunk: bytes, decompressor: zstandard.ZstdDecompressor) -> list[bytes]:
+class Zstd:
+    """zstd for one thread. Imported when it is needed first: it takes more than 2 MB."""
+
+    def __init__(self) -> None:
+        self._compress: Callable[[bytes], bytes] | None = None
+        self._decompress: Callable[..., bytes] | None = None
+
+    def compress(self, data: bytes) -> bytes:
+        """Return `data` as a zstd frame, which says how large it was."""
+        if self._compress is None:
+            import zstandard
+
+            self._compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress
+        return self._compress(data)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """Return the `size` bytes that a zstd frame holds.
+
+        Raises:
+            ValueError: it is none, or holds another number of bytes.
+        """
+        import zstandard
+
+        if self._decompress is None:
+            self._decompress = zstandard.ZstdDecompressor().decompress
+        try:
+            found = self._decompress(data, max_output_size=size)
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from None
+        if len(found) != size:
+            raise ValueError("a part has another size than its head says")
+        return found
+
+
+def uncompressed(head: ChunkHead, chunk: bytes, decompressor: Zstd) -> list[bytes]:
     """Return the parts of a chunk.
 
     Raises:
-        ZstdError: one is no zstd frame of the size that the head announces.
+        ValueError: one is no zstd frame of the size that the head announces.
     """
     parts: list[bytes] = []
     for at in range(PART_COUNT):
         start, stored, whole = int(head.places[at]), int(head.stored[at]), int(head.whole[at])
         part = chunk[start : start + stored]
-        if stored != whole:
-            part = decompressor.decompress(part, max_output_size=whole)
-            if len(part) != whole:
-                raise zstandard.ZstdError("a part has another size than its head says")
-        parts.append(part)
+        parts.append(decompressor.decompress(part, whole) if stored != whole else part)
     return parts

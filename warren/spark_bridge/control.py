@@ -84,6 +84,25 @@ class Plan(NamedTuple):
     bytes: tuple[int, ...]
 
 
+class SealedChunk(NamedTuple):
+    """A chunk of the offsets [first, end) in a file: `bytes` from `position` on."""
+
+    first: int
+    end: int
+    file: str
+    position: int
+    bytes: int
+
+
+class SealedFiles(NamedTuple):
+    """Chunks that lie in files below `directory`. `boot`: of which run of which machine; `inodes`: device and inode."""
+
+    boot: str
+    directory: str
+    inodes: Mapping[str, tuple[int, int]]
+    chunks: tuple[SealedChunk, ...]
+
+
 class Snapshot(NamedTuple):
     """A frozen copy of a queue, with the offsets [0, end)."""
 
@@ -329,6 +348,22 @@ class BrokerClient:
                 yield chunk
             if pos < reached:
                 raise DataLoss(f"{queue}: the offsets from {pos} to {reached} were left out")
+
+    def files(self, queue: str, first: int, end: int, id: str) -> SealedFiles:
+        """Return where on the broker's machine the chunks of [first, end) lie that are in files; see `SealedFiles`."""
+        query = {"from": str(first), "to": str(end), "id": id}
+        found = self._json("GET", ("warren", "data", self.vhost, queue, "files"), query=query)
+        return self._made(
+            lambda: SealedFiles(
+                boot=str(found.get("boot") or ""),
+                directory=str(found["directory"]),
+                inodes={str(name): (int(each[0]), int(each[1])) for name, each in found.get("files", {}).items()},
+                chunks=tuple(
+                    SealedChunk(int(first), int(end), str(file), int(position), int(size))
+                    for first, end, file, position, size in found["chunks"]
+                ),
+            )
+        )
 
     def resolve(self, queue: str, offset: int | str | None = None, *, time_ms: int | None = None) -> int:
         """Return the offset in a stream that a word (first, last, next, an age such as 1h) or a time stands for."""

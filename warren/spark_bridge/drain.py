@@ -130,7 +130,8 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = begin(queue, position, before.get(queue))
             if first < position.next:
                 session = self._session(queue)  # taken over before anything is read again
-                ranges.append(Range(queue, 0, position.claims or session.queue, position.id, first, position.next))
+                claims = position.claims or session.queue
+                ranges.append(Range(queue, 0, claims, position.id, first, position.next, in_files=False))
         if not self.options.fail_on_data_loss:
             ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
         try:

@@ -42,6 +42,11 @@ SNAPSHOT: Final = "snapshot"
 DRAIN: Final = "drain"
 MODES: Final = (LOG, SNAPSHOT, DRAIN)
 
+AUTO: Final = "auto"
+NEVER: Final = "never"
+ALWAYS: Final = "always"
+LOCAL_FILES: Final = (AUTO, NEVER, ALWAYS)
+
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -95,6 +100,7 @@ READ_OPTIONS: Final = (
     "failOnDataLoss",
     "consumerName",
     "storeOffsets",
+    "localFiles",
     "pushdown",
 )
 
@@ -245,6 +251,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     consumer_name: str | None = None
     store_offsets: bool = True
+    local_files: str = AUTO
     pushdown: bool | None = None
 
     def with_password(self) -> ReadOptions:
@@ -311,6 +318,7 @@ def read_options(
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         consumer_name=_consumer_name(given),
         store_offsets=given.flag("storeOffsets", True),
+        local_files=given.word("localFiles", LOCAL_FILES) or AUTO,
         pushdown=None
         if given.word("pushdown", ("auto", "true", "false")) in (None, "auto")
         else given.flag("pushdown"),

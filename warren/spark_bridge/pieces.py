@@ -21,7 +21,8 @@ from warren.spark_bridge.columns import Chunk, Context, to_record_batches
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.errors import DataLoss, Gone, NotFound
 from warren.spark_bridge.filters import Filters
-from warren.spark_bridge.options import ReadOptions
+from warren.spark_bridge.local_files import read_chunks_here
+from warren.spark_bridge.options import NEVER, ReadOptions
 from warren.spark_bridge.schema import PROPERTY_COLUMNS
 
 SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPartitions asks for it
@@ -30,7 +31,7 @@ SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPar
 class Range(NamedTuple):
     """The offsets [first, end) of the stream, snapshot or queue of claims `name`, whose incarnation is `id`.
 
-    Its rows are said to be of `queue` and `partition`.
+    Its rows are said to be of `queue` and `partition`. `in_files`: whether the broker may have some of it in files.
     """
 
     queue: str
@@ -40,6 +41,7 @@ class Range(NamedTuple):
     first: int
     end: int
     snapshot: str | None = None
+    in_files: bool = True
 
 
 class Piece(InputPartition):
@@ -70,9 +72,9 @@ def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> 
                 _cuts(client, each, size) if plan[1] > size else plan for each, plan in zip(ranges, plans, strict=True)
             ]
     pieces: list[Piece] = []
-    for (queue, partition, name, id, _, _, snapshot), (bounds, _) in zip(ranges, plans, strict=True):
+    for (queue, partition, name, id, _, _, snapshot, in_files), (bounds, _) in zip(ranges, plans, strict=True):
         pieces += [
-            Piece(Range(queue, partition, name, id, first, end, snapshot))
+            Piece(Range(queue, partition, name, id, first, end, snapshot, in_files))
             for first, end in pairwise(_with_rows(bounds, options.max_partition_rows))
         ]
     return pieces
@@ -129,13 +131,13 @@ def read(
     context = Context(piece.queue, piece.partition)
     found = 0
     with client:
-        for chunk in _chunks(client, options, piece, schema):
-            low, high = chunk.rows(piece.first, piece.end)
+        for chunk, first, end in _chunks(client, options, piece, schema):
+            low, high = chunk.rows(first, end)
             found += high - low
             if filters is None:
-                yield from to_record_batches(chunk, schema, context, first=piece.first, end=piece.end)
+                yield from to_record_batches(chunk, schema, context, first=first, end=end)
             else:
-                yield from filters.batches(chunk, schema, context, first=piece.first, end=piece.end)
+                yield from filters.batches(chunk, schema, context, first=first, end=end)
     if context.undecodable_bodies:
         say(f"{piece.name}: {context.undecodable_bodies} bodies are not UTF-8, and null")
     missing = piece.end - piece.first - found
@@ -146,18 +148,33 @@ def read(
         say(what)
 
 
-def _chunks(client: BrokerClient, options: ReadOptions, piece: Range, schema: pa.Schema) -> Iterator[Chunk]:
-    """Yield the chunks that cover `piece`, less what retention has removed if that is no failure."""
+def _chunks(
+    client: BrokerClient, options: ReadOptions, piece: Range, schema: pa.Schema
+) -> Iterator[tuple[Chunk, int, int]]:
+    """Yield the chunks that cover `piece`, each with the offsets it is to be used for.
+
+    What retention has removed meanwhile is left out, if that is no failure.
+    """
     bodies = "body" in schema.names
     properties = not PROPERTY_NAMES.isdisjoint(schema.names)
+
+    def over_the_port(first: int, end: int) -> Iterator[Chunk]:
+        return client.read(
+            piece.name, first, end, piece.id, bodies=bodies, properties=properties, snapshot=piece.snapshot
+        )
+
+    def from_anywhere(first: int) -> Iterator[Chunk]:
+        if options.local_files == NEVER or not piece.in_files or piece.snapshot is not None:
+            return over_the_port(first, piece.end)
+        return read_chunks_here(client, piece.name, first, piece.end, piece.id, options.local_files, over_the_port)
+
     at = piece.first
     while at < piece.end:
         try:
-            for chunk in client.read(
-                piece.name, at, piece.end, piece.id, bodies=bodies, properties=properties, snapshot=piece.snapshot
-            ):
-                yield chunk
-                at = max(at, chunk.end)
+            for chunk in from_anywhere(at):
+                if chunk.end > at:
+                    yield chunk, at, min(chunk.end, piece.end)
+                    at = chunk.end
             return
         except Gone:
             if options.fail_on_data_loss:

@@ -145,7 +145,8 @@ ADMINISTRATORS = (
     *("definitions", "global-parameters", "cluster-name", "rebalance"),
 )
 POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links")
-EVERYBODY = ("queues", "exchanges", "bindings", "connections", "warren")  # as far as permissions in the vhost go
+# As far as permissions in the vhost go.
+EVERYBODY = ("queues", "exchanges", "bindings", "connections", "stream", "warren")
 
 
 def test_changes_need_the_tags_that_they_need_in_rabbitmq() -> None:

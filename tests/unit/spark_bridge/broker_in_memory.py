@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from unit.spark_bridge.chunks import Sent, chunk_of
 
 from warren.spark_bridge.columns import Chunk, read_chunks
-from warren.spark_bridge.control import BrokerClient, Claim, Description, Plan, Session, Snapshot
+from warren.spark_bridge.control import BrokerClient, Claim, Description, Plan, SealedFiles, Session, Snapshot
 from warren.spark_bridge.errors import AnotherQueue, Fenced, Gone, NotFound
 from warren.spark_bridge.options import Connection, ReadOptions, read_options
 from warren.spark_bridge.pieces import Range
@@ -150,6 +150,9 @@ class MemoryBroker(BrokerClient):
             low, high = max(at, found.first), min(at + CHUNK_ROWS, found.end)
             there = [sent for sent in found.messages if low <= sent.offset < high]
             yield from read_chunks(chunk_of(there, low, high, bodies=bodies, properties=properties))
+
+    def files(self, queue: str, first: int, end: int, id: str) -> SealedFiles:
+        return SealedFiles("", "/nowhere", {}, ())
 
     def resolve(self, queue: str, offset: int | str | None = None, *, time_ms: int | None = None) -> int:
         found = self._there(queue)

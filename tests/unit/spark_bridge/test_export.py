@@ -201,6 +201,13 @@ def test_files_are_divided_by_a_column_whatever_is_in_it(broker: ExportBroker, t
             assert set(piece.column("routing_key").to_pylist()) == {entry.partition["routing_key"]}
 
 
+def test_rows_keep_their_order_when_they_are_divided() -> None:
+    keys = [str(number * 7 % 5) for number in range(1000)]
+    batch = pa.RecordBatch.from_pydict({"routing_key": keys, "offset": list(range(1000))})
+    for value, rows in export_targets.divided(batch, "routing_key"):
+        assert rows.column("offset").to_pylist() == [number for number in range(1000) if keys[number] == value]
+
+
 def test_a_column_that_is_null_has_a_directory_too(broker: ExportBroker, tmp_path: Path) -> None:
     broker.stream(count=2)
     (entry,) = run(broker, tmp_path, partition_by="app_id").files
@@ -349,7 +356,7 @@ def test_what_retention_removes_under_way_likewise(broker: ExportBroker, tmp_pat
     stream.first = 0
     state = run(broker, tmp_path / "lenient", skip_lost=True)
     assert bodies(tmp_path / "lenient") == [*numbers(0, 4), *numbers(9, 12)]
-    assert (state.lost, state.covered) == (5, 7)
+    assert (state.lost, state.covered, state.positions["orders"].lost) == (5, 7, 5)
 
 
 def test_what_cannot_be_read_ends_the_export_or_is_counted(broker: ExportBroker, tmp_path: Path) -> None:
