@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,11 +44,13 @@ def publisher(broker: WarrenProcess) -> Iterator[Publisher]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, broker: WarrenProcess) -> Iterator[SparkSession]:
     from warren.spark_bridge import register
 
     from .session import start_session
 
+    # Where this broker is when nothing says so; the JVM and its workers take it over when they start.
+    os.environ["WARREN_MANAGEMENT_URL"] = f"http://127.0.0.1:{broker.http_port}"
     session = start_session("local[2,4]", tmp_path_factory.mktemp("spark"))
     register(session)
     yield session

@@ -35,7 +35,7 @@ _REFUSALS: Final[dict[type[SnapshotError], tuple[int, str]]] = {
 }
 
 
-class Order(msgspec.Struct):
+class SnapshotOrder(msgspec.Struct):
     """How long a snapshot is kept, and whether what clients have is in it."""
 
     ttl_s: float = TTL_S
@@ -68,7 +68,7 @@ def describe(snapshot: Snapshot) -> Described:
 
 
 async def make_snapshot(call: Call) -> Response:
-    order = await call.body(Order)
+    order = await call.body(SnapshotOrder)
     name = call.params["queue"]
     call.authorize(READ, "queue", name)
     queue = the_vhost(call).queue(name, None)  # not one that belongs to a connection
@@ -138,7 +138,7 @@ ROUTES: Final = (
         Access.CLIENT,
         make_snapshot,
         "Copy what waits in a queue, to be read",
-        Order,
+        SnapshotOrder,
     ),
     Route("GET", _S, Access.CLIENT, show_snapshot, "A snapshot"),
     Route("DELETE", _S, Access.CLIENT, delete_snapshot, "Delete a snapshot"),

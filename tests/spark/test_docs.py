@@ -1,0 +1,37 @@
+"""The examples of docs/spark.md run, one after the other."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .messages import Publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+def test_the_examples_of_the_documentation_run(
+    spark: SparkSession, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.environ["WARREN_MANAGEMENT_URL"] == publisher.url
+    publisher.stream("orders")
+    publisher.bodies("orders", [b'{"id": 1}', b'{"id": 2}', b"?"])
+    publisher.queue("work", 5)
+    publisher.queue("work-2", 5)
+    publisher.queue("orders.dead")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) >= 8
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block.replace('"lake/', f'"{tmp_path}/lake/'), names)
+    assert spark.read.parquet(f"{tmp_path}/lake/orders").count() == 3
+    assert spark.read.parquet(f"{tmp_path}/lake/all-orders").count() == 3
+    assert spark.read.parquet(f"{tmp_path}/lake/work").count() == 5
+    assert publisher.depth("work") == 0 and publisher.depth("work-2") == 5
