@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STREAM: Final = "bench"
 BODY_BYTES: Final = 100
-STAGED_ROWS: Final = 40_000
+STAGED_ROWS: Final = 50_000
 FEW: Final = ("body", "offset", "timestamp", "routing_key")
 PIECES: Final = 10_000
 TRIGGERS: Final = 30

@@ -74,12 +74,14 @@ class DurableHarness(Harness):
         catalogue: dict[tuple[Any, ...], Any] | None = None,
         now_ms: int = START_MS,
         memory_bytes: int = 64 << 20,
+        shape: Shape = SHAPE,
     ) -> None:
         super().__init__()
         self._fs = fs or SimulatedFileSystem()
         self._memory_bytes = memory_bytes
+        self._shape = shape
         self._catalogue = catalogue or _catalogue_of(VhostPut("/"), UserPut(USER, "", ""), _everything())
-        store, log, found = open_store(self._fs, SHAPE._replace(memory_bytes=memory_bytes))
+        store, log, found = open_store(self._fs, shape._replace(memory_bytes=memory_bytes))
         self.found_clean = found.clean
         self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
         self.store: DiskStore = DiskStore(self.broker, store)
@@ -146,7 +148,7 @@ class DurableHarness(Harness):
         self.store.close()
         now_ms = int(self.broker.log.now_ms) + round(down_s * 1000)
         memory_bytes = self._memory_bytes if memory_bytes is None else memory_bytes
-        return DurableHarness(self._fs, self._catalogue, now_ms, memory_bytes)
+        return DurableHarness(self._fs, self._catalogue, now_ms, memory_bytes, self._shape)
 
 
 def _everything() -> PermissionPut:

@@ -47,9 +47,9 @@ def lakes_of(told: dict[str, Any], spark: Any) -> list[Lake]:
     """Return the two queries, with their options."""
     directory = Path(told["directory"])
     stream = Lake(spark, told["url"], told["stream"], directory / "stream")
-    stream.options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "40", "maxRecordsPerPartition": "30"}
+    stream.options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "60", "maxRecordsPerPartition": "50"}
     queue = Lake(spark, told["url"], told["queue"], directory / "queue")
-    queue.options = {"mode": "drain", "consumerName": "lake", "maxOffsetsPerTrigger": "40"}
+    queue.options = {"mode": "drain", "consumerName": "lake", "maxOffsetsPerTrigger": "60"}
     return [stream, queue]
 
 

@@ -157,11 +157,8 @@ def test_filters_leave_the_same_whoever_applies_them(
     assert when is not None
     for condition in (
         "offset between 5 and 20 and routing_key like 'k.%'",
-        "routing_key in ('k.1', 'k.3') and offset > 3",
         f"exchange = '{name}-x' and not routing_key = 'k.1'",
-        f"queue = '{name}' and partition = 0 and routing_key like '%.2'",
         f"timestamp >= timestamp '{when['first']}' and body = cast('6' as binary)",
-        "offset < 5 or offset > 25",
         "queue = 'other'",
     ):
         # A frame of its own for each: Spark remembers what was pushed down in a frame.
@@ -188,21 +185,11 @@ def test_a_schema_of_ones_own_says_which_columns_are_read(spark: SparkSession, p
             reader.schema(schema).load().count()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
-        ({"startingOffsets": "newest"}, "must be earliest"),
-        ({"mode": "drain"}, "consumerName"),
-    ],
-)
-def test_a_wrong_option_fails_where_it_is_given(
-    spark: SparkSession, publisher: Publisher, options: dict[str, str], words: str
-) -> None:
-    with pytest.raises(Exception, match=words):
-        frame(spark, publisher, "orders", **options)
-    with pytest.raises(Exception, match=words):
-        spark.readStream.format("warren").options(subscribe="orders", **options).load()
+def test_a_wrong_option_fails_where_it_is_given(spark: SparkSession, publisher: Publisher) -> None:
+    with pytest.raises(Exception, match="did you mean startingOffsets"):
+        frame(spark, publisher, "orders", startingOffset="earliest")
+    with pytest.raises(Exception, match="must be earliest"):
+        spark.readStream.format("warren").options(subscribe="orders", startingOffsets="newest").load()
 
 
 def test_large_and_empty_bodies_arrive_whole(spark: SparkSession, publisher: Publisher, name: str) -> None:

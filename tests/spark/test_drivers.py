@@ -127,7 +127,7 @@ def test_what_is_read_is_there_once_whoever_is_killed(publisher: Publisher, tmp_
     lakes = lakes_of(told, None)
 
     for _ in range(KILLS):
-        kind, batches = chance.choice(["planned", "written", "committed"]), chance.randrange(1, 6)
+        kind, batches = chance.choice(["planned", "written", "committed"]), chance.randrange(1, 5)
         due = moment(chance.choice(lakes), kind, batches)
         print(f"killed when batch +{batches} is {kind}")
         with driver(told) as started:

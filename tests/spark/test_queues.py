@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pika
 import pytest
-from broker_process import WarrenProcess, wait_until
+from broker_process import wait_until
 
 from warren.spark_bridge import dlq_summary, read
 
@@ -83,26 +82,16 @@ def claimed(publisher: Publisher, queue: str) -> int:
     return sum(int(each["end"]) - int(each["first"]) for each in found)
 
 
-def test_a_queue_is_emptied_into_a_table_and_the_last_batch_is_acknowledged(
+def test_a_drain_ends_while_producers_go_on_shares_the_queue_with_consumers_and_leaves_nothing_unacknowledged(
     publisher: Publisher, name: str, lake: Lake
 ) -> None:
-    publisher.queue(name, 50)
-    lake.run(**DRAIN, maxOffsetsPerTrigger=20)
-    assert lake.numbers() == list(range(50))
-    assert [(row[0], row[2]) for row in lake.rows()] == [(name, number) for number in range(50)]
-    assert publisher.depth(name) == 0 and claimed(publisher, name) == 0
-
-
-def test_a_drain_ends_while_producers_go_on_and_shares_the_queue_with_consumers(
-    publisher: Publisher, name: str, lake: Lake
-) -> None:
-    publisher.queue(name, 200)
+    publisher.queue(name, 100)
     done = threading.Event()
     consumed: list[int] = []
 
     def produce_and_consume() -> None:
         own = Publisher(publisher.process)
-        number = 200
+        number = 100
         while not done.wait(0.05):
             own.numbers(name, range(number, number + 10))
             number += 10
@@ -120,11 +109,14 @@ def test_a_drain_ends_while_producers_go_on_and_shares_the_queue_with_consumers(
         other.join()
     drained = lake.numbers()
     assert set(Counter(drained + consumed).values()) == {1}
-    assert len(drained) >= 100 and publisher.depth(name) > 0  # the consumer had some of the 200
+    assert len(drained) >= 50 and publisher.depth(name) > 0  # the consumer had some of the 100
     lake.run()
     everything = Counter(lake.numbers() + consumed)
     assert set(everything.values()) == {1}
     assert sorted(everything) == list(range(len(everything)))
+    assert {row[0] for row in lake.rows()} == {name}
+    assert [row[2] for row in lake.rows()] == list(range(len(lake.rows())))
+    assert publisher.depth(name) == 0 and claimed(publisher, name) == 0
 
 
 def test_a_claim_that_spark_did_not_write_down_is_adopted_by_the_next_run(
@@ -165,28 +157,6 @@ def test_a_second_query_of_the_same_name_shuts_out_the_first(
     assert lake.numbers() + second.numbers() == list(range(5))
 
 
-def test_the_broker_is_killed_while_it_is_drained(spark: SparkSession, tmp_path: Path) -> None:
-    with WarrenProcess(tmp_path / "broker") as process:
-        publisher = Publisher(process)
-        publisher.queue("work", 100)
-        lake = Lake(spark, publisher.url, "work", tmp_path)
-        options: dict[str, Any] = {"maxOffsetsPerTrigger": 15, "fetch.retries": 20}
-        lake.start(**DRAIN, **options)
-        try:
-            lake.wait_for_rows(30)
-            process.kill()
-            publisher.close()
-            process.start()
-            publisher.numbers("work", range(100, 150))
-            lake.wait_for_rows(150)
-        finally:
-            lake.stop()
-        assert lake.numbers() == list(range(150))
-        lake.run()
-        assert publisher.depth("work") == 0 and claimed(publisher, "work") == 0
-        publisher.close()
-
-
 def test_released_claims_come_again_flagged(publisher: Publisher, name: str, lake: Lake) -> None:
     publisher.queue(name, 10)
     with publisher.client as client:
@@ -196,22 +166,3 @@ def test_released_claims_come_again_flagged(publisher: Publisher, name: str, lak
         assert client.release(name, "lake") == 4
     lake.run(**DRAIN)
     assert lake.numbers() == list(range(10))
-
-
-def test_a_schema_with_all_columns_can_be_drained(
-    spark: SparkSession, publisher: Publisher, name: str, tmp_path: Path
-) -> None:
-    publisher.queue(name)
-    publisher.publish(name, b"x", pika.BasicProperties(message_id="m", headers={"a": 1}, delivery_mode=2))
-    options = DRAIN | {"managementUrl": publisher.url, "subscribe": name}
-    frame = spark.readStream.format("warren").options(**options).load()
-    query = (
-        frame.writeStream.format("memory")
-        .queryName(name)
-        .trigger(availableNow=True)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
-    assert query.awaitTermination(int(DEADLINE_S))
-    (row,) = spark.table(name).collect()
-    assert (row.queue, row.message_id, row.headers, bytes(row.body)) == (name, "m", {"a": "1"}, b"x")

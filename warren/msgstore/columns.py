@@ -7,6 +7,7 @@
         11   1  flags                 0x01 SPARSE      there is a part of offsets; else they are first, first + 1, ...
                                       0x02 FILTERED    the filter says what is in here, else nobody has looked
                                       0x04 UNFILTERED  with FILTERED: some messages have no such value
+                                      0x08 COMPACTED   what is missing was removed by compaction, and is not lost
         12   4  count                 of messages
         16   8  first                 the chunk stands for the offsets from here
         24   8  end                   to here; those that it does not have are gone, or cannot be read
@@ -68,6 +69,7 @@ ALIGNMENT_BYTES: Final = 64
 SPARSE: Final = 0x01
 FILTERED: Final = 0x02
 UNFILTERED: Final = 0x04
+COMPACTED: Final = 0x08
 REDELIVERED: Final = 0x01
 
 UNCOMPRESSED: Final = 0
@@ -106,7 +108,8 @@ _SECOND_SEED: Final = 0x9747B28C
 class ColumnsWriter:
     """A chunk in the making. `bodies`, `properties`: whether those columns are to be there."""
 
-    def __init__(self, *, bodies: bool = True, properties: bool = True) -> None:
+    def __init__(self, *, bodies: bool = True, properties: bool = True, compacted: bool = False) -> None:
+        self._is_compacted: bool = compacted
         self.count: i64 = 0
         self.content_bytes: i64 = 0  # of bodies and properties
         self._has_bodies: bool = bodies
@@ -185,7 +188,7 @@ class ColumnsWriter:
 
     def finish(self, first: i64, end: i64) -> Columns:
         """Return the chunk, which stands for the offsets from `first` up to `end`; nothing is added any more."""
-        flags: i64 = 0
+        flags: i64 = COMPACTED if self._is_compacted else 0
         parts: list[bytes] = [b""] * PART_COUNT
         if self.count != end - first:
             flags |= SPARSE

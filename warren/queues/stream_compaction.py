@@ -72,7 +72,7 @@ class Compaction:
         self._groups: list[list[_Marked]] = []
         self._group: list[_Marked] = []
         self._group_at: i64 = 0
-        self._writer = ColumnsWriter()
+        self._writer = ColumnsWriter(compacted=True)
         self._chunk_first: i64 = 0
         self._made: list[SealedChunk] = []
         self._position: i64 = 0
@@ -200,7 +200,7 @@ class Compaction:
             return
         self._group = self._groups[0]
         self._group_at = 0
-        self._writer = ColumnsWriter()
+        self._writer = ColumnsWriter(compacted=True)
         self._chunk_first = self._group[0].chunk.first
         self._made = []
         self._position = 0
@@ -240,7 +240,7 @@ class Compaction:
         columns = self._writer.finish(self._chunk_first, end)
         segment = int(self._group[0].segment.first)
         job = _CompactionSeal(self, self._stream.store_id, segment, int(self._position), columns)
-        self._writer = ColumnsWriter()
+        self._writer = ColumnsWriter(compacted=True)
         self._chunk_first = end
         self._log.seal_jobs.append(job)
 

@@ -5,6 +5,7 @@
          8   2  major = 1             another one is refused
         10   1  compression           of each part by itself, where it has become smaller: 0 none, 1 zstd
         11   1  flags                 0x01 SPARSE      there is a part of offsets; else they are first, first + 1, ...
+                                      0x08 COMPACTED   what is missing was removed by compaction, and is not lost
                                       0x06             not looked at here, as is the filter
         12   4  count                 of messages
         16   8  first                 the chunk stands for the offsets from here
@@ -59,6 +60,7 @@ MAJOR: Final = 1
 HEAD_BYTES: Final = 192
 ALIGNMENT_BYTES: Final = 64
 SPARSE: Final = 0x01
+COMPACTED: Final = 0x08
 REDELIVERED: Final = 0x01
 
 OFFSETS: Final = 0
@@ -116,6 +118,7 @@ class Chunk:
             routes,
         ) = _HEAD.unpack_from(head)
         self.is_sparse: bool = flags & SPARSE != 0
+        self.is_compacted: bool = flags & COMPACTED != 0  # what is missing is not lost
         self.route_count: int = routes
         self.bytes: int = 0  # of the whole chunk
         self._at = at  # in what was read, for messages

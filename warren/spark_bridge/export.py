@@ -119,6 +119,7 @@ class _Read(NamedTuple):
     rows: int
     bytes: int
     batches: list[pa.RecordBatch]
+    is_compacted: bool = False  # what is missing is not lost
 
 
 class Export:
@@ -436,7 +437,8 @@ class Export:
         name = key or source.name
         with _ahead(lambda: self._chunks(source)) as reads:
             for read in reads:
-                if read.rows != read.end - read.first and not self._options.skip_lost:
+                is_whole = read.is_compacted or read.rows == read.end - read.first
+                if not is_whole and not self._options.skip_lost:
                     raise DataLoss(
                         f"{read.end - read.first - read.rows} of the messages from offset {read.first} to {read.end} "
                         f"of {source.name} cannot be read. With --skip-lost they are left out"
@@ -477,7 +479,8 @@ class Export:
                 ):
                     first, end = max(at, chunk.first), min(chunk.end, source.end)
                     batches = list(to_record_batches(chunk, self._reading, context, first=first, end=end))
-                    yield _Read(first, end, sum(batch.num_rows for batch in batches), chunk.bytes, batches)
+                    rows = sum(batch.num_rows for batch in batches)
+                    yield _Read(first, end, rows, chunk.bytes, batches, chunk.is_compacted)
                     at = end
                 return
             except Gone:

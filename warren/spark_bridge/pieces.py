@@ -133,7 +133,7 @@ def read(
     with client:
         for chunk, first, end in _chunks(client, options, piece, schema):
             low, high = chunk.rows(first, end)
-            found += high - low
+            found += end - first if chunk.is_compacted else high - low
             if filters is None:
                 yield from to_record_batches(chunk, schema, context, first=first, end=end)
             else:

@@ -36,6 +36,8 @@ _ENDINGS: Final = {
     ".ndjson": JSON,
     ".csv": CSV,
 }
+_STRADDLES: Final = "straddl"
+_BLOCK_BYTES_MAX: Final = (1 << 31) - 1
 _COMPRESSED: Final = (".gz", ".zst")
 _TIME: Final = re.compile(r"(-?\d{4,})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
 _DAYS_TO_1970: Final = 719_468
@@ -133,12 +135,33 @@ def _arrow(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _csv(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    done = 0
+    block_bytes = PIECE_BYTES
+    while True:
+        at = 0
+        try:
+            for batch in _csv_blocks(path, block_bytes):
+                at += batch.num_rows
+                if at > done:
+                    left = batch.slice(max(0, batch.num_rows - (at - done)))
+                    names = [name for name in left.schema.names if name in wanted or name == BODY_BASE64]
+                    done = at
+                    yield left.select(names)
+            return
+        except pa.ArrowInvalid as error:
+            # A row that is larger than a block: the same again with larger ones, from where this one ended.
+            if _STRADDLES not in str(error) or block_bytes >= _BLOCK_BYTES_MAX:
+                raise
+            block_bytes = min(2 * block_bytes, _BLOCK_BYTES_MAX)
+
+
+def _csv_blocks(path: Path, block_bytes: int) -> Iterator[pa.RecordBatch]:
     import pyarrow.csv as csv
 
     with pa.input_stream(str(path), compression="detect") as stream:
-        reader = csv.open_csv(
+        yield from csv.open_csv(
             stream,
-            read_options=csv.ReadOptions(block_size=PIECE_BYTES),
+            read_options=csv.ReadOptions(block_size=block_bytes),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(
                 # Everything as text, and null only what is nothing at all.
@@ -148,9 +171,6 @@ def _csv(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:
                 null_values=[""],
             ),
         )
-        for batch in reader:
-            names = [name for name in batch.schema.names if name in wanted or name == BODY_BASE64]
-            yield batch.select(names)
 
 
 def _json_lines(path: Path, wanted: frozenset[str]) -> Iterator[pa.RecordBatch]:

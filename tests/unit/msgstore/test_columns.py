@@ -91,10 +91,7 @@ def parsed(data: bytes) -> Parsed:
         assert stored <= whole
         parts.append((stored, whole, part))
     assert crc == zlib.crc32(data[192:at])
-    columns = [
-        part if stored == whole else DECOMPRESSOR.decompress(part, whole)
-        for stored, whole, part in parts
-    ]
+    columns = [part if stored == whole else DECOMPRESSOR.decompress(part, whole) for stored, whole, part in parts]
     assert [len(column) for column in columns] == [whole for _, whole, _ in parts]
     offsets = numbers("q", columns[0]) if flags & 1 else list(range(first, end))
     times = numbers("q", columns[1])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warren.msgstore.columns import ColumnsWriter
 from warren.spark_bridge import columns
 from warren.spark_bridge.columns import Context, DamagedChunk, read_chunks, to_record_batches
 from warren.spark_bridge.schema import COLUMN_NAMES, arrow_schema
@@ -223,3 +224,10 @@ def test_forged_sizes_of_parts_reach_nothing_behind_the_chunk() -> None:
                 continue
             with pytest.raises(DamagedChunk):
                 rows(signed(forged), arrow_schema())
+
+
+def test_what_compaction_has_removed_is_told_from_what_is_lost() -> None:
+    for compacted in (False, True):
+        data = b"".join(ColumnsWriter(compacted=compacted).finish(5, 9).encode())
+        (found,) = read_chunks(data)
+        assert (found.first, found.end, found.count, found.is_compacted) == (5, 9, 0, compacted)

@@ -59,6 +59,7 @@ ROWS = pa.RecordBatch.from_pydict(
         ("priority is null", [1]),
         ("priority is not null and redelivered", [0, 2]),
         ("priority > 0 or redelivered = false", [0, 1, 2, 3]),
+        ("not (priority > 0 and redelivered)", [1, 3]),
         ("priority > 70000", []),
     ],
 )

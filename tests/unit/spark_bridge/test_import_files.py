@@ -163,6 +163,17 @@ def test_a_large_message_is_cut_into_frames_and_has_a_part_of_its_own(
     assert len(parts) == 3 and parts[1] > 300_000
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_texts_larger_than_what_is_read_at_a_time_stay_whole(
+    broker: ExportBroker, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_readers, "PIECE_BYTES", 1000)
+    sizes = [1] * 300 + [0, 3, 400, 1, 60, 0, 900, 2]
+    sent = [Sent(number, b'line\n"quote", ' * size) for number, size in enumerate(sizes)]
+    publish(broker, exported(broker, tmp_path, sent, form=form))
+    assert [each.body for each in broker.published] == [each.body for each in sent]
+
+
 # --- once --------------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +197,24 @@ def test_killed_anywhere_every_message_is_published_once(
         ended = publish(broker, directory, checkpoint=state)
         assert [each.body for each in broker.published] == [sent.body for sent in some(20)], at
         assert (ended.rows, ended.published) == (20, 20)
+
+
+def test_a_run_goes_on_in_the_middle_of_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version may read files in other pieces."""
+    broker = ExportBroker()
+    directory = exported(broker, tmp_path, some(20))
+    commit = broker.commit_stages
+    monkeypatch.setattr(import_files, "COMMIT_ROWS", 7)
+    monkeypatch.setattr(table_readers, "PIECE_ROWS", 3)
+    with monkeypatch.context() as patch:
+        calls = iter([commit])
+        patch.setattr(broker, "commit_stages", lambda *args, **options: next(calls)(*args, **options))
+        with pytest.raises(StopIteration):
+            publish(broker, directory)
+    assert len(broker.published) == 9
+    monkeypatch.setattr(table_readers, "PIECE_ROWS", 16)
+    publish(broker, directory)
+    assert [each.body for each in broker.published] == [sent.body for sent in some(20)]
 
 
 def test_what_an_export_has_added_is_published_by_the_next_run(broker: ExportBroker, tmp_path: Path) -> None:

@@ -1,0 +1,390 @@
+"""Streams under power cuts: the whole engine seals, retains and compacts on a disk that is cut off at any moment.
+
+    a, b    streams; what is published to the exchange ``both`` is in both of them and in the queue ``q``
+    k       a stream that is compacted by its routing keys
+
+1. What was confirmed, or what a consumer has seen, is there after every power cut with its offset and its body, once.
+   What else is there follows it without a gap, as it was published.
+2. Retention may be undone, and nothing else.
+3. What was published to several is in all of them or in none.
+4. Of a compacted stream the last message of each key is there.
+5. A disk that a power cut left goes on as any other: what comes is stored, sealed and found, also after the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Final
+
+from durable_harness import DurableHarness
+from engine_harness import Client, body_of, publish_frames
+
+from simulation.machine import Shape
+from simulation.paper_queues import Violation
+from simulation.simulated_file_system import SimulatedFileSystem
+from warren.amqp import methods as m
+from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.msgstore.compaction import Compaction
+from warren.queues.browse import Cursor, Seen, look
+from warren.queues.metadata import PolicyPut
+from warren.queues.stream import Stream
+
+SHAPE: Final = Shape(segment_bytes=4096, page_entries=4)
+OFFSET: Final = "x-stream-offset"
+FIRST: Final = encode_table({OFFSET: "first"})
+PLENTY: Final = 60_000
+MEMORY_BYTES: Final = (0, 20_000, 64 << 20)
+_CHANGES: Final = ("create", "write", "truncate", "rename", "unlink", "sync", "sync_directory")
+
+
+class Killed(BaseException):
+    """The process is gone, in the middle of what it was doing."""
+
+
+class Known:
+    """What is known about a stream: the body and the key of every offset, and up to where it was promised."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.keys: list[str] = []
+        self.shared: list[bool] = []  # whether it was published to all
+        self.promised = 0
+
+
+class SealingLife:
+    """One broker over many lives. `states` is how many disks were judged; there are at most `most`."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self.random = Random(seed)
+        self.states = 0
+        self.most = most
+        self.known = {"a": Known(), "b": Known(), "k": Known()}
+        self.chunk = self.random.choice((1, 3, 7))
+        self._chance = 0.0
+        self._killed_in = 0  # so many changes of the disk; 0: not at all
+        self._fs = SimulatedFileSystem()
+        self._begin(DurableHarness(self._fs, memory_bytes=self._memory(), shape=SHAPE))
+        small: Table = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": self.random.choice((1, 400, 3000))}
+        for name in self.known:
+            self.publisher.declare(
+                name, durable=True, arguments=small | ({"x-cleanup": "compact"} if name == "k" else {})
+            )
+        self.publisher.declare("q", durable=True)
+        self.publisher.call(1, m.ExchangeDeclare(0, "both", "fanout", False, True, False, False, False, bytes(4)))
+        self.publisher.call(1, m.ExchangeDeclare(0, "keys", "topic", False, True, False, False, False, bytes(4)))
+        for name in ("a", "b", "q"):
+            self.publisher.bind(name, "both")
+        self.publisher.bind("k", "keys", "#")
+        self._fs.on_operation = self._cut
+        self._chance = 0.15
+
+    def _memory(self) -> int:
+        return self.random.choice(MEMORY_BYTES)
+
+    def _begin(self, harness: DurableHarness) -> None:
+        self.harness = harness
+        self.log = harness.broker.log
+        self.log.seal_messages = self.chunk
+        self.compaction = Compaction(self.log)
+        self.publisher = harness.channel()
+        self.publisher.call(1, m.ConfirmSelect(False))
+        self.other = harness.channel()  # without confirms
+        self.reader: Client | None = None
+        self._unconfirmed: list[list[tuple[str, int]]] = []  # by delivery tag: the places of a publish
+        self._tag = 0
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do something, anything."""
+        try:
+            self._do_something()
+        except Killed:
+            self._killed_in = 0
+            self._go_on(self._fs.kill9())
+
+    def _do_something(self) -> None:
+        steps = {
+            self.publish: 12,
+            self.seal: 4,
+            self.linger: 3,
+            self.hold: 3,
+            self.retain: 2,
+            self.check_point: 2,
+            self.compact_log: 3,
+            self.read: 2,
+            self.pass_time: 2,
+            self.page_out: 1,
+            self.restart: 1,
+            self.lose_power: 2,
+            self.be_killed: 2,
+        }
+        (chosen,) = self.random.choices(list(steps), list(steps.values()))
+        chosen()
+        self._note_confirms()
+
+    def publish(self) -> None:
+        confirmed = self.random.random() < 0.7
+        client = self.publisher if confirmed else self.other
+        frames = []
+        for _ in range(self.random.choice((1, 1, 2, 5, 15))):
+            exchange, key, names = self.random.choice(
+                (
+                    ("", "a", ["a"]),
+                    ("", "b", ["b"]),
+                    ("both", "", ["a", "b"]),
+                    ("keys", f"k{self.random.randrange(4)}", ["k"]),
+                )
+            )
+            places = []
+            for name in names:
+                known = self.known[name]
+                places.append((name, len(known.bodies)))
+                known.keys.append(key)
+                known.shared.append(exchange == "both")
+            body = b"%s %d " % (key.encode(), places[0][1]) + self.random.randbytes(self.random.choice((0, 5, 80, 700)))
+            for name in names:
+                self.known[name].bodies.append(body)
+            mode = self.random.choice((1, 2)) if exchange != "both" else 2
+            frames.append(publish_frames(exchange, key, body, properties={"delivery_mode": mode}))
+            if confirmed:
+                self._unconfirmed.append(places)
+        client.feed(b"".join(frames))
+
+    def _note_confirms(self) -> None:
+        for received in self.publisher.take():
+            assert isinstance(received.method, m.BasicAck), received
+            while self._tag < received.method.delivery_tag:
+                for name, offset in self._unconfirmed[self._tag]:
+                    known = self.known[name]
+                    known.promised = max(known.promised, offset + 1)
+                self._tag += 1
+
+    def seal(self) -> None:
+        """Have what is synced looked at, as with the next batch."""
+        for name in self.known:
+            self.stream(name).seal()
+        self.harness.settle()
+
+    def linger(self) -> None:
+        """Have what nobody waits for written, and not synced."""
+        self.log.close_if_due(lingered=True)
+        self.harness.settle()
+
+    def hold(self) -> None:
+        """Have the disk take its time, or no longer."""
+        self.harness.store.hold = not self.harness.store.hold
+        self.harness.settle()
+
+    def retain(self) -> None:
+        settings = self.random.choice(
+            ({"max-length-bytes": self.random.choice((0, 300, 3000, 1 << 40))}, {"max-age": "3s"})
+        )
+        self.harness.broker.administer(PolicyPut("/", "p", "[ab]", "streams", 0, json.dumps(settings)))
+        self.harness.settle()
+
+    def check_point(self) -> None:
+        if not self.harness.store.hold:
+            self.log.want_checkpoint()
+            self.harness.settle()
+
+    def compact_log(self) -> None:
+        for _ in range(5):
+            if not self.harness.store.hold and self.compaction.step(urgent=True):
+                self.harness.settle()
+
+    def read(self) -> None:
+        """Have somebody see what is synced, who stays, or goes."""
+        if self.reader is None:
+            self.reader = self.harness.channel()
+            self.reader.call(1, m.BasicQos(0, PLENTY, False))
+            for name in self.known:
+                self.reader.send(1, m.BasicConsume(0, name, name, False, False, False, True, FIRST))
+        for received in self.reader.deliveries():
+            assert received.content is not None and received.content.properties.headers is not None
+            offset = decode_table(received.content.properties.headers)[OFFSET]
+            assert isinstance(offset, int)
+            known = self.known[received.method.consumer_tag]
+            known.promised = max(known.promised, offset + 1)
+            if body_of(received) != known.bodies[offset]:
+                raise Violation(f"offset {offset} of {received.method.consumer_tag} is another message")
+        if self.random.random() < 0.5:
+            self.reader.hang_up()
+            self.reader = None
+
+    def pass_time(self) -> None:
+        self.harness.pass_time(self.random.choice((0.1, 2.0)))
+
+    def page_out(self) -> None:
+        self.log.under_pressure = True
+        for name in self.known:
+            self.stream(name).page_out()
+        self.log.force()
+        self.harness.settle()
+        self.log.under_pressure = False
+
+    def restart(self) -> None:
+        """Stop in order: nothing is lost."""
+        self.harness.store.hold = False
+        self.harness.settle()
+        self._note_confirms()
+        self._begin(self.harness.restart(clean=True, memory_bytes=self._memory()))
+        for known in self.known.values():
+            known.promised = len(known.bodies)
+
+    def lose_power(self) -> None:
+        """Go on with one of the disks that a power cut now may leave."""
+        states = list(self._fs.crash_states(self.random.getrandbits(32), 6))
+        self._go_on(self.random.choice(states))
+
+    def be_killed(self) -> None:
+        """Be killed soon, in the middle of something."""
+        self._killed_in = self.random.randrange(1, 30)
+
+    def _go_on(self, fs: SimulatedFileSystem) -> None:
+        """Have another process begin on a disk."""
+        self._fs = fs
+        fs.on_operation = self._cut
+        catalogue, now_ms = dict(self.harness._catalogue), int(self.log.now_ms)
+        self._begin(DurableHarness(self._fs, catalogue, now_ms, self._memory(), SHAPE))
+        for name, known in self.known.items():
+            end = self.stream(name).next_offset()
+            if not known.promised <= end <= len(known.bodies):
+                raise Violation(f"{name} ends at {end}, promised are {known.promised} of {len(known.bodies)}")
+            del known.bodies[end:], known.keys[end:], known.shared[end:]
+            known.promised = end
+
+    def stream(self, name: str) -> Stream:
+        found = self.harness.queue(name)
+        assert isinstance(found, Stream)
+        return found
+
+    # --- power cuts -------------------------------------------------------------------------------------------------
+
+    def _cut(self, event: str) -> None:
+        """Look at some of the disks that a power cut just now may leave; or be killed."""
+        if self._killed_in and event.split()[1] in _CHANGES:
+            self._killed_in -= 1
+            if self._killed_in == 0:
+                raise Killed
+        if self.states >= self.most or event.split()[1] not in _CHANGES or self.random.random() > self._chance:
+            return
+        catalogue = self.harness._catalogue
+        firsts = {name: self.stream(name).first_offset() for name in self.known}
+        for state in self._fs.crash_states(self.random.getrandbits(32), 4):
+            self.states += 1
+            try:
+                self._judge(state, dict(catalogue), firsts)
+            except (Violation, AssertionError) as error:
+                raise Violation(f"power cut {event}: {error}") from error
+
+    def _judge(
+        self, fs: SimulatedFileSystem, catalogue: dict[tuple[object, ...], object], firsts: dict[str, int]
+    ) -> None:
+        found = DurableHarness(fs, catalogue, int(self.log.now_ms), self._memory(), SHAPE)
+        found.broker.log.seal_messages = self.chunk
+        client = found.channel()
+        client.call(1, m.BasicQos(0, PLENTY, False))
+        client.call(1, m.ConfirmSelect(False))
+        ends = {name: self._judge_stream(found, client, name, firsts[name], []) for name in self.known}
+        shared = {name: sum(self.known[name].shared[: ends[name]]) for name in ("a", "b")}
+        shared["q"] = int(found.queue("q").message_count)
+        if len(set(shared.values())) > 1:
+            raise Violation(f"what was published to all is there so often: {shared}")
+        # It goes on.
+        more = [b"more %d" % number for number in range(self.chunk + 1)]
+        for name in self.known:
+            client.feed(b"".join(publish_frames("", name, body) for body in more))
+        client.take()
+        for name in self.known:
+            found.queue(name).seal()  # type: ignore[attr-defined]
+        found.settle()
+        firsts = {name: found.queue(name).first_offset() for name in self.known}  # type: ignore[attr-defined]
+        for name, end in ends.items():
+            if self._judge_stream(found, client, name, firsts[name], more, end) != end + len(more):
+                raise Violation(f"{name} does not end behind what came")
+        if self.random.random() < 0.3:
+            states = list(fs.crash_states(self.random.getrandbits(32), 5))
+            again = DurableHarness(self.random.choice(states), catalogue, int(self.log.now_ms), 0, SHAPE)
+            reader = again.channel()
+            reader.call(1, m.BasicQos(0, PLENTY, False))
+            for name, end in ends.items():
+                if self._judge_stream(again, reader, name, firsts[name], more, end) != end + len(more):
+                    raise Violation(f"{name} lost what came, after another power cut")
+
+    def _judge_stream(
+        self, found: DurableHarness, client: Client, name: str, first: int, more: list[bytes], behind: int = 0
+    ) -> int:
+        """Look whether a stream has what it is to have, `more` being what was published from offset `behind` on."""
+        known, stream = self.known[name], found.queue(name)
+        assert isinstance(stream, Stream)
+        bodies = known.bodies[:behind] + more if more else known.bodies
+        keys = known.keys[:behind] + [name] * len(more) if more else known.keys
+        promised = len(bodies) if more else known.promised
+        begin, end = stream.first_offset(), stream.next_offset()
+        if not promised <= end <= len(bodies):
+            raise Violation(f"{name} ends at {end}, promised are {promised} of {len(bodies)}")
+        keeps_all = stream.rules.max_length_bytes < 0 and stream.rules.max_age_ms < 0
+        if begin > first and keeps_all:
+            raise Violation(f"{name} begins at {begin}, not at {first}")
+        last = {key: offset for offset, key in enumerate(keys[:end])}
+        for kind, messages in (("reads", _read(client, name)), ("looks", _looked(found, stream))):
+            offsets = [offset for offset, _ in messages]
+            if any(offset >= len(bodies) or bodies[offset] != body for offset, body in messages):
+                raise Violation(f"{name}: who {kind} finds other messages")
+            if name == "k":
+                if offsets != sorted(set(offsets)) or not set(last.values()) <= set(offsets):
+                    raise Violation(f"{name}: who {kind} finds {offsets}; the last of each key are {last}")
+            else:
+                # Retention may be at work meanwhile.
+                oldest = offsets[0] if offsets else end
+                if not begin <= oldest <= stream.first_offset() or offsets != list(range(oldest, end)):
+                    raise Violation(f"{name}: who {kind} finds {offsets} of {begin} to {end}")
+        begin = stream.first_offset()
+        if name != "k" and (stream.message_count, stream.ready_bytes) != (
+            end - begin,
+            sum(map(len, bodies[begin:end])),
+        ):
+            raise Violation(f"{name} counts {stream.message_count} messages with {stream.ready_bytes} bytes")
+        stream.check_invariants()
+        return end
+
+    def check(self) -> None:
+        """Look at the broker as it is."""
+        self._killed_in = 0
+        self.harness.store.hold = False
+        self.harness.settle()
+        self._note_confirms()
+        client = self.harness.channel()
+        client.call(1, m.BasicQos(0, PLENTY, False))
+        for name in self.known:
+            end = self._judge_stream(self.harness, client, name, self.stream(name).first_offset(), [])
+            assert end == len(self.known[name].bodies)
+
+
+def _read(client: Client, name: str) -> list[tuple[int, bytes]]:
+    """Return what a consumer gets who begins at the first message."""
+    client.send(1, m.BasicConsume(0, name, "c", False, False, False, True, FIRST))
+    read = []
+    for received in client.deliveries():
+        assert received.content is not None and received.content.properties.headers is not None
+        offset = decode_table(received.content.properties.headers)[OFFSET]
+        assert isinstance(offset, int)
+        read.append((offset, body_of(received)))
+    client.call(1, m.BasicCancel("c", False))
+    client.send(1, m.BasicAck(0, True))
+    return read
+
+
+def _looked(found: DurableHarness, stream: Stream) -> list[tuple[int, bytes]]:
+    """Return what somebody sees who only looks."""
+    seen: list[Seen] = []
+    cursor = Cursor()
+    while not cursor.ended:
+        told: list[list[Seen]] = []
+        look(stream, cursor, 5, told.append)
+        found.settle()
+        (piece,) = told
+        seen += piece
+    return [(each.place, each.message.body()) for each in seen]
