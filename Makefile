@@ -60,7 +60,7 @@ CRASHTESTS := crash simulation
 crashtest: setup-test ## kill the broker 500 times under load, 3 million crash states of a simulated disk
 	$(CRASHTEST) scripts/test -s $(CRASHTESTS) $(ARGS)
 
-mutants: setup-test ## break the store on purpose, in 40 ways: the crash simulation has to notice each
+mutants: setup-test ## break the store on purpose, in 54 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
 screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium

@@ -7,6 +7,8 @@ import zlib
 from itertools import pairwise
 from typing import NamedTuple
 
+import zstandard
+
 HEAD_BYTES = 192
 PART_COUNT = 9
 OFFSETS, TIMES, FLAGS, ROUTES, NAMES, BODY_ENDS, BODIES, PROPERTY_ENDS, PROPERTIES = range(PART_COUNT)
@@ -33,7 +35,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(data: bytes) -> list[Chunk]:
-    """Take uncompressed chunks, one behind the other, apart."""
+    """Take chunks, one behind the other, apart."""
     found = []
     while data:
         chunk, size = _chunk(data)
@@ -51,16 +53,21 @@ def _chunk(data: bytes) -> tuple[Chunk, int]:
     head = data[:HEAD_BYTES]
     assert head[:8] == b"WARRNCOL"
     assert zlib.crc32(head[:188]) == int.from_bytes(head[188:192], "little")
-    assert head[10] == 0, "it is compressed"
     count, first, end = struct.unpack_from("<Iqq", head, 12)
     parts = []
     at = HEAD_BYTES
     for number in range(PART_COUNT):
-        (size,) = struct.unpack_from("<I", head, 56 + 8 * number)
-        parts.append(data[at : at + size])
+        size, whole = struct.unpack_from("<II", head, 56 + 8 * number)
+        part = data[at : at + size]
+        if size != whole:
+            assert head[10] == 1, "it is compressed, and does not say so"
+            part = zstandard.ZstdDecompressor().decompress(part, max_output_size=whole)
+        assert len(part) == whole
+        parts.append(part)
         at += (size + 63) // 64 * 64
     assert zlib.crc32(data[HEAD_BYTES:at]) == int.from_bytes(head[184:188], "little")
-    offsets = _numbers("q", parts[OFFSETS]) or list(range(first, end))
+    is_sparse = head[11] & 1 != 0
+    offsets = _numbers("q", parts[OFFSETS]) if is_sparse else list(range(first, end))
     assert len(offsets) == count
     times = _numbers("q", parts[TIMES])
     flags = parts[FLAGS] or bytes(count)

@@ -59,6 +59,9 @@ QUEUE: Final = "queues/queue.py"
 BACKLOG: Final = "queues/backlog.py"
 KEEPER: Final = "queues/rule_keeper.py"
 HELD: Final = "queues/held_messages.py"
+SEALED: Final = "msgstore/sealed_files.py"
+STREAM_BACKLOG: Final = "queues/stream_backlog.py"
+SEALER: Final = "queues/stream_sealer.py"
 
 
 def lines(*texts: str, indent: int = 8) -> str:
@@ -406,6 +409,131 @@ MUTANTS: Final = (
         "a message that was tried before looks as if it were new",
         ("msgstore/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),
     ),
+    mutant(
+        "chunk-without-sync",
+        "what a stream has sealed, and the log forgotten, is gone after a power cut",
+        (
+            SEALED,
+            lines("write_all(self._fs, handle, pieces, position)", "self._sync(handle, path)"),
+            lines("write_all(self._fs, handle, pieces, position)"),
+        ),
+    ),
+    mutant(
+        "sealed-file-without-directory-sync",
+        "the same, with the whole file",
+        (SEALED, lines("if job.position == 0:", "    self._sync_directory(STREAMS)"), ""),
+    ),
+    mutant(
+        "forgotten-before-it-is-sealed",
+        "the log forgets what is only about to be written",
+        (
+            SEALER,
+            lines("self._job = job", "self.log.seal_jobs.append(job)"),
+            lines(
+                "self._job = job",
+                "self.log.seal_jobs.append(job)",
+                "stream.messages.sealed(job.end)",
+                "self.log.force()",
+            ),
+        ),
+    ),
+    mutant(
+        "sealed-before-it-is-synced",
+        "after a power cut an offset stands for another message than the one in the chunk",
+        (
+            STREAM_BACKLOG,
+            lines("    if lsn > durable_lsn:", "        break"),
+            lines("    if lsn > durable_lsn + (1 << 60):", "        break"),
+        ),
+    ),
+    mutant(
+        "half-a-chunk-is-one",
+        "a torn chunk is taken for a whole one, and the log forgets its messages",
+        (
+            SEALED,
+            "if checked and not is_whole(head, read_exactly(self._fs, handle, int(head.chunk_bytes), position)):\n",
+            "if False:\n",
+        ),
+    ),
+    mutant(
+        "chunk-found-and-not-synced",
+        "what a killed process has written is served, forgotten by the log, and gone after a power cut",
+        (
+            SEALED,
+            "                    self._fs.truncate(handle, position)\n                self._sync(handle, path)\n",
+            "                    self._fs.truncate(handle, position)\n",
+        ),
+    ),
+    mutant(
+        "sealed-twice",
+        "after a crash messages are in the log and in a chunk, and counted twice",
+        (
+            STREAM_BACKLOG,
+            lines("end: i64 = self.sealer.table.end", "self.sealed(end)"),
+            lines("end: i64 = self.sealer.table.end"),
+        ),
+    ),
+    mutant(
+        "chunk-at-the-wrong-place",
+        "a chunk is written over the one before",
+        (
+            SEALER,
+            "            position = segments[-1].file_bytes\n",
+            "            position = segments[-1].chunks[-1].position\n",
+        ),
+    ),
+    mutant(
+        "segment-of-another-stream",
+        "two streams write into one file",
+        (
+            SEALED,
+            'return f"{STREAMS}/{stream_id:0{_ID_DIGITS}d}-',
+            'return f"{STREAMS}/{stream_id // 2:0{_ID_DIGITS}d}-',
+        ),
+    ),
+    mutant(
+        "next-chunk-before-this-one",
+        "what was gathered meanwhile begins where the chunk that is being written began",
+        (SEALER, lines("if job is not None:", "    first = job.end"), ""),
+    ),
+    mutant(
+        "file-dropped-that-is-written",
+        "retention removes the segment that the next chunk goes into",
+        (SEALER, "return len(self.table.segments) > 1\n", "return len(self.table.segments) > 0\n"),
+    ),
+    mutant(
+        "compacted-file-not-synced",
+        "of a compacted stream neither the old nor the new file is whole",
+        (
+            SEALED,
+            "        self._sync(handle, path)\n        if job.position == 0:\n",
+            "        if not job.is_replacement:\n            self._sync(handle, path)\n        if job.position == 0:\n",
+        ),
+    ),
+    mutant(
+        "merged-file-removed-too-early",
+        "the segments that were put together are gone before the file that has them is in their place",
+        (
+            SEALED,
+            lines("self._fs.rename(path + REPLACEMENT, path)", "self._sync_directory(STREAMS)"),
+            "",
+        ),
+        (
+            SEALED,
+            "                self._fs.unlink(sealed_path(stream_id, segment))\n\n    def unmake",
+            "                self._fs.unlink(sealed_path(stream_id, segment))\n"
+            "        self._fs.rename(path + REPLACEMENT, path)\n\n    def unmake",
+        ),
+    ),
+    mutant(
+        "last-of-a-key-removed",
+        "compaction by key keeps the first message of each instead of the last",
+        (
+            "queues/stream_compaction.py",
+            "            if key in self._keys:\n                return\n",
+            "            if key not in self._keys:\n                self._keys.add(key)\n                return\n",
+        ),
+    ),
 )
 
 
@@ -424,6 +552,7 @@ def simulate(root: Path) -> subprocess.CompletedProcess[str]:
     """Run the simulation on the sources at `root`, interpreted."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
     command += ["simulation/test_queues_with_rules.py", "simulation/test_crashes.py", "simulation/test_compaction.py"]
+    command += ["simulation/test_sealing.py"]
     environment = os.environ | {
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -26,6 +26,7 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.msgstore.compaction import Compaction
+from warren.msgstore.jobs import SealJob
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.metadata import PolicyPut
 from warren.queues.stream import Stream
@@ -62,7 +63,8 @@ class SealingLife:
         self.known = {"a": Known(), "b": Known(), "k": Known()}
         self.chunk = self.random.choice((1, 3, 7))
         self._chance = 0.0
-        self._killed_in = 0  # so many changes of the disk; 0: not at all
+        self._killed_in = 0  # so many changes of the disk that are like the next; 0: not at all
+        self._killed_at = ""
         self._fs = SimulatedFileSystem()
         self._begin(DurableHarness(self._fs, memory_bytes=self._memory(), shape=SHAPE))
         small: Table = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": self.random.choice((1, 400, 3000))}
@@ -77,7 +79,7 @@ class SealingLife:
             self.publisher.bind(name, "both")
         self.publisher.bind("k", "keys", "#")
         self._fs.on_operation = self._cut
-        self._chance = 0.15
+        self._chance = self.random.choice((0.03, 0.1))
 
     def _memory(self) -> int:
         return self.random.choice(MEMORY_BYTES)
@@ -87,12 +89,26 @@ class SealingLife:
         self.log = harness.broker.log
         self.log.seal_messages = self.chunk
         self.compaction = Compaction(self.log)
+        self._held_seals: list[SealJob] = []
+        self._holds_seals = False
+        self._run_store = harness.store.run
+        harness.store.run = self._run_but_seals  # type: ignore[method-assign]
         self.publisher = harness.channel()
         self.publisher.call(1, m.ConfirmSelect(False))
         self.other = harness.channel()  # without confirms
         self.reader: Client | None = None
         self._unconfirmed: list[list[tuple[str, int]]] = []  # by delivery tag: the places of a publish
         self._tag = 0
+
+    def _run_but_seals(self) -> bool:
+        """Have the disk do what it is asked for; chunks may take longer."""
+        if self._holds_seals:
+            self._held_seals += self.log.seal_jobs
+            self.log.seal_jobs.clear()
+        elif self._held_seals and not self.harness.store.hold:
+            self.log.seal_jobs[:0] = self._held_seals
+            self._held_seals.clear()
+        return self._run_store()
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -110,6 +126,7 @@ class SealingLife:
             self.seal: 4,
             self.linger: 3,
             self.hold: 3,
+            self.hold_seals: 3,
             self.retain: 2,
             self.check_point: 2,
             self.compact_log: 3,
@@ -177,6 +194,11 @@ class SealingLife:
         self.harness.store.hold = not self.harness.store.hold
         self.harness.settle()
 
+    def hold_seals(self) -> None:
+        """Have chunks take their time, or no longer, while everything else goes on."""
+        self._holds_seals = not self._holds_seals
+        self.harness.settle()
+
     def retain(self) -> None:
         settings = self.random.choice(
             ({"max-length-bytes": self.random.choice((0, 300, 3000, 1 << 40))}, {"max-age": "3s"})
@@ -226,7 +248,7 @@ class SealingLife:
 
     def restart(self) -> None:
         """Stop in order: nothing is lost."""
-        self.harness.store.hold = False
+        self.harness.store.hold = self._holds_seals = False
         self.harness.settle()
         self._note_confirms()
         self._begin(self.harness.restart(clean=True, memory_bytes=self._memory()))
@@ -240,7 +262,8 @@ class SealingLife:
 
     def be_killed(self) -> None:
         """Be killed soon, in the middle of something."""
-        self._killed_in = self.random.randrange(1, 30)
+        self._killed_at = self.random.choice(("", "before sync streams", "before sync_directory streams"))
+        self._killed_in = self.random.randrange(1, 4 if self._killed_at else 30)
 
     def _go_on(self, fs: SimulatedFileSystem) -> None:
         """Have another process begin on a disk."""
@@ -264,7 +287,7 @@ class SealingLife:
 
     def _cut(self, event: str) -> None:
         """Look at some of the disks that a power cut just now may leave; or be killed."""
-        if self._killed_in and event.split()[1] in _CHANGES:
+        if self._killed_in and event.split()[1] in _CHANGES and event.startswith(self._killed_at):
             self._killed_in -= 1
             if self._killed_in == 0:
                 raise Killed
@@ -353,7 +376,7 @@ class SealingLife:
     def check(self) -> None:
         """Look at the broker as it is."""
         self._killed_in = 0
-        self.harness.store.hold = False
+        self.harness.store.hold = self._holds_seals = False
         self.harness.settle()
         self._note_confirms()
         client = self.harness.channel()

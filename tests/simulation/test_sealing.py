@@ -13,9 +13,10 @@ from simulation.sealing import SealingLife
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
 GROUPS: Final = 6
-# Each of them is a broker that is started, read, and goes on.
-STATES_EACH: Final = max(40, STATES // 1500)
-STEPS: Final = 30
+# Each of them is a broker that is started, read, and goes on: some dozens a second.
+STATES_EACH: Final = max(200, STATES // 1000)
+STATES_OF_A_LIFE: Final = 50
+STEPS: Final = 40
 pytestmark = pytest.mark.timeout(120 + STATES_EACH)
 
 
@@ -25,7 +26,7 @@ def test_streams_keep_what_they_promised_whenever_the_power_is_cut(group: int) -
     while states < STATES_EACH:
         seed = SEED * 1_000_000 + group * 10_000 + number
         print(f"seed {seed}")
-        life = SealingLife(seed, STATES_EACH - states)
+        life = SealingLife(seed, STATES_OF_A_LIFE)
         for _ in range(STEPS):
             life.step()
         life.check()

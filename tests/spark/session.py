@@ -30,6 +30,9 @@ def start_session(master: str, directory: Path, **more: str) -> SparkSession:
         "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dderby.system.home={directory}",
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.local.dir": str(directory / "local"),
+        # Without checksums beside every file of a checkpoint.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",

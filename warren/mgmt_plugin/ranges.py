@@ -153,6 +153,8 @@ class StreamRanges:
         read_columns(stream, first, end, wanted.bodies, wanted.properties, told)
         if not found:
             await _settled(self._call, done, stream)
+        if first < stream.first_offset():
+            raise HttpError(410, "gone", f"the oldest offset is {stream.first_offset()}")  # retention was quicker
         if found[0][1] > first and first < table.end:
             return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
         return found[0][0].encode(), found[0][1]
@@ -201,6 +203,8 @@ class ClaimRanges:
         read_claim_columns(self._claims, first, end, wanted.bodies, wanted.properties, told)
         if not found:
             await _settled(self._call, done, self._claims)
+        if first < self._claims.first_offset():
+            raise HttpError(410, "gone", f"the oldest offset is {self._claims.first_offset()}")
         return found[0][0].encode(), found[0][1]
 
 

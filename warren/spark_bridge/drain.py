@@ -110,8 +110,6 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_bytes=None if sizes is None else max(1, sizes // len(self.options.queues)),
                 until=self._mark(queue),
             )
-            if claimed.first > position.next:  # what was claimed there went back to the queue, and comes again
-                position = position._replace(base=claimed.first)
             if rows is not None:
                 rows -= claimed.end - claimed.first
             positions[queue] = position._replace(next=claimed.end)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for, ranges
+from unit.spark_bridge.chunks import chunk_of
 
-from warren.spark_bridge.errors import BrokerError, DataLoss
+from warren.spark_bridge.columns import Chunk, read_chunks
+from warren.spark_bridge.errors import BrokerError, DataLoss, Gone
 from warren.spark_bridge.options import OptionError
 from warren.spark_bridge.schema import spark_schema
 from warren.spark_bridge.stream import IDLE_PAUSE_S, StreamReader
@@ -311,6 +314,26 @@ def test_what_goes_between_planning_and_reading_fails_the_batch_or_is_passed_ove
     assert planned(lenient, start, end) == left
     if change == "trimmed":
         assert bodies(lenient.read(pieces[0])) == [b"8", b"9"]
+
+
+def test_rows_come_once_though_the_broker_cuts_its_chunks_anew_meanwhile(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = broker.stream(count=10)
+    reader = reader_of(broker, failOnDataLoss=False)
+    end = {"v": 1, "p": {"orders": {"id": "i1", "next": 10, "base": 0}}}
+    (piece,) = reader.partitions(reader.initialOffset(), end)
+    pieces = broker.read
+
+    def cut_anew(queue: str, first: int, end: int, id: str, **named: Any) -> Iterator[Chunk]:
+        if first == 0:
+            yield from pieces(queue, 0, 4, id, **named)
+            stream.first = 6  # by retention
+            raise Gone("the oldest offset is 6", 410)
+        yield from read_chunks(chunk_of(stream.messages, 0, 10))
+
+    monkeypatch.setattr(broker, "read", cut_anew)
+    assert bodies(reader.read(piece)) == [b"0", b"1", b"2", b"3", b"6", b"7", b"8", b"9"]
 
 
 def test_a_message_that_cannot_be_read_fails_its_task_or_is_passed_over(broker: MemoryBroker) -> None:
