@@ -1,9 +1,10 @@
 """Ranges of offsets cut into what single tasks read, and the reading of one of them.
 
 1. A piece says all that its task needs to know of the queue; where the broker is and who asks, the reader knows.
-2. Reading a piece again gives the same rows in the same order, or fails.
+2. Reading a piece again gives the same rows in the same order, or fails; less what compaction by key has removed.
 3. A piece is read whole or its task fails: rows that are missing without a word, of a range that was there when it
-   was planned, are a loss of data. With failOnDataLoss false they are passed over, and a line on stderr says so.
+   was planned, are a loss of data, unless compaction has removed them. With failOnDataLoss false they are passed over,
+   and a line on stderr says so.
 """
 
 from __future__ import annotations

@@ -39,10 +39,11 @@ def chunk_of(
     *,
     bodies: bool = True,
     properties: bool = True,
+    compacted: bool = False,
     compress: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
     """Return a chunk of `messages` as the broker makes it."""
-    writer = ColumnsWriter(bodies=bodies, properties=properties)
+    writer = ColumnsWriter(bodies=bodies, properties=properties, compacted=compacted)
     envelopes: dict[tuple[str, str], Envelope] = {}
     for sent in messages:
         route = (sent.exchange, sent.routing_key)

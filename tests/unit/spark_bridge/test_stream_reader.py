@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 from unit.spark_bridge.broker_in_memory import MemoryBroker, bodies, options_for, ranges
-from unit.spark_bridge.chunks import chunk_of
+from unit.spark_bridge.chunks import Sent, chunk_of
 
 from warren.spark_bridge.columns import Chunk, read_chunks
 from warren.spark_bridge.errors import BrokerError, DataLoss, Gone
@@ -334,6 +334,15 @@ def test_rows_come_once_though_the_broker_cuts_its_chunks_anew_meanwhile(
 
     monkeypatch.setattr(broker, "read", cut_anew)
     assert bodies(reader.read(piece)) == [b"0", b"1", b"2", b"3", b"6", b"7", b"8", b"9"]
+
+
+def test_what_compaction_has_removed_is_no_loss(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.stream(count=10)
+    reader = reader_of(broker)
+    (piece,) = reader.partitions(reader.initialOffset(), {"v": 1, "p": {"orders": {"id": "i1", "next": 7, "base": 2}}})
+    chunk = chunk_of([Sent(1, b"1"), Sent(5, b"5"), Sent(8, b"8")], 0, 10, compacted=True)
+    monkeypatch.setattr(broker, "read", lambda *_, **__: read_chunks(chunk))
+    assert bodies(reader.read(piece)) == [b"5"]
 
 
 def test_a_message_that_cannot_be_read_fails_its_task_or_is_passed_over(broker: MemoryBroker) -> None:
