@@ -652,7 +652,7 @@ def test_what_an_earlier_process_left_half_made_is_removed_and_nothing_else(fs: 
     store = Store(fs)
     store.open()
     assert [len(store.open_segments()[n]) for n in (0, 1)] == [1, 0]
-    assert fs.names(".") == ["checkpoint", "log", "quarantine"]
+    assert fs.names(".") == ["checkpoint", "log", "quarantine", "streams"]
     assert fs.names("log") == ["0000000001", "notes.txt"]
     assert fs.names("quarantine") == ["0000000001-5"]
 
