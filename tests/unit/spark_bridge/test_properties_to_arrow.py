@@ -220,12 +220,12 @@ def test_messages_that_are_all_equal_are_decoded_as_one_is(values: dict[str, Any
         one = decoded([blob], headers_format=headers_format)
         many = decoded([blob] * count, headers_format=headers_format)
         for name, column in many.items():
-            assert column.to_pylist() == one[name].to_pylist() * count or name == "headers"
+            # As Arrow has them: there are timestamps that Python has not.
             assert column.equals(pa.concat_arrays([one[name]] * count)) or _has_nan(column)
 
 
 def _has_nan(column: pa.Array) -> bool:
-    return "nan" in str(column.to_pylist())
+    return not pa.types.is_timestamp(column.type) and "nan" in str(column.to_pylist())
 
 
 def test_a_realistic_chunk_is_decoded_together() -> None:

@@ -1,0 +1,207 @@
+"""Ranges of streams whose disk takes its time: what is sealed, removed or deleted while somebody reads.
+
+In parentheses: the invariants in the header of ``mgmt_plugin/data_port.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import trio
+from column_rows import Row, chunks_of
+from durable_harness import DurableHarness
+from engine_harness import publish_frames
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import Table
+from warren.mgmt_plugin.http import HttpError
+from warren.mgmt_plugin.ranges import StreamRanges, Wanted
+from warren.mgmt_plugin.routes import Call
+from warren.queues.stream import Stream
+
+EVERYTHING = Wanted(True, True)
+
+
+class Management:
+    """What ranges need of the broker that they read from."""
+
+    def __init__(self, harness: DurableHarness) -> None:
+        self.broker = harness.broker
+        self.settle = harness.settle
+
+
+class FakeCall:
+    def __init__(self, harness: DurableHarness) -> None:
+        self.management = Management(harness)
+
+
+class Streams:
+    """A stream ``s`` whose first `on_disk` messages are on disk only; chunks have ten messages from `seal` on."""
+
+    def __init__(self, on_disk: int, arguments: Table | None = None) -> None:
+        self.harness = DurableHarness()
+        self._channel()
+        self.publisher.declare("s", durable=True, arguments={"x-queue-type": "stream"} | (arguments or {}))
+        self.publish(0, on_disk)
+        if on_disk:
+            self.harness = self.harness.restart(clean=True)
+            self._channel()
+
+    def _channel(self) -> None:
+        self.publisher = self.harness.channel()
+        self.publisher.call(1, m.ConfirmSelect(False))
+
+    @property
+    def stream(self) -> Stream:
+        found = self.harness.queue("s")
+        assert isinstance(found, Stream)
+        return found
+
+    @property
+    def ranges(self) -> StreamRanges:
+        return StreamRanges(cast(Call, FakeCall(self.harness)), self.stream)
+
+    def publish(self, first: int, end: int) -> None:
+        self.publisher.feed(b"".join(publish_frames("", "s", b"%d" % number) for number in range(first, end)))
+
+    def seal(self) -> None:
+        self.harness.broker.log.seal_messages = 10
+        self.stream.seal()
+        self.harness.settle()
+
+    def hold(self) -> None:
+        self.harness.store.hold = True
+
+    def release(self) -> None:
+        self.harness.store.hold = False
+        self.harness.settle()
+
+    async def rows(self, first: int, end: int) -> list[Row]:
+        """Read a range as the data port does."""
+        ranges, rows, at = self.ranges, [], first
+        while at < end:
+            pieces, following = await ranges.read(at, end, EVERYTHING)
+            assert at < following <= end
+            found = [row for chunk in chunks_of(b"".join(pieces)) for row in chunk.rows]
+            rows += [row for row in found if at <= row.offset < following]
+            at = following
+        return rows
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    trio.run(test)
+
+
+async def until_waiting() -> None:
+    """Let the other task go on until it waits for the disk."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def test_what_is_not_synced_is_not_there() -> None:
+    """(3)"""
+    s = Streams(5)
+    s.hold()
+    s.publish(5, 8)
+    assert s.ranges.bounds() == (0, 5)
+    s.release()
+    assert s.ranges.bounds() == (0, 8)
+
+
+def test_what_is_sealed_while_it_is_read_from_the_log_is_told_from_where_it_is() -> None:
+    """(2): the log has forgotten some of it when the read comes back."""
+    s = Streams(35)
+    found: list[Row] = []
+
+    async def test() -> None:
+        async def read() -> None:
+            found.extend(await s.rows(0, 35))
+
+        async with trio.open_nursery() as nursery:
+            s.hold()
+            nursery.start_soon(read)
+            await until_waiting()
+            (reading,) = s.harness.broker.log.read_jobs
+            s.harness.broker.log.read_jobs.clear()
+            s.harness.store.hold = False
+            s.seal()
+            assert s.stream.messages.sealed_end() == 30
+            reading.carry_out(s.harness.store._store)
+            s.harness.store.loaded(reading)
+            s.harness.settle()
+
+    run(test)
+    assert [row.offset for row in found] == list(range(35))
+    assert [row.body for row in found] == [b"%d" % number for number in range(35)]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_retention_removes_while_it_is_read_is_gone_and_said_to_be(sealed: bool) -> None:
+    """(2)"""
+    s = Streams(80, {"x-stream-max-segment-size-bytes": 1})
+    if sealed:
+        s.seal()
+    refused: list[HttpError] = []
+
+    async def test() -> None:
+        async def read() -> None:
+            with pytest.raises(HttpError) as caught:
+                await s.rows(0, 80)
+            refused.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            s.hold()
+            nursery.start_soon(read)
+            await until_waiting()
+            jobs = list(s.harness.broker.log.read_jobs)
+            s.harness.broker.log.read_jobs.clear()
+            s.stream.rules.max_length_bytes = 20
+            s.stream.apply_rules(s.stream.rules)
+            assert s.stream.first_offset() > 0
+            s.release()  # files are gone, the log has forgotten
+            for job in jobs:
+                job.carry_out(s.harness.store._store)
+                s.harness.store.loaded(job)
+            s.harness.settle()
+
+    run(test)
+    assert [error.status for error in refused] == [410]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_stream_that_is_deleted_while_it_is_read_is_not_found(sealed: bool) -> None:
+    s = Streams(40)
+    if sealed:
+        s.seal()
+    refused: list[HttpError] = []
+
+    async def test() -> None:
+        async def read() -> None:
+            with pytest.raises(HttpError) as caught:
+                await s.rows(0, 40)
+            refused.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            s.hold()
+            nursery.start_soon(read)
+            await until_waiting()
+            s.publisher.send(1, m.QueueDelete(0, "s", False, False, False))
+
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    assert [error.status for error in refused] == [404]
+
+
+def test_the_tail_is_told_at_once_and_no_further_than_it_is_synced() -> None:
+    s = Streams(0)
+    s.publish(0, 30)
+    s.hold()
+    s.publish(30, 40)
+    found: Any = None
+
+    async def test() -> None:
+        nonlocal found
+        found = await s.rows(5, s.ranges.bounds()[1])
+
+    run(test)
+    assert [row.offset for row in found] == list(range(5, 30))
