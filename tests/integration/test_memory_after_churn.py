@@ -23,8 +23,12 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.msgstore.message import Message
+from warren.queues.browse import Cursor, look
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of, read_claim_columns
+from warren.queues.stream import Stream
+from warren.queues.stream_columns import read_columns, read_sealed
+from warren.queues.stream_consumer import AT_TIME, Start
 
 from .peers import broker_at, open_wire, publish_frames
 
@@ -212,6 +216,71 @@ def _streams(harness: Harness) -> None:
     client.hang_up()
 
 
+def _sealed_streams(harness: Harness) -> None:
+    """Seal, read what is sealed in every way, compact, retain; the streams go while that is under way."""
+    log = harness.broker.log
+    client, second = harness.channel(), harness.channel()
+    for name, more in (("s", {"x-max-length-bytes": 4000}), ("k", {"x-cleanup": "compact"})):
+        arguments: Table = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 300}
+        client.declare(name, durable=True, arguments=arguments | more)
+    log.seal_messages = 5
+    streams = [harness.queue(name) for name in ("s", "k")]
+
+    def publish(count: int) -> None:
+        for number in range(count):
+            headers = encode_table({"x-stream-filter-value": f"v{number % 3}"})
+            client.publish("", ("s", "k")[number % 2], bytes(100), headers=headers)
+        log.force()
+        harness.settle()
+        for stream in streams:
+            assert isinstance(stream, Stream)
+            stream.seal()
+        harness.settle()
+
+    publish(100)
+    log.memory_bytes, memory_bytes = 0, log.memory_bytes
+    publish(60)  # is read back from the log
+    log.memory_bytes = memory_bytes
+    publish(21)
+    told: list[object] = []
+    for reader in (client, second):
+        reader.call(1, m.BasicQos(0, 7, False))
+    for stream in streams:
+        assert isinstance(stream, Stream) and stream.messages.sealed_end() > 60
+        table = stream.messages.sealer.table
+        for reader in (client, second):
+            for number, start in enumerate(("first", stream.next_offset() - 20, "1h")):
+                start_at: Table = {"x-stream-offset": start}
+                reader.consume(stream.name, f"{stream.name}{number}", arguments=start_at)
+                reader.consume(stream.name, f"{stream.name}{number}f", arguments=start_at | {"x-stream-filter": "v1"})
+            reader.consume(stream.name, f"{stream.name}g", arguments={"x-stream-offset": "first", "x-group": "g"})
+        look(stream, Cursor(3), 5, told.append)
+        stream.find(Start(AT_TIME, log.now_ms - 1000), told.append)
+        read_sealed(stream, *table.place(stream.first_offset()), told.append)
+        read_columns(stream, stream.messages.sealed_end(), stream.synced_end(), True, False, lambda *_: told.append(1))
+        harness.settle()
+    assert len(told) == 8
+    (last, *_) = reversed(second.deliveries())
+    second.send(1, m.BasicNack(last.method.delivery_tag, True, True))
+    publish(40)
+    second.hang_up()
+    harness.store.hold = True
+    log.seal_messages = 3
+    for stream in streams:
+        assert isinstance(stream, Stream)
+        look(stream, Cursor(), 5, told.append)
+        stream.find(Start(AT_TIME, log.now_ms - 1000), told.append)
+        stream.seal()
+    client.send(1, *(m.QueueDelete(0, name, False, False, False) for name in ("s", "k")))
+    harness.store.hold = False
+    harness.settle()
+    client.take()
+    client.hang_up()
+    assert harness.store.files.streams.names("streams") == []
+    log.want_checkpoint()
+    harness.settle()
+
+
 def _super_streams(harness: Harness) -> None:
     """Spread a group over partitions, move them to and fro, and let them go under instances that are still there."""
     client, second = harness.channel(), harness.channel()
@@ -278,6 +347,7 @@ def _drains(harness: Harness) -> None:
 SCENES: list[Scene] = [
     _drains,
     _streams,
+    _sealed_streams,
     _super_streams,
     _polite,
     _vanishes_with_everything_open,
