@@ -114,11 +114,12 @@ class ColumnsWriter:
         self.content_bytes: i64 = 0  # of bodies and properties
         self._has_bodies: bool = bodies
         self._has_properties: bool = properties
-        self._offsets = vec[i64]()
+        # Offsets, flags and routes are begun with the first message that has one of its own: most chunks have none.
+        self._first: i64 = 0
+        self._offsets = BytesWriter()
         self._times = BytesWriter()
         self._flags = BytesWriter()
-        self._any_flag: bool = False
-        self._routes = vec[i64]()
+        self._routes = BytesWriter()
         self._envelopes: dict[Envelope, int] = {}
         self._latest: Envelope | None = None
         self._latest_route: i64 = 0
@@ -140,24 +141,26 @@ class ColumnsWriter:
 
     def add(self, offset: i64, message: Message, redelivered: bool) -> None:
         """Add a message; offsets ascend."""
-        self._offsets = append(self._offsets, offset)
         time_us: i64 = message.time_ms * 1000
         write_i64_le(self._times, time_us)
         if self.count == 0:
+            self._first = offset
             self._min_time_us = time_us
             self._max_time_us = time_us
         elif time_us > self._max_time_us:
             self._max_time_us = time_us
         elif time_us < self._min_time_us:
             self._min_time_us = time_us
-        if redelivered:
-            self._any_flag = True
-        self._flags.append(u8(REDELIVERED) if redelivered else u8(0))
+        if offset != self._first + self.count or len(self._offsets) > 0:
+            self._add_offset(offset)
+        if redelivered or len(self._flags) > 0:
+            self._add_flags(REDELIVERED if redelivered else 0)
         envelope = message.envelope
         if envelope is not self._latest:
             self._latest = envelope
             self._latest_route = self._envelopes.setdefault(envelope, len(self._envelopes))
-        self._routes = append(self._routes, self._latest_route)
+        if self._latest_route > 0 or len(self._routes) > 0:
+            self._add_route()
         content = message.joined()
         header_bytes: i64 = i64(read_i32_be(content, 3)) & 0xFFFFFFFF
         if self._has_bodies:
@@ -168,6 +171,22 @@ class ColumnsWriter:
             write_i32_le(self._property_ends, i32(len(self._properties)))
         self.count += 1
         self.content_bytes += header_bytes + message.body_bytes
+
+    def _add_offset(self, offset: i64) -> None:
+        if len(self._offsets) == 0:
+            _write_offsets(self._offsets, self._first, self.count)
+        write_i64_le(self._offsets, offset)
+
+    def _add_flags(self, flags: i64) -> None:
+        if len(self._flags) == 0:
+            self._flags.write(bytes(int(self.count)))
+        self._flags.append(u8(flags))
+
+    def _add_route(self) -> None:
+        if len(self._routes) == 0:
+            self._routes.write(bytes(int(2 * self.count)))
+        route: i64 = self._latest_route
+        write_i16_le(self._routes, i16(route if route < 32768 else route - 65536))
 
     def _add_body(self, content: bytes, start: i64) -> None:
         """Add a body out of its frames, the first of which is at `start`."""
@@ -192,12 +211,12 @@ class ColumnsWriter:
         parts: list[bytes] = [b""] * PART_COUNT
         if self.count != end - first:
             flags |= SPARSE
-            parts[OFFSETS] = _words(self._offsets)
+            if len(self._offsets) == 0:
+                _write_offsets(self._offsets, self._first, self.count)
+            parts[OFFSETS] = self._offsets.getvalue()
         parts[TIMES] = self._times.getvalue()
-        if self._any_flag:
-            parts[FLAGS] = self._flags.getvalue()
-        if len(self._envelopes) > 1:
-            parts[ROUTES] = _shorts(self._routes)
+        parts[FLAGS] = self._flags.getvalue()
+        parts[ROUTES] = self._routes.getvalue()
         parts[NAMES] = _names(list(self._envelopes))
         if self._has_bodies:
             parts[BODY_ENDS] = self._body_ends.getvalue()
@@ -353,18 +372,11 @@ def without_parts(chunk: bytes, missing: list[int]) -> bytes:
     return start + zlib.crc32(start).to_bytes(4, "little") + b"".join(pieces)
 
 
-def _words(values: vec[i64]) -> bytes:
-    out = BytesWriter()
-    for value in values:
-        write_i64_le(out, value)
-    return out.getvalue()
-
-
-def _shorts(values: vec[i64]) -> bytes:
-    out = BytesWriter()
-    for value in values:
-        write_i16_le(out, i16(value if value < 32768 else value - 65536))
-    return out.getvalue()
+def _write_offsets(out: BytesWriter, first: i64, count: i64) -> None:
+    offset: i64 = first
+    while offset < first + count:
+        write_i64_le(out, offset)
+        offset += 1
 
 
 def _names(envelopes: list[Envelope]) -> bytes:

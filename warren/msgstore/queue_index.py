@@ -176,7 +176,9 @@ class QueueIndex:
             return 0
         assert page.resident
         offset: i64 = 2 * (number % self.page_entries)
-        return page.entries[offset] & LSN_MASK if offset < len(page.entries) else 0
+        if offset >= len(page.entries):
+            return 0
+        return page.entries[offset] & LSN_MASK
 
     def lsn_of_resident(self, number: i64) -> i64:
         """Return where the message is; 0 when it is not stored, settled, or its page is absent."""
@@ -358,10 +360,33 @@ class QueueIndex:
                 self._drop_if_settled(page_number)
             else:
                 stop: i64 = page_end if page_end < end else end
-                while number < stop:
-                    self.forget(number)
-                    number += 1
+                self._forget_entries(page, page_number, number % size, stop - page_number * size)
             number = page_end
+
+    def _forget_entries(self, page: IndexPage, page_number: i64, first: i64, end: i64) -> None:
+        """Take the entries from place `first` up to `end` of a page away."""
+        assert page.resident, "an entry of an absent page is settled"
+        entries = page.entries
+        segments = self.log.segments
+        at: i64 = 2 * first
+        stop: i64 = min(2 * end, i64(len(entries)))
+        live: i64 = page.live
+        while at < stop:
+            word0: i64 = entries[at]
+            if word0 != 0:
+                word1: i64 = entries[at + 1]
+                entries[at] = 0
+                live -= 1
+                self.live_body_bytes -= word1 & BODY_MASK
+                segments.release(word0 & LSN_MASK, word1 >> LENGTH_SHIFT, word0 & DROPPABLE != 0)
+            at += 2
+        if live == page.live:
+            return
+        self.live_count -= page.live - live
+        page.live = live
+        page.dirty = True
+        if live == 0:
+            self._drop_if_settled(page_number)
 
     def forget_all(self) -> None:
         """The queue is deleted: take everything away."""

@@ -228,9 +228,7 @@ class StreamBacklog(Backlog):
         index = self.index
         if index is None:
             return
-        stored: i64 = self._stored_to
-        while stored < self.next_number and index.lsn_of(stored) != 0:
-            stored += 1
+        stored: i64 = min(index.next_number, self.next_number)  # they are stored in their order
         log = self.log
         if stored > self._stored_to:
             self._stored_to = stored
