@@ -141,6 +141,7 @@ class WarrenBroker(Broker):
         super().__init__(name, directory, core=core)
         self._program = checkout / ".venv" / "bin" / "warren"
         self._version = ""
+        self._http_port = 0
         if not self._program.exists():
             raise FileNotFoundError(f"{self._program} is missing: run make there first")
         # Its port is the same for all brokers; a checkout from before there were metrics does not know the option.
@@ -156,7 +157,13 @@ class WarrenBroker(Broker):
         self.product = self._version
         return seconds
 
+    @property
+    def url(self) -> str:
+        """Where its management API is, once it was started."""
+        return f"http://127.0.0.1:{self._http_port}"
+
     def _new_server(self, port: int) -> Server:
+        self._http_port = free_port()
         command = [
             *confinement(self.core),
             str(self._program),
@@ -166,7 +173,7 @@ class WarrenBroker(Broker):
             "--amqp",
             f"127.0.0.1:{port}",
             "--http",
-            f"127.0.0.1:{free_port()}",
+            f"127.0.0.1:{self._http_port}",
             *self._without_metrics,
         ]
         return _Program(command, self.directory)

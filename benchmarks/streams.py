@@ -3,12 +3,19 @@
 Persistent messages of 100 B with confirms, 1000 in flight. In every round each load runs once against each broker,
 beginning with another one each time, while the other broker is frozen; ratios are taken within one round. Neither
 broker is confined: the load tool has what they leave.
+
+Then Warren alone gets a hundred million messages into one stream, is asked which offset was the first at some random
+times, killed, started and asked again.
 """
 
 from __future__ import annotations
 
+import http.client
+import json
+import random
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -21,6 +28,7 @@ from benchmarks import rabbitmq, results
 from benchmarks.brokers import Broker, RabbitBroker, WarrenBroker, started
 from benchmarks.load_tool import ROOT, ToolError, perf, say, stop_when_told
 from warren.perf.client import BrokerError
+from warren.perf.footprint import settled_sample
 
 _CONFIRMED: Final = ("flow", "--durable", "--persistent", "--confirms", "1000", "--size", "100")
 _STREAM: Final = ("--queue-argument", "x-queue-type=stream")
@@ -74,6 +82,14 @@ COMPARISONS: Final = (
     ),
 )
 
+# A hundred million messages, and their index by time.
+LONG_BYTES: Final = 16
+LONG_PREFIX: Final = "long"
+LONG_FILL_S: Final = 7200.0
+LOOKUPS: Final = 1000
+LOOKUP_LIMIT_MS: Final = 10.0
+CREDENTIALS: Final = "Basic Z3Vlc3Q6Z3Vlc3Q="
+
 # What each load showed against each broker, by round; None where it failed.
 Found = dict[tuple[str, str], list[dict[str, Any] | None]]
 
@@ -119,8 +135,100 @@ def ratios(found: Found, compared: Comparison) -> list[float]:
     return [value(one) / value(other) for one, other in pairs if one and other and value(other) > 0]
 
 
+class Long(NamedTuple):
+    """What a long stream showed. Lookups are in ms, ascending; in `first_ms` those right after the restart."""
+
+    messages: int
+    per_s: float
+    start_s: float
+    memory_bytes: int
+    lookups_ms: list[float]
+    first_ms: list[float]
+
+
+def look_up(broker: WarrenBroker, stream: str, begin_ms: int, end_ms: int, count: int) -> list[float]:
+    """Ask for the offsets of random times, and return what each answer took.
+
+    Raises BrokerError when an answer is none, or a later time has a smaller offset.
+    """
+    chosen = random.Random(7)
+    connection = http.client.HTTPConnection(broker.url.removeprefix("http://"))
+    headers = {"Authorization": CREDENTIALS, "Content-Type": "application/json"}
+    taken = []
+    answers = []
+    for _ in range(count):
+        time_ms = chosen.randint(begin_ms, end_ms)
+        begin = time.perf_counter()
+        path = f"/api/warren/streams/%2F/{stream}/offset"
+        connection.request("POST", path, json.dumps({"time_ms": time_ms}), headers)
+        response = connection.getresponse()
+        answer = response.read()
+        taken.append(1000 * (time.perf_counter() - begin))
+        if response.status != http.client.OK:
+            raise BrokerError(f"{path} is answered {response.status}: {answer.decode(errors='replace')}")
+        answers.append((time_ms, int(json.loads(answer)["offset"])))
+    connection.close()
+    offsets = [offset for _, offset in sorted(answers)]
+    if offsets != sorted(offsets) or offsets[0] == offsets[-1]:
+        raise BrokerError("offsets do not ascend with time")
+    return sorted(taken)
+
+
+def long_stream(broker: WarrenBroker, messages: int) -> Long:
+    """Fill a stream, look offsets up by time, and again after kill -9. Raises ToolError, BrokerError."""
+    arguments = (*_CONFIRMED, *_STREAM, "--consumers", "0", "--size", str(LONG_BYTES), "--confirms", "5000")
+    begin_ms = int(time.time() * 1000)
+    say(f"publishing {messages:,} messages into one stream")
+    shown = perf(
+        broker, [*arguments, "--messages", str(messages), "--keep", "--prefix", LONG_PREFIX], most_s=LONG_FILL_S
+    )
+    end_ms = int(time.time() * 1000)
+    lookups = look_up(broker, f"{LONG_PREFIX}-0", begin_ms, end_ms, LOOKUPS)
+    broker.kill()
+    start_s = broker.start()
+    first = look_up(broker, f"{LONG_PREFIX}-0", begin_ms, end_ms, LOOKUPS // 10)
+    memory_bytes = settled_sample(broker.pid).rss_bytes
+    found = Long(messages, published(shown), start_s, memory_bytes, lookups, first)
+    say(f"{found.per_s:,.0f}/s; started in {start_s:.2f} s; an offset in {lookups[len(lookups) // 2]:.2f} ms")
+    return found
+
+
+def long_table(page: results.Page, found: Long) -> None:
+    """Add what the long stream showed to the page."""
+    worst = found.lookups_ms[len(found.lookups_ms) * 99 // 100]
+    page.text(f"## {found.messages:,} messages of {LONG_BYTES} B in one stream")
+    page.table(
+        ["", "Warren", "target", ""],
+        [
+            ["published and confirmed, messages/s", f"{found.per_s:,.0f}", "", ""],
+            [
+                f"offset by time, over HTTP, median of {LOOKUPS:,}, ms",
+                f"{results.median(found.lookups_ms):.2f}",
+                "",
+                "",
+            ],
+            [
+                "the same, 99th percentile, ms",
+                f"{worst:.2f}",
+                f"at most {LOOKUP_LIMIT_MS:g}",
+                page.verdict(reached=worst <= LOOKUP_LIMIT_MS),
+            ],
+            ["kill -9, then exec to the first channel, s", f"{found.start_s:.2f}", "", ""],
+            ["offset by time then, the slowest of the first hundred, ms", f"{found.first_ms[-1]:.2f}", "", ""],
+            ["memory then, MB", f"{found.memory_bytes / 1e6:.0f}", "", ""],
+        ],
+    )
+
+
 def markdown(
-    found: Found, failures: list[str], machine: results.Machine, products: list[str], *, rounds: int, seconds: float
+    found: Found,
+    failures: list[str],
+    long: Long | None,
+    machine: results.Machine,
+    products: list[str],
+    *,
+    rounds: int,
+    seconds: float,
 ) -> str:
     """Return the text of STREAMS.md."""
     page = results.Page()
@@ -144,6 +252,8 @@ def markdown(
             span = f"{min(found_ratios):.2f} to {max(found_ratios):.2f}"
             rows.append([compared.title, f"{ratio:.2f}", span, target, page.verdict(reached=reached)])
     page.table(["", "median ratio", "over the rounds", "target", ""], rows)
+    if long is not None:
+        long_table(page, long)
     if failures:
         page.text("Failed:", "\n".join(f"- {failure}" for failure in failures))
     top = [
@@ -164,6 +274,7 @@ def markdown(
 def streams(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; ratios are medians over them")] = 5,
     seconds: Annotated[float, typer.Option(min=0.5, help="Seconds measured of each load")] = 4.0,
+    messages: Annotated[int, typer.Option(min=0, help="Messages in the long stream; 0: none")] = 100_000_000,
     warren_only: Annotated[bool, typer.Option("--warren-only", help="Without RabbitMQ")] = False,
     directory: Annotated[
         Path | None, typer.Option(help="Where the brokers keep their data meanwhile; default: the temporary directory")
@@ -192,8 +303,17 @@ def streams(
             raise typer.Exit(1) from None
         found, failures = measure(brokers, rounds=rounds, seconds=seconds)
         products = [broker.product for broker in brokers]
-    text = markdown(found, failures, machine, products, rounds=rounds, seconds=seconds)
-    usual = (rounds, seconds, warren_only) == (5, 4.0, False)
+        stack.close()
+        long: Long | None = None
+        if messages:
+            broker = WarrenBroker(results.WARREN, Path(below) / "long", ROOT, core=None)
+            try:
+                with started(broker):
+                    long = long_stream(broker, messages)
+            except (BrokerError, ToolError) as error:
+                failures.append(f"the long stream: {error}")
+    text = markdown(found, failures, long, machine, products, rounds=rounds, seconds=seconds)
+    usual = (rounds, seconds, messages, warren_only) == (5, 4.0, 100_000_000, False)
     target = output or (ROOT / "benchmarks" / "STREAMS.md" if usual else None)
     if target is None:
         print(text)
