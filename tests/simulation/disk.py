@@ -75,16 +75,17 @@ class Inode:
     """A file, whatever its name.
 
     `current` is what is read, None for `durable`. `lost`: `durable` plus `unsynced` is not `current`, since a
-    sync has failed.
+    sync has failed. `bad`: which bytes cannot be read, from where to where.
     """
 
-    __slots__ = ("current", "durable", "lost", "unsynced")
+    __slots__ = ("bad", "current", "durable", "lost", "unsynced")
 
     def __init__(self, durable: bytes) -> None:
         self.durable = durable
         self.current: bytearray | None = None
         self.unsynced: list[Change] = []
         self.lost = False
+        self.bad: list[tuple[int, int]] = []
 
     def image(self) -> bytes | bytearray:
         return self.durable if self.current is None else self.current
@@ -118,6 +119,7 @@ class Inode:
         inode.current = None if self.current is None else bytearray(self.current)
         inode.unsynced = self.unsynced.copy()
         inode.lost = self.lost
+        inode.bad = self.bad.copy()
         return inode
 
 

@@ -11,8 +11,8 @@ in order; a directory is its names on the disk plus the changes (create, mkdir, 
 4. When a sync fails, the unsynced changes of the file can still be read, but no later sync puts them on the disk.
 5. A killed process loses nothing, and nothing becomes durable by it.
 
-Not in the model: a crash that damages sectors at rest (see `flip_bit` and `zero_sector`), and stale bytes in grown
-files. Directories are never renamed or removed, and files stay in their directory: these are refused.
+Not in the model: a crash that damages sectors at rest (see `flip_bit`, `zero_sector` and `spoil`), and stale
+bytes in grown files. Directories are never renamed or removed, and files stay in their directory: these are refused.
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ class SimulatedFileSystem:
         opened = self._opened(handle)
         self._begin("read", opened.path)
         data = bytes(opened.inode.image()[offset : offset + length])
+        for start, end in opened.inode.bad:
+            if start < offset + len(data) and offset < end:
+                if start <= offset:
+                    raise _error(errno.EIO, opened.path)
+                data = data[: start - offset]
         self._end("read", opened.path)
         return data
 
@@ -239,6 +244,14 @@ class SimulatedFileSystem:
         """Zero the 512-byte sector `n` of a file, on the disk and for whoever reads it now."""
         start = n * SECTOR_BYTES
         self._damage(path, start, bytes(len(self._inode(path).durable[start : start + SECTOR_BYTES])))
+
+    def spoil(self, path: str, start: int, end: int) -> None:
+        """Let reads of the bytes of a file from `start` to `end` fail, until it is healed; no crash state has that."""
+        self._inode(path).bad.append((start, end))
+
+    def heal(self, path: str) -> None:
+        """Let all of a file be read again."""
+        self._inode(path).bad.clear()
 
     def _damage(self, path: str, offset: int, data: bytes) -> None:
         inode = self._inode(path)

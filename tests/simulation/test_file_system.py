@@ -664,6 +664,23 @@ def test_rot_is_read_now_and_after_a_crash() -> None:
     assert fs.contents() == crashed(fs)[0]
 
 
+def test_a_spoilt_place_cannot_be_read_and_what_is_before_and_behind_it_can() -> None:
+    fs = SimulatedFileSystem()
+    handle = fs.create("a", 0)
+    fs.write(handle, [b"x" * 1200], 0)
+    fs.spoil("a", 512, 1024)
+    assert fs.read(handle, 1200, 0) == b"x" * 512
+    assert read_exactly(fs, handle, 512, 0) == b"x" * 512
+    for place in (512, 1023):
+        fails_with(errno.EIO, partial(fs.read, handle, 1, place))
+    fails_with(errno.EIO, lambda: read_exactly(fs, handle, 513, 0))
+    assert fs.read(handle, 1000, 1024) == b"x" * 176
+    again = fs.kill9()
+    fails_with(errno.EIO, lambda: again.read(again.open("a", writable=False), 1, 512))
+    fs.heal("a")
+    assert read_exactly(fs, handle, 1200, 0) == b"x" * 1200
+
+
 # Faults
 
 

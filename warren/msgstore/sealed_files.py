@@ -18,13 +18,16 @@ first offset of the segment and position of the chunk, i64 each.
 1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
    messages; behind that it may forget them. The header of a file is synced before its first chunk is written: where
    there is something behind it, and it cannot be read, it is rot.
-2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported.
-3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read gets
-   another name, and stays.
+2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported. Where
+   the disk cannot read, nobody knows whether something was: there nothing is cut, and the next chunk goes behind it.
+3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read, or
+   none of its chunks, gets another name, and stays.
 4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
 5. What cannot be read is None, never an error, unless there are no descriptors left to open it with.
 6. A chunk without its mark is none. Behind a torn or damaged place chunks are looked for at every multiple of 64, in
    message bodies too, and whoever publishes can write a chunk there; but nobody is told the store's id.
+7. Of chunks that overlap the one behind counts: it was sealed when the one before could not be read, out of the log,
+   which still had all of it. Only of what compaction has made the files behind are left-overs (4).
 
 No threads here: `seal` belongs to the housekeeper, `read`, `drop`, `swap` and `unmake` to the reader, `scan` to
 recovery. The lock guards the handles to write with: who removes a file closes them.
@@ -33,6 +36,7 @@ recovery. The lock guards the handles to write with: who removes a file closes t
 from __future__ import annotations
 
 import errno
+import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -47,6 +51,7 @@ from warren.msgstore.columns import (
     ALIGNMENT_BYTES,
     CHUNK_HEAD_BYTES,
     CHUNK_MAGIC,
+    COMPACTED,
     MARK_BYTES,
     PART_COUNT,
     ChunkHead,
@@ -67,10 +72,16 @@ READ_HANDLES_MAX: Final = 64
 REPLACEMENT: Final = ".new"  # behind the name of a file that is to take the place of another
 UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of ours
 _SEARCH_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 4096
+# Behind an end that cannot be read the next chunk begins at such a multiple: to write into a block the kernel reads it.
+_CLEAR_BYTES: Final = 1 << 16
 
 _HEADER: Final = Struct("<8sH6x16sQQ12xI")
 _PLACE: Final = Struct("<QQQ")
+CHUNK_FLAGS_AT: Final = 11  # in the head of one
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+# What a disk, or the checksums of its file system, say of a bad place.
+_UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
 _ID_DIGITS: Final = 10
 _OFFSET_DIGITS: Final = 20
 
@@ -124,12 +135,12 @@ class SealedFiles:
         if job.is_replacement:
             path += REPLACEMENT
         position = job.position or SEGMENT_HEADER_BYTES
-        mark = self._mark(job.stream_id, job.segment, position)
+        mark = chunk_mark(self.store_id, job.stream_id, job.segment, position)
         pieces = job.columns.encode(self._compressor.compress if self.compresses else None, mark)
         with self._lock:
             handle = self._handle_to_write(job, path)
         if job.position == 0:
-            write_all(self._fs, handle, [self._header(job)], 0)
+            write_all(self._fs, handle, [segment_header(self.store_id, job.stream_id, job.segment)], 0)
             self._sync(handle, path)
         write_all(self._fs, handle, pieces, position)
         self._sync(handle, path)
@@ -137,13 +148,6 @@ class SealedFiles:
             self._sync_directory(STREAMS)
         job.placed_at = position
         job.head = pieces[0]
-
-    def _mark(self, stream_id: int, segment: int, position: int) -> bytes:
-        return sha256(self.store_id + _PLACE.pack(stream_id, segment, position)).digest()[:MARK_BYTES]
-
-    def _header(self, job: SealJob) -> bytes:
-        head = _HEADER.pack(MAGIC, MAJOR, self.store_id, job.stream_id, job.segment, 0)[:-4]
-        return head + zlib.crc32(head).to_bytes(4, "little")
 
     def _handle_to_write(self, job: SealJob, path: str) -> int:
         key = (job.stream_id, job.segment, job.is_replacement)
@@ -260,11 +264,12 @@ class SealedFiles:
         for stream_id, firsts in by_stream.items():
             table = SealedTable()
             for first in firsts:
-                if first < table.end:
+                if first < table.end and self._is_compacted(stream_id, table, first):
                     self._fs.unlink(sealed_path(stream_id, first))  # it was merged into the one before
                     continue
                 segment = self._scan_segment(stream_id, first, is_last=first == firsts[-1], found=found)
                 if segment is not None:
+                    table.cut(segment.first)
                     table.add_segment(segment)
             if table.segments:
                 found.tables[stream_id] = table
@@ -272,41 +277,87 @@ class SealedFiles:
 
     def _scan_segment(self, stream_id: int, first: int, *, is_last: bool, found: Scan) -> SealedSegment | None:
         path = sealed_path(stream_id, first)
-        handle = self._fs.open(path, writable=is_last)
+        try:
+            handle = self._fs.open(path, writable=is_last)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            found.problems.append(f"{path} cannot be opened: {os.strerror(error.errno or 0)}")
+            self._set_aside(path)
+            return None
         try:
             size = self._fs.size(handle)
-            problem = self._header_problem(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0), stream_id, first)
+            header = self._maybe_read(handle, SEGMENT_HEADER_BYTES, 0)
+            if header is None:
+                problem = "has a header that cannot be read"
+            else:
+                problem = header_problem(header, self.store_id, stream_id, first)
             if problem:
-                if is_last and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES:
+                if header is not None and is_last and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES:
                     self._fs.unlink(path)  # nothing in it was ever reported
                 else:
                     found.problems.append(f"{path} {problem}")
-                    self._fs.rename(path, self._free_path(f"{path}{UNUSABLE}"))
+                    self._set_aside(path)
                 return None
             segment = SealedSegment(first)
             position = SEGMENT_HEADER_BYTES
+            is_damaged = False
             while position < size:
                 head = self._maybe_chunk(handle, position, size, stream_id, first, checked=is_last)
-                if head is None or head.first < segment.end:
+                if head is None:
                     behind = self._next_chunk(handle, position, size, stream_id, first)
-                    if is_last and behind == size:
+                    is_readable = self._is_readable(handle, position, behind)
+                    if is_last and behind == size and is_readable:
                         break  # torn, and never reported
-                    found.problems.append(f"{path} is damaged at byte {position}")
+                    if is_readable and self._is_padding(handle, position, behind, segment):
+                        position = behind
+                        continue
+                    what = "is damaged" if is_readable else "cannot be read"
+                    found.problems.append(f"{path} {what} at byte {position}")
+                    is_damaged = True
                     position = behind
+                    if not is_readable and behind == size:
+                        position += -position % _CLEAR_BYTES
                     continue
+                segment.cut(head.first)
                 segment.add(SealedChunk(position, head))
                 position += int(head.chunk_bytes)
-            if is_last:
-                if position < size:
-                    self._fs.truncate(handle, position)
-                self._sync(handle, path)
+            if segment.chunks:
+                # Damage at the end of a file is not written over.
+                segment.file_bytes = position + -position % ALIGNMENT_BYTES
+                if is_last:
+                    if position < size:
+                        self._fs.truncate(handle, position)
+                    self._sync(handle, path)
+                return segment
         finally:
             self._fs.close(handle)
-        if not segment.chunks:
-            if is_last:
-                self._fs.unlink(path)
-            return None
-        return segment
+        if is_damaged:
+            self._set_aside(path)
+        elif is_last:
+            self._fs.unlink(path)
+        return None
+
+    def _is_padding(self, handle: int, position: int, behind: int, segment: SealedSegment) -> bool:
+        """Tell whether a chunk went to `behind` because what is before `position` could not be read then."""
+        if behind - position >= _CLEAR_BYTES or behind % _CLEAR_BYTES:
+            return False
+        head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, behind))
+        gap = read_exactly(self._fs, handle, behind - position, position)
+        return head is not None and head.first <= segment.end and not any(gap)
+
+    def _is_compacted(self, stream_id: int, table: SealedTable, offset: int) -> bool:
+        """Tell whether compaction has written the chunk that `offset` is in."""
+        segment, chunk = table.place(offset)
+        handle = self._fs.open(sealed_path(stream_id, int(segment.first)), writable=False)
+        try:
+            head = self._maybe_read(handle, CHUNK_HEAD_BYTES, int(chunk.position))
+        finally:
+            self._fs.close(handle)
+        return head is not None and len(head) == CHUNK_HEAD_BYTES and bool(head[CHUNK_FLAGS_AT] & COMPACTED)
+
+    def _set_aside(self, path: str) -> None:
+        self._fs.rename(path, self._free_path(f"{path}{UNUSABLE}"))
 
     def _free_path(self, path: str) -> str:
         """Return a path that no file has yet: what was set aside before stays."""
@@ -322,20 +373,23 @@ class SealedFiles:
         self, handle: int, position: int, size: int, stream_id: int, segment: int, *, checked: bool
     ) -> ChunkHead | None:
         """Return the head of the chunk at `position`, if one is there whole; `checked`: all of it is looked at."""
-        head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, position))
+        data = self._maybe_read(handle, CHUNK_HEAD_BYTES, position)
+        head = None if data is None else maybe_head(data)
         if head is None or position + int(head.chunk_bytes) > size:
             return None
-        if head.mark != self._mark(stream_id, segment, position):
+        if head.mark != chunk_mark(self.store_id, stream_id, segment, position):
             return None
-        if checked and not is_whole(head, read_exactly(self._fs, handle, int(head.chunk_bytes), position)):
-            return None
+        if checked:
+            data = self._maybe_read(handle, int(head.chunk_bytes), position)
+            if data is None or not is_whole(head, data):
+                return None
         return head
 
     def _next_chunk(self, handle: int, position: int, size: int, stream_id: int, segment: int) -> int:
         """Return where the next whole chunk behind a damaged place begins, `size` when there is none."""
         at = position + ALIGNMENT_BYTES
         while at < size:
-            piece = read_exactly(self._fs, handle, _SEARCH_BYTES + len(CHUNK_MAGIC), at)
+            piece = self._readable(handle, min(_SEARCH_BYTES + len(CHUNK_MAGIC), size - at), at)
             found = piece.find(CHUNK_MAGIC)
             if found < 0:
                 at += _SEARCH_BYTES
@@ -346,19 +400,63 @@ class SealedFiles:
             at += 1
         return size
 
-    def _header_problem(self, data: bytes, stream_id: int, first: int) -> str:
-        if len(data) < SEGMENT_HEADER_BYTES or data[:8] != MAGIC:
-            return "does not begin like a segment of a stream"
-        _, major, store_id, own_id, own_first, crc = _HEADER.unpack(data)
-        if zlib.crc32(data[:-4]) != crc:
-            return "has a damaged header"
-        if major != MAJOR:
-            raise StoreError(f"a segment of a stream has format version {major}: a newer Warren has written this store")
-        if store_id != self.store_id:
-            return f"is of another store, {store_id.hex()}"
-        if (own_id, own_first) != (stream_id, first):
-            return f"says that it is of stream {own_id} from offset {own_first} on"
-        return ""
+    def _maybe_read(self, handle: int, length: int, position: int) -> bytes | None:
+        """Return the bytes there, fewer only where the file ends; None where the disk cannot read. Raises OSError."""
+        try:
+            return read_exactly(self._fs, handle, length, position)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            return None
+
+    def _readable(self, handle: int, length: int, position: int) -> bytes:
+        """Return the bytes there, with zeros where the disk cannot read."""
+        data = self._maybe_read(handle, length, position)
+        if data is not None:
+            return data
+        pieces: list[bytes] = []
+        end = position + length
+        while position < end:
+            size = min(_BLOCK_BYTES - position % _BLOCK_BYTES, end - position)
+            block = self._maybe_read(handle, size, position)
+            pieces.append(bytes(size) if block is None else block)
+            position += size
+        return b"".join(pieces)
+
+    def _is_readable(self, handle: int, position: int, end: int) -> bool:
+        pieces = range(position, end, _SEARCH_BYTES)
+        return all(self._maybe_read(handle, min(_SEARCH_BYTES, end - at), at) is not None for at in pieces)
+
+
+def chunk_mark(store_id: bytes, stream_id: int, segment: int, position: int) -> bytes:
+    """Return the mark of the chunk at `position` of the segment that begins at offset `segment`."""
+    return sha256(store_id + _PLACE.pack(stream_id, segment, position)).digest()[:MARK_BYTES]
+
+
+def segment_header(store_id: bytes, stream_id: int, first: int) -> bytes:
+    """Return the header of a segment."""
+    head = _HEADER.pack(MAGIC, MAJOR, store_id, stream_id, first, 0)[:-4]
+    return head + zlib.crc32(head).to_bytes(4, "little")
+
+
+def header_problem(data: bytes, store_id: bytes, stream_id: int, first: int) -> str:
+    """Return what is wrong with the header of a segment, as it goes on behind the name of the file; else nothing.
+
+    Raises:
+        StoreError: a later version of Warren has written it.
+    """
+    if len(data) < SEGMENT_HEADER_BYTES or data[:8] != MAGIC:
+        return "does not begin like a segment of a stream"
+    _, major, own_store_id, own_id, own_first, crc = _HEADER.unpack(data)
+    if zlib.crc32(data[:-4]) != crc:
+        return "has a damaged header"
+    if major != MAJOR:
+        raise StoreError(f"a segment of a stream has format version {major}: a newer Warren has written this store")
+    if own_store_id != store_id:
+        return f"is of another store, {own_store_id.hex()}"
+    if (own_id, own_first) != (stream_id, first):
+        return f"says that it is of stream {own_id} from offset {own_first} on"
+    return ""
 
 
 class Zstd:

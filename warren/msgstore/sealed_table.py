@@ -59,6 +59,14 @@ class SealedSegment:
         if chunk.max_time_us > self.max_time_us:
             self.max_time_us = chunk.max_time_us
 
+    def cut(self, end: i64) -> None:
+        """Take the chunks out that reach beyond offset `end`; their bytes stay where they are."""
+        while self.chunks and self.end > end:
+            chunk = self.chunks.pop()
+            self.count -= chunk.count
+            self.body_bytes -= chunk.body_bytes
+            self.end = self.chunks[-1].end if self.chunks else self.first
+
 
 class SealedTable:
     """The segments of one stream."""
@@ -95,6 +103,21 @@ class SealedTable:
         self.count += chunk.count
         self.body_bytes += chunk.body_bytes
         self.file_bytes += segment.file_bytes - before
+
+    def cut(self, end: i64) -> None:
+        """Take the chunks out that reach beyond offset `end`."""
+        segments = self.segments
+        while segments and segments[-1].end > end:
+            segment = segments[-1]
+            self.count -= segment.count
+            self.body_bytes -= segment.body_bytes
+            segment.cut(end)
+            self.count += segment.count
+            self.body_bytes += segment.body_bytes
+            if not segment.chunks:
+                self.file_bytes -= segment.file_bytes
+                segments.pop()
+            self.end = segments[-1].end if segments else i64(0)
 
     def drop_oldest(self) -> SealedSegment:
         """Take the oldest segment out."""

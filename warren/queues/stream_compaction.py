@@ -174,7 +174,7 @@ class Compaction:
                 mark = self._marks[at]
                 marks.append(mark)
                 left_bytes += mark.body_bytes
-                if mark.count < 0:
+                if mark.count < 0 or self._is_beside_gap(at):
                     is_readable = False
                 at += 1
             if segment is self._last or not is_readable or group_bytes + left_bytes > self._segment_bytes():
@@ -190,6 +190,14 @@ class Compaction:
         self._groups = [each for each in groups if _is_worth_it(each)]
         self._marks = []
         self._next_group()
+
+    def _is_beside_gap(self, at: i64) -> bool:
+        """Tell whether something is missing before or behind a chunk: what is left of it stays, and so does the gap."""
+        marks = self._marks
+        chunk = marks[at].chunk
+        if at > 0 and marks[at - 1].chunk.end != chunk.first:
+            return True
+        return at + 1 < len(marks) and marks[at + 1].chunk.first != chunk.end
 
     def _segment_bytes(self) -> i64:
         return self._stream.messages.sealer.segment_bytes

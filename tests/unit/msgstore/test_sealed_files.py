@@ -614,12 +614,172 @@ def test_a_start_that_meets_an_error_changes_nothing() -> None:
     stream.seal(6)
     store.close()
     before = fs.contents()
-    for operation in ("names", "open", "size", "read"):
+    errors = [("names", errno.EIO), ("size", errno.EIO), ("open", errno.EACCES), ("read", errno.ENOMEM)]
+    for operation, number in errors:
         failing = fs.kill9()
-        fail_next(failing, operation, errno.EIO)
+        fail_next(failing, operation, number)
         with pytest.raises(StoreFailedError):
             opened(failing)
         assert failing.contents() == before
+
+
+# --- bad sectors ------------------------------------------------------------------------------------------------------
+
+
+def large_stream(store: Store) -> Stream:
+    """Return a stream whose chunks are larger than a block of the disk."""
+    store._sealed.compresses = False
+    return Stream(store, body=bytes(3000))
+
+
+@pytest.mark.parametrize("place", [0, CHUNK_HEAD_BYTES + 1000], ids=["head", "body"])
+def test_a_chunk_that_the_disk_cannot_read_is_passed_over_and_stays(place: int) -> None:
+    """(2), (3)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = large_stream(store)
+    for count in (2, 3, 4):
+        stream.seal(count)
+    store.close()
+    at = stream.jobs[1].placed_at
+    fs.spoil(stream.path(0), at + place, at + place + 64)
+    before = fs.contents()
+    store, found = opened(fs)
+    assert found.problems == [f"{stream.path(0)} cannot be read at byte {at}"]
+    assert bounds(found.tables[7]) == [[(0, 2), (5, 9)]]
+    assert set(rows_of(store, 7, found.tables[7])) == {0, 1, 5, 6, 7, 8}
+    assert fs.contents() == before
+
+
+@pytest.mark.parametrize("place", [0, CHUNK_HEAD_BYTES + 1000], ids=["head", "body"])
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_an_end_that_the_disk_cannot_read_is_not_taken_for_a_torn_one(place: int, is_torn: bool) -> None:
+    """(2)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = large_stream(store)
+    stream.seal(2)
+    stream.seal(3)
+    store.close()
+    path, at = stream.path(0), stream.jobs[1].placed_at
+    if is_torn:
+        handle = fs.open(path, writable=True)
+        fs.truncate(handle, at + 7000)
+        fs.close(handle)
+    fs.spoil(path, at + place, at + place + 64)
+    before = fs.contents()[path]
+    stream.store, found = opened(fs)
+    assert found.problems == [f"{path} cannot be read at byte {at}"]
+    assert bounds(found.tables[7]) == [[(0, 2)]]
+    assert fs.contents()[path] == before
+    # What the log still has is sealed behind it.
+    stream.table = found.tables[7]
+    job = stream.seal(5)
+    assert (job.placed_at, job.placed_at % 65536) == (65536, 0), "no block that cannot be read is written to"
+    assert fs.contents()[path].startswith(before)
+    assert len(rows_of(stream.store, 7, stream.table)) == 7
+    stream.store.close()
+    for healed in (False, True):
+        if healed:
+            fs.heal(path)
+        stream.store, found = opened(fs)
+        assert len(found.problems) == (not healed or is_torn)
+        assert bounds(found.tables[7]) == [[(0, 2), (2, 7)]]
+        assert set(rows_of(stream.store, 7, found.tables[7])) == set(range(7))
+        stream.store.close()
+
+
+def test_a_file_that_was_begun_when_the_end_of_another_could_not_be_read_is_no_left_over() -> None:
+    """(7)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = large_stream(store)
+    stream.seal(2)
+    stream.seal(3)
+    store.close()
+    path = stream.path(0)
+    fs.spoil(path, stream.jobs[1].placed_at + 5000, stream.jobs[1].placed_at + 5100)
+    stream.store, found = opened(fs)
+    stream.table = found.tables[7]
+    stream.seal(1, begins=True)
+    stream.seal(4)
+    stream.store.close()
+    before = fs.contents()
+    for _ in ("unreadable", "healed"):
+        store, found = opened(fs)
+        assert bounds(found.tables[7]) == [[(0, 2)], [(2, 3), (3, 7)]]
+        assert set(rows_of(store, 7, found.tables[7])) == set(range(7))
+        assert (int(found.tables[7].count), int(found.tables[7].body_bytes)) == (7, 7 * 3001)
+        store.close()
+        fs.heal(path)
+    assert fs.contents() == before
+
+
+def test_chunks_are_found_behind_bad_sectors_however_many() -> None:
+    """(3)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = Stream(store, body=Random(9).randbytes(700_000))
+    for _ in range(4):
+        stream.seal(1)
+    store.close()
+    start, end = stream.jobs[1].placed_at, stream.jobs[3].placed_at
+    fs.spoil(stream.path(0), start, end - 5000)
+    store, found = opened(fs)
+    assert found.problems == [f"{stream.path(0)} cannot be read at byte {start}"]
+    assert bounds(found.tables[7]) == [[(0, 1), (3, 4)]]
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+@pytest.mark.parametrize("what", ["header", "chunks", "file"])
+def test_a_file_of_which_nothing_can_be_read_is_set_aside_as_it_is(segment: int, what: str) -> None:
+    """(3)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = large_stream(store)
+    stream.seal(2)
+    stream.seal(2, begins=True)
+    store.close()
+    path = stream.path(segment)
+    before = fs.contents()[path]
+    if what == "header":
+        fs.spoil(path, 0, 8)
+        problem = "has a header that cannot be read"
+    elif what == "chunks":
+        change(fs, path, SEGMENT_HEADER_BYTES + 8, b"\xff")
+        fs.spoil(path, 2000, 2001)
+        before = fs.contents()[path]
+        problem = f"cannot be read at byte {SEGMENT_HEADER_BYTES}"
+    else:
+        problem = "cannot be opened: Input/output error"
+
+        def hook(event: str) -> None:
+            if event == f"before open {path}":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+        fs.on_operation = hook
+    _, found = opened(fs)
+    fs.on_operation = None
+    assert found.problems == [f"{path} {problem}"]
+    assert bounds(found.tables[7]) == [[(2, 4)] if segment == 0 else [(0, 2)]]
+    assert path not in fs.contents()
+    assert fs.contents()[f"{path}.unusable"] == before
+    assert opened(fs)[1].problems == []
+
+
+def test_a_short_file_that_the_disk_cannot_read_is_not_removed() -> None:
+    """(2)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = Stream(store)
+    stream.seal(2)
+    path = sealed_path(7, 2)
+    fs.close(fs.create(path, 100))
+    fs.spoil(path, 50, 60)
+    store.close()
+    _, found = opened(fs)
+    assert found.problems == [f"{path} has a header that cannot be read"]
+    assert f"{path}.unusable" in fs.contents()
 
 
 # --- handles ----------------------------------------------------------------------------------------------------------
@@ -695,7 +855,7 @@ def test_a_segment_that_comes_back_with_a_power_cut_is_there_whole() -> None:
 
 def replacement(stream: Stream, firsts: list[int], end: int, kept: list[int]) -> SealJob:
     """Return a job that writes a file that is to take the place of some segments: with the offsets `kept`."""
-    writer = ColumnsWriter()
+    writer = ColumnsWriter(compacted=True)
     for offset in kept:
         writer.add(offset, build_message(Q, b"\0\0", stream.body_at(offset), 0, True), False)
     job = SealJob(stream.id, firsts[0], 0, writer.finish(firsts[0], end))

@@ -10,6 +10,7 @@ from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
+from warren.msgstore.sealed_files import sealed_path
 from warren.queues.stream import Stream
 from warren.queues.stream_compaction import TOMBSTONE_MS
 
@@ -139,6 +140,29 @@ def test_without_the_argument_everything_stays() -> None:
         keys.publish("user", b"x" * 50)
     keys.compact()
     assert len(keys.read()) == 430
+
+
+def test_what_is_beside_damage_is_not_compacted() -> None:
+    keys = Keys({"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 2000})
+    for number in range(60):
+        keys.publish("user", b"%02d" % number + bytes(50))
+    keys.harness.write()
+    fs = keys.harness._fs
+    table = keys.stream.messages.sealer.table
+    segment, chunk = table.segments[1], table.segments[1].chunks[-1]
+    path = sealed_path(keys.stream.store_id, int(segment.first))
+    fs.flip_bit(path, int(chunk.position), 0)
+    evidence = fs.contents()[path]
+    keys.restart(clean=True)
+    gap = range(int(chunk.first), int(chunk.end))
+    assert set(keys.read()) == set(range(60)) - set(gap)
+    keys.stream.rules.compacts = True
+    keys.compact()
+    assert fs.contents()[path] == evidence
+    beside = {offset for each in table.segments[1:3] for offset in range(int(each.first), int(each.end))}
+    found = {offset for offset in keys.read() if offset < 60}
+    assert found >= beside - set(gap) and not found & set(gap)
+    assert 0 not in found, "others are"
 
 
 def test_files_that_have_become_small_are_put_together() -> None:

@@ -987,6 +987,40 @@ def test_a_damaged_chunk_is_reported_once_and_passed_over() -> None:
     s.check_memory()
 
 
+@pytest.mark.parametrize("arguments", [{}, ONE_CHUNK_EACH], ids=["one-file", "file-each"])
+@pytest.mark.parametrize("size", [1000, 0], ids=["large", "small"])
+def test_a_chunk_that_nobody_can_read_and_the_log_still_has_is_sealed_again(arguments: Table, size: int) -> None:
+    """``sealed_files.py`` (2), (7)"""
+    s = Sealing(arguments=arguments)
+    s.publish(20, size=size)
+    s.harness.write()
+    run = s.harness.store.run
+
+    def run_but_seals() -> bool:
+        return len(s.seal_without_telling()) > 0 or run()
+
+    s.harness.store.run = run_but_seals  # type: ignore[method-assign]
+    s.publish(12, size=size)
+    s.harness.store.run = run  # type: ignore[method-assign]
+    assert (s.table.end, s.live) == (20, 12)
+    path = f"streams/{s.files()[-1]}"
+    written = s.fs.contents()[path]
+    s.fs.spoil(path, len(written) - 64, len(written))
+    s.chunk = 4
+    s.restart(clean=False)
+    assert s.log.damages == [], "nothing is missing"
+    for _ in range(3):
+        s.pass_sealing_time()
+        assert s.table.end >= 28
+        s.check()
+        s.publish(5)
+        s.restart(clean=False)
+    assert written in [content[: len(written)] for content in s.fs.contents().values()]
+    s.fs.heal(f"streams/{s.files()[0]}")
+    s.restart(clean=False)
+    s.check()
+
+
 def test_a_chunk_that_retention_has_removed_is_no_damage() -> None:
     s = Sealing(arguments=ONE_CHUNK_EACH)
     s.publish(60)
