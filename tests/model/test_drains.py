@@ -2,7 +2,8 @@
 
 A reader notes where a batch ends before it writes the batch, and that it is written afterwards; what it notes and what
 it has written survives it. A batch that is written twice replaces itself. In the end each message is in the table once,
-or a client has got it. A run is played again by its seed, which it prints:
+or a client has got it; twice is what was in the table already when a lease ended before it was acknowledged. A run is
+played again by its seed, which it prints:
 
     WARREN_TEST_DRAINS_SEED=7 WARREN_TEST_DRAINS_RUNS=1
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from math import inf
 from random import Random, SystemRandom
 from typing import Any, Final, TypeVar, cast
 
@@ -88,11 +90,13 @@ class Place:
         self.client = self.broker.channel()
         self.client.declare("q", durable=True, arguments=arguments)
         self.published = 0
+        self.clock_s = 1000.0
+        self.silent_since_s = 0.0  # the reader of session c
         self._begin()
 
     def _begin(self) -> None:
         self.desk = Desk(self.broker)
-        self.drains = Drains(cast(Management, self.desk))
+        self.drains = Drains(cast(Management, self.desk), clock=lambda: self.clock_s)
 
     def start_again(self) -> None:
         """What was not synced is lost."""
@@ -100,6 +104,8 @@ class Place:
         self.client = self.broker.channel()
         self._begin()
         self.broker.settle()
+        self.drains.begin_leases()
+        self.silent_since_s = self.clock_s
 
     def publish(self, count: int, **properties: Any) -> list[bytes]:
         bodies = [b"%d" % number for number in range(self.published, self.published + count)]
@@ -118,12 +124,15 @@ class Place:
 
         return trio.run(run)
 
-    def open(self, consumer: str = "c") -> Opened:
-        return self.call(lambda: self.drains.open(self.drain(consumer), "", "guest"))
+    def open(self, consumer: str = "c", lease_s: int | None = None) -> Opened:
+        self.silent_since_s = self.clock_s
+        return self.call(lambda: self.drains.open(self.drain(consumer), "", "guest", lease_s))
 
     def claim(self, epoch: int, after: int, most: int, consumer: str = "c", **more: Any) -> tuple[int, int]:
         max_bytes, until = more.get("max_bytes"), more.get("until")
-        return self.call(lambda: self.drains.claim(self.drain(consumer), epoch, after, most, max_bytes, until))
+        found = self.call(lambda: self.drains.claim(self.drain(consumer), epoch, after, most, max_bytes, until))
+        self.silent_since_s = self.clock_s
+        return found
 
     def release(self, epoch: int | None, consumer: str = "c") -> int:
         return self.call(lambda: self.drains.release(self.drain(consumer), epoch))
@@ -131,10 +140,33 @@ class Place:
     def delete(self, consumer: str = "c", *, discard: bool = False) -> None:
         self.call(lambda: self.drains.delete(self.drain(consumer), "guest", discard=discard))
 
-    def rows(self, first: int, end: int, consumer: str = "c") -> list[bytes]:
-        """Return the bodies of claims; all must be there."""
+    def pass_time(self, seconds: float) -> float:
+        """Let time pass in which nobody calls, and leases end; return when the next one may."""
+        self.clock_s += seconds
+        return self.call(self.drains.end_leases)
+
+    def lease_s(self) -> int | None:
+        """Return the lease of session c, as it is listed."""
+        return self.drains.find(self.drain()).note.lease_s
+
+    def claims(self, consumer: str = "c") -> ClaimQueue:
+        """Return the claims of a session, whose oldest number is known."""
         claims = self.broker.vhost.queues[claims_name("q", consumer)]
         assert isinstance(claims, ClaimQueue)
+        claims.find_first(lambda number: None)
+        rest(self.broker)
+        return claims
+
+    def claimed(self) -> list[bytes]:
+        """Return the bodies of what is claimed and not acknowledged."""
+        if claims_name("q", "c") not in self.broker.vhost.queues:
+            return []
+        claims = self.claims()
+        return self.rows(claims.first_offset(), claims.synced_end())
+
+    def rows(self, first: int, end: int, consumer: str = "c") -> list[bytes]:
+        """Return the bodies of claims; all must be there."""
+        claims = self.claims(consumer)
         assert claims.first_offset() <= first and end <= claims.synced_end()
         found: list[bytes] = []
         at = first
@@ -170,6 +202,7 @@ class Reader:
         self.committed = 0  # how many batches
         self.table: dict[int, list[bytes]] = {}
         self.epoch = -1
+        self.lease_s: int | None = None
 
     def end_of(self, batch: int) -> int:
         return self.planned[batch] if batch >= 0 else 0
@@ -181,18 +214,20 @@ class Reader:
     def step(self, dice: Random, most: int) -> None:
         """Do a batch, or a part of it: a reader may die anywhere."""
         if self.epoch < 0:
-            self.epoch = self.place.open().epoch
+            self.epoch = self.place.open(lease_s=self.lease_s).epoch
         batch = self.committed
         if batch == len(self.planned):
             after = self.end_of(batch - 1)
             first, end = self.place.claim(self.epoch, after, most)
-            assert first == after
+            assert first == max(after, self.place.claims().first_offset())
             if end == after or dice.random() < 0.2:
                 return
             self.planned.append(end)
         if dice.random() < 0.2:
             return
-        self.table[batch] = self.place.rows(self.end_of(batch - 1), self.end_of(batch))
+        end = self.end_of(batch)
+        first = max(self.end_of(batch - 1), self.place.claims().first_offset())  # before it is what a lease has ended
+        self.table[batch] = self.place.rows(first, end) if first < end else []
         if dice.random() < 0.2:
             return
         self.committed += 1
@@ -207,6 +242,8 @@ class Run:
         kinds: tuple[dict[str, Any], ...] = ({}, {}, {"x-max-priority": 2}, {"x-queue-type": "quorum"})
         self.place = Place(self.dice.choice((0, 128 << 20)), **self.dice.choice(kinds))
         self.reader = Reader(self.place)
+        self.reader.lease_s = self.dice.choice((None, 60, 600))
+        self.again: list[bytes] = []  # what comes a second time
         self.bodies: list[bytes] = []
         self.got: list[bytes] = []
 
@@ -255,11 +292,43 @@ class Run:
     def other_reader(self) -> None:
         """Somebody else opens the session for a moment: the reader is refused, and begins anew."""
         stale = self.reader.epoch
-        self.place.open()
+        self.place.open(lease_s=self.dice.choice((None, 60)))
         if stale >= 0:
             with pytest.raises(Fenced):
                 self.place.claim(stale, self.reader.end_of(self.reader.committed - 1), 1)
             self.reader.start()
+
+    def time_passes(self) -> None:
+        """Nobody calls: claims go back when that takes as long as the lease, and not before."""
+        place, reader = self.place, self.reader
+        before = place.claimed()
+        first = place.claims().first_offset() if before else 0
+        seconds = self.dice.choice((1, 30, 59, 60, 600))
+        if before:
+            lease_s = inf if (given := place.lease_s()) is None else given
+            ends = place.clock_s + seconds >= place.silent_since_s + lease_s
+        else:
+            ends = False
+        dies = self.dice.random() < 0.3
+        place.desk.lives = self.dice.randrange(8) if dies else -1
+        try:
+            place.pass_time(seconds)
+        except Killed:
+            assert ends
+        if dies:
+            place.start_again()
+        after = place.claimed()
+        assert after == before or (ends and after == before[len(before) - len(after) :])
+        if not ends:
+            assert after == before
+            return
+        assert dies or not after
+        returned = min(len(before) - len(after), max(0, reader.end_of(reader.committed - 1) - first))
+        self.again += before[:returned]
+        if reader.epoch >= 0 and not dies:
+            with pytest.raises(Fenced):
+                place.claim(reader.epoch, reader.end_of(reader.committed - 1), 1)
+        reader.start()
 
     def run(self) -> None:
         commands: list[tuple[Callable[[], None], float]] = [
@@ -270,6 +339,7 @@ class Run:
             (self.broker_dies, 1.5),
             (self.broker_stops, 0.5),
             (self.other_reader, 0.7),
+            (self.time_passes, 2),
         ]
         for _ in range(COMMANDS):
             (command,) = self.dice.choices([each for each, _ in commands], [weight for _, weight in commands])
@@ -288,7 +358,7 @@ class Run:
             self.reader.step(calm, 1000)
             idle = idle + 1 if before == (len(self.reader.planned), self.reader.committed) else 0
         table = [body for batch in sorted(self.reader.table) for body in self.reader.table[batch]]
-        assert sorted(table + self.got) == sorted(self.bodies)
+        assert sorted(table + self.got) == sorted(self.bodies + self.again)
         assert self.place.got() == []
 
 
@@ -594,3 +664,280 @@ def test_a_new_session_counts_as_a_queue_of_the_vhost() -> None:
     with pytest.raises(TooMany):
         place.open("another")
     assert place.open().epoch
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+def leased(lease_s: int | None = 60) -> tuple[Place, int]:
+    """Return a place where somebody has claimed the first 3 of 5 messages, and his epoch."""
+    place = Place()
+    place.publish(5)
+    epoch = place.open(lease_s=lease_s).epoch
+    assert place.claim(epoch, 0, 3) == (0, 3)
+    return place, epoch
+
+
+FIRST_THREE: Final = [b"0", b"1", b"2"]
+
+
+def test_claims_go_back_when_nobody_came_for_as_long_as_the_lease_and_not_a_moment_before() -> None:
+    place, epoch = leased()
+    assert place.pass_time(59.999) == pytest.approx(place.clock_s + 0.001)
+    assert place.claimed() == FIRST_THREE
+    place.pass_time(0.001)
+    assert place.claimed() == []
+    with pytest.raises(Fenced):
+        place.claim(epoch, 3, 1)
+    found = place.drains.find(place.drain())
+    assert found.note.epoch > epoch and found.note.lease_s == 60
+    place.client.send(1, m.BasicGet(0, "q", True))
+    (ahead,) = place.client.take()
+    assert isinstance(ahead.method, m.BasicGetOk) and not ahead.method.redelivered and body_of(ahead) == b"3"
+    place.client.send(1, m.BasicGet(0, "q", True))
+    place.client.take()
+    place.client.send(1, m.BasicGet(0, "q", True))
+    (back,) = place.client.take()
+    assert isinstance(back.method, m.BasicGetOk) and back.method.redelivered and body_of(back) == b"0"
+    again = place.open()
+    assert place.claim(again.epoch, 0, 5) == (3, 5), "their numbers are not given again"
+
+
+def test_claims_without_a_lease_are_kept_for_ever() -> None:
+    place, epoch = leased(None)
+    assert place.pass_time(1e9) == inf
+    assert place.claim(epoch, 0, 1) == (0, 3)
+
+
+@pytest.mark.parametrize("sign", ["claim", "mark", "read", "open"])
+def test_every_call_of_the_session_begins_its_lease_anew(sign: str) -> None:
+    place, epoch = leased()
+    for _ in range(3):
+        place.pass_time(59)
+        match sign:
+            case "claim":
+                place.claim(epoch, 0, 1)
+            case "mark":
+                place.drains.mark(place.drain(), epoch)
+            case "read":
+                with place.drains.reading(place.claims()):
+                    pass
+            case "open":
+                epoch = place.open(lease_s=60).epoch
+    place.pass_time(59.9)
+    assert place.claimed() == FIRST_THREE
+    place.pass_time(0.1)
+    assert place.claimed() == []
+
+
+def test_what_others_do_with_the_session_is_no_sign_of_its_reader() -> None:
+    place, epoch = leased()
+    stale, epoch = epoch, place.open(lease_s=60).epoch
+    place.pass_time(59)
+    seen_ms = place.drains.find(place.drain()).last_seen_ms
+    with pytest.raises(Fenced):
+        place.claim(stale, 0, 1)
+    with pytest.raises(Fenced):
+        place.drains.mark(place.drain(), stale)
+    with pytest.raises(StillClaimed):
+        place.delete()
+    assert place.drains.of(place.broker.vhost)[0].last_seen_ms == seen_ms
+    place.pass_time(1)
+    assert place.claimed() == []
+
+
+def test_a_call_that_is_under_way_is_no_silence() -> None:
+    place, epoch = leased()
+    drain = place.drain()
+    answers: list[tuple[int, int]] = []
+
+    async def hold(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            async with place.drains._turn(drain, None, by_reader=False):
+                task_status.started(scope)
+                await trio.sleep_forever()
+
+    async def claim() -> None:
+        answers.append(await place.drains.claim(drain, epoch, 0, 1, None, None))
+
+    async def wait_for_a_turn() -> None:
+        async with trio.open_nursery() as nursery:
+            held: trio.CancelScope = await nursery.start(hold)
+            nursery.start_soon(claim)
+            await trio.testing.wait_all_tasks_blocked()
+            place.clock_s += 1000
+            assert await place.drains.end_leases() == place.clock_s + 60
+            held.cancel()
+
+    trio.run(wait_for_a_turn)
+    assert answers == [(0, 3)]
+    place.pass_time(59)
+    with place.drains.reading(place.claims()):
+        place.pass_time(1000)
+        place.pass_time(1000)
+    place.pass_time(59)
+    assert place.claimed() == FIRST_THREE
+    place.pass_time(1)
+    assert place.claimed() == []
+
+
+def test_a_lease_begins_anew_when_the_broker_does() -> None:
+    place, epoch = leased()
+    place.pass_time(59)
+    place.start_again()
+    assert place.lease_s() == 60
+    place.pass_time(59)
+    assert place.claimed() == FIRST_THREE
+    place.pass_time(1)
+    assert place.claimed() == []
+    place.start_again()
+    with pytest.raises(Fenced):
+        place.claim(epoch, 0, 1)
+    assert sorted(place.got()) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("lease_s", [None, 30, 600])
+def test_who_takes_a_session_over_brings_a_lease_of_his_own(lease_s: int | None) -> None:
+    place, _ = leased()
+    place.pass_time(59)
+    opened = place.open(lease_s=lease_s)
+    assert (opened.first, opened.end, place.lease_s()) == (0, 3, lease_s)
+    place.pass_time(29 if lease_s == 30 else 599)
+    assert place.claimed() == FIRST_THREE
+    place.pass_time(1)
+    assert place.claimed() == ([] if lease_s else FIRST_THREE)
+
+
+def test_a_lease_does_not_end_while_somebody_opens_the_session() -> None:
+    place, _ = leased()
+    place.pass_time(59)
+
+    async def commit(ticket: int) -> None:
+        place.clock_s += 1000
+        await place.drains.end_leases()
+
+    place.desk.commit = commit  # type: ignore[method-assign]
+    opened = place.open(lease_s=60)
+    assert (opened.first, opened.end) == (0, 3) and place.claim(opened.epoch, 0, 1) == (0, 3)
+
+
+def test_a_session_that_has_claimed_nothing_keeps_its_epoch_however_long_it_is_silent() -> None:
+    place = Place()
+    epoch = place.open(lease_s=60).epoch
+    place.pass_time(1000)
+    place.publish(3)
+    assert place.claim(epoch, 0, 3) == (0, 3)
+
+
+def test_claims_of_a_queue_that_is_gone_stay_until_there_is_one_to_take_them() -> None:
+    place, epoch = leased()
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    place.pass_time(60)
+    assert place.claimed() == FIRST_THREE
+    assert place.claim(epoch, 1, 3) == (1, 3), "nobody is shut out for nothing"
+    place.pass_time(60)
+    place.client.declare("q", durable=True)
+    place.pass_time(60)
+    assert place.got() == [b"1", b"2"]
+    with pytest.raises(Fenced):
+        place.claim(epoch, 1, 3)
+
+
+def test_who_opens_the_session_while_its_lease_ends_has_what_has_not_gone_back() -> None:
+    place = Place()
+    bodies = place.publish(3 * PIECE_MESSAGES)
+    epoch = place.open(lease_s=60).epoch
+    assert place.claim(epoch, 0, len(bodies)) == (0, len(bodies))
+    opened: list[Opened] = []
+
+    async def both() -> None:
+        async def take_over() -> None:
+            opened.append(await place.drains.open(place.drain(), "", "guest", 60))
+
+        async with trio.open_nursery() as nursery:
+
+            def between() -> None:
+                if place.claims().first_offset():
+                    place.desk.between = lambda: None
+                    nursery.start_soon(take_over)
+
+            place.desk.between = between
+            await place.drains.end_leases()
+
+    place.clock_s += 60
+    trio.run(both)
+    first, end = opened[0].first, opened[0].end
+    assert 0 < first < end == len(bodies)
+    assert place.rows(first, end) == bodies[first:] and place.got() == bodies[:first]
+    assert place.claim(opened[0].epoch, first, 1) == (first, end)
+
+
+def test_leases_end_by_themselves_and_begin_anew_with_the_broker_and_when_it_could_hear_nobody() -> None:
+    place = Place()
+    place.publish(5)
+    drain = place.drain()
+    clock = MockClock(autojump_threshold=0)
+
+    async def claimed(count: int, seconds: float) -> None:
+        """Expect so many claims before and after so many seconds."""
+        await trio.sleep(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+        assert place.claims().ready_count == count
+
+    async def live() -> None:
+        drains = Drains(cast(Management, place.desk))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drains.run)
+            await trio.testing.wait_all_tasks_blocked()
+            long = await drains.open(Drain(place.broker.vhost, "q", "long"), "", "guest", 1000)
+            await drains.claim(Drain(place.broker.vhost, "q", "long"), long.epoch, 0, 1, None, None)
+            await trio.sleep(100)
+            opened = await drains.open(drain, "", "guest", 60)
+            await drains.claim(drain, opened.epoch, 0, 3, None, None)
+            await claimed(3, 30)
+            clock.jump(100)  # and nothing ran meanwhile
+            await claimed(3, 59.9)
+            await claimed(0, 0.2)
+            opened = await drains.open(drain, "", "guest", 60)
+            await drains.claim(drain, opened.epoch, opened.first, 2, None, None)
+            await trio.sleep(59)
+            nursery.cancel_scope.cancel()
+        started = Drains(cast(Management, place.desk))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(started.run)
+            await claimed(2, 59.9)
+            assert place.claims("long").ready_count == 1
+            await claimed(0, 0.2)
+            await trio.sleep(1000)
+            assert place.claims("long").ready_count == 0
+            nursery.cancel_scope.cancel()
+
+    trio.run(live, clock=clock)
+    assert sorted(place.got()) == [b"%d" % number for number in range(5)]
+
+
+def test_leases_that_end_while_another_one_goes_back_end_then() -> None:
+    place = Place()
+    place.publish(5)
+    clock = MockClock(autojump_threshold=0)
+
+    async def live() -> None:
+        drains = Drains(cast(Management, place.desk))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drains.run)
+            for name, lease_s in (("b", 65), ("c", 61), ("a", 60)):
+                drain = place.drain(name)
+                opened = await drains.open(drain, "", "guest", lease_s)
+                await drains.claim(drain, opened.epoch, 0, 1, None, None)
+
+            def between() -> None:
+                place.desk.between = lambda: None
+                clock.jump(10)
+
+            place.desk.between = between
+            await trio.sleep(60.1)
+            await trio.testing.wait_all_tasks_blocked()
+            assert [place.claims(name).ready_count for name in "abc"] == [0, 0, 0]
+            nursery.cancel_scope.cancel()
+
+    trio.run(live, clock=clock)

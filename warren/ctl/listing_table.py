@@ -277,7 +277,7 @@ LISTINGS: Final = (
         Scope.ONE,
         "warren/drains",
         ("queue", "name", "claimed", "epoch", "owner"),
-        "vhost claims claimed_bytes first end opened_at last_seen_at queue_exists",
+        "vhost claims claimed_bytes first end lease_s opened_at last_seen_at queue_exists",
         "warren/drains/{vhost}",
     ),
     Listing(

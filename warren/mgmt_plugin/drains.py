@@ -34,6 +34,7 @@ from warren.server.drains import (
 )
 
 OWNER_BYTES_MAX: Final = 1024
+LEASE_MAX_S: Final = 30 * 24 * 3600
 ROWS_MAX: Final = 1 << 40
 BYTES_MAX: Final = 1 << 50
 OFFSET_MAX: Final = (1 << 62) - 1
@@ -50,9 +51,10 @@ _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
 
 
 class Opening(msgspec.Struct):
-    """Who opens a session, in words for people."""
+    """Who opens a session, in words for people, and after how long a silence its claims go back; None: never."""
 
     owner: str = ""
+    lease_s: int | None = None
 
 
 class Claiming(msgspec.Struct):
@@ -107,6 +109,8 @@ async def open_drain(call: Call) -> Described:
     order = await call.body(Opening)
     if not _fits(order.owner, OWNER_BYTES_MAX):
         raise bad_request(f"owner must be a text of at most {OWNER_BYTES_MAX} bytes")
+    if order.lease_s is not None and not 1 <= order.lease_s <= LEASE_MAX_S:
+        raise bad_request(f"lease_s must be a number from 1 to {LEASE_MAX_S}")
     drain = _the_drain(call)
     if drain.queue in drain.vhost.queues:
         queue = drain.vhost.queue(drain.queue, None)  # not one that belongs to a connection
@@ -117,7 +121,7 @@ async def open_drain(call: Call) -> Described:
     elif drain.claims_name not in drain.vhost.queues:
         raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost.name}'")
     try:
-        opened = await call.services.drains.open(drain, order.owner, call.operator.name)
+        opened = await call.services.drains.open(drain, order.owner, call.operator.name, order.lease_s)
     except DrainError as error:
         raise _refused(error) from None
     return {
@@ -184,6 +188,7 @@ def describe(call: Call, listed: Listed) -> Described:
         "claims": claims.name,
         "epoch": note.epoch,
         "owner": note.owner or None,
+        "lease_s": note.lease_s,
         "claimed": int(claims.ready_count),
         "claimed_bytes": int(claims.ready_bytes),
         "first": claims.first_offset(),

@@ -161,3 +161,4 @@ class ManagementPlugin:
             nursery.start_soon(services.statistics.run)
             nursery.start_soon(services.stages.run)
             nursery.start_soon(services.snapshots.run)
+            nursery.start_soon(services.drains.run)

@@ -200,9 +200,10 @@ class ClaimRanges:
             found.append((made, following))
             done.set()
 
-        read_claim_columns(self._claims, first, end, wanted.bodies, wanted.properties, told)
-        if not found:
-            await _settled(self._call, done, self._claims)
+        with self._call.services.drains.reading(self._claims):
+            read_claim_columns(self._claims, first, end, wanted.bodies, wanted.properties, told)
+            if not found:
+                await _settled(self._call, done, self._claims)
         if first < self._claims.first_offset():
             raise HttpError(410, "gone", f"the oldest offset is {self._claims.first_offset()}")
         return found[0][0].encode(), found[0][1]

@@ -16,16 +16,20 @@ A session is a vhost, a queue and the name of a consumer; what it has claimed is
 4. The calls of a session are done one after the other. One that is given up in the middle leaves what it has claimed so
    far to (3). Claiming stops after `CLAIM_S`, and when somebody opens the session.
 5. Claims outlive their queue. They go with the vhost, when they are acknowledged, or when somebody says so.
-6. Nothing is given back by itself, however long nobody asks.
+6. Nothing is given back by itself, however long nobody asks, unless the session was opened with a lease. What it has
+   claimed then goes back as if an operator had released it, when no call of it and no read of its claims was under way
+   for that long. Time in which the broker did not run, or could not listen, is no silence.
 
-The epoch of a session is among the records of its vhost (`queues.vhost_records`), which no client can change.
+The epoch and the lease of a session are among the records of its vhost (`queues.vhost_records`), which no client can
+change.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import msgspec
@@ -38,6 +42,7 @@ from warren.queues.limits import MAX_QUEUES, is_reached
 from warren.queues.queue import Queue
 from warren.queues.stream import Stream
 from warren.queues.virtual_host import VirtualHost
+from warren.server.logs import get_logger
 from warren.server.management import Management
 
 CLAIM_S: Final = 20.0
@@ -45,10 +50,15 @@ CLAIM_S: Final = 20.0
 TURN_S: Final = 30.0
 # Of one queue: whoever may read it can open them, and each is a queue.
 DRAINS_MAX: Final = 100
+# Who wakes so much later than he wanted was kept from hearing readers, too.
+LATE_S: Final = 1.0
 _CONGESTED_POLL_S: Final = 0.01
+_RESTORE_POLL_S: Final = 0.02
 
 _LAST_EPOCH: Final = "drain epoch"
 _SESSION: Final = "drain of "
+
+log = get_logger("drains")
 
 
 class DrainError(Exception):
@@ -84,11 +94,12 @@ class Busy(DrainError):
 
 
 class Note(msgspec.Struct):
-    """What is remembered of a session."""
+    """What is remembered of a session. `lease_s`: None: claims are not given back by themselves."""
 
     epoch: int
     owner: str = ""
     opened_ms: int = 0
+    lease_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +135,31 @@ class Listed:
     last_seen_ms: int | None
 
 
-@dataclass(slots=True)
 class _Seat:
-    """Of one session: whose turn it is, and when somebody asked last."""
+    """Of one session: whose turn it is, and when there was a sign of its reader; `sign_s`: when its lease began."""
 
-    turn: trio.Lock = field(default_factory=trio.Lock)
-    last_seen_ms: int = 0
+    def __init__(self, now_s: float) -> None:
+        self.turn = trio.Lock()
+        self.calls_under_way = 0
+        self.sign_s = now_s
+        self.last_seen_ms: int | None = None
 
 
 class Drains:
-    """The sessions of one broker."""
+    """The sessions of one broker. Leases end while `run` is running; `clock` is the one that it sleeps by."""
 
-    def __init__(self, management: Management) -> None:
+    def __init__(self, management: Management, *, clock: Callable[[], float] = trio.current_time) -> None:
         self._management = management
+        self._clock = clock
         self._seats: dict[tuple[str, str], _Seat] = {}
+        self._leased = trio.Event()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def open(self, drain: Drain, owner: str, by: str) -> Opened:
+    async def open(self, drain: Drain, owner: str, by: str, lease_s: int | None = None) -> Opened:
         """Open a session, from now on there, or take it over; `owner` is for people, `by` the user.
+
+        `lease_s`: see (6); it replaces the one that the session had.
 
         Raises:
             DrainError: `TooMany`, `Busy`; `Fenced`, somebody else was faster.
@@ -154,14 +171,16 @@ class Drains:
         arguments = claims_arguments(drain.queue, drain.consumer)
         ticket = vhost.declare_queue(drain.claims_name, True, False, False, arguments, None, by)
         claims = self._claims(drain)
-        epoch = self._next_epoch(drain, owner)
-        self._management.settle()
-        await self._management.commit(ticket)
-        async with self._turn(drain, epoch):
-            await self._management.messages.deleted()
-            first = await self._first(claims)
-            self._check(drain, epoch)
-            return Opened(epoch, claims, first, claims.synced_end())
+        with self._under_way(vhost.name, drain.claims_name):
+            epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s))
+            self._leased.set()
+            self._management.settle()
+            await self._management.commit(ticket)
+            async with self._turn(drain, epoch):
+                await self._management.messages.deleted()
+                first = await self._first(claims)
+                self._check(drain, epoch)
+                return Opened(epoch, claims, first, claims.synced_end())
 
     async def claim(
         self, drain: Drain, epoch: int, after: int, max_rows: int, max_bytes: int | None, until: int | None
@@ -199,8 +218,9 @@ class Drains:
             DrainError: `NoDrain`, `Fenced`.
         """
         self._check(drain, epoch)
-        queue = drain.vhost.queues.get(drain.queue)
-        return 0 if queue is None else mark_of(queue)
+        with self._under_way(drain.vhost.name, drain.claims_name):
+            queue = drain.vhost.queues.get(drain.queue)
+            return 0 if queue is None else mark_of(queue)
 
     async def release(self, drain: Drain, epoch: int | None) -> int:
         """Have the queue take back what is claimed, and return how many messages that were.
@@ -211,12 +231,13 @@ class Drains:
         Raises:
             DrainError: `NoDrain`, `Fenced`, `NoQueue`, `Busy`.
         """
+        by_reader = epoch is not None
         if epoch is None:
             self._check_restored(drain.vhost)
             self._claims(drain)
-            epoch = self._next_epoch(drain, self._note(drain).owner)
+            epoch = self._next_epoch(drain, self._note(drain))
         self._check(drain, epoch)
-        async with self._turn(drain, epoch):
+        async with self._turn(drain, epoch, by_reader=by_reader):
             claims = self._claims(drain)
             queue = drain.vhost.queues.get(drain.queue)
             if queue is None or not is_drainable(queue):
@@ -242,7 +263,7 @@ class Drains:
         """
         self._check_restored(drain.vhost)
         self._claims(drain)
-        async with self._turn(drain, None):
+        async with self._turn(drain, None, by_reader=False):
             claims = self._claims(drain)
             if claims.ready_count and not discard:
                 raise StillClaimed(f"{int(claims.ready_count)} messages are claimed: release or discard them first")
@@ -251,6 +272,65 @@ class Drains:
             self._management.settle()
             await self._management.commit(ticket)
         self._seats.pop((drain.vhost.name, drain.claims_name), None)
+
+    @contextmanager
+    def reading(self, claims: ClaimQueue) -> Iterator[None]:
+        """Note that claims are being read: whoever does is busy with them."""
+        with self._under_way(claims.vhost_name, claims.name):
+            yield
+
+    # --- leases -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Give back what readers hold that were silent for as long as their lease, until cancelled."""
+        while self._management.broker.is_restoring():
+            await trio.sleep(_RESTORE_POLL_S)
+        self.begin_leases()
+        while True:
+            self._leased = trio.Event()
+            next_s = max(await self.end_leases(), self._clock())
+            with trio.move_on_at(next_s):
+                await self._leased.wait()
+            if self._clock() > next_s + LATE_S:
+                self.begin_leases()
+
+    def begin_leases(self) -> None:
+        """Have the lease of every session begin now."""
+        for vhost in self._management.broker.vhosts.values():
+            for claims in vhost.queues.values():
+                if isinstance(claims, ClaimQueue) and _note_of(vhost, claims.name).lease_s is not None:
+                    self._seat(vhost.name, claims.name).sign_s = self._clock()
+
+    async def end_leases(self) -> float:
+        """Release what is claimed by sessions whose lease is over; return when another one may be, at the earliest."""
+        next_s = inf
+        for (vhost_name, name), seat in list(self._seats.items()):
+            vhost = self._management.broker.vhosts.get(vhost_name)
+            claims = None if vhost is None else vhost.queues.get(name)
+            if vhost is None or not isinstance(claims, ClaimQueue):
+                if not seat.calls_under_way:
+                    self._seats.pop((vhost_name, name), None)  # it went with its vhost
+                continue
+            lease_s = _note_of(vhost, name).lease_s
+            if lease_s is None:
+                continue
+            if not seat.calls_under_way and self._clock() >= seat.sign_s + lease_s:
+                await self._end_lease(Drain(vhost, claims.source_name, claims.consumer_name), claims)
+                seat.sign_s = self._clock()  # when something is left, it is tried again after as long
+            next_s = min(next_s, (self._clock() if seat.calls_under_way else seat.sign_s) + lease_s)
+        return next_s
+
+    async def _end_lease(self, drain: Drain, claims: ClaimQueue) -> None:
+        queue = drain.vhost.queues.get(drain.queue)
+        if not claims.ready_count or queue is None or not is_drainable(queue):
+            return  # nothing to give back, or nobody to take it: its reader is not shut out for that
+        place = {"vhost": drain.vhost.name, "queue": drain.queue, "name": drain.consumer}
+        try:
+            count = await self.release(drain, None)
+        except DrainError as error:
+            log.warning("the lease of a drain is over, and its claims are not released", **place, reason=str(error))
+        else:
+            log.warning("the lease of a drain is over: its claims are released", **place, messages=count)
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
@@ -281,13 +361,13 @@ class Drains:
     def _note(self, drain: Drain) -> Note:
         return _note_of(drain.vhost, drain.claims_name)
 
-    def _next_epoch(self, drain: Drain, owner: str) -> int:
-        """Give the session an epoch that no session of the vhost ever had."""
+    def _next_epoch(self, drain: Drain, note: Note) -> int:
+        """Give the session an epoch that no session of the vhost ever had, and remember `note` with it."""
         records = drain.vhost.records
         last = records.maybe_value(_LAST_EPOCH)
         epoch = 1 if last is None else int(last) + 1
         records.store(_LAST_EPOCH, b"%d" % epoch)
-        note = Note(epoch, owner, wall_time_ms())
+        note.epoch = epoch
         records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
         return epoch
 
@@ -314,21 +394,37 @@ class Drains:
         if epoch != latest:
             raise Fenced(f"drain '{drain.consumer}' of queue '{drain.queue}' has epoch {latest} now, not {epoch}")
 
-    @asynccontextmanager
-    async def _turn(self, drain: Drain, epoch: int | None) -> AsyncIterator[None]:
-        """Have the session to oneself."""
-        seat = self._seats.setdefault((drain.vhost.name, drain.claims_name), _Seat())
-        seat.last_seen_ms = wall_time_ms()
-        with trio.move_on_after(TURN_S) as waiting:
-            await seat.turn.acquire()
-        if waiting.cancelled_caught:
-            raise Busy("another call of this drain is under way")
+    def _seat(self, vhost_name: str, name: str) -> _Seat:
+        return self._seats.setdefault((vhost_name, name), _Seat(self._clock()))
+
+    @contextmanager
+    def _under_way(self, vhost_name: str, name: str, *, by_reader: bool = True) -> Iterator[_Seat]:
+        """Keep the lease from ending meanwhile; it begins anew afterwards when the call was one of the reader."""
+        seat = self._seat(vhost_name, name)
+        seat.calls_under_way += 1
+        if by_reader:
+            seat.last_seen_ms = wall_time_ms()
         try:
-            if epoch is not None:
-                self._check(drain, epoch)
-            yield
+            yield seat
         finally:
-            seat.turn.release()
+            seat.calls_under_way -= 1
+            if by_reader:
+                seat.sign_s = self._clock()
+
+    @asynccontextmanager
+    async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
+        """Have the session to oneself."""
+        with self._under_way(drain.vhost.name, drain.claims_name, by_reader=by_reader) as seat:
+            with trio.move_on_after(TURN_S) as waiting:
+                await seat.turn.acquire()
+            if waiting.cancelled_caught:
+                raise Busy("another call of this drain is under way")
+            try:
+                if epoch is not None:
+                    self._check(drain, epoch)
+                yield
+            finally:
+                seat.turn.release()
 
     async def _first(self, claims: ClaimQueue) -> int:
         """Return the number of the oldest claim."""

@@ -174,7 +174,8 @@ def test_drains_are_listed_released_and_deleted(ctl: Ctl, broker_url: str) -> No
     assert ctl.rows("list_drains") == []
     for command in ("release_drain", "delete_drain"):
         assert ctl(command, "q", "spark/1").exit_code == 5
-    epoch = api.post(f"{path}/open", {}).json["epoch"]
+    epoch = api.post(f"{path}/open", {"lease_s": 600}).json["epoch"]
+    assert ctl.rows("list_drains", "name", "lease_s") == [{"name": "spark/1", "lease_s": 600}]
     api.post(f"{path}/claim", {"epoch": epoch, "after": 0, "max_rows": 2})
     ctl.done("delete_drain", "q", "spark/1", "--discard")
     assert payloads(ctl, "q") == ["b"]

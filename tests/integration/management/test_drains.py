@@ -20,11 +20,13 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 class Session:
     """A session that is open: calls of it, and what it has claimed."""
 
-    def __init__(self, place: Place, queue: str, name: str = "reader", api: Api | None = None) -> None:
+    def __init__(
+        self, place: Place, queue: str, name: str = "reader", api: Api | None = None, lease_s: int | None = None
+    ) -> None:
         self.api = api or place.api
         self.v = place.v
         self.path = f"/warren/drains/{place.v}/{q(queue)}/{q(name)}"
-        self.opened: Any = self.api.post(f"{self.path}/open", {"owner": "a test"}).json
+        self.opened: Any = self.api.post(f"{self.path}/open", {"owner": "a test", "lease_s": lease_s}).json
         self.epoch: int = self.opened["epoch"]
 
     def ask(self, call: str, **body: Any) -> Any:
@@ -176,7 +178,7 @@ def test_operators_see_sessions_and_release_and_delete_them(place: Place, amqp: 
     assert listed == place.api.get(session.path)
     assert listed in place.api.get("/warren/drains")
     expected = {"vhost": place.vhost, "queue": "q/1", "name": "a/b ü", "claimed": 4, "claimed_bytes": 4, "first": 0}
-    expected |= {"end": 4, "epoch": session.epoch, "owner": "a test", "queue_exists": True}
+    expected |= {"end": 4, "epoch": session.epoch, "owner": "a test", "lease_s": None, "queue_exists": True}
     assert {key: listed[key] for key in expected} == expected
     assert listed["opened_at"] <= listed["last_seen_at"]
     claims = place.api.get(f"/queues/{place.v}/{q(listed['claims'])}")
@@ -207,6 +209,17 @@ def test_claims_of_a_deleted_queue_are_read_and_thrown_away_when_that_is_said(pl
     assert place.api.delete(f"{session.path}?discard=true") == 204
     missing = place.api.ask("POST", f"{session.path}/open", {})
     assert missing.status == 404
+
+
+def test_what_a_reader_with_a_lease_leaves_behind_goes_back(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    bodies = fill(channel, "q", 10)
+    session = Session(place, "q", lease_s=1)
+    assert session.claim(0, 4) == (0, 4)
+    listed = place.api.eventually(session.path, lambda found: found["claimed"] == 0)
+    assert (listed["lease_s"], listed["first"], listed["end"]) == (1, 4, 4) and listed["epoch"] > session.epoch
+    assert session.ask("claim", after=4, max_rows=1).refusal[:2] == (409, "fenced")
+    assert drained(channel, "q") == [(body, False) for body in bodies[4:]] + [(body, True) for body in bodies[:4]]
 
 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
@@ -307,6 +320,9 @@ def test_a_user_who_may_read_the_queue_and_has_no_tag_may_drain_it(place: Place,
         ("release", {"epoch": []}, 400),
         ("open", {"owner": "x" * 2000}, 400),
         ("open", {"owner": 5}, 400),
+        ("open", {"lease_s": 0}, 400),
+        ("open", {"lease_s": 2592001}, 400),
+        ("open", {"lease_s": "1m"}, 400),
     ],
 )
 def test_calls_that_make_no_sense_are_refused(
@@ -358,7 +374,7 @@ def test_sessions_claims_and_epochs_are_there_after_a_restart(tmp_path: Any) -> 
         place = Place(api, "/")
         channel: Any = connect(process.amqp_port, "/").channel()
         bodies = fill(channel, "q", 1000)
-        session = Session(place, "q")
+        session = Session(place, "q", lease_s=3600)
         assert session.claim(0, 600) == (0, 600)
         assert session.claim(333, 100) == (333, 600)
         process.kill()
@@ -367,7 +383,9 @@ def test_sessions_claims_and_epochs_are_there_after_a_restart(tmp_path: Any) -> 
         place = Place(api, "/")
         (listed,) = api.get("/warren/drains")
         assert (listed["claimed"], listed["epoch"], listed["end"]) == (267, session.epoch, 600)
-        assert listed["last_seen_at"] is None
+        assert (listed["last_seen_at"], listed["lease_s"]) == (None, 3600)
+        read(api, place.v, session.opened["queue"], session.opened["id"], 333, 334)
+        assert api.get("/warren/drains")[0]["last_seen_at"], "who reads claims is there"
         stale = Session.__new__(Session)
         stale.__dict__ |= session.__dict__ | {"api": api}
         assert stale.claim(333, 1) == (333, 600), "the session goes on"
