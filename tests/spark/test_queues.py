@@ -16,7 +16,7 @@ from .lake import DEADLINE_S, Lake
 from .messages import Publisher
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_a_snapshot_leaves_a_queue_as_it_was(spark: SparkSession, publisher: Publisher, name: str) -> None:
@@ -155,6 +155,38 @@ def test_a_second_query_of_the_same_name_shuts_out_the_first(
     with pytest.raises(Exception, match="Fenced"):
         lake.wait(first)
     assert lake.numbers() + second.numbers() == list(range(5))
+
+
+def test_a_lease_lasts_as_long_as_a_batch_and_ends_when_the_query_has(
+    spark: SparkSession, publisher: Publisher, name: str, lake: Lake
+) -> None:
+    publisher.queue(name, 10)
+
+    def seen_ms() -> int:
+        with publisher.client as client:
+            return int(client.drain(name, "lake")["last_seen_at"])
+
+    claims: list[int] = []
+
+    def write(frame: DataFrame, batch: int) -> None:
+        began_ms = seen_ms()
+        assert frame.count() == 10
+        wait_until(lambda: seen_ms() >= began_ms + 5000, "more than two leases to pass", DEADLINE_S)
+        claims.append(claimed(publisher, name))
+        raise ValueError("no room in the table")
+
+    given = {"managementUrl": publisher.url, "subscribe": name, **DRAIN, "claimTtl": "2s"}
+    writer = spark.readStream.format("warren").options(**given).load().writeStream.foreachBatch(write)
+    query = writer.option("checkpointLocation", str(lake.checkpoint)).start()
+    with pytest.raises(Exception, match="no room in the table"):
+        lake.wait(query)
+    assert claims == [10]
+    wait_until(lambda: publisher.depth(name) == 10, "the claims to go back", DEADLINE_S)
+    assert claimed(publisher, name) == 0
+    with pytest.raises(Exception, match="deleted or released"):
+        lake.run(**DRAIN)  # from the same checkpoint, which has a batch that is gone
+    lake.run(failOnDataLoss=False)
+    assert lake.numbers() == list(range(10))
 
 
 def test_released_claims_come_again_flagged(publisher: Publisher, name: str, lake: Lake) -> None:

@@ -434,9 +434,13 @@ class BrokerClient:
 
     # --- drains --------------------------------------------------------------------------------------------------
 
-    def open_drain(self, queue: str, name: str, owner: str = "") -> Session:
-        """Open the session `name` of `queue`, or take it over; whoever had it before is `Fenced` from now on."""
-        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "open"), {"owner": owner})
+    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
+        """Open the session `name` of `queue`, or take it over; whoever had it before is `Fenced` from now on.
+
+        `lease_s`: what is claimed goes back when none of its calls comes for that long; None: never.
+        """
+        body: Object = {"owner": owner, "lease_s": lease_s}
+        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "open"), body)
         return self._made(
             lambda: Session(
                 epoch=int(found["epoch"]),

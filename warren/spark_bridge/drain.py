@@ -11,6 +11,8 @@
 3. One query has a session, that is a queue and a consumerName. The first thing a query does is to open it, which shuts
    out whoever had it before: he fails at his next step, before he can claim or acknowledge anything.
 4. With AvailableNow nothing is claimed that came after the first batch was planned, so it ends while producers go on.
+5. With claimTtl the broker takes back what nobody asks for; while the query runs somebody does, however long a batch
+   takes.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from warren.spark_bridge.control import BrokerClient, Session
 from warren.spark_bridge.errors import AnotherQueue, DataLoss, Gone, NotFound
+from warren.spark_bridge.heartbeat import Heartbeat
 from warren.spark_bridge.offsets import CLAIMS, Position, begin, document, is_sentinel, positions_of, sentinel
 from warren.spark_bridge.options import DRAIN, ReadOptions
 from warren.spark_bridge.pieces import Range, cut, maybe_left_of, read, say
@@ -58,11 +61,12 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pace = Pace(clock, sleep)
         self._client: BrokerClient | None = None
         self._sessions: dict[str, Session] = {}
+        self._heartbeat: Heartbeat | None = None
         self._is_available_now = False
         self._marks: dict[str, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "_heartbeat": None}
 
     @property
     def client(self) -> BrokerClient:
@@ -140,6 +144,11 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         """Do nothing; see the header."""
 
+    def stop(self) -> None:
+        """Let the leases of the claims begin to end."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+
     # --- on executors ----------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,8 +161,13 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the session of a queue; the first time it is opened, or taken over."""
         found = self._sessions.get(queue)
         if found is None:
-            found = self.client.open_drain(queue, self.name, "Spark")
+            lease_s = self.options.claim_ttl_s
+            found = self.client.open_drain(queue, self.name, "Spark", lease_s=lease_s)
             self._sessions[queue] = found
+            if lease_s is not None:
+                if self._heartbeat is None:
+                    self._heartbeat = Heartbeat(self.options.connection.client, self.name, lease_s)
+                self._heartbeat.keep(queue, found.epoch)
         return found
 
     def _mark(self, queue: str) -> int | None:

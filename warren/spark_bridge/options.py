@@ -11,6 +11,7 @@ The names and meanings are those of Spark's Kafka source where it has them, the 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -99,6 +100,7 @@ READ_OPTIONS: Final = (
     "bodyAs",
     "failOnDataLoss",
     "consumerName",
+    "claimTtl",
     "storeOffsets",
     "localFiles",
     "pushdown",
@@ -107,6 +109,7 @@ READ_OPTIONS: Final = (
 MAX_ROWS: Final = 1_000_000
 DRAIN_BYTES: Final = 256 << 20
 PARTITION_BYTES: Final = 64 << 20
+CLAIM_TTL_MAX_S: Final = 30 * 24 * 3600
 _CONSUMER_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|D)?")
 _DURATION_S: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "D": 86400}
@@ -250,6 +253,7 @@ class ReadOptions:
     body_as: str = BINARY
     fail_on_data_loss: bool = True
     consumer_name: str | None = None
+    claim_ttl_s: int | None = None  # None: claims are kept until somebody comes for them
     store_offsets: bool = True
     local_files: str = AUTO
     pushdown: bool | None = None
@@ -317,6 +321,7 @@ def read_options(
         body_as=given.word("bodyAs", BODY_FORMATS) or BINARY,
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         consumer_name=_consumer_name(given),
+        claim_ttl_s=_claim_ttl_s(given),
         store_offsets=given.flag("storeOffsets", True),
         local_files=given.word("localFiles", LOCAL_FILES) or AUTO,
         pushdown=None
@@ -602,6 +607,15 @@ def _consumer_name(given: Given) -> str | None:
     return name
 
 
+def _claim_ttl_s(given: Given) -> int | None:
+    if not given.has("claimTtl"):
+        return None
+    seconds = math.ceil(given.duration_s("claimTtl", 0.0))
+    if not 1 <= seconds <= CLAIM_TTL_MAX_S:
+        raise OptionError(f"option claimTtl: must be a time from 1s to 30d, not {given.text('claimTtl')!r}")
+    return seconds
+
+
 def _check_together(given: Given, made: ReadOptions) -> None:
     """Refuse options that mean nothing beside others."""
     if made.mode in (SNAPSHOT, DRAIN):
@@ -612,6 +626,8 @@ def _check_together(given: Given, made: ReadOptions) -> None:
         for name in _SNAPSHOT_OPTIONS:
             if given.has(name):
                 raise OptionError(f"option {name}: means nothing in mode {made.mode}")
+    if made.mode != DRAIN and given.has("claimTtl"):
+        raise OptionError("option claimTtl: is for mode drain only")
     if made.mode == DRAIN:
         if made.consumer_name is None:
             raise OptionError("option consumerName: mode drain needs one, and another for each query")

@@ -174,8 +174,8 @@ class MemoryBroker(BrokerClient):
 
     # --- drains ------------------------------------------------------------------------------------------------------
 
-    def open_drain(self, queue: str, name: str, owner: str = "") -> Session:
-        self.asked.append(f"open {queue} {name}")
+    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
+        self.asked.append(f"open {queue} {name}" + (f" for {lease_s} s" if lease_s else ""))
         self._there(queue)
         claims = f"amq.drain/{queue}/{name}"
         before = self.sessions.get(claims)
@@ -214,6 +214,7 @@ class MemoryBroker(BrokerClient):
         return Claim(claims.first, claims.end)
 
     def mark(self, queue: str, name: str, epoch: int) -> int:
+        self.asked.append(f"mark {queue} {epoch}")
         self._claims(queue, name, epoch)
         return self._there(queue).end
 

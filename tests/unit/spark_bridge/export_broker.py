@@ -84,9 +84,9 @@ class ExportBroker(MemoryBroker):
     def delete_snapshot(self, queue: str, snapshot: str) -> None:
         self.queues.pop(snapshot, None)
 
-    def open_drain(self, queue: str, name: str, owner: str = "") -> Session:
+    def open_drain(self, queue: str, name: str, owner: str = "", *, lease_s: int | None = None) -> Session:
         is_new = f"amq.drain/{queue}/{name}" not in self.sessions
-        session = super().open_drain(queue, name, owner)
+        session = super().open_drain(queue, name, owner, lease_s=lease_s)
         if is_new:
             self.drains_made += 1
             self.queues[session.queue].id = f"c{self.drains_made}"

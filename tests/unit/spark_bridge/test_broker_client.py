@@ -109,7 +109,7 @@ def test_drains_are_opened_claimed_marked_and_released(broker: FakeBroker, clien
         Reply(None, 204),
         Reply({"error": "no_drain"}, 404),
     ]
-    assert client.open_drain("q", "c", "me") == Session(2, "amq.drain/q/c", "i9", 4, 6)
+    assert client.open_drain("q", "c", "me", lease_s=60) == Session(2, "amq.drain/q/c", "i9", 4, 6)
     assert client.claim("q", "c", 2, 4, 100, until=1 << 70) == Claim(4, 8)
     assert client.mark("q", "c", 2) == 1 << 70
     assert client.release("q", "c", 2) == 2
@@ -125,6 +125,7 @@ def test_drains_are_opened_claimed_marked_and_released(broker: FakeBroker, clien
         "",
         "/q/c",
     ]
+    assert broker.asked[0].json == {"owner": "me", "lease_s": 60}
     assert broker.asked[1].json == {"epoch": 2, "after": 4, "max_rows": 100, "max_bytes": None, "until": 1 << 70}
 
 

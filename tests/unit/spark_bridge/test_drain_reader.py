@@ -195,3 +195,42 @@ def test_an_idle_queue_gives_the_same_offset(broker: MemoryBroker) -> None:
     reader = reader_of(broker)
     offset = step(reader, reader.initialOffset())
     assert json.dumps(reader.latestOffset(offset, ReadMaxRows(4))) == json.dumps(offset)
+
+
+def test_a_session_has_the_lease_that_is_asked_for_and_signs_of_life_until_the_query_stops(
+    broker: MemoryBroker,
+) -> None:
+    for queue in ("a", "b"):
+        broker.queue(queue, 3)
+    reader = reader_of(broker, subscribe="a,b", claimTtl="60s")
+    assert reader._heartbeat is None
+    step(reader, reader.initialOffset())
+    assert [asked for asked in broker.asked if asked.startswith("open")] == [
+        "open a lake for 60 s",
+        "open b lake for 60 s",
+    ]
+    heartbeat = reader._heartbeat
+    assert heartbeat is not None and heartbeat._thread is not None and heartbeat._thread.daemon
+    broker.asked.clear()
+    heartbeat.beat(broker)
+    assert broker.asked == ["mark a 1", "mark b 1"]
+    reader.stop()
+    heartbeat._thread.join(10)
+    assert not heartbeat._thread.is_alive()
+
+
+def test_without_a_lease_there_is_no_heartbeat(broker: MemoryBroker) -> None:
+    broker.queue("orders", 3)
+    reader = reader_of(broker)
+    step(reader, reader.initialOffset())
+    assert reader._heartbeat is None and "open orders lake" in broker.asked
+    reader.stop()
+
+
+def test_a_reader_is_sent_to_executors_without_its_heartbeat(broker: MemoryBroker) -> None:
+    broker.queue("orders", 3)
+    reader = reader_of(broker, claimTtl="60s")
+    step(reader, reader.initialOffset())
+    state = reader.__getstate__()
+    assert state["_heartbeat"] is None and state["_client"] is None
+    reader.stop()

@@ -176,6 +176,7 @@ def test_a_time_is_a_number_or_iso_8601(text: str, time_ms: int) -> None:
         ("failOnDataLoss", "0"),
         ("consumerName", "a\nb"),
         ("snapshotTtl", "x"),
+        ("claimTtl", "x"),
         ("fetch.retries", "-1"),
         ("managementUrl", "localhost:15672"),
         ("uri", "http://localhost"),
@@ -215,6 +216,8 @@ def test_columns_are_named_or_left_out() -> None:
         ({"mode": "drain", "consumerName": "c", "startingOffsets": "earliest"}, "startingOffsets"),
         ({"mode": "drain", "consumerName": "c", "minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger"),
         ({"mode": "drain", "consumerName": "c", "snapshotTtl": "5s"}, "snapshotTtl"),
+        ({"mode": "log", "consumerName": "c", "claimTtl": "5s"}, "claimTtl"),
+        ({"claimTtl": "5s"}, "claimTtl"),
         ({"mode": "snapshot", "endingTimestamp": "5"}, "endingTimestamp"),
         ({"mode": "log", "snapshotUnacked": "true"}, "snapshotUnacked"),
         ({"startingOffsets": "earliest", "startingTimestamp": "5"}, "only one of them"),
@@ -255,6 +258,17 @@ def test_what_only_a_batch_or_only_a_stream_can_do(streaming: bool, given: dict[
 def test_a_drain_takes_no_more_than_256_mb_at_once() -> None:
     assert parsed(mode="drain", consumerName="c").max_bytes == 256 << 20
     assert parsed(mode="drain", consumerName="c", maxBytesPerTrigger="1g").max_bytes == 1 << 30
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("10m", 600), ("1500", 2), ("30d", 2592000), ("", None)])
+def test_claims_are_kept_for_so_long_without_a_sign_of_the_query(given: str, seconds: int | None) -> None:
+    assert parsed(mode="drain", consumerName="c", claimTtl=given).claim_ttl_s == seconds
+
+
+@pytest.mark.parametrize("given", ["0", "0s", "31d", "2592001s"])
+def test_claims_are_kept_for_a_second_at_least_and_a_month_at_most(given: str) -> None:
+    with pytest.raises(OptionError, match="claimTtl: must be a time from 1s to 30d"):
+        parsed(mode="drain", consumerName="c", claimTtl=given)
 
 
 def test_the_uri_is_read_as_rabbitmq_reads_it() -> None:

@@ -1,0 +1,64 @@
+"""Signs of life against a broker in memory; heartbeat.py (1) and (2)."""
+
+from __future__ import annotations
+
+import pytest
+from unit.spark_bridge.broker_in_memory import MemoryBroker
+
+from warren.spark_bridge.errors import Unreachable
+from warren.spark_bridge.heartbeat import Heartbeat
+
+
+def broker_with(*queues: str) -> MemoryBroker:
+    broker = MemoryBroker()
+    for queue in queues:
+        broker.queue(queue, 1)
+        broker.open_drain(queue, "lake")
+    broker.asked.clear()
+    return broker
+
+
+def test_every_session_is_marked_three_times_in_its_lease() -> None:
+    broker = broker_with("a", "b")
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return len(waited) > 2
+
+    heartbeat = Heartbeat(lambda: broker, "lake", 60, wait=wait)
+    heartbeat._epochs = {"a": 1, "b": 1}
+    heartbeat.run()
+    assert waited == [20, 20, 20]
+    assert broker.asked == ["mark a 1", "mark b 1"] * 2 + ["close"]
+
+
+def test_what_somebody_else_has_opened_is_not_marked_any_more() -> None:
+    broker = broker_with("a", "b")
+    heartbeat = Heartbeat(lambda: broker, "lake", 60, wait=lambda seconds: True)
+    heartbeat.keep("a", 1)
+    heartbeat.keep("b", 1)
+    broker.open_drain("a", "lake")
+    heartbeat.beat(broker)
+    broker.asked.clear()
+    heartbeat.beat(broker)
+    assert broker.asked == ["mark b 1"]
+
+
+def test_a_broker_that_does_not_answer_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    broker = broker_with("a", "b")
+    heartbeat = Heartbeat(lambda: broker, "lake", 60, wait=lambda seconds: True)
+    heartbeat.keep("a", 1)
+    heartbeat.keep("b", 1)
+    mark = broker.mark
+
+    def fail(queue: str, name: str, epoch: int) -> int:
+        raise Unreachable("away")
+
+    broker.mark = fail  # type: ignore[method-assign]
+    heartbeat.beat(broker)
+    assert capsys.readouterr().err.count("away") == 2
+    broker.mark = mark  # type: ignore[method-assign]
+    broker.asked.clear()
+    heartbeat.beat(broker)
+    assert broker.asked == ["mark a 1", "mark b 1"]

@@ -1,0 +1,66 @@
+"""Signs of life for the sessions of a query: a batch may take longer than the lease of what it has claimed.
+
+1. Every session is marked three times in its lease, whatever else its reader does, as long as this process lives and
+   nobody has said that it is enough. The thread is a daemon: it keeps no process alive.
+2. It decides nothing. A session that somebody else has opened is not marked any more; who finds that out in a way that
+   matters is its reader, by his next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from warren.spark_bridge.control import BrokerClient
+from warren.spark_bridge.errors import BridgeError, Fenced, NoDrain
+from warren.spark_bridge.pieces import say
+
+SIGNS_PER_LEASE: Final = 3
+
+
+class Heartbeat:
+    """Marks sessions of drains named `name`. `connect` makes a client for the thread, `wait` is for tests."""
+
+    def __init__(
+        self,
+        connect: Callable[[], BrokerClient],
+        name: str,
+        lease_s: int,
+        *,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._connect = connect
+        self._name = name
+        self._pause_s = lease_s / SIGNS_PER_LEASE
+        self._stopped = threading.Event()
+        self._wait = self._stopped.wait if wait is None else wait
+        self._epochs: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+
+    def keep(self, queue: str, epoch: int) -> None:
+        """Mark the session of `queue` from now on."""
+        self._epochs[queue] = epoch
+        if self._thread is None and not self._stopped.is_set():
+            self._thread = threading.Thread(target=self.run, name="warren-heartbeat", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the leases end."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Mark all sessions again and again, until there is a stop."""
+        with self._connect() as client:
+            while not self._wait(self._pause_s):
+                self.beat(client)
+
+    def beat(self, client: BrokerClient) -> None:
+        """Mark all sessions once."""
+        for queue, epoch in list(self._epochs.items()):
+            try:
+                client.mark(queue, self._name, epoch)
+            except (Fenced, NoDrain):
+                del self._epochs[queue]
+            except BridgeError as error:
+                say(f"no sign of life for what is claimed of queue {queue!r}: {error}")
