@@ -74,7 +74,7 @@ UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of
 _SEARCH_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
 # Behind an end that cannot be read the next chunk begins at such a multiple: to write into a block the kernel reads it.
-_CLEAR_BYTES: Final = 1 << 16
+CLEAR_BYTES: Final = 1 << 16
 
 _HEADER: Final = Struct("<8sH6x16sQQ12xI")
 _PLACE: Final = Struct("<QQQ")
@@ -317,7 +317,7 @@ class SealedFiles:
                     is_damaged = True
                     position = behind
                     if not is_readable and behind == size:
-                        position += -position % _CLEAR_BYTES
+                        position += -position % CLEAR_BYTES
                     continue
                 segment.cut(head.first)
                 segment.add(SealedChunk(position, head))
@@ -340,7 +340,7 @@ class SealedFiles:
 
     def _is_padding(self, handle: int, position: int, behind: int, segment: SealedSegment) -> bool:
         """Tell whether a chunk went to `behind` because what is before `position` could not be read then."""
-        if behind - position >= _CLEAR_BYTES or behind % _CLEAR_BYTES:
+        if behind - position >= CLEAR_BYTES or behind % CLEAR_BYTES:
             return False
         head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, behind))
         gap = read_exactly(self._fs, handle, behind - position, position)

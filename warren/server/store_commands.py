@@ -19,6 +19,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
@@ -86,11 +87,14 @@ def dump_queue_command(
 ) -> None:
     """Print the live messages of one queue, in order; lane by lane when it has lanes."""
     from warren.msgstore.tools.dumping import dump, matching_queues
+    from warren.msgstore.tools.sealed_streams import read_streams
     from warren.msgstore.tools.stored_state import LogReader, recovered
 
     with _reading(directory) as files, LogReader(files) as reader:
         state = recovered(files, reader)
-        _exit_with(_print(dump(state, matching_queues(state, vhost, queue)))[PROBLEM])
+        queues = matching_queues(state, vhost, queue)
+        sealed = read_streams(files.fs, state.log.store_id, {int(index.queue_id) for index in queues})
+        _exit_with(_print(dump(state, queues, sealed))[PROBLEM])
 
 
 @store_app.command("export")
@@ -101,22 +105,27 @@ def export_command(
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only queues of this name")] = None,
 ) -> None:
     """Write all live messages to a file, one JSON object a line; what is wrong and a summary are printed."""
-    from warren.msgstore.tools.dumping import dump, matching_queues
+    from warren.msgstore.tools.dumping import dump, dump_unknown, matching_queues
+    from warren.msgstore.tools.sealed_streams import read_streams
     from warren.msgstore.tools.stored_state import LogReader, queue_count, recovered
 
     with _reading(directory) as files, LogReader(files) as reader:
         state = recovered(files, reader)
         queues = matching_queues(state, vhost, queue)
+        is_all = vhost is None and queue is None
+        wanted = None if is_all else {int(index.queue_id) for index in queues}
+        sealed = read_streams(files.fs, state.log.store_id, wanted)
         messages = problems = 0
         with _new_file(output) as file:
-            for line in dump(state, queues, with_content_header=True):
+            lines = dump(state, queues, sealed, with_content_header=True)
+            for line in chain(lines, dump_unknown(state, sealed)):
                 if line["type"] == PROBLEM:
                     problems += 1
                     print(json.dumps(line))
                 else:
                     messages += 1
                     file.write(json.dumps(line) + "\n")
-        count = queue_count(queues)
+        count = queue_count(queues) + len(sealed.keys() - state.log.indexes.keys())
         print(json.dumps({"type": "summary", "queues": count, "messages": messages, "problems": problems}))
         _exit_with(problems)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import typer.testing
 from store_directory import (
+    STORE_ID,
+    TIME_MS,
     StoreDirectory,
     ack,
     checkpoint_page,
     checkpoint_queue,
+    content,
     epoch,
     message,
     page,
@@ -21,12 +25,18 @@ from store_directory import (
 
 from warren.amqp.field_table import Timestamp, encode_table
 from warren.msgstore.checksum import CRC32C
+from warren.msgstore.columns import Columns, ColumnsWriter
+from warren.msgstore.file_system import OsFileSystem
 from warren.msgstore.format import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     Record,
     SegmentHeader,
 )
+from warren.msgstore.jobs import SealJob
+from warren.msgstore.message import Envelope, build_message
+from warren.msgstore.sealed_files import STREAMS, SealedFiles, sealed_path
+from warren.msgstore.store import QUARANTINE
 from warren.server.store_commands import store_app
 
 Lines = list[dict[str, Any]]
@@ -146,3 +156,71 @@ def repaired(store: StoreDirectory) -> Lines:
 
 def actions(lines: Lines) -> list[str]:
     return [line["what"] for line in of_type(lines, "action")]
+
+
+class StreamStore:
+    """Queue ``orders``, and a stream ``events``: four chunks of five messages in two files, and a tail in the log.
+
+    The log has not forgotten the last three of what is sealed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.log = StoreDirectory(path)
+        self.path = path
+        self.fs = OsFileSystem(str(path / "messages"))
+        self.fs.mkdir(STREAMS)
+        self.fs.mkdir(QUARANTINE)
+        self._sealed = SealedFiles(self.fs, lambda handle, _: self.fs.sync(handle), self.fs.sync_directory)
+        self._sealed.store_id = STORE_ID
+        self.places: list[int] = []  # where the chunks begin in their files
+        self.log.frame(epoch(1), queue(1, "orders"), queue(2, "events"))
+        self.log.frame(message((1, 0), body=b"order"))
+        for offset in range(23):
+            self.log.frame(message((2, offset), body=body_at(offset), properties=KEPT, time_ms=TIME_MS + offset))
+        self.log.frame(ack(2, (0, 17)))
+        for segment, position, first in ((0, 0, 0), (0, 1, 5), (10, 0, 10), (10, 1, 15)):
+            self.seal(range(first, first + 5), segment, position and self.size(segment))
+        self.log.frame(message((2, 23), body=body_at(23), properties=KEPT))
+
+    def seal(
+        self, offsets: Iterable[int], segment: int, position: int, *, end: int | None = None, compacted: bool = False
+    ) -> int:
+        """Seal a chunk; return where it begins."""
+        job = SealJob(2, segment, position, chunk_of(list(offsets), end, compacted=compacted))
+        self._sealed.seal(job)
+        self._sealed.take_handles()
+        self.places.append(job.placed_at)
+        return job.placed_at
+
+    def file(self, segment: int) -> Path:
+        return self.path / "messages" / sealed_path(2, segment)
+
+    def size(self, segment: int) -> int:
+        return self.file(segment).stat().st_size
+
+    def flip(self, segment: int, position: int) -> None:
+        """Flip a bit of a sealed file."""
+        data = bytearray(self.file(segment).read_bytes())
+        data[position] ^= 0x10
+        self.file(segment).write_bytes(data)
+
+    def snapshot(self) -> dict[str, bytes]:
+        return self.log.snapshot()
+
+
+KEPT = {"content_type": "text/plain", "delivery_mode": 2, "headers": HEADERS}
+
+
+def body_at(offset: int) -> bytes:
+    return b"event %d" % offset
+
+
+def chunk_of(offsets: list[int], end: int | None = None, *, compacted: bool = False) -> Columns:
+    """Return a chunk of events that stands for the offsets up to `end`, or to the last of them."""
+    writer = ColumnsWriter(compacted=compacted)
+    payload = content(b"", KEPT)[7:-1]
+    for offset in offsets:
+        made = build_message(Envelope("", "q"), payload[12:], body_at(offset), 4096, True)
+        made.time_ms = TIME_MS + offset
+        writer.add(offset, made, False)
+    return writer.finish(offsets[0], offsets[-1] + 1 if end is None else end)

@@ -1,4 +1,5 @@
 """The live messages of a stopped broker's queues, in their order. A queue with lanes has an order in each, 0 first.
+Of a stream first comes what is sealed, then what only the log has.
 
 What a broker would serve, no more: a message that lies in the store and has no intact record is a ``problem``, and the
 next one follows. Whether a message was delivered before is not in the store: ``redelivered`` is null.
@@ -7,12 +8,16 @@ next one follows. Whether a message was delivered before is not in the store: ``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from warren.msgstore.queue_index import QueueIndex
 from warren.msgstore.records import NOTES_FROM
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem
 from warren.msgstore.tools.message_json import message_fields
-from warren.msgstore.tools.stored_state import LostPage, StoredState, name_fields
+from warren.msgstore.tools.sealed_streams import SealedStream
+from warren.msgstore.tools.stored_state import LostPage, StoredState, name_fields, unsealed
+
+MISSING: Final = "messages are missing: what was sealed is damaged, or not there"
 
 
 def matching_queues(state: StoredState, vhost: str | None, name: str | None) -> list[QueueIndex]:
@@ -31,16 +36,34 @@ def matching_queues(state: StoredState, vhost: str | None, name: str | None) -> 
     return queues
 
 
-def dump(state: StoredState, queues: list[QueueIndex], *, with_content_header: bool = False) -> Iterator[Line]:
-    """Yield a line for each live message of `queues`."""
+def dump(
+    state: StoredState,
+    queues: list[QueueIndex],
+    sealed: dict[int, SealedStream],
+    *,
+    with_content_header: bool = False,
+) -> Iterator[Line]:
+    """Yield a line for each live message of `queues`, of which `sealed` are streams."""
     for index in queues:
         where = name_fields(index)
+        stream = None if index.lane else sealed.get(int(index.queue_id))
+        sealed_end = 0
+        if stream is not None:
+            yield from dump_sealed(stream, where, with_content_header=with_content_header)
+            sealed_end = stream.end
+            first = unsealed(state, index, sealed_end).first
+            if stream.chunks and first > sealed_end:
+                yield problem(MISSING, **where, sequence_number=sealed_end, messages=first - sealed_end)
         for entry in state.entries(index):
             if isinstance(entry, LostPage):
                 first = entry.page_number * int(index.page_entries)
+                if first + int(index.page_entries) <= sealed_end:
+                    continue
                 yield problem(
                     "a page of the index is lost", **where, sequence_number=first, messages=entry.live, lsn=entry.lsn
                 )
+                continue
+            if entry.number < sealed_end:
                 continue
             where["sequence_number"] = entry.number
             record = state.message(index, entry)
@@ -51,3 +74,27 @@ def dump(state: StoredState, queues: list[QueueIndex], *, with_content_header: b
             fields = message_fields(message, with_content_header=with_content_header)
             yield {"type": "message", **where, "redelivered": None, **fields}
             del where["sequence_number"]
+
+
+def dump_unknown(state: StoredState, sealed: dict[int, SealedStream]) -> Iterator[Line]:
+    """Yield a line for each message of streams that the log does not know: nobody knows their names here."""
+    for stream_id, stream in sealed.items():
+        if stream_id not in state.log.indexes:
+            where: Line = {"vhost": None, "queue": None, "queue_id": stream_id}
+            yield from dump_sealed(stream, where, with_content_header=True)
+
+
+def dump_sealed(stream: SealedStream, where: Line, *, with_content_header: bool = False) -> Iterator[Line]:
+    """Yield a line for each sealed message of a stream; `where` says whose they are."""
+    expected = stream.first
+    for chunk, rows in stream.rows():
+        if chunk.first > expected:
+            yield problem(MISSING, **where, sequence_number=expected, messages=chunk.first - expected)
+        expected = chunk.end
+        if isinstance(rows, str):
+            place = {"sequence_number": chunk.first, "messages": chunk.count, "file": chunk.path}
+            yield problem(rows, **where, **place, position=chunk.position)
+            continue
+        for at, offset in enumerate(rows.offsets):
+            fields = message_fields(rows.message(at), with_content_header=with_content_header)
+            yield {"type": "message", **where, "sequence_number": offset, "redelivered": None, **fields}

@@ -12,14 +12,24 @@ from typing import Any
 from warren.msgstore.checksum import CRC32C
 from warren.msgstore.format import FLAG_NAMES, KIND_NAMES, MESSAGE, QUEUE, QUEUE_DELETED, TRANSIENT_QUEUE, Record
 from warren.msgstore.records import MessageReader
+from warren.msgstore.sealed_files import STREAMS
 from warren.msgstore.tools.lines import Line, UnreadableStore, crc_text, note, time_text
 from warren.msgstore.tools.log_files import Gap, IntactFrame, RecordAt, SegmentFile, StoreFiles
 from warren.msgstore.tools.message_json import base64_text, message_fields
-from warren.msgstore.tools.stored_state import LogReader, name_fields, read_checkpoint, recovered
+from warren.msgstore.tools.sealed_check import stream_fields
+from warren.msgstore.tools.sealed_streams import FileFacts, SealedNames, SealedStream, read_file, read_streams
+from warren.msgstore.tools.stored_state import (
+    LogReader,
+    StoredState,
+    name_fields,
+    read_checkpoint,
+    recovered,
+    unsealed,
+)
 
 
 def inspect(files: StoreFiles, *, with_records: bool = False) -> Iterator[Line]:
-    """Yield a line for each record if asked for, each segment, the checkpoint, each queue, and the store."""
+    """Yield a line for each record if asked for, segment, the checkpoint, sealed file and queue, and for the store."""
     queues: dict[int, Line] = {}
     store: Line = {"type": "store", "store_id": None, "epoch": None, "segments": len(files.segments)}
     for number in files.segments:
@@ -42,7 +52,8 @@ def inspect(files: StoreFiles, *, with_records: bool = False) -> Iterator[Line]:
         }
     elif fault is not None:
         yield {"type": "checkpoint", "fault": fault}
-    yield from _queues(files, queues)
+    store_id = bytes.fromhex(str(store["store_id"] or ""))
+    yield from _queues(files, queues, store_id if facts is None else facts.store_id)
     yield {**store, "quarantine": files.quarantined()}
 
 
@@ -109,30 +120,85 @@ def _segment(file: SegmentFile, queues: dict[int, Line], *, with_frames: bool, w
     }
 
 
-def _queues(files: StoreFiles, named: dict[int, Line]) -> Iterator[Line]:
-    """Yield the queues of the log, with what is live in those that a broker would find."""
+def _queues(files: StoreFiles, named: dict[int, Line], store_id: bytes) -> Iterator[Line]:
+    """Yield the sealed files and the queues of the log, with what is live in those that a broker would find."""
+    streams = read_streams(files.fs, store_id, in_full=True)
     with LogReader(files) as reader:
+        state: StoredState | None = None
         try:
-            indexes = {int(index.queue_id): index for index in recovered(files, reader).queues()}
+            state = recovered(files, reader)
         except UnreadableStore as error:
             yield note(f"what is live cannot be told: {error}")
-            indexes = {}
-    for queue_id in sorted({*named, *indexes}):
-        index = indexes.get(queue_id)
-        if index is None:
-            yield named[queue_id]
-            continue
-        yield {
-            "type": "queue",
-            "queue_id": queue_id,
-            **name_fields(index),
-            "transient": False,
-            "deleted": False,
-            "messages": int(index.live_count),
-            "body_bytes": int(index.live_body_bytes),
-            "next_sequence_number": int(index.next_number),
-            "damaged": int(index.damaged_count),
-        }
+        indexes = {} if state is None else {int(index.queue_id): index for index in state.queues()}
+        for queue_id, stream in streams.items():
+            for file in stream.files:
+                yield _sealed_file(file, stream_fields(queue_id, indexes.get(queue_id)))
+        for name, queue_id, first in SealedNames(files.fs).unusable:
+            file = read_file(files.fs, f"{STREAMS}/{name}", queue_id, first, store_id, in_full=True)
+            file.fault = file.fault or "was set aside"
+            yield _sealed_file(file, stream_fields(queue_id, indexes.get(queue_id)))
+        for queue_id in sorted({*named, *indexes, *streams}):
+            index = indexes.get(queue_id)
+            maybe_stream = streams.get(queue_id)
+            sealed = {} if maybe_stream is None else {"sealed": _sealed(maybe_stream)}
+            if index is None or state is None:
+                yield {**named.get(queue_id, {"type": "queue", "queue_id": queue_id}), **sealed}
+                continue
+            messages, body_bytes = int(index.live_count), int(index.live_body_bytes)
+            if maybe_stream is not None:
+                tail = unsealed(state, index, maybe_stream.end)
+                messages, body_bytes = maybe_stream.count + tail.count, maybe_stream.body_bytes + tail.body_bytes
+            yield {
+                "type": "queue",
+                "queue_id": queue_id,
+                **name_fields(index),
+                "transient": False,
+                "deleted": False,
+                "messages": messages,
+                "body_bytes": body_bytes,
+                "next_sequence_number": int(index.next_number),
+                "damaged": int(index.damaged_count),
+                **sealed,
+            }
+
+
+def _sealed(stream: SealedStream) -> Line:
+    """Return what is sealed of a stream."""
+    return {
+        "segments": len(stream.files),
+        "chunks": len(stream.chunks),
+        "messages": stream.count,
+        "first_sequence_number": stream.first,
+        "next_sequence_number": stream.end,
+        "stored_bytes": sum(file.size for file in stream.files),
+        "damaged": sum(len(file.damages) + bool(file.fault) for file in stream.files),
+    }
+
+
+def _sealed_file(file: FileFacts, whose: Line) -> Line:
+    """Return what is in a sealed file."""
+    chunks = file.chunks
+    line: Line = {"type": "sealed", "file": file.path, **whose, "file_bytes": file.size}
+    if file.fault:
+        line["fault"] = file.fault
+    if file.is_left_over:
+        line["left_over"] = True
+    gaps = [
+        {"type": "gap", "position": damage.position, "end_position": damage.end, "what": damage.reason}
+        for damage in file.damages
+    ]
+    return {
+        **line,
+        "chunks": len(chunks),
+        "compacted": sum(chunk.is_compacted for chunk in chunks),
+        "messages": sum(chunk.count for chunk in chunks),
+        "body_bytes": sum(chunk.body_bytes for chunk in chunks),
+        "first_sequence_number": file.first,
+        "next_sequence_number": chunks[-1].end if chunks else None,
+        "first_time": time_text(min(chunk.min_time_us for chunk in chunks) // 1000) if chunks else None,
+        "last_time": time_text(max(chunk.max_time_us for chunk in chunks) // 1000) if chunks else None,
+        "gaps": gaps,
+    }
 
 
 def segment_line(file: SegmentFile) -> Line:

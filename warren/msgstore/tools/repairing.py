@@ -10,6 +10,10 @@
     no checkpoint, or not a usable one      the whole log says what is live (``rebuilding``)
     the index leads to what is not there    the entries are dropped, and the queue counts them as damaged
     a segment counts its references wrong   they are counted
+    a sealed file has no usable header,     it is made again, and a file that was set aside gets its name back; one
+      or was set aside                        without a whole chunk, or whose place is taken, is set aside
+    damage in a sealed file                 the file is copied to the quarantine; the rest of it is served as it is
+    offsets neither sealed nor in the log   the queue counts them as damaged
 
 1. Nothing is deleted: what is replaced was copied to the quarantine before.
 2. What had to be looked for in the log comes at least once: some of it may have been acknowledged.
@@ -41,6 +45,9 @@ from warren.msgstore.tools.lines import Line, UnreadableStore, note
 from warren.msgstore.tools.log_check import LogCheck, foreign_frame
 from warren.msgstore.tools.log_files import IntactFrame, SegmentFile, StoreFiles
 from warren.msgstore.tools.rebuilding import Rebuild, messages_of_pages
+from warren.msgstore.tools.sealed_check import tail_gap
+from warren.msgstore.tools.sealed_repair import SealedRepair
+from warren.msgstore.tools.sealed_streams import SealedStream, read_streams
 from warren.msgstore.tools.stored_state import (
     CheckpointFacts,
     LogReader,
@@ -51,6 +58,7 @@ from warren.msgstore.tools.stored_state import (
     queue_count,
     read_checkpoint,
     recovered,
+    unsealed,
 )
 
 ACTION: Final = "action"
@@ -96,13 +104,15 @@ class Repair:
             yield from self._refill_pages(state, check)
             yield from self._drop_dangling(state)
             yield from self._settle_segments(state)
+            streams = read_streams(self._files.fs, state.log.store_id, in_full=True)
+            yield from self._repair_sealed(state, streams)
             if self._actions:
                 yield self._action("a new checkpoint is written")
                 if self._store is not None:
                     self._write_checkpoint(state.log, fault)
             else:
                 yield note("there is nothing to repair")
-            yield from self._summary(state)
+            yield from self._summary(state, streams)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -278,16 +288,39 @@ class Repair:
             assert words is not None
             index.page_loaded(page, words, 1 << 62)
 
+    # --- what is sealed -----------------------------------------------------------------------------------------------
+
+    def _repair_sealed(self, state: StoredState, streams: dict[int, SealedStream]) -> Iterator[Line]:
+        """Repair the files of streams; `streams` is what there is afterwards."""
+        repair = SealedRepair(self._files, state, streams, is_dry=self._store is None)
+        for what, where in repair.files():
+            yield self._action(what, **where)
+        for stream in streams.values():
+            index = state.log.indexes.get(stream.id)
+            if index is None:
+                continue
+            missing = sum(end - first for first, end in [*stream.gaps(), *tail_gap(state, stream)])
+            if missing > index.damaged_count:
+                index.damaged_count += missing
+                what = "counted as damaged: neither sealed nor in the log"
+                yield self._action(what, **_queue(index), messages=missing)
+
     # --- telling ------------------------------------------------------------------------------------------------------
 
     def _action(self, what: str, **where: object) -> Line:
         self._actions += 1
         return {"type": ACTION, "what": what, **where, "applied": self._store is not None}
 
-    def _summary(self, state: StoredState) -> Iterator[Line]:
+    def _summary(self, state: StoredState, streams: dict[int, SealedStream]) -> Iterator[Line]:
         queues = state.queues()
+        messages = 0
         for index in queues:
-            line: Line = {"type": "queue", **_queue(index), "messages": int(index.live_count)}
+            count = int(index.live_count)
+            stream = streams.get(int(index.queue_id))
+            if stream is not None:
+                count = stream.count + unsealed(state, index, stream.end).count
+            messages += count
+            line: Line = {"type": "queue", **_queue(index), "messages": count}
             if not index.name:
                 line["what"] = "its name is not in the log any more"
             if index.damaged_count:
@@ -298,7 +331,7 @@ class Repair:
         yield {
             "type": "summary",
             "queues": queue_count(queues),
-            "messages": sum(int(index.live_count) for index in queues),
+            "messages": messages,
             "actions": self._actions,
             "applied": self._store is not None,
         }

@@ -223,6 +223,34 @@ class StoredState:
         )
 
 
+@dataclass(slots=True)
+class Unsealed:
+    """What the log has of a stream from the offset on up to which it is sealed.
+
+    `first`: the oldest of it; the next to come when there is none.
+    """
+
+    first: int
+    count: int = 0
+    body_bytes: int = 0
+
+
+def unsealed(state: StoredState, index: QueueIndex, end: int) -> Unsealed:
+    """Return what the log has of the stream of `index` from offset `end` on: what is before that is sealed."""
+    found: Unsealed | None = None
+    for entry in state.entries(index):
+        if isinstance(entry, LostPage):
+            first = max(entry.page_number * int(index.page_entries), end)
+            behind, count, body_bytes = first + int(index.page_entries), entry.live, 0
+        else:
+            first, behind, count, body_bytes = entry.number, entry.number + 1, 1, entry.body_bytes
+        if behind > end:
+            found = found or Unsealed(first)
+            found.count += count
+            found.body_bytes += body_bytes
+    return found or Unsealed(max(int(index.next_number), end))
+
+
 class References:
     """How often, and with how many bytes, each segment is referred to."""
 

@@ -1,7 +1,8 @@
 """Checking a store: every byte that a checksum covers, and that everything fits together.
 
 1. The log first (``log_check``), then the checkpoint, then the state that a broker would start with: every live entry
-   of every queue leads to an intact message that has that place, and the segments count their references right.
+   of every queue leads to an intact message that has that place, and the segments count their references right. Then
+   what is sealed of streams (``sealed_check``).
 2. A queue's problems are told up to `TOLD_MAX`, then counted.
 """
 
@@ -14,6 +15,7 @@ from warren.msgstore.queue_index import QueueIndex
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem
 from warren.msgstore.tools.log_check import LogCheck
 from warren.msgstore.tools.log_files import StoreFiles
+from warren.msgstore.tools.sealed_check import SealedCheck
 from warren.msgstore.tools.stored_state import (
     LogReader,
     LostPage,
@@ -41,6 +43,8 @@ def verify(files: StoreFiles) -> Iterator[Line]:
         yield problem(f"checkpoint: {fault}")
     summary: Line = {}
     with LogReader(files) as reader:
+        state: StoredState | None = None
+        messages = 0
         try:
             state = recovered(files, reader)
         except UnreadableStore as error:
@@ -51,7 +55,16 @@ def verify(files: StoreFiles) -> Iterator[Line]:
             for line in check.lines():
                 problems += line["type"] == PROBLEM
                 yield line
-            summary = {"queues": queue_count(state.queues()), "messages": check.messages}
+            summary = {"queues": queue_count(state.queues())}
+            messages = check.messages
+        sealed = SealedCheck(files, log.store_id or bytes(16), state)
+        for line in sealed.lines():
+            problems += line["type"] == PROBLEM
+            yield line
+        if state is not None:
+            summary["messages"] = messages + sealed.messages - sealed.in_log_too
+        if sealed.files:
+            summary["sealed"] = {"files": sealed.files, "chunks": sealed.chunks, "messages": sealed.messages}
     yield {
         "type": "summary",
         "store_id": None if log.store_id is None else log.store_id.hex(),
