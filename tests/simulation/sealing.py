@@ -9,11 +9,13 @@
 3. What was published to several is in all of them or in none.
 4. Of a compacted stream the last message of each key is there.
 5. A disk that a power cut left goes on as any other: what comes is stored, sealed and found, also after the next one.
+6. `warren store` finds on it what the broker serves, and nothing wrong.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from random import Random
 from typing import Final
 
@@ -27,6 +29,12 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.msgstore.compaction import Compaction
 from warren.msgstore.jobs import SealJob
+from warren.msgstore.tools.dumping import dump, matching_queues
+from warren.msgstore.tools.lines import PROBLEM
+from warren.msgstore.tools.log_files import StoreFiles
+from warren.msgstore.tools.sealed_streams import read_streams
+from warren.msgstore.tools.stored_state import LogReader, recovered
+from warren.msgstore.tools.verification import verify
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.metadata import PolicyPut
 from warren.queues.stream import Stream
@@ -35,6 +43,7 @@ SHAPE: Final = Shape(segment_bytes=4096, page_entries=4)
 OFFSET: Final = "x-stream-offset"
 FIRST: Final = encode_table({OFFSET: "first"})
 PLENTY: Final = 60_000
+LOOKED_INTO: Final = 0.1  # of the disks: the tools read them from the beginning to the end
 MEMORY_BYTES: Final = (0, 20_000, 64 << 20)
 _CHANGES: Final = ("create", "write", "truncate", "rename", "unlink", "sync", "sync_directory")
 
@@ -305,8 +314,11 @@ class SealingLife:
     def _judge(
         self, fs: SimulatedFileSystem, catalogue: dict[tuple[object, ...], object], firsts: dict[str, int]
     ) -> None:
+        dumped = _dumped(fs) if self.random.random() < LOOKED_INTO else None
         found = DurableHarness(fs, catalogue, int(self.log.now_ms), self._memory(), SHAPE)
         found.broker.log.seal_messages = self.chunk
+        if dumped is not None:
+            self._judge_dump(found, dumped)
         client = found.channel()
         client.call(1, m.BasicQos(0, PLENTY, False))
         client.call(1, m.ConfirmSelect(False))
@@ -335,6 +347,15 @@ class SealingLife:
             for name, end in ends.items():
                 if self._judge_stream(again, reader, name, firsts[name], more, end) != end + len(more):
                     raise Violation(f"{name} lost what came, after another power cut")
+
+    def _judge_dump(self, found: DurableHarness, dumped: dict[str, list[tuple[int, bytes]]]) -> None:
+        """Look whether the tools have found what the broker serves; retention may have begun since."""
+        for name in self.known:
+            stream = found.queue(name)
+            assert isinstance(stream, Stream)
+            seen = _looked(found, stream)
+            if [each for each in dumped.get(name, []) if each[0] >= stream.first_offset()] != seen:
+                raise Violation(f"{name}: `warren store` finds {dumped.get(name)}, the broker has {seen}")
 
     def _judge_stream(
         self, found: DurableHarness, client: Client, name: str, first: int, more: list[bytes], behind: int = 0
@@ -384,6 +405,25 @@ class SealingLife:
         for name in self.known:
             end = self._judge_stream(self.harness, client, name, self.stream(name).first_offset(), [])
             assert end == len(self.known[name].bodies)
+
+
+def _dumped(fs: SimulatedFileSystem) -> dict[str, list[tuple[int, bytes]]]:
+    """Return what `warren store dump-queue` would print, by queue; a power cut is nothing that `verify` minds."""
+    files = StoreFiles(fs)
+    problems = [line for line in verify(files) if line["type"] == PROBLEM]
+    if problems:
+        raise Violation(f"`warren store verify` says {problems}")
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    with LogReader(files) as reader:
+        state = recovered(files, reader)
+        sealed = read_streams(fs, state.log.store_id)
+        for line in dump(state, matching_queues(state, None, None), sealed):
+            assert line["type"] == "message", line
+            body = str(line["body"]).encode() if "body" in line else b64decode(str(line["body_base64"]))
+            number = line["sequence_number"]
+            assert isinstance(number, int)
+            found.setdefault(str(line["queue"]), []).append((number, body))
+    return found
 
 
 def _read(client: Client, name: str) -> list[tuple[int, bytes]]:

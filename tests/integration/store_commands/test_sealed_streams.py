@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from base64 import b64decode
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from store_directory import STORE_ID, TIME_MS, ack, checkpoint_queue, message, queue_deleted
 
 from warren.amqp.specification import ContentHeader
-from warren.msgstore.columns import CHUNK_HEAD_BYTES
+from warren.msgstore.columns import BODIES, CHUNK_HEAD_BYTES
 from warren.msgstore.file_system import OsFileSystem
 from warren.msgstore.sealed_files import CLEAR_BYTES
 from warren.msgstore.store import Store
@@ -243,6 +244,34 @@ def test_a_flipped_bit_in_a_chunk_costs_that_chunk(tmp_path: Path, place: int, w
     assert events(store) == (left, [missing])
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "what"),
+    [
+        (56 + 8 * BODIES + 4, 999, "error determining content size from frame header"),
+        (12, 4, "5 offsets of 4 messages"),
+        (48, 9, "half of a number among the names"),
+    ],
+    ids=["size", "count", "routes"],
+)
+def test_a_chunk_whose_checksums_are_right_and_whose_columns_are_not_is_damage(
+    tmp_path: Path, place: int, value: int, what: str
+) -> None:
+    store = StreamStore(tmp_path / "data")
+    data = bytearray(store.file(0).read_bytes())
+    at = store.places[1]
+    data[at + place : at + place + 4] = value.to_bytes(4, "little")
+    data[at + 188 : at + 192] = zlib.crc32(data[at : at + 188]).to_bytes(4, "little")
+    store.file(0).write_bytes(data)
+    assert problems(run("verify", store.path)[1]) == [f"damage: a chunk that does not fit together: {what}"]
+    numbers, missing = events(store)
+    assert numbers == [*range(5), *range(10, 24)]
+    assert missing == [(f"a chunk that does not fit together: {what}", 5, value if place == 12 else 5)]
+    assert actions(repaired_sealed(store))[:2] == [
+        f"copied to the quarantine: a chunk that does not fit together: {what}",
+        "counted as damaged: neither sealed nor in the log",
+    ]
+
+
 def test_repair_copies_a_damaged_file_and_counts_what_is_lost(tmp_path: Path) -> None:
     store = StreamStore(tmp_path / "data")
     store.flip(0, store.places[1] + 250)
@@ -422,8 +451,6 @@ def test_a_file_of_another_store_is_a_problem_and_its_chunks_do_not_count(tmp_pa
 
 
 def test_a_later_format_cannot_be_read(tmp_path: Path) -> None:
-    import zlib
-
     store = StreamStore(tmp_path / "data")
     data = bytearray(store.file(0).read_bytes())
     data[8] = 2

@@ -292,6 +292,14 @@ def test_an_epoch_that_does_not_say_so_is_a_problem(tmp_path: Path) -> None:
     assert problems(run("verify", store.path)[1]) == ["epoch 3 does not begin with an EPOCH record"]
 
 
+def test_an_epoch_whose_first_segment_is_gone_by_right_need_not_say_so(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    store.begin_segment()
+    store.frame(message((1, 5)))
+    store.file(3).unlink()
+    assert run("verify", store.path)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [
