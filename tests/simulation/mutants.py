@@ -193,8 +193,8 @@ MUTANTS: Final = (
         (REPLAY, lines("if page is None or page.resident:", "    return"), lines("return")),
         (
             INDEX,
-            lines('assert page.resident, "an entry of an absent page is settled"'),
-            lines("if not page.resident:", "    return False"),
+            lines('assert page.resident, "entries of an absent page are settled"'),
+            lines("if not page.resident:", "    return"),
         ),
     ),
     mutant(

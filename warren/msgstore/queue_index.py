@@ -365,7 +365,7 @@ class QueueIndex:
 
     def _forget_entries(self, page: IndexPage, page_number: i64, first: i64, end: i64) -> None:
         """Take the entries from place `first` up to `end` of a page away."""
-        assert page.resident, "an entry of an absent page is settled"
+        assert page.resident, "entries of an absent page are settled"
         entries = page.entries
         segments = self.log.segments
         at: i64 = 2 * first
