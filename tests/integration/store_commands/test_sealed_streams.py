@@ -332,6 +332,20 @@ def test_a_file_that_was_just_begun_is_torn(tmp_path: Path, size: int) -> None:
     assert not store.file(20).exists()
 
 
+def test_a_file_that_was_just_begun_is_not_torn_when_the_log_has_forgotten_what_was_in_it(tmp_path: Path) -> None:
+    store = StreamStore(tmp_path / "data")
+    store.log.frame(ack(2, (17, 4)))
+    store.seal(range(20, 21), 20, 0)
+    os.truncate(store.file(20), 10)
+    assert problems(run("verify", store.path)[1]) == ["the file does not begin like a segment of a stream"]
+    lines = repaired_sealed(store)
+    assert actions(lines)[:2] == [
+        "set aside: the file does not begin like a segment of a stream",
+        "counted as damaged: neither sealed nor in the log",
+    ]
+    assert of_type(lines, "queue")[0]["damaged"] == 1
+
+
 @pytest.mark.parametrize("how", ["rot", "cut", "gone"])
 def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how: str) -> None:
     store = StreamStore(tmp_path / "data")
@@ -398,6 +412,7 @@ def test_repair_makes_a_damaged_header_again(tmp_path: Path, at: int, has_begun:
     assert told["file"] == path
     assert told["what"].startswith("a file was set aside, and" if has_begun else "the file ")
     assert of_type(run("inspect", store.path)[1], "sealed")[has_begun or segment // 10]["messages"] == 10
+    assert events(store)[0] == [number for number in range(24) if not segment <= number < segment + 10]
     lines = repaired_sealed(store)
     assert actions(lines)[0].startswith("the header is made again: the file ")
     assert store.file(segment).read_bytes() == whole
