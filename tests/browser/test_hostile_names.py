@@ -82,6 +82,8 @@ def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_d
     channel.basic_consume(name, lambda *_: None, consumer_tag=name)
     channel.basic_publish("", name, name.encode(), pika.BasicProperties(type=name, headers={name: name}))
     api.eventually(f"/vhosts/{q(name)}/connections", len)
+    reader = name if name.isprintable() else "reader"  # one that turns the writing round is refused
+    api.post(f"/warren/drains/{q(name)}/{q(name)}/{q(reader)}/open", {"owner": name})
     for place in (
         "vhosts",
         "users",
@@ -90,6 +92,7 @@ def test_everything_else_of_this_name_is_shown_as_text_and_can_be_followed_and_d
         "federation",
         "queues",
         "exchanges",
+        "bulk",
         "connections",
         "channels",
     ):

@@ -65,6 +65,9 @@ def test_every_page_is_whole_silent_and_within_its_width(
     shovel = {"src-uri": "amqp://127.0.0.1:1", "src-queue": "q", "dest-uri": "amqp://127.0.0.1:1", "dest-queue": "q"}
     api.put(f"/parameters/shovel/{v}/s", {"value": shovel})
     api.put(f"/vhost-limits/{v}/max-queues", {"value": 100})
+    drain = f"/warren/drains/{v}/{q('a queue with a name that is longer than a telephone is wide')}/spark"
+    api.post(f"{drain}/open", {"owner": "a table with a name of some length", "lease_s": 86400})
+    api.post(f"/warren/snapshots/{v}/q")
     (client,) = (each["name"] for each in api.eventually(f"/vhosts/{v}/connections", len))
     (channel,) = (each["name"] for each in api.eventually(f"/vhosts/{v}/channels", len))
     node = api.get("/overview")["node"]
@@ -83,6 +86,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         *(("q", ["queues", vhost, "q"], {"tab": tab}) for tab in ("", "bindings", "publish")),
         ("Super streams", ["super-streams"], {}),
         ("super", ["exchanges", vhost, "super"], {"tab": "partitions"}),
+        ("Bulk data", ["bulk"], {"vhost": vhost}),
         (f"Routing in {vhost}", ["routing"], {"vhost": vhost}),
         (f"Routing in {vhost}", ["routing"], {"vhost": vhost, "view": "table"}),
         ("Search", ["search"], {"q": "a"}),

@@ -9,7 +9,16 @@ from playwright.sync_api import expect
 
 from .conftest import Connect, Open
 
-EVERYBODY = ["Overview", "Connections", "Channels", "Queues and streams", "Exchanges", "Super streams", "Routing"]
+EVERYBODY = [
+    "Overview",
+    "Connections",
+    "Channels",
+    "Queues and streams",
+    "Exchanges",
+    "Super streams",
+    "Bulk data",
+    "Routing",
+]
 POLICIES = ["Policies", "Parameters", "Shovels", "Federation"]
 NODE = ["Store", "Node"]
 # The pages that only some may see, by their places.
@@ -49,7 +58,7 @@ def test_a_user_sees_the_pages_of_its_tags_and_the_broker_refuses_none_of_them(
     links = ui.page.get_by_role("navigation", name="Pages", exact=True).locator(".menu-group a")
     expect(links).to_have_text([*menu, "HTTP API"])
     ui.refused.clear()
-    for place in ("connections", "channels", "queues", "exchanges"):
+    for place in ("connections", "channels", "queues", "exchanges", "bulk"):
         ui.visit(place)
         expect(ui.main.locator(".list .loading")).to_have_count(0)
         expect(ui.main.locator(".trouble")).to_have_count(0)

@@ -21,6 +21,9 @@ import { QueueMessages } from './queue_messages.js';
 import { QueueOverview } from './queue_overview.js';
 import { QueueTransfers } from './queue_transfers.js';
 
+// What a drain has claimed: it can be looked at here, and all else is done to the drain.
+const holdsClaims = (name) => name.startsWith('amq.drain/');
+
 function Consumers({ queue }) {
   const columns = CONSUMER_COLUMNS.filter((column) => column.key !== 'queue');
   const rows = queue.consumer_details ?? [];
@@ -40,6 +43,7 @@ function Bindings({ queue, poll }) {
 function Actions({ queue, reload }) {
   const { vhost, name } = queue;
   const at = path`queues/${vhost}/${name}`;
+  if (holdsClaims(name)) return html`<a class="button" href=${href(['bulk'], { vhost })}>Its drain</a>`;
   async function pause() {
     try {
       if (queue.paused) await del(`warren/${at}/pause`);
@@ -83,15 +87,18 @@ export default function Queue({ vhost, name }) {
   const bindings = usePoll(path`queues/${vhost}/${name}/bindings`);
   const queue = poll.data;
   const bound = bindings.data?.filter((each) => each.source !== '');
-  const tabs = [
+  const looks = [
     { id: 'overview', label: 'Overview' },
     { id: 'messages', label: 'Messages', count: queue && formatNumber(queue.messages ?? 0) },
+  ];
+  const works = [
     { id: 'consumers', label: 'Consumers', count: queue?.consumer_details?.length },
     { id: 'bindings', label: 'Bindings', count: bound?.length },
     { id: 'publish', label: 'Publish' },
     queue?.type === 'stream' ? { id: 'groups', label: 'Groups' } : { id: 'get', label: 'Get' },
     { id: 'move', label: queue?.type === 'stream' ? 'Copy' : 'Move' },
   ];
+  const tabs = holdsClaims(name) ? looks : [...looks, ...works];
   const tab = currentTab(tabs, query);
   return html`<${Page}
     title=${name} crumbs=${[

@@ -76,7 +76,7 @@ export function pending(poll, gone) {
   return undefined;
 }
 
-const GOOD = new Set(['running', 'up', 'done', 'enabled', 'open']);
+const GOOD = new Set(['running', 'ready', 'up', 'done', 'enabled', 'open']);
 const BAD = new Set(['down', 'crashed', 'stopped', 'terminated', 'blocked', 'failed', 'minority', 'error']);
 
 export function State({ value }) {
