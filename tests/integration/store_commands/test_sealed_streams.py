@@ -441,6 +441,24 @@ def test_a_file_whose_place_is_taken_stays_where_it_was_set_aside(tmp_path: Path
     assert (run("verify", store.path)[0], run("repair", store.path)[0]) == (0, 0)
 
 
+def test_a_file_does_not_come_back_over_what_is_torn_or_beside_what_was_sealed_again(tmp_path: Path) -> None:
+    store = StreamStore(tmp_path / "data")
+    store.flip(10, 0)
+    evidence = store.file(10).read_bytes()
+    started(store)
+    store.log.frame(message((2, 10), body=body_at(10)))  # the log has it again, as after a power cut
+    store.file(10).write_bytes(b"torn")
+    assert notes(run("verify", store.path)[1])[0].startswith("a file was set aside: its header")
+    store.path.chmod(0o700)
+    assert run("repair", store.path, "--apply")[0] == 0
+    assert store.file(10).read_bytes() == b"torn"
+    store.file(10).unlink()
+    store.seal(range(12, 20), 12, 0)
+    lines = repaired_sealed(store)
+    assert actions(lines) == ["counted as damaged: neither sealed nor in the log", "a new checkpoint is written"]
+    assert store.file(10).with_suffix(".unusable").read_bytes() == evidence
+
+
 def test_a_file_without_a_header_and_a_whole_chunk_is_set_aside(tmp_path: Path) -> None:
     store = StreamStore(tmp_path / "data")
     store.log.frame(ack(2, (17, 3)))
