@@ -451,8 +451,8 @@ MUTANTS: Final = (
         "a torn chunk is taken for a whole one, and the log forgets its messages",
         (
             SEALED,
-            "if checked and not is_whole(head, read_exactly(self._fs, handle, int(head.chunk_bytes), position)):\n",
-            "if False:\n",
+            "if data is None or not is_whole(head, data):\n",
+            "if data is None:\n",
         ),
     ),
     mutant(
@@ -460,8 +460,8 @@ MUTANTS: Final = (
         "what a killed process has written is served, forgotten by the log, and gone after a power cut",
         (
             SEALED,
-            "                    self._fs.truncate(handle, position)\n                self._sync(handle, path)\n",
-            "                    self._fs.truncate(handle, position)\n",
+            lines("    self._fs.truncate(handle, position)", "self._sync(handle, path)", indent=20),
+            lines("    self._fs.truncate(handle, position)", indent=20),
         ),
     ),
     mutant(
