@@ -58,7 +58,6 @@ const DRAINS = [
     render: (each) =>
       html`<a href=${queueHref(each.vhost, each.claims, { tab: 'messages' })}><${Num} value=${each.claimed} /></a>`,
   },
-  { key: 'bytes', label: 'Bytes', sort: 'claimed_bytes', num: true, render: (each) => html`<${Bytes} value=${each.claimed_bytes} />` },
   { key: 'epoch', label: 'Epoch', sort: 'epoch', num: true, render: (each) => each.epoch },
   { key: 'seen', label: 'Last seen', sort: 'last_seen_at', num: true, render: (each) => html`<${When} ms=${each.last_seen_at} />` },
   {
