@@ -81,7 +81,7 @@ class DurableHarness(Harness):
         self._memory_bytes = memory_bytes
         self._shape = shape
         self._catalogue = catalogue or _catalogue_of(VhostPut("/"), UserPut(USER, "", ""), _everything())
-        store, log, found = open_store(self._fs, shape._replace(memory_bytes=memory_bytes))
+        store, log, found, self.sealed_problems = open_store(self._fs, shape._replace(memory_bytes=memory_bytes))
         self.found_clean = found.clean
         self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
         self.store: DiskStore = DiskStore(self.broker, store)

@@ -47,7 +47,7 @@ from warren.msgstore.message import Message
 from warren.msgstore.message_log import MessageLog
 from warren.msgstore.queue_index import LENGTH_SHIFT
 from warren.msgstore.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
-from warren.msgstore.recovery import Recovery, recover
+from warren.msgstore.recovery import Recovery, log_has, recover
 from warren.msgstore.replay import Replay, maybe_frame
 from warren.msgstore.segments import Segment
 from warren.msgstore.store import Store
@@ -102,6 +102,7 @@ class Opened(NamedTuple):
     store: Store
     log: MessageLog
     found: Recovery
+    sealed_problems: list[str]
 
 
 class Frame(NamedTuple):
@@ -164,10 +165,11 @@ def open_store(fs: SimulatedFileSystem, shape: Shape) -> Opened:
     log.checkpoint_bytes = shape.checkpoint_bytes
     log.memory_bytes = shape.memory_bytes
     found = recover(store, log, STORE_ID)
-    log.sealed = store.scan_sealed(log.store_id).tables
+    sealed = store.scan_sealed(log.store_id, partial(log_has, log))
+    log.sealed = sealed.tables
     # How many messages a chunk of a stream has: the tests of streams hold for any number.
     log.seal_messages = int(os.environ.get("WARREN_TEST_SEAL_MESSAGES", log.seal_messages))
-    return Opened(store, log, found)
+    return Opened(store, log, found, sealed.problems)
 
 
 def parse_deliveries(data: bytes, messages: Messages) -> list[Delivered]:
@@ -248,7 +250,7 @@ class Machine:
         self.failed = False
         self.lives += 1
         self.fs.on_operation = self._operation
-        self.store, self.log, found = open_store(self.fs, self.shape)
+        self.store, self.log, found, _ = open_store(self.fs, self.shape)
         self.log.now_ms = self.now_ms
         if not self.spoiled:
             self._cut_frames()

@@ -317,6 +317,8 @@ class SealingLife:
         dumped = _dumped(fs) if self.random.random() < LOOKED_INTO else None
         found = DurableHarness(fs, catalogue, int(self.log.now_ms), self._memory(), SHAPE)
         found.broker.log.seal_messages = self.chunk
+        if found.sealed_problems:
+            raise Violation(f"the start says {found.sealed_problems}")
         if dumped is not None:
             self._judge_dump(found, dumped)
         client = found.channel()

@@ -30,6 +30,7 @@ from simulation.disk import ROOT, SECTOR_BYTES, Directory, Inode, NameChange, Na
 from warren.msgstore.file_system import IOV_MAX, assert_relative
 
 _UNLIMITED_BYTES: Final = 1 << 40
+_BLOCK_BYTES: Final = 4096
 
 
 class Fault(Enum):
@@ -135,6 +136,7 @@ class SimulatedFileSystem:
             if room <= 0:
                 raise _error(errno.ENOSPC, opened.path)
             data = data[:room]
+        self._write_bad(opened, offset, offset + len(data))
         if data:
             opened.inode.change(Write(self._tick(), offset, data))
         self._end("write", opened.path)
@@ -246,12 +248,24 @@ class SimulatedFileSystem:
         self._damage(path, start, bytes(len(self._inode(path).durable[start : start + SECTOR_BYTES])))
 
     def spoil(self, path: str, start: int, end: int) -> None:
-        """Let reads of the bytes of a file from `start` to `end` fail, until it is healed; no crash state has that."""
+        """Let reads of the bytes of a file from `start` to `end` fail, until it is healed; no crash state has that.
+
+        To write a part of a block the kernel reads it, which fails likewise. A whole one finds another place.
+        """
         self._inode(path).bad.append((start, end))
 
     def heal(self, path: str) -> None:
         """Let all of a file be read again."""
         self._inode(path).bad.clear()
+
+    def _write_bad(self, opened: _OpenFile, start: int, end: int) -> None:
+        inode = opened.inode
+        for bad in inode.bad.copy():
+            first, behind = bad[0] - bad[0] % _BLOCK_BYTES, bad[1] + -bad[1] % _BLOCK_BYTES
+            if start < behind and first < end:
+                if first < start or end < min(behind, len(inode.image())):
+                    raise _error(errno.EIO, opened.path)
+                inode.bad.remove(bad)
 
     def _damage(self, path: str, offset: int, data: bytes) -> None:
         inode = self._inode(path)

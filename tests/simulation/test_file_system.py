@@ -677,6 +677,11 @@ def test_a_spoilt_place_cannot_be_read_and_what_is_before_and_behind_it_can() ->
     assert fs.read(handle, 1000, 1024) == b"x" * 176
     again = fs.kill9()
     fails_with(errno.EIO, lambda: again.read(again.open("a", writable=False), 1, 512))
+    for place in (0, 1100):
+        fails_with(errno.EIO, partial(fs.write, handle, [b"x" * 100], place))
+    assert again.write(again.open("a", writable=True), [b"y" * 1200], 0) == 1200
+    assert again.contents() == {"a": b"y" * 1200}
+    assert again.read(again.open("a", writable=False), 1200, 0) == b"y" * 1200
     fs.heal("a")
     assert read_exactly(fs, handle, 1200, 0) == b"x" * 1200
 

@@ -100,6 +100,19 @@ def recover(files: LogFiles, log: MessageLog, new_store_id: bytes) -> Recovery:
     return _Recoverer(files, log).run(new_store_id)
 
 
+def log_has(log: MessageLog, stream_id: int, offset: int) -> bool:
+    """Tell whether the log goes on at an offset of a stream: it has that message, or never had one from there on."""
+    index = log.indexes.get(stream_id)
+    if index is None or index.next_number <= offset:
+        return True
+    size = int(index.page_entries)
+    page = index.page(offset // size)
+    if page is not None and not page.resident:
+        # Entries go from the beginning of a page.
+        return (offset // size + 1) * size - page.live <= offset
+    return index.lsn_of(offset) != 0
+
+
 class _Recoverer:
     def __init__(self, files: LogFiles, log: MessageLog) -> None:
         self._files = files

@@ -18,8 +18,9 @@ first offset of the segment and position of the chunk, i64 each.
 1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
    messages; behind that it may forget them. The header of a file is synced before its first chunk is written: where
    there is something behind it, and it cannot be read, it is rot.
-2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported. Where
-   the disk cannot read, nobody knows whether something was: there nothing is cut, and the next chunk goes behind it.
+2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported, and the
+   log still has it. Where the log does not, or the disk cannot read, so that nobody knows, something may have been
+   reported: there nothing is cut, and the next chunk goes behind it.
 3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read, or
    none of its chunks, gets another name, and stays.
 4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
@@ -124,6 +125,7 @@ class SealedFiles:
         self._decompressor = Zstd()  # the reader's
         # The housekeeper's: the file that was written last, of each stream that is being written.
         self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
+        self._log_has: Callable[[int, int], bool] = lambda _stream_id, _offset: True
         self._lock = Lock()
         self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
 
@@ -251,8 +253,12 @@ class SealedFiles:
 
     # --- recovery's -------------------------------------------------------------------------------------------------
 
-    def scan(self) -> Scan:
-        """Find out what is sealed, cut what is torn, and make the rest durable. Raises OSError, StoreError."""
+    def scan(self, log_has: Callable[[int, int], bool]) -> Scan:
+        """Find out what is sealed, cut what is torn, and make the rest durable. Raises OSError, StoreError.
+
+        `log_has`: whether the log goes on at an offset of a stream.
+        """
+        self._log_has = log_has
         found = Scan()
         by_stream: dict[int, list[int]] = {}
         for name in self._fs.names(STREAMS):
@@ -293,7 +299,8 @@ class SealedFiles:
             else:
                 problem = header_problem(header, self.store_id, stream_id, first)
             if problem:
-                if header is not None and is_last and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES:
+                is_short = header is not None and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES
+                if is_short and is_last and self._log_has(stream_id, first):
                     self._fs.unlink(path)  # nothing in it was ever reported
                 else:
                     found.problems.append(f"{path} {problem}")
@@ -307,7 +314,7 @@ class SealedFiles:
                 if head is None:
                     behind = self._next_chunk(handle, position, size, stream_id, first)
                     is_readable = self._is_readable(handle, position, behind)
-                    if is_last and behind == size and is_readable:
+                    if is_last and behind == size and is_readable and self._log_has(stream_id, int(segment.end)):
                         break  # torn, and never reported
                     if is_readable and self._is_padding(handle, position, behind, segment):
                         position = behind

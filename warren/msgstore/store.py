@@ -295,8 +295,8 @@ class Store:
         self._sync_directory(LOG)
         self._sync_directory(".")
 
-    def scan_sealed(self, store_id: bytes) -> Scan:
-        """Return what is sealed of streams.
+    def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool]) -> Scan:
+        """Return what is sealed of streams. `log_has`: whether the log goes on at an offset of one.
 
         Raises:
             StoreError: a later version of Warren has written it, or the disk does not allow it.
@@ -304,7 +304,7 @@ class Store:
         self._check()
         self._sealed.store_id = store_id
         try:
-            found = self._sealed.scan()
+            found = self._sealed.scan(log_has)
         except OSError as error:
             self._raise("look through the sealed streams", error)
         self._sync_directory(STREAMS)

@@ -29,6 +29,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -43,7 +44,7 @@ from warren.msgstore.checksum import checksum_function, default_algorithm
 from warren.msgstore.errors import StoreError
 from warren.msgstore.file_system import FileSystem, OsFileSystem
 from warren.msgstore.message_log import MessageLog
-from warren.msgstore.recovery import Recovery, recover
+from warren.msgstore.recovery import Recovery, log_has, recover
 from warren.msgstore.store import Store, wall_time_ms
 from warren.queues.agenda import NEVER
 from warren.queues.metadata import MetadataChange, UserPut
@@ -559,7 +560,7 @@ def _recover_messages(settings: Settings, files: FileSystem) -> tuple[Store, Mes
     try:
         store.open()
         recovery = recover(store, message_log, secrets.token_bytes(16))
-        sealed = store.scan_sealed(message_log.store_id)
+        sealed = store.scan_sealed(message_log.store_id, partial(log_has, message_log))
     except StoreError as error:
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():

@@ -57,7 +57,7 @@ def inspect_command(
     lsn: Annotated[int | None, typer.Option(metavar="LSN", help="Only the frame and record here, in full")] = None,
     records: Annotated[bool, typer.Option("--records", help="With a line for every record")] = False,
 ) -> None:
-    """Show segments, the checkpoint and queues; or the frames of a segment; or one record."""
+    """Show segments, the checkpoint, sealed files and queues; or the frames of a segment; or one record."""
     from warren.msgstore.tools.inspection import inspect, inspect_lsn, inspect_segment
 
     with _reading(directory) as files:

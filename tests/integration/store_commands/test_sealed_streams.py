@@ -6,16 +6,19 @@ import json
 import os
 import zlib
 from base64 import b64decode
+from functools import partial
 from pathlib import Path
 
 import pytest
-from store_directory import STORE_ID, TIME_MS, ack, checkpoint_queue, message, queue_deleted
+from store_directory import STORE_ID, TIME_MS, ack, checkpoint_page, checkpoint_queue, message, queue_deleted
 
 from warren.amqp.specification import ContentHeader
 from warren.msgstore.columns import BODIES, CHUNK_HEAD_BYTES
 from warren.msgstore.file_system import OsFileSystem
+from warren.msgstore.recovery import log_has, recover
 from warren.msgstore.sealed_files import CLEAR_BYTES
 from warren.msgstore.store import Store
+from warren.msgstore.tools.stored_state import new_log
 
 from .stores import (
     HEADERS,
@@ -52,7 +55,9 @@ def started(store: StreamStore) -> list[str]:
     """Have a broker's store begin; return what is wrong, as it sees it."""
     begun = Store(OsFileSystem(str(store.path / "messages")))
     begun.open()
-    found = begun.scan_sealed(STORE_ID)
+    log = new_log()
+    recover(begun, log, STORE_ID)
+    found = begun.scan_sealed(STORE_ID, partial(log_has, log))
     begun.close()
     return found.problems
 
@@ -284,7 +289,8 @@ def test_repair_copies_a_damaged_file_and_counts_what_is_lost(tmp_path: Path) ->
     ]
     (copy,) = (store.path / "messages" / "quarantine").glob("stream-*")
     assert (copy.read_bytes(), store.file(0).read_bytes()) == (rotten, rotten)
-    assert of_type(lines, "queue")[0]["damaged"] == 5
+    assert (of_type(lines, "queue")[0]["damaged"], of_type(lines, "queue")[0]["messages"]) == (5, 19)
+    assert of_type(lines, "summary")[0]["messages"] == 20
     assert notes(run("verify", store.path)[1]) == [
         "damage that was found before, a copy is in the quarantine: wrong crc of a chunk",
         "messages are lost with what is damaged",
@@ -373,9 +379,12 @@ def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how:
     assert of_type(lines, "queue")[0]["damaged"] == 7
     copies = [copy.read_bytes() for copy in (store.path / "messages" / "quarantine").glob("stream-*")]
     assert copies == ([] if how == "gone" else [damaged])
-    started(store)  # which cuts it
+    problem = [] if how == "gone" else [f"{LAST} is damaged at byte {store.places[-1]}"]
+    assert (started(store), store.file(10).read_bytes()) == (problem, damaged), "it is evidence"
     code, lines = run("verify", store.path)
-    assert (code, notes(lines)) == (0, ["messages are missing, and counted as damaged"])
+    found_before = f"damage that was found before, a copy is in the quarantine: {whats[how].partition(': ')[2]}"
+    lost = [found_before, "messages are lost with what is damaged"]
+    assert (code, notes(lines)) == (0, ["messages are missing, and counted as damaged"] if how == "gone" else lost)
 
 
 def test_a_file_that_is_missing_is_a_problem_until_it_is_repaired(tmp_path: Path) -> None:
@@ -463,10 +472,13 @@ def test_a_file_without_a_header_and_a_whole_chunk_is_set_aside(tmp_path: Path) 
     store = StreamStore(tmp_path / "data")
     store.log.frame(ack(2, (17, 3)))
     store.file(10).write_bytes(b"no segment at all" * 30)
+    store.file(10).with_suffix(".unusable").write_bytes(b"from before")
     assert problems(run("verify", store.path)[1])[0] == "the file does not begin like a segment of a stream"
     lines = repaired_sealed(store)
     assert actions(lines)[0] == "set aside: the file does not begin like a segment of a stream"
     assert not store.file(10).exists()
+    assert store.file(10).with_suffix(".unusable").read_bytes() == b"from before"
+    assert store.file(10).with_suffix(".unusable.2").read_bytes() == b"no segment at all" * 30
     assert of_type(lines, "queue")[0]["damaged"] == 10
     assert events(store)[0] == [*range(10), *range(20, 24)]
 
@@ -510,6 +522,19 @@ def test_zeros_where_a_chunk_should_be_are_damage(tmp_path: Path) -> None:
     data[store.places[0] : store.places[1]] = bytes(store.places[1] - store.places[0])
     store.file(0).write_bytes(data)
     assert problems(run("verify", store.path)[1]) == ["damage: there is no chunk"]
+
+
+def test_a_page_of_the_index_that_is_lost_costs_nothing_that_is_sealed(tmp_path: Path) -> None:
+    store = StreamStore(tmp_path / "data")
+    store.file(0).unlink()
+    store.file(10).unlink()
+    store.seal(range(256), 0, 0)
+    lost = checkpoint_page(0, [], lsn=120, length=24, live_count=9)
+    store.log.checkpoint(checkpoint_queue(2, "events", next_number=256, pages=[lost]), live_refs={1: 10})
+    assert events(store) == (list(range(256)), [])
+    store.file(0).unlink()
+    store.seal(range(250), 0, 0)
+    assert events(store)[1] == [("a page of the index is lost", 0, 9)]
 
 
 def test_a_checkpoint_that_knows_the_stream_is_enough(tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ OTHER_ID = bytes(16)
 Q = Envelope("", "q")
 
 
-def opened(fs: FileSystem, store_id: bytes = STORE_ID) -> tuple[Store, Scan]:
-    """Return a store, and what it found."""
+def opened(fs: FileSystem, store_id: bytes = STORE_ID, *, log_end: int = 0) -> tuple[Store, Scan]:
+    """Return a store, and what it found, while the log has everything from `log_end` on."""
     store = Store(fs)
     store.open()
-    return store, store.scan_sealed(store_id)
+    return store, store.scan_sealed(store_id, lambda _, offset: offset >= log_end)
 
 
 class Stream:
@@ -621,6 +621,35 @@ def test_a_start_that_meets_an_error_changes_nothing() -> None:
         with pytest.raises(StoreFailedError):
             opened(failing)
         assert failing.contents() == before
+
+
+def test_an_end_that_the_log_does_not_have_any_more_is_not_taken_for_a_torn_one() -> None:
+    """(2)"""
+    fs = SimulatedFileSystem()
+    store, _ = opened(fs)
+    stream = Stream(store)
+    stream.seal(5)
+    stream.seal(6)
+    store.close()
+    path, at = stream.path(0), stream.jobs[1].placed_at
+    fs.flip_bit(path, at + CHUNK_HEAD_BYTES, 1)
+    before = fs.contents()[path]
+    store, found = opened(fs, log_end=11)
+    assert found.problems == [f"{path} is damaged at byte {at}"]
+    assert (bounds(found.tables[7]), fs.contents()[path]) == ([[(0, 5)]], before)
+    stream.store, stream.table = store, found.tables[7]
+    stream.table.end = 11
+    stream.seal(3)
+    assert fs.contents()[path].startswith(before)
+    store.close()
+    for log_end in (15, 14):
+        begun = sealed_path(7, 14)
+        fs.close(fs.create(begun, 40))
+        _, found = opened(fs, log_end=log_end)
+        assert begun not in fs.contents()
+        assert (f"{begun}.unusable" in fs.contents()) == (log_end == 15), "something may have been in it"
+        if log_end == 15:
+            fs.unlink(f"{begun}.unusable")
 
 
 # --- bad sectors ------------------------------------------------------------------------------------------------------

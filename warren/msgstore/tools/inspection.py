@@ -1,4 +1,4 @@
-"""Showing what a store holds: its segments, frames and records, one of them in full, its queues.
+"""Showing what a store holds: its segments, frames and records, one of them in full, its sealed files, its queues.
 
 Reads everything once for counts and names; shows damage where it is met and judges nothing (``verify`` does).
 """
