@@ -202,6 +202,8 @@ def test_a_stream_that_the_log_does_not_know_is_noted_and_exported(tmp_path: Pat
     assert (code, lines[0]["queues"], lines[0]["messages"]) == (0, 2, 21)
     exported = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert (exported[1]["queue"], exported[1]["queue_id"], exported[1]["body"]) == (None, 2, "event 0")
+    code, lines = run("export", store.path, "--output", tmp_path / "only", "--queue", "orders")
+    assert (code, lines[0]["queues"], lines[0]["messages"]) == (0, 1, 1)
     shown = of_type(run("inspect", store.path)[1], "queue")[1]
     assert (shown["queue"], shown["deleted"], shown["sealed"]["messages"]) == ("events", True, 20)
 
@@ -385,6 +387,18 @@ def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how:
     found_before = f"damage that was found before, a copy is in the quarantine: {whats[how].partition(': ')[2]}"
     lost = [found_before, "messages are lost with what is damaged"]
     assert (code, notes(lines)) == (0, ["messages are missing, and counted as damaged"] if how == "gone" else lost)
+
+
+def test_what_the_log_has_forgotten_and_nobody_has_sealed_is_missing(tmp_path: Path) -> None:
+    store = StreamStore(tmp_path / "data")
+    store.log.frame(ack(2, (17, 7)))
+    (problem,) = of_type(run("verify", store.path)[1], "problem")
+    assert (problem["what"], problem["sequence_number"], problem["messages"]) == (
+        "messages are missing: neither sealed nor in the log",
+        20,
+        4,
+    )
+    assert events(store)[1] == [("messages are missing: what was sealed is damaged, or not there", 20, 4)]
 
 
 def test_a_file_that_is_missing_is_a_problem_until_it_is_repaired(tmp_path: Path) -> None:
