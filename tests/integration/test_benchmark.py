@@ -25,7 +25,7 @@ def test_a_load_is_measured_with_several_brokers_at_once_and_written_down(tmp_pa
 def test_streams_are_measured_and_written_down(tmp_path: Path) -> None:
     written = tmp_path / "streams.md"
     command = [sys.executable, str(ROOT / "benchmarks" / "streams.py"), "--warren-only", "--rounds", "1"]
-    command += ["--seconds", "0.5", "--directory", str(tmp_path), "--output", str(written)]
+    command += ["--seconds", "0.5", "--messages", "100000", "--directory", str(tmp_path), "--output", str(written)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line for line in written.read_text().splitlines() if line.startswith("| stream, ten consumers | Warren")]

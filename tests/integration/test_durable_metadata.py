@@ -7,6 +7,7 @@ number of replies received.
 
 from __future__ import annotations
 
+import os
 import random
 import select
 import signal
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -33,6 +34,7 @@ from warren.server.catalogue import SCHEMA_VERSION, Catalogue
 from .peers import Traffic, broker_at, connect, next_body, open_wire, publish_frames
 from .postgres import PostgresServer, running_postgres
 
+CYCLES: Final = int(os.environ.get("WARREN_TEST_CRASH_CYCLES", "20"))
 EMPTY = bytes(4)
 IN_FLIGHT_MAX = 60
 ANY_ID = 0
@@ -275,7 +277,7 @@ def test_everything_acknowledged_survives_kill_9_at_random_moments_and_nothing_i
     process = WarrenProcess(tmp_path)
     try:
         url = f"sqlite:///{process.data_directory / 'catalogue.db'}"
-        _check_kill_9(process, url, cycles=20, seed=random.randrange(1 << 32))
+        _check_kill_9(process, url, cycles=CYCLES, seed=random.randrange(1 << 32))
     finally:
         process.kill()
 
@@ -284,7 +286,7 @@ def test_the_same_holds_with_postgresql(tmp_path: Path, postgres: PostgresServer
     url = postgres.fresh_url()
     process = WarrenProcess(tmp_path, flags={"metadata-url": url})
     try:
-        _check_kill_9(process, url, cycles=6, seed=random.randrange(1 << 32))
+        _check_kill_9(process, url, cycles=max(2, CYCLES // 3), seed=random.randrange(1 << 32))
     finally:
         process.kill()
 

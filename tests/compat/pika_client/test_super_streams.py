@@ -175,7 +175,9 @@ def test_a_super_stream_and_how_far_its_groups_came_survive_kill_9(broker: Broke
             instance.channel.basic_ack(tag_of(inbox.deliveries[1].method))
             instance.channel.basic_ack(tag_of(inbox.deliveries[0].method))
         first = instance.got()
-        instance.connection.close()  # which stores how far it came
+        instance.connection.close()  # which stores how far it came, and that is on disk before this is confirmed:
+        channel.queue_declare("later", durable=True)
+        channel.basic_publish("", "later", b"", pika.BasicProperties(delivery_mode=2))
         process.kill()
         process.start()
         channel = opened().channel()
