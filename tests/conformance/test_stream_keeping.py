@@ -356,8 +356,11 @@ def test_policies() -> None:
     assert harness.queue("q").rules.max_length_bytes == -1
     put_policy(harness, "streams", max_length_bytes=10**6)
     assert (harness.queue("s").rules.max_length_bytes, harness.queue("s").rules.max_age_ms) == (2000, -1)
+    put_policy(harness, "streams", cleanup="compact")
+    assert harness.queue("s").rules.compacts
     harness.broker.administer(PolicyDelete("/", "p"))
     assert harness.queue("s").rules.max_length_bytes == 2000
+    assert not harness.queue("s").rules.compacts
 
 
 @rule("rabbitmq.stream.policy", "A max-age that a policy brings holds for what is there, and goes with the policy.")

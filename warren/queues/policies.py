@@ -43,8 +43,8 @@ _TARGETS: Final = {
 _QUEUE_TYPES: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAMS}
 
 # Keys that no argument of our queues stands behind, with the queue types that support them, and the argument rows whose
-# policies have others than the arguments. Exchanges are not asked. Mirroring and streams do not exist here; their keys
-# are kept so that definitions can be taken over.
+# policies have others than the arguments. Exchanges are not asked. There is no mirroring; its keys are kept so that
+# definitions can be taken over.
 _SUPPORT: Final = {
     "alternate-exchange": _QUEUES,
     "federation-upstream": _CLASSIC | _QUORUM,
@@ -57,15 +57,11 @@ _SUPPORT: Final = {
     "ha-sync-batch-size": _CLASSIC,
     "ha-sync-mode": _CLASSIC,
     "initial-cluster-size": _STREAMS,
-    "max-age": _STREAMS,
     "max-in-memory-bytes": _CLASSIC | _QUORUM,
     "max-in-memory-length": _CLASSIC | _QUORUM,
-    "max-length-bytes": _QUEUES,
-    "queue-leader-locator": _QUEUES,
     "queue-master-locator": _CLASSIC,
     "queue-version": _QUEUES,
     "stream-filter-size-bytes": _STREAMS,
-    "stream-max-segment-size-bytes": _STREAMS,
     "target-group-size": _QUORUM,
 }
 # The ways to name upstreams, of which a policy has one, and what RabbitMQ calls their values.
@@ -230,7 +226,7 @@ def _support(key: str) -> int:
     row = BY_KEY.get(key)
     if row is None or not row.noun:
         return 0
-    return (_CLASSIC if row.classic else 0) | (_QUORUM if row.quorum else 0)
+    return (_CLASSIC if row.classic else 0) | (_QUORUM if row.quorum else 0) | (_STREAMS if row.stream else 0)
 
 
 def _value_error(key: str, value: object) -> str:

@@ -77,6 +77,7 @@ def test_an_empty_pattern_is_found_in_every_name_and_any_pattern_anywhere_in_it(
         ("ha-mode", "all", ["classic"]),
         ("max-age", "1h", ["stream"]),
         ("stream-max-segment-size-bytes", 1, ["stream"]),
+        ("cleanup", "compact", ["stream"]),
         ("initial-cluster-size", 1, ["stream"]),
         ("max-in-memory-length", 1, ["classic", "quorum"]),
         ("alternate-exchange", "x", ["classic", "quorum", "stream"]),
