@@ -21,6 +21,11 @@ from typing import Any, Final, NamedTuple
 from benchmarks import cases
 from benchmarks.disk import DiskLimit
 
+RESULTS: Final = "RESULTS.md"
+# What `make bench-spark` writes; it is also the end of RESULTS.md, behind a line of its own.
+SPARK: Final = "SPARK.md"
+_BORDER: Final = f"\n<!-- What follows is {SPARK}, written by make bench-spark. -->\n\n"
+
 WARREN: Final = "Warren"
 BASELINE: Final = "Baseline"
 RABBIT: Final = "RabbitMQ"
@@ -66,6 +71,15 @@ class Machine:
             python=platform.python_version(),
             load=os.getloadavg()[0],
         )
+
+
+def write_page(directory: Path, name: str, text: str) -> None:
+    """Write `text` as RESULTS or SPARK, the other one of which keeps what it has."""
+    results = directory / RESULTS
+    (directory / name).write_text(text)
+    if (directory / SPARK).exists() and results.exists():
+        own, _, _ = results.read_text().partition(_BORDER)
+        results.write_text(own + _BORDER + (directory / SPARK).read_text())
 
 
 def cores() -> int:

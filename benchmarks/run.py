@@ -265,12 +265,14 @@ def bench(
         run.run_loads([case for case in cases.LOADS if case.name in wanted])
         run.run_standing([name for name in cases.STANDING_CASES if name in wanted])
     text = results.markdown(run.measured, machine, rounds=rounds, seconds=seconds)
-    target = output or (None if only else ROOT / "benchmarks" / "RESULTS.md")
-    if target is None:
+    if output is not None:
+        output.write_text(text)
+        say(f"written to {os.path.relpath(output)}")
+    elif only:
         print(text)
     else:
-        target.write_text(text)
-        say(f"written to {os.path.relpath(target)}")
+        results.write_page(ROOT / "benchmarks", results.RESULTS, text)
+        say(f"written to {results.RESULTS}")
     if run.measured.failures:
         raise typer.Exit(1)
 

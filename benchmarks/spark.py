@@ -4,6 +4,8 @@ Messages of 100 B in one stream, half of the columns or all of them, into Spark'
 session on this machine. CPU is that of the JVM and of its Python workers; the broker's is shown separately. Every round
 runs each case once; figures are medians over the rounds, the first of which warms up and does not count. What an export
 costs the broker is ``exports``.
+
+A source in Python that has its rows in memory already is the most that Spark can take from any such source.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -29,10 +31,13 @@ from warren.perf.process_stats import sample
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ROWS: Final = 5_000_000
+EXPORTED_ROWS: Final = 10_000_000
 STREAM: Final = "bench"
 BODY_BYTES: Final = 100
 STAGED_ROWS: Final = 50_000
 FEW: Final = ("body", "offset", "timestamp", "routing_key")
+BATCH_ROWS: Final = 16_384  # of a full chunk
 PIECES: Final = 10_000
 TRIGGERS: Final = 30
 TRIGGER_ROWS: Final = 10
@@ -46,9 +51,14 @@ class Case(NamedTuple):
     least_per_s: float | None = None
     most_ns: float | None = None
 
+    def is_ours(self) -> bool:
+        """Tell whether the broker has anything to do with it."""
+        return "-" not in self.name
+
 
 CASES: Final = (
     Case("few", "stream: body, offset, timestamp, routing_key", 3_000_000, 600),
+    Case("few-batch", "a source that yields one batch again and again: the same columns"),
     Case("few-parquet", "Parquet: the same columns"),
     Case("all", "stream: all columns, 5 properties and 3 headers each", 400_000),
     Case("all-parquet", "Parquet: all columns"),
@@ -129,7 +139,7 @@ def session(directory: Path) -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
+        "spark.log.level": "OFF",  # a query that is stopped in the middle of a batch is an error to it
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "3g",
         "spark.local.dir": str(directory),
@@ -139,6 +149,42 @@ def session(directory: Path) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def register_one_batch(spark: SparkSession, rows: int) -> None:
+    """Make a source `one-batch` known, of `rows` rows with the columns `FEW`, out of memory."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(part) for part in range(2)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            count = BATCH_ROWS
+            ends = pa.array(range(0, (count + 1) * BODY_BYTES, BODY_BYTES), pa.int32()).buffers()[1]
+            bodies = pa.Array.from_buffers(
+                pa.binary(), count, [None, ends, pa.py_buffer(os.urandom(count * BODY_BYTES))]
+            )
+            times = pa.array(range(count), pa.timestamp("us", tz="UTC"))
+            keys = pa.repeat(STREAM, count)
+            batch = pa.RecordBatch.from_arrays([bodies, pa.array(range(count), pa.int64()), times, keys], names=FEW)
+            for at in range(0, rows // 2, count):
+                yield batch.slice(0, min(count, rows // 2 - at))
+
+    class OneBatch(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "one-batch"
+
+        def schema(self) -> str:
+            return "body BINARY, offset BIGINT, timestamp TIMESTAMP, routing_key STRING"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(OneBatch)
 
 
 def measured(broker: WarrenBroker, work: Callable[[], object]) -> Run:
@@ -162,9 +208,11 @@ def read_cases(
         reader = spark.read.format("warren").option("managementUrl", broker.url).option("subscribe", STREAM)
         return (reader.option("columns", ",".join(columns)) if columns else reader).load()
 
+    register_one_batch(spark, rows)
     stream(()).write.parquet(table)
     frames: dict[str, Callable[[], DataFrame]] = {
         "few": lambda: stream(FEW),
+        "few-batch": lambda: spark.read.format("one-batch").load(),
         "few-parquet": lambda: spark.read.parquet(table).select(*FEW),
         "all": lambda: stream(()),
         "all-parquet": lambda: spark.read.parquet(table),
@@ -243,7 +291,7 @@ def markdown(
             targets.append(f"at most {case.most_ns:,.0f} ns")
             verdicts.append(page.verdict(reached=cpu_ns <= case.most_ns))
         cells = [case.title, f"{rate:,.0f}", f"{cpu_ns:,.0f}", "; ".join(targets), "; ".join(verdicts)]
-        table.append([*cells, "" if case.name.endswith("-parquet") else f"{broker_ns:,.0f}"])
+        table.append([*cells, f"{broker_ns:,.0f}" if case.is_ours() else ""])
     page.table(["", "rows/s", "Spark's CPU, ns per row", "target", "", "broker's CPU, ns per row"], table)
     page.table(
         ["", "ms", "target", ""],
@@ -263,11 +311,15 @@ def markdown(
         ],
     )
     ratios = []
-    for name in ("few", "all"):
-        pairs = zip(found[name], found[f"{name}-parquet"], strict=True)
-        ratio = results.median([parquet.seconds / ours.seconds for ours, parquet in pairs])
-        ratios.append(f"{ratio:.2f} of Parquet's rate with {'four columns' if name == 'few' else 'all columns'}")
-    page.text(f"The stream reaches {' and '.join(ratios)}.")
+    for name, other, title in (
+        ("few", "few-batch", "the rate of the source out of memory"),
+        ("few", "few-parquet", "Parquet's rate with four columns"),
+        ("all", "all-parquet", "Parquet's rate with all columns"),
+    ):
+        pairs = zip(found[name], found[other], strict=True)
+        ratio = results.median([theirs.seconds / ours.seconds for ours, theirs in pairs])
+        ratios.append(f"{ratio:.2f} of {title}")
+    page.text(f"The stream reaches {', '.join(ratios)}.")
     memory_mb = exported.memory_bytes / 1e6
     share = exported.publish_beside_per_s / exported.publish_alone_per_s
     page.text(f"## An export of {exported.rows:,} messages to Parquet, all columns, `warren export`")
@@ -313,13 +365,14 @@ def _version(name: str) -> str:
 
 def spark(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count")] = 5,
-    rows: Annotated[int, typer.Option(min=PIECES, help="Messages in the stream")] = 2_000_000,
-    exported_rows: Annotated[int, typer.Option(min=PIECES, help="Messages that are exported")] = 10_000_000,
+    rows: Annotated[int, typer.Option(min=PIECES, help="Messages in the stream")] = ROWS,
+    exported_rows: Annotated[int, typer.Option(min=PIECES, help="Messages that are exported")] = EXPORTED_ROWS,
     directory: Annotated[
         Path | None, typer.Option(help="Where broker and tables are kept meanwhile; default: the temporary directory")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Where to write; default benchmarks/SPARK.md, with other options nowhere")
+        Path | None,
+        typer.Option(help="Where to write; default benchmarks/SPARK.md, with other options nowhere"),
     ] = None,
 ) -> None:
     """Measure how a stream is read into Spark."""
@@ -343,13 +396,14 @@ def spark(
             say(f"ended: {error}")
             raise typer.Exit(1) from None
     text = markdown(found, plan_ms, floor_ms, exported, machine, broker.product, rows=rows, rounds=rounds)
-    usual = (rounds, rows, exported_rows) == (5, 2_000_000, 10_000_000)
-    target = output or (ROOT / "benchmarks" / "SPARK.md" if usual else None)
-    if target is None:
-        print(text)
+    if output is not None:
+        output.write_text(text)
+        say(f"written to {output.name}")
+    elif (rounds, rows, exported_rows) == (5, ROWS, EXPORTED_ROWS):
+        results.write_page(ROOT / "benchmarks", results.SPARK, text)
+        say(f"written to {results.SPARK} and {results.RESULTS}")
     else:
-        target.write_text(text)
-        say(f"written to {target.name}")
+        print(text)
 
 
 if __name__ == "__main__":
