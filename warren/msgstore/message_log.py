@@ -53,7 +53,7 @@ from warren.msgstore.records import (
     record_length,
     sequence_number_of_place,
 )
-from warren.msgstore.sealed_table import SealedTable
+from warren.msgstore.sealed_table import SealedStream, SealedTable
 from warren.msgstore.segments import Segment, SegmentTable
 
 # A batch that nobody waits for is closed when it has this much, or when it is `LINGER_S` old.
@@ -171,6 +171,7 @@ class MessageLog:
         self.unlink_jobs: list[UnlinkJob] = []
         # Of streams: what recovery found in files of their own, by queue id, until they are restored; when a chunk is
         # full.
+        self.sealed_streams: dict[int, SealedStream] = {}  # by id
         self.sealed: dict[int, SealedTable] = {}
         self.seal_messages: i64 = CHUNK_MESSAGES
         self.seal_bytes: i64 = CHUNK_BYTES

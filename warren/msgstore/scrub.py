@@ -1,6 +1,7 @@
-"""Scrubbing: sealed segments are read again, slowly and for ever, so that rot is found before somebody needs the data.
+"""Scrubbing: what is sealed is read again, slowly and for ever, so that rot is found before somebody needs the data.
 
-1. Every frame of every sealed segment is read once in a pass, a piece at a time; the shell sets the pace.
+1. In a pass every frame of every sealed segment of the log is read once, a piece at a time, and then every chunk of
+   every stream; the shell sets the pace.
 2. What does not match its crc is reported once (`MessageLog.damages`) and changes nothing: recovery and the readers of
    single messages decide for themselves what they believe.
 """
@@ -12,7 +13,7 @@ from typing import Final
 from librt.strings import read_i64_be
 from mypy_extensions import i64
 
-from warren.msgstore.jobs import ReadJob
+from warren.msgstore.jobs import ReadJob, SealedRead
 from warren.msgstore.message_log import Damage, MessageLog
 from warren.msgstore.records import (
     FRAME_HEADER_BYTES,
@@ -22,6 +23,7 @@ from warren.msgstore.records import (
     STORE_TAG_BYTES,
     unsigned_word,
 )
+from warren.msgstore.sealed_table import SealedChunk, SealedSegment
 from warren.msgstore.segments import Segment
 
 PIECE_BYTES: Final = 1 << 20
@@ -38,13 +40,27 @@ class ScrubRead(ReadJob):
         self.scrubber.piece_read(self.data[0])
 
 
+class ChunkScrub(SealedRead):
+    """The next chunk of a stream."""
+
+    def __init__(self, scrubber: Scrubber, stream_id: int, segment: SealedSegment, place: SealedChunk) -> None:
+        super().__init__(stream_id, int(segment.first), int(place.position), int(place.stored_bytes))
+        self.scrubber = scrubber
+        self.place = place
+        self.wants_parts = False
+
+    def finished(self) -> None:
+        self.scrubber.chunk_read(self)
+
+
 class Scrubber:
-    """Goes round the sealed segments. The shell calls `step` as often as the rate allows it to."""
+    """Goes round what is sealed. The shell calls `step` as often as the rate allows it to."""
 
     def __init__(self, log: MessageLog) -> None:
         self.log = log
         self.read_bytes: i64 = 0  # since the start
         self.passes: i64 = 0
+        self._begun_bytes: i64 = 0  # in this pass
         self._segment: Segment | None = None
         self._passed: i64 = 0  # number of the last segment of this pass that was looked at
         self._at: i64 = 0
@@ -52,31 +68,46 @@ class Scrubber:
         self._frame_lsn: i64 = 0
         self._crc: int = 0
         self._expected_crc: int = 0
+        self._stream_id: int = 0  # of the last chunk of this pass
+        self._offset: i64 = 0  # and where it ends
         self._busy: bool = False
         self._reported: set[int] = set()
 
-    def step(self) -> bool:
-        """Begin to read the next piece; False when there is no sealed segment."""
+    def step(self) -> int:
+        """Begin to read what is next; return how many bytes, 0 while the last is not here, or when a pass is over."""
         if self._busy:
-            return True
+            return 0
+        length: i64 = self._begin_piece()
+        if length == 0:
+            length = self._begin_chunk()
+        if length > 0:
+            self._busy = True
+            self._begun_bytes += length
+        elif self._begun_bytes > 0:
+            self.passes += 1
+            self._begun_bytes = 0
+            self._passed = 0
+            self._stream_id = 0
+            self._offset = 0
+        return int(length)
+
+    def _begin_piece(self) -> i64:
         segment = self._segment
         if segment is None or self._at >= segment.end_lsn:
             segment = self._next_segment()
             self._segment = segment
             if segment is None:
-                return False
+                return 0
             self._passed = segment.number
             self._at = segment.base_lsn + SEGMENT_HEADER_BYTES
             self._left = 0
         length: i64 = segment.end_lsn - self._at
         if length > PIECE_BYTES:
             length = PIECE_BYTES
-        self._busy = True
         self.log.read_jobs.append(ScrubRead(self, int(self._at), int(length)))
-        return True
+        return length
 
     def _next_segment(self) -> Segment | None:
-        first: Segment | None = None
         for segment in self.log.segments.segments:
             if not segment.sealed or segment.end_lsn > self.log.written_lsn or int(segment.number) in self._reported:
                 continue
@@ -84,11 +115,35 @@ class Scrubber:
                 continue  # without a frame
             if segment.number > self._passed:
                 return segment
-            if first is None:
-                first = segment
-        if first is not None:
-            self.passes += 1
-        return first
+        return None
+
+    def _begin_chunk(self) -> i64:
+        streams = self.log.sealed_streams
+        for stream_id in sorted(streams):
+            if stream_id < self._stream_id:
+                continue
+            offset: i64 = self._offset if stream_id == self._stream_id else 0
+            table = streams[stream_id].sealed()
+            if table.segments and offset < table.end:
+                segment, chunk = table.place(offset)
+                self._stream_id = stream_id
+                self._offset = chunk.end
+                self.log.read_jobs.append(ChunkScrub(self, stream_id, segment, chunk))
+                return chunk.stored_bytes
+        return 0
+
+    def chunk_read(self, job: ChunkScrub) -> None:
+        """A chunk is here, or cannot be read, or is gone by now."""
+        self._busy = False
+        if job.chunk is not None:
+            self.read_bytes += len(job.chunk)
+            return
+        stream = self.log.sealed_streams.get(job.stream_id)
+        if stream is None:
+            return
+        table = stream.sealed()
+        if table.segments and table.place(job.place.first)[1] is job.place:
+            stream.chunk_damaged(job.place)
 
     def piece_read(self, data: bytes) -> None:
         """Check the frames in the piece."""

@@ -187,3 +187,15 @@ class SealedTable:
                     if chunk.max_time_us >= time_us:
                         return chunk
         return None
+
+
+class SealedStream:
+    """A stream that is served, as who goes round all of them sees it."""
+
+    def sealed(self) -> SealedTable:
+        """Return what is sealed of it."""
+        raise AssertionError("overridden")
+
+    def chunk_damaged(self, place: SealedChunk) -> None:
+        """Take note that a chunk cannot be read."""
+        raise AssertionError("overridden")

@@ -29,7 +29,7 @@ from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelExce
 from warren.msgstore.message import Message
 from warren.msgstore.message_log import BatchWaiter, Damage
 from warren.msgstore.queue_index import IndexPage, QueueIndex
-from warren.msgstore.sealed_table import SealedChunk, SealedTable
+from warren.msgstore.sealed_table import SealedChunk, SealedStream, SealedTable
 from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
@@ -91,6 +91,7 @@ class Stream(Queue):
         self._damaged: set[int] = set()  # offsets that were reported; -1 - offset: of what is sealed
         self._retention: Appointment = _Retention(self)
         self._sealing: Appointment = _Sealing(self)
+        host.log.sealed_streams[store_id] = _Sealed(self)
         sealed = host.log.sealed.pop(store_id, None)
         if sealed is not None:
             self._restore_sealed(sealed)
@@ -565,6 +566,7 @@ class Stream(Queue):
         # They have us, and we have them: nothing must be left for the cyclic collector.
         self._retention = Appointment()
         self._sealing = Appointment()
+        self._log.sealed_streams.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
         self._sealed.forget()
         self._compaction = None
@@ -841,6 +843,19 @@ def segment_bytes_of(rules: QueueRules) -> i64:
     if rules.max_length_bytes >= 0:
         size = min(size, max(rules.max_length_bytes // 4, SEGMENT_MIN_BYTES))
     return size
+
+
+class _Sealed(SealedStream):
+    """What is sealed of a stream, for the scrubber."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def sealed(self) -> SealedTable:
+        return self._stream.messages.sealer.table
+
+    def chunk_damaged(self, place: SealedChunk) -> None:
+        self._stream.chunk_damaged(place)
 
 
 class _Sealing(Appointment):

@@ -584,18 +584,19 @@ class MessageStoreService:
                 await trio.sleep(COMPACTION_IDLE_S)
 
     async def _scrub(self) -> None:
-        """Read sealed segments again, a piece at a time, for the rot that nobody has met yet."""
+        """Read what is sealed again, a piece at a time, for the rot that nobody has met yet."""
         scrubber = Scrubber(self._log)
-        pause_s = SCRUB_PIECE_BYTES / self._settings.scrub_bytes_per_s
+        begun_bytes = 0
         passes = 0
         pass_began = trio.current_time()
         while True:
-            await trio.sleep(pause_s)
+            await trio.sleep(max(begun_bytes, SCRUB_PIECE_BYTES) / self._settings.scrub_bytes_per_s)
             if scrubber.passes > passes:
                 passes = int(scrubber.passes)
                 await trio.sleep_until(pass_began + SCRUB_EVERY_S)
                 pass_began = trio.current_time()
-            if not self._stopping and scrubber.step():
+            begun_bytes = 0 if self._stopping else scrubber.step()
+            if begun_bytes:
                 self._settle()
 
     # --- waiting ----------------------------------------------------------------------------------------------------

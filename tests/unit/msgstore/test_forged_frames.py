@@ -215,9 +215,14 @@ def test_scrubbing_reports_a_frame_of_another_store(tmp_path: Path, tag: bytes, 
     store.checkpoint(checkpoint_queue(1, "orders", next_number=1), live_refs={1: 1})
     files, log, _ = recovered(store)
     scrubber = Scrubber(log)
-    while scrubber.passes == 0 and scrubber.step():
-        for job in log.read_jobs:
-            job.carry_out(files)
-            job.finished()
-        log.read_jobs = []
+    read_bytes = []
+    for number in (1, 2):
+        while scrubber.passes < number and scrubber.step():
+            for job in log.read_jobs:
+                job.carry_out(files)
+                job.finished()
+            log.read_jobs = []
+        read_bytes.append(scrubber.read_bytes)
     assert [int(damage.lsn) for damage in log.damages] == [lsn] * damages
+    assert read_bytes[0] > 0
+    assert (read_bytes[1] == 2 * read_bytes[0]) == (damages == 0), "what is damaged is not read again"

@@ -21,6 +21,7 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.msgstore.columns import CHUNK_HEAD_BYTES
 from warren.msgstore.jobs import Errand, SealJob
+from warren.msgstore.scrub import Scrubber
 from warren.msgstore.sealed_files import sealed_path
 from warren.msgstore.sealed_table import SealedTable
 from warren.queues.browse import Cursor, Seen, look
@@ -1019,6 +1020,75 @@ def test_a_chunk_that_nobody_can_read_and_the_log_still_has_is_sealed_again(argu
     s.fs.heal(f"streams/{s.files()[0]}")
     s.restart(clean=False)
     s.check()
+
+
+def scrub(s: Sealing, scrubber: Scrubber, passes: int = 1) -> list[int]:
+    """Have everything looked at so often; return how much was begun with each step."""
+    begun = []
+    end = scrubber.passes + passes
+    while scrubber.passes < end:
+        begun.append(scrubber.step())
+        s.harness.settle()
+    return begun
+
+
+def test_the_scrubber_reads_every_chunk_once_in_a_pass_and_reports_what_is_damaged_once() -> None:
+    """``scrub.py`` (1), (2)"""
+    s = Sealing(arguments=ONE_CHUNK_EACH)
+    s.publish(45)
+    s.publisher.declare("other", durable=True, arguments={"x-queue-type": "stream"})
+    s.publisher.feed(b"".join(publish_frames("", "other", bytes(range(256))) for _ in range(21)))
+    s.publisher.take()
+    s.publisher.declare("nothing sealed", durable=True, arguments={"x-queue-type": "stream"})
+    other = s.harness.queue("other")
+    assert isinstance(other, Stream)
+    other.seal()
+    s.harness.settle()
+    sizes = [
+        int(chunk.stored_bytes)
+        for table in (s.table, other.messages.sealer.table)
+        for segment in table.segments
+        for chunk in segment.chunks
+    ]
+    assert len(sizes) == 4 + 2 and len(set(sizes)) == 2
+    scrubber = Scrubber(s.log)
+    for _ in range(2):
+        assert scrub(s, scrubber) == [*sizes, 0]
+    assert (scrubber.read_bytes, s.log.damages) == (2 * sum(sizes), [])
+    s.restart(clean=True)
+    scrubber = Scrubber(s.log)
+    s.damage(13)
+    s.damage(33)
+    scrub(s, scrubber, passes=3)
+    found = [(damage.queue, damage.sequence_number) for damage in s.log.damages]
+    assert found == [("s", 10), ("s", 30)]
+    assert s.read() == [*range(10), *range(20, 30), *range(40, 45)]
+    assert len(s.log.damages) == 2, "a reader does not say it again"
+
+
+def test_the_scrubber_finds_what_comes_and_misses_nothing_that_goes() -> None:
+    s = Sealing(arguments=ONE_CHUNK_EACH)
+    scrubber = Scrubber(s.log)
+    assert (scrubber.step(), scrubber.passes) == (0, 0), "there is nothing"
+    s.publish(60)
+    assert scrubber.step() > 0
+    assert scrubber.step() == 0, "the first is not here"
+    s.damage(1)
+    s.damage(33)
+    s.put_policy(max_length_bytes=30)  # while the first is read
+    first = s.stream.first_offset()
+    assert first > 33
+    s.publish(10)
+    begun = scrub(s, scrubber)
+    assert len([size for size in begun if size]) == len(s.files())
+    assert s.log.damages == []
+    assert scrubber.step() > 0
+    s.delete()  # likewise
+    s.harness.settle()
+    scrub(s, scrubber)
+    assert s.log.damages == []
+    assert s.log.sealed_streams == {}
+    s.log.check_invariants()
 
 
 def test_a_chunk_that_retention_has_removed_is_no_damage() -> None:
