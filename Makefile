@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test run test lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz crashtest mutants screenshots clean
+.PHONY: help setup setup-test setup-check run test lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -13,17 +13,20 @@ setup:
 setup-test:
 	@scripts/setup test
 
+setup-check:
+	@scripts/setup check
+
 run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0.1:5673" to change them)
 	@exec .venv/bin/warren serve $(ARGS)
 
 test: setup-test ## set up and run all tests, the engine's both compiled and interpreted
 	scripts/test $(ARGS)
 
-lint: setup-test ## ruff: lint and format check
+lint: setup-check ## ruff: lint and format check
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup-test ## mypy --strict over the package and the tests
+types: setup-check ## mypy --strict over the package and the tests
 	.venv/bin/mypy
 
 demo: ## feed real records through four exchange types to several consumers (ARGS="--url amqp://…")

@@ -381,14 +381,16 @@ class Queue:
             NEVER if ttl_ms is None or not entry.alone else entry.ages_ms + ttl_ms,
         )
 
+    # The dead letter of one that expires may come here, and push others out.
+
     def expire_alone(self) -> None:
         for entry in sorted(self.ready, key=lambda each: (self.alone_until_ms(each), each.place)):
-            if self.alone_until_ms(entry) <= self.world.now_ms:
+            if self.alone_until_ms(entry) <= self.world.now_ms and entry in self.ready:
                 self.leave(entry, "expired")
 
     def expire_aged(self) -> None:
         for entry in sorted(self.ready, key=lambda each: (not each.returned, each.place)):
-            if self.deadline_ms(entry) <= self.world.now_ms:
+            if self.deadline_ms(entry) <= self.world.now_ms and entry in self.ready:
                 self.leave(entry, "expired")
 
     def unused_until_ms(self) -> int:

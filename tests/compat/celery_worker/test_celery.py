@@ -286,11 +286,19 @@ def test_tasks_of_higher_priority_run_first(worker: Worker, tmp_path: Path) -> N
     queue = f"{worker.namespace}.priority"
     journal = tmp_path / "journal"
     options = {"destination": [worker.hostname], "reply": True, "timeout": 10, "limit": 1}
+
+    def counts() -> tuple[int, int]:
+        with worker.app.connection_for_write() as connection:
+            declared = connection.default_channel.queue_declare(queue, passive=True)
+            return declared.message_count, declared.consumer_count
+
     worker.app.control.cancel_consumer(queue, **options)
+    wait_until(lambda: counts() == (0, 0), "the end of the consumer, which Celery reports before")
     pending = [
         worker.task("append").apply_async([str(journal), f"{number % 10}"], queue=queue, priority=number % 10)
         for number in range(30)
     ]
+    wait_until(lambda: counts() == (30, 0), "all tasks in the queue")
     worker.app.control.add_consumer(queue, **options)
     for each in pending:
         result(each)
