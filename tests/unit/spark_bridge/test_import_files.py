@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from property.wire import property_sets, thorough
 
@@ -417,6 +417,11 @@ def test_a_plan_says_how_much_is_done(broker: ExportBroker, tmp_path: Path) -> N
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1))
+@example(-62_167_219_200_000_001)  # the last moment of the year -1
+@example(-62_167_219_200_000_000)
+@example(-93_692_592_000_000_000)
+@example(-377_736_739_200_000_000)
+@example(253_402_300_800_000_000)
 def test_times_of_any_year_come_back_from_their_text(micros: int) -> None:
     batch = pa.RecordBatch.from_pydict({"t": pa.array([micros]).view(TIMESTAMP_TYPE)})
     (text,) = json.loads(json_lines(batch)).values()
