@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check run test lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz crashtest mutants screenshots clean
+.PHONY: help setup setup-test setup-check setup-spark run test lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -47,6 +47,9 @@ bench-streams: setup-test ## streams beside queues and RabbitMQ's streams, bench
 
 bench-spark: setup-test ## the Spark bridge beside Spark's reader of Parquet, benchmarks/SPARK.md (ARGS="--rows 1000000")
 	.venv/bin/python benchmarks/spark.py $(ARGS)
+
+setup-spark: ## install Spark and pyarrow beside Warren: for its data source, warren export and warren import
+	@scripts/setup pipeline
 
 pipeline: ## weather through a stream, Spark and back to an exchange, checked (ARGS="--out DIR")
 	@scripts/setup pipeline
