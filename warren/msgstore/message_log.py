@@ -169,10 +169,10 @@ class MessageLog:
         self.seal_jobs: list[SealJob] = []
         self.checkpoint_jobs: list[CheckpointJob] = []
         self.unlink_jobs: list[UnlinkJob] = []
-        # Of streams: what recovery found in files of their own, by queue id, until they are restored; when a chunk is
-        # full.
-        self.sealed_streams: dict[int, SealedStream] = {}  # by id
+        # Of streams, by queue id: what recovery found in files of their own, until they are restored; those that are
+        # served. When a chunk is full.
         self.sealed: dict[int, SealedTable] = {}
+        self.sealed_streams: dict[int, SealedStream] = {}
         self.seal_messages: i64 = CHUNK_MESSAGES
         self.seal_bytes: i64 = CHUNK_BYTES
         self.checkpoint_lsn: i64 = 0  # up to where the checkpoint on disk reaches
