@@ -13,23 +13,7 @@ from pathlib import Path
 
 from setuptools import setup
 
-COMPILED_PACKAGES = ("amqp", "exchanges", "queues", "channels")
-# The engine half of the store; the other half is files and tools.
-COMPILED_STORE = (
-    "checkpoint",
-    "checksum",
-    "columns",
-    "compaction",
-    "jobs",
-    "message",
-    "message_log",
-    "queue_index",
-    "records",
-    "replay",
-    "scrub",
-    "sealed_table",
-    "segments",
-)
+COMPILED_PACKAGES = ("amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels")
 # The construct grammar and the declarations it is made of run at import time only; compiling them gains nothing.
 INTERPRETED = {"__init__.py", "methods.py", "specification.py", "metadata.py", "errors.py"}
 COMPILED_MODULES = ("server/histogram.py", "server/reactor.py", "server/transport.py")
@@ -38,7 +22,6 @@ COMPILED_MODULES = ("server/histogram.py", "server/reactor.py", "server/transpor
 def compiled_sources() -> list[str]:
     root = Path(__file__).parent / "warren"
     found = [path for package in COMPILED_PACKAGES for path in sorted((root / package).glob("*.py"))]
-    found += [root / "msgstore" / f"{name}.py" for name in COMPILED_STORE]
     found += [root / module for module in COMPILED_MODULES if (root / module).exists()]
     return [str(path.relative_to(root.parent)) for path in found if path.name not in INTERPRETED]
 

@@ -21,8 +21,9 @@ from mypy_extensions import i16, i32, i64, u8
 
 from warren.amqp.errors import COMMAND_INVALID, FRAME_ERROR, SYNTAX_ERROR, ConnectionException
 from warren.amqp.field_table import TableWalker, decode_table, encode_table
-from warren.amqp.methods import FRAME_END, METHOD_IDS, METHODS
+from warren.amqp.methods import FRAME_END, FRAME_METHOD, METHOD_IDS, METHODS
 
+NAME_MAX_BYTES: Final = 255  # of a short string: names, routing keys, consumer tags
 _OCTET: Final = 0
 _SHORT: Final = 1
 _LONG: Final = 2
@@ -168,7 +169,7 @@ def encode_method(method: Any) -> bytes:
         elif domain == _SHORTSTR:
             text: str = value
             raw = text.encode("utf-8", "surrogateescape")
-            assert len(raw) <= 255
+            assert len(raw) <= NAME_MAX_BYTES
             out.append(u8(len(raw)))
             out.write(raw)
         elif domain == _LONGSTR:
@@ -201,4 +202,4 @@ def frame(frame_type: int, channel: int, payload: bytes) -> bytes:
 
 def method_frame(channel: int, method: Any) -> bytes:
     """Encode a named tuple of ``amqp.methods`` to a whole frame."""
-    return frame(1, channel, encode_method(method))
+    return frame(FRAME_METHOD, channel, encode_method(method))

@@ -32,11 +32,27 @@ FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
-FRAME_OVERHEAD_BYTES: Final = 8
+FRAME_HEAD_BYTES: Final = 7  # type, channel and size: the payload follows
+FRAME_OVERHEAD_BYTES: Final = 8  # the same and the frame-end octet
 FRAME_MIN_BYTES: Final = 4096
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 BASIC_CLASS_ID: Final = 60
+
+# Ids (class << 16 | method) of the methods that the engine reads or writes without the codec, or answers for.
+CONNECTION_TUNE_OK: Final = 10 << 16 | 31
+CONNECTION_OPEN: Final = 10 << 16 | 40
+CONNECTION_CLOSE: Final = 10 << 16 | 50
+CONNECTION_CLOSE_OK: Final = 10 << 16 | 51
+CHANNEL_CLOSE: Final = 20 << 16 | 40
+CHANNEL_CLOSE_OK: Final = 20 << 16 | 41
+BASIC_PUBLISH: Final = 60 << 16 | 40
+BASIC_DELIVER: Final = 60 << 16 | 60
+BASIC_GET_OK: Final = 60 << 16 | 71
+BASIC_ACK: Final = 60 << 16 | 80
+BASIC_NACK: Final = 60 << 16 | 120
+TX_COMMIT: Final = 90 << 16 | 20
+ACK_BYTES: Final = 13  # of the payload of basic.ack and basic.nack: id, delivery tag, bits
 
 
 class MethodSpec(NamedTuple):

@@ -4,8 +4,10 @@
 2. An outbox with bytes in it is on the broker's `dirty` list, exactly once, until it is taken.
 3. ``writable`` is False from the moment when more than `soft_limit_bytes` wait until the peer has taken them all.
    Deliveries stop then; replies do not, because a peer that stops reading its replies stops being read itself.
+4. ``awaited`` is True while somebody waits for a turn to deliver: others queue up behind (``queues.turns``).
 
-Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call.
+Large contents are not copied: they are kept as chunks of their own and sent with one gathering system call. What has
+to be made first comes as a `Supply`, which is asked for a piece when the peer has room for it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,21 @@ SOFT_LIMIT_BYTES: Final = 1 << 20
 REUSE_MAX_BYTES: Final = 2048
 
 
+# So much, or a piece more, is handed out at a time when more waits than twice that or some is still to be made.
+TAKE_BYTES: Final = 1 << 20
+
+
+class Supply:
+    """Bytes that are made when they can be sent; `left_bytes` are still to be made."""
+
+    def __init__(self, size: i64) -> None:
+        self.left_bytes: i64 = size
+
+    def next_piece(self) -> bytes:
+        """Return the next bytes, at least one, and count them off `left_bytes`."""
+        raise AssertionError("overridden")
+
+
 class Outbox:
     """The bytes waiting for one peer. ``key`` is the shell's name for the connection."""
 
@@ -29,12 +46,14 @@ class Outbox:
         self.key = key
         self.writer = BytesWriter()
         self.writable: bool = True
+        self.awaited: bool = False
         self.soft_limit_bytes: i64 = soft_limit_bytes
         self.in_flight_bytes: i64 = 0  # taken by the shell, not yet by the socket
         self.sent_bytes: i64 = 0
         self.sent_writes: i64 = 0  # how often the socket took some
-        self._chunks: list[bytes] = []
-        self._chunks_bytes: i64 = 0
+        self._chunks: list[bytes] = []  # an empty one stands for the next of the supplies
+        self._chunks_bytes: i64 = 0  # what supplies are still to make counts
+        self._supplies: list[Supply] = []
         self._queued: bool = False
         self._dirty = dirty
 
@@ -53,15 +72,26 @@ class Outbox:
 
     def write_chunk(self, data: bytes) -> None:
         """Append `data` without copying it, behind everything written so far."""
-        writer = self.writer
-        if len(writer):
-            head = writer.getvalue()
-            self._chunks.append(head)
-            self._chunks_bytes += len(head)
-            self._reset_writer()
+        self._keep_writer()
         self._chunks.append(data)
         self._chunks_bytes += len(data)
         self.check_limit()
+
+    def write_supply(self, supply: Supply) -> None:
+        """Append what `supply` will make, behind everything written so far."""
+        self._keep_writer()
+        self._chunks.append(b"")
+        self._supplies.append(supply)
+        self._chunks_bytes += supply.left_bytes
+        self.check_limit()
+
+    def _keep_writer(self) -> None:
+        """Make a chunk of what was written, so that something else can follow."""
+        if len(self.writer):
+            head = self.writer.getvalue()
+            self._chunks.append(head)
+            self._chunks_bytes += len(head)
+            self._reset_writer()
 
     def _reset_writer(self) -> None:
         if len(self.writer) <= REUSE_MAX_BYTES:
@@ -80,6 +110,11 @@ class Outbox:
 
     def take(self) -> list[bytes]:
         """Hand everything to the shell, which owns it from now on and reports back through `sent`."""
+        if self._supplies:
+            taken: list[bytes] = []
+            while self._supplies:
+                taken += self._take_first()
+            return taken + self.take()
         self._queued = False
         chunks = self._chunks
         if len(self.writer):
@@ -90,6 +125,36 @@ class Outbox:
         for chunk in chunks:
             self.in_flight_bytes += len(chunk)
         return chunks
+
+    def take_some(self) -> list[bytes]:
+        """Hand out everything, or the beginning when that is much; the rest comes when this is sent."""
+        if self._supplies or self._chunks_bytes > 2 * TAKE_BYTES:
+            return self._take_first()
+        return self.take()
+
+    def _take_first(self) -> list[bytes]:
+        self._queued = False
+        self._keep_writer()
+        chunks = self._chunks
+        taken: list[bytes] = []
+        size: i64 = 0
+        done: i64 = 0
+        while size < TAKE_BYTES and done < len(chunks):
+            chunk = chunks[done]
+            if len(chunk) == 0:
+                supply = self._supplies[0]
+                chunk = supply.next_piece()
+                if supply.left_bytes == 0:
+                    del self._supplies[0]
+                    done += 1
+            else:
+                done += 1
+            taken.append(chunk)
+            size += len(chunk)
+        del chunks[:done]
+        self._chunks_bytes -= size
+        self.in_flight_bytes += size
+        return taken
 
     def sent(self, size: i64) -> bool:
         """Note that the socket accepted `size` bytes; return True when deliveries may start again."""

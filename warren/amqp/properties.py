@@ -16,6 +16,7 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
+from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import SYNTAX_ERROR, ConnectionException
 from warren.amqp.field_table import TableWalker, flat_table_end, value_end
 
@@ -34,7 +35,11 @@ USER_ID: Final = 0x0010
 APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 
-PERSISTENT: Final = 2
+PERSISTENT: Final = 2  # a delivery mode
+# What `scan_properties` sets in a flag word for it, where AMQP has no property.
+PERSISTENT_FLAG: Final = 2
+# Properties on which the broker may have to act: CC and BCC, expiration, user-id, direct reply-to.
+SPECIAL_PROPERTIES: Final = HEADERS | EXPIRATION | USER_ID | REPLY_TO
 # Headers that the broker acts on, as `known_headers` finds them.
 HAS_CC: Final = 1
 HAS_BCC: Final = 2
@@ -45,7 +50,8 @@ CC: Final = 0x4343
 X_DELAY: Final = 0x07782D64656C6179  # with the length in front, like the others
 X_DEATH: Final = 0x07782D6465617468
 X_DELIV: Final = 0x0C782D64656C6976
-# Where the flag word stands in a content header *payload*, and how long a header without properties is.
+# Where body size and flag word stand in a content header *payload*, and how long one without properties is.
+BODY_SIZE_OFFSET: Final = 4
 FLAGS_OFFSET: Final = 12
 MIN_HEADER_BYTES: Final = 14
 
@@ -57,35 +63,35 @@ def _malformed(what: str) -> ConnectionException:
 def scan_properties(data: bytes, start: i64, end: i64) -> i64:
     """Check the properties of the content header payload ``data[start:end]`` and return its flag word.
 
-    Bit 1 of the result, unused by AMQP, is set when the message is persistent.
+    `PERSISTENT_FLAG` is set in the result when the message is persistent.
 
     Raises:
         ConnectionException: 502, a length does not add up; 502 or 501, the headers table is malformed.
     """
     if end - start < MIN_HEADER_BYTES:
         raise _malformed("too short")
-    flags: i64 = i64(read_i16_be(data, start + 12)) & 0xFFFF
+    flags: i64 = i64(read_i16_be(data, start + FLAGS_OFFSET)) & 0xFFFF
     if flags & 3:
         raise _malformed("unknown property flags")
-    pos: i64 = start + 14
+    pos: i64 = start + MIN_HEADER_BYTES
     persistent: i64 = 0
-    bit: i64 = 0x8000
-    while bit > 2:
+    bit: i64 = CONTENT_TYPE
+    while bit >= CLUSTER_ID:
         if flags & bit:
-            if bit == 0x2000:
+            if bit == HEADERS:
                 table_end: i64 = flat_table_end(data, pos, end)
                 if table_end < 0:
                     walker = TableWalker(data, pos, end)
                     walker.skip_table(1)
                     table_end = walker.pos
                 pos = table_end
-            elif bit == 0x1000:
+            elif bit == DELIVERY_MODE:
                 if pos < end and data[pos] == PERSISTENT:
-                    persistent = 2
+                    persistent = PERSISTENT_FLAG
                 pos += 1
-            elif bit == 0x0800:
+            elif bit == PRIORITY:
                 pos += 1
-            elif bit == 0x0040:
+            elif bit == TIMESTAMP:
                 pos += 8
             else:
                 if pos >= end:
@@ -110,14 +116,14 @@ def find_property_from(data: bytes, start: i64, wanted: i64) -> i64:
     if flags & wanted == 0:
         return -1
     pos: i64 = start + MIN_HEADER_BYTES
-    bit: i64 = 0x8000
+    bit: i64 = CONTENT_TYPE
     while bit > wanted:
         if flags & bit:
-            if bit == 0x2000:
+            if bit == HEADERS:
                 pos += 4 + (i64(read_i32_be(data, pos)) & 0xFFFFFFFF)
-            elif bit == 0x1000 or bit == 0x0800:
+            elif bit in (DELIVERY_MODE, PRIORITY):
                 pos += 1
-            elif bit == 0x0040:
+            elif bit == TIMESTAMP:
                 pos += 8
             else:
                 pos += 1 + i64(data[pos])
@@ -136,7 +142,7 @@ def priority_of(data: bytes, start: i64) -> i64:
 def is_persistent(payload: bytes) -> bool:
     """Tell whether a scanned content header payload asks for delivery mode 2."""
     at: i64 = find_property(payload, DELIVERY_MODE)
-    return at >= 0 and payload[at] == 2
+    return at >= 0 and payload[at] == PERSISTENT
 
 
 def headers_of(payload: bytes) -> bytes:
@@ -265,7 +271,7 @@ class BasicProperties:
 
 def _shortstr(text: str) -> bytes:
     raw = text.encode("utf-8", "surrogateescape")
-    assert len(raw) <= 255
+    assert len(raw) <= NAME_MAX_BYTES
     return bytes([len(raw)]) + raw
 
 
@@ -277,22 +283,22 @@ def decode_properties(data: bytes, start: i64, end: i64) -> BasicProperties:
     """
     flags: i64 = scan_properties(data, start, end)
     result = BasicProperties()
-    pos: i64 = start + 14
-    bit: i64 = 0x8000
-    while bit > 2:
+    pos: i64 = start + MIN_HEADER_BYTES
+    bit: i64 = CONTENT_TYPE
+    while bit >= CLUSTER_ID:
         if flags & bit:
-            if bit == 0x2000:
+            if bit == HEADERS:
                 walker = TableWalker(data, pos, end)
                 walker.skip_table(1)
                 result.headers = data[pos : walker.pos]
                 pos = walker.pos
-            elif bit == 0x1000:
+            elif bit == DELIVERY_MODE:
                 result.delivery_mode = int(data[pos])
                 pos += 1
-            elif bit == 0x0800:
+            elif bit == PRIORITY:
                 result.priority = int(data[pos])
                 pos += 1
-            elif bit == 0x0040:
+            elif bit == TIMESTAMP:
                 result.timestamp = int(read_i64_be(data, pos)) & 0xFFFFFFFFFFFFFFFF
                 pos += 8
             else:

@@ -18,14 +18,23 @@ from mypy_extensions import i64
 
 from warren.amqp.codec import decode_shortstr
 from warren.amqp.errors import FRAME_ERROR, PRECONDITION_FAILED, SYNTAX_ERROR, ChannelException, ConnectionException
-from warren.amqp.properties import scan_properties
+from warren.amqp.methods import (
+    BASIC_CLASS_ID,
+    BASIC_PUBLISH,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEAD_BYTES,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    FRAME_OVERHEAD_BYTES,
+)
+from warren.amqp.numbers import number_text
+from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES, scan_properties
 
 # A whole frame; larger bodies are in several.
 FRAME_BYTES_MAX: Final = 131072
 
 _CHANNEL: Final = 1
-_BASIC_PUBLISH: Final = 0x003C0028
-_HEADER_BYTES_MIN: Final = 14
 _ARGUMENT_BYTES_MIN: Final = 5  # a ticket, two empty names, the flags
 
 
@@ -65,25 +74,26 @@ def scan_publishes(scan: PublishScan, data: bytes, most_bytes: i64, most_message
 
 def _publish_end(scan: PublishScan, data: bytes, pos: i64, end: i64) -> i64:
     """Check the publish at `pos` and return where it ends."""
-    header: i64 = _frame_end(data, pos, end, 1)
-    arguments: i64 = pos + 11
-    if header - arguments - 1 < _ARGUMENT_BYTES_MIN or read_i32_be(data, pos + 7) != _BASIC_PUBLISH:
+    header: i64 = _frame_end(data, pos, end, FRAME_METHOD)
+    arguments: i64 = pos + (FRAME_HEAD_BYTES + 4)  # behind the id
+    if header - arguments - 1 < _ARGUMENT_BYTES_MIN or read_i32_be(data, pos + FRAME_HEAD_BYTES) != BASIC_PUBLISH:
         raise ConnectionException(SYNTAX_ERROR, f"byte {int(pos)}: expected basic.publish")
     raw = data[arguments : header - 1]
     if raw != scan._arguments:
         _check_arguments(scan, raw, pos)
-    body: i64 = _frame_end(data, header, end, 2)
-    if body - header - 8 < _HEADER_BYTES_MIN or read_i16_be(data, header + 7) != 60:
+    body: i64 = _frame_end(data, header, end, FRAME_HEADER)
+    payload: i64 = header + FRAME_HEAD_BYTES
+    if body - payload - 1 < MIN_HEADER_BYTES or read_i16_be(data, payload) != BASIC_CLASS_ID:
         raise ConnectionException(SYNTAX_ERROR, f"byte {int(header)}: expected a content header of class 60")
-    left: i64 = read_i64_be(data, header + 11)
+    left: i64 = read_i64_be(data, payload + BODY_SIZE_OFFSET)
     if left < 0 or left > scan.body_bytes_max:
-        announced = int(left) & 0xFFFFFFFFFFFFFFFF
+        announced = number_text(int(left) & 0xFFFFFFFFFFFFFFFF)
         text = f"message size {announced} is larger than configured max size {int(scan.body_bytes_max)}"
         raise ChannelException(PRECONDITION_FAILED, text)
-    scan_properties(data, header + 7, body - 1)
+    scan_properties(data, payload, body - 1)
     while left > 0:
-        following: i64 = _frame_end(data, body, end, 3)
-        size: i64 = following - body - 8
+        following: i64 = _frame_end(data, body, end, FRAME_BODY)
+        size: i64 = following - body - FRAME_OVERHEAD_BYTES
         if size == 0 or size > left:
             raise ConnectionException(FRAME_ERROR, f"byte {int(body)}: the body frames do not add up to the body")
         left -= size
@@ -93,18 +103,18 @@ def _publish_end(scan: PublishScan, data: bytes, pos: i64, end: i64) -> i64:
 
 def _frame_end(data: bytes, pos: i64, end: i64, frame_type: i64) -> i64:
     """Return where the frame at `pos`, which has to be of that type, ends."""
-    if end - pos < 8:
+    if end - pos < FRAME_OVERHEAD_BYTES:
         raise ConnectionException(FRAME_ERROR, f"byte {int(pos)}: a frame that is cut off")
     size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
     if i64(data[pos]) != frame_type or read_i16_be(data, pos + 1) != _CHANNEL:
         text = f"byte {int(pos)}: expected a frame of type {int(frame_type)} on channel {_CHANNEL}"
         raise ConnectionException(FRAME_ERROR, text)
-    if size > FRAME_BYTES_MAX - 8:
+    if size > FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES:
         raise ConnectionException(FRAME_ERROR, f"byte {int(pos)}: a frame of more than {FRAME_BYTES_MAX} bytes")
-    if size > end - pos - 8:
+    if size > end - pos - FRAME_OVERHEAD_BYTES:
         raise ConnectionException(FRAME_ERROR, f"byte {int(pos)}: a frame that is cut off")
-    following: i64 = pos + 8 + size
-    if data[following - 1] != 0xCE:
+    following: i64 = pos + FRAME_OVERHEAD_BYTES + size
+    if data[following - 1] != FRAME_END:
         raise ConnectionException(FRAME_ERROR, f"byte {int(pos)}: a frame without its end octet")
     return following
 

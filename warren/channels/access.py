@@ -4,7 +4,7 @@
    what they ask for are the table of RabbitMQ's access control page.
 2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
    and cached publish routes, which embed a granted permission, are forgotten.
-3. Patterns (`queues.pattern`) are compiled once; answers are cached per name, boundedly.
+3. Patterns (`vhosts.pattern`) are compiled once; answers are cached per name, boundedly.
 4. `Usage` counts the open connections of each user and the channels on them, over all vhosts.
 """
 
@@ -17,9 +17,11 @@ from mypy_extensions import i64
 
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.exchanges.exchange import Exchange
-from warren.msgstore.message import Envelope
-from warren.queues.limits import USER_LIMITS, parse_limits
-from warren.queues.metadata import (
+from warren.exchanges.topic_exchange import TopicExchange
+from warren.msgstore.log.message import Envelope
+from warren.queues.queue import Queue
+from warren.vhosts.limits import USER_LIMITS, parse_limits
+from warren.vhosts.metadata import (
     PermissionDelete,
     PermissionPut,
     TopicPermissionDelete,
@@ -29,9 +31,9 @@ from warren.queues.metadata import (
     UserLimitsPut,
     UserPut,
 )
-from warren.queues.pattern import Pattern
-from warren.queues.queue import Queue
-from warren.queues.topology_watcher import INTERNAL_USER
+from warren.vhosts.pattern import Pattern
+from warren.vhosts.topology_watcher import INTERNAL_USER
+from warren.vhosts.virtual_host import VirtualHost
 
 CONFIGURE: Final = 0
 WRITE: Final = 1
@@ -144,6 +146,22 @@ class Principal:
                 f"'{self.vhost}' refused for user '{self.user.name}'",
             )
 
+    def publishable(self, vhost: VirtualHost, exchange: str, routing_key: str) -> Exchange:
+        """Return the exchange called `exchange`, to which messages with `routing_key` may be published.
+
+        Raises:
+            ChannelException: 403, that is not granted, or it is internal; 404, it is not there.
+        """
+        self.authorize(WRITE, "exchange", exchange)
+        found = vhost.exchange(exchange)
+        if found.internal:
+            raise ChannelException(
+                ACCESS_REFUSED, f"cannot publish to internal exchange '{found.name}' in vhost '{vhost.name}'"
+            )
+        if isinstance(found, TopicExchange):
+            self.authorize_topic(WRITE, found.name, routing_key)
+        return found
+
 
 class Usage:
     """What a user has open, and the limits of that."""
@@ -154,14 +172,26 @@ class Usage:
         self.limits: dict[str, int] = {}
 
 
+class Rights:
+    """What there is of one user: `vhosts` with a permission, topic permissions by key, principals by vhost."""
+
+    def __init__(self) -> None:
+        self.vhosts: dict[str, None] = {}
+        self.topics: dict[tuple[str, str, str], TopicPermissionPut] = {}
+        self.principals: dict[str, Principal] = {}
+
+
 class AccessControl:
-    """All users and permissions, and the principals that are logged in with them."""
+    """All users and permissions, and the principals that are logged in with them.
+
+    What changes for a user is looked up by the user: it does not take longer the more others there are.
+    """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.users: dict[str, UserPut] = {}
         self.permissions: dict[tuple[str, str], PermissionPut] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermissionPut] = {}
-        self._principals: dict[tuple[str, str], Principal] = {}
+        self._rights: dict[str, Rights] = {}
         self._usages: dict[str, Usage] = {}
         self._on_change = on_change
 
@@ -173,13 +203,23 @@ class AccessControl:
         """Return the principal of `user` in `vhost`; None when the user may not enter it."""
         if user not in self.users or (user, vhost) not in self.permissions:
             return None
-        key = (user, vhost)
-        principal = self._principals.get(key)
+        principals = self._rights_of(user).principals
+        principal = principals.get(vhost)
         if principal is None:
             principal = Principal(self.users[user], vhost)
             self._refresh(principal)
-            self._principals[key] = principal
+            principals[vhost] = principal
         return principal
+
+    def permissions_of(self, user: str) -> list[PermissionPut]:
+        """Return the permissions of `user`, by vhost."""
+        rights = self._rights.get(user)
+        return [] if rights is None else [self.permissions[(user, vhost)] for vhost in sorted(rights.vhosts)]
+
+    def topic_permissions_of(self, user: str) -> list[TopicPermissionPut]:
+        """Return the topic permissions of `user`, by vhost and exchange."""
+        rights = self._rights.get(user)
+        return [] if rights is None else [rights.topics[key] for key in sorted(rights.topics)]
 
     def internal_principal(self, vhost: str) -> Principal | None:
         """Return the broker itself in `vhost`, for what it does with connections of its own: it may do everything."""
@@ -195,8 +235,8 @@ class AccessControl:
             self._usages[user] = usage
         return usage
 
-    def limit(self, change: UserLimitsPut | UserLimitsDelete) -> None:
-        """Set the limits of a user, or take them away.
+    def limit(self, change: UserLimitsPut | UserLimitsDelete, *, stored: bool = False) -> None:
+        """Set the limits of a user, or take them away. `stored`: they come from the catalogue.
 
         Raises:
             ValueError: there is no such user, or the limits are not valid. Nothing is changed.
@@ -205,7 +245,7 @@ class AccessControl:
             raise ValueError(f"user '{change.user}' does not exist")
         limits: dict[str, int] = {}
         if isinstance(change, UserLimitsPut):
-            limits = parse_limits(change.definition, USER_LIMITS, "user-limits")
+            limits = parse_limits(change.definition, USER_LIMITS, "user-limits", stored=stored)
         self.usage(change.user).limits = limits
 
     def apply(self, change: AccessChange) -> None:
@@ -221,40 +261,64 @@ class AccessControl:
         elif isinstance(change, UserDelete):
             self.users.pop(change.name, None)
             self.usage(change.name).limits = {}
-            for key in [key for key in self.permissions if key[0] == change.name]:
-                del self.permissions[key]
-            for topic_key in [key for key in self.topic_permissions if key[0] == change.name]:
+            rights = self._rights_of(change.name)
+            for vhost in rights.vhosts:
+                del self.permissions[(change.name, vhost)]
+            for topic_key in rights.topics:
                 del self.topic_permissions[topic_key]
+            rights.vhosts.clear()
+            rights.topics.clear()
         elif isinstance(change, PermissionPut):
             for text in (change.configure, change.write, change.read):
                 Pattern(text)
             self.permissions[(change.user, change.vhost)] = change
+            self._rights_of(change.user).vhosts[change.vhost] = None
         elif isinstance(change, PermissionDelete):
             self.permissions.pop((change.user, change.vhost), None)
+            self._rights_of(change.user).vhosts.pop(change.vhost, None)
         elif isinstance(change, TopicPermissionPut):
             for text in (change.write, change.read):
                 Pattern(text)
-            self.topic_permissions[(change.user, change.vhost, change.exchange)] = change
+            topic_key = (change.user, change.vhost, change.exchange)
+            self.topic_permissions[topic_key] = change
+            self._rights_of(change.user).topics[topic_key] = change
         else:
-            for topic_key in [key for key in self.topic_permissions if key[:2] == (change.user, change.vhost)]:
-                if change.exchange in ("", topic_key[2]):
-                    del self.topic_permissions[topic_key]
+            for topic_key in list(self._rights_of(change.user).topics):
+                if topic_key[1] == change.vhost and change.exchange in ("", topic_key[2]):
+                    self._forget_topic(topic_key)
         affected = change.name if isinstance(change, UserPut | UserDelete) else change.user
-        for principal in self._principals.values():
-            if principal.user.name == affected:
-                self._refresh(principal)
+        for principal in self._rights_of(affected).principals.values():
+            self._refresh(principal)
         self._on_change()
 
     def forget_vhost(self, vhost: str) -> None:
         """Drop the permissions of a deleted vhost."""
         for key in [key for key in self.permissions if key[1] == vhost]:
-            self.apply(PermissionDelete(key[0], vhost))
-            self.apply(TopicPermissionDelete(key[0], vhost, ""))
+            del self.permissions[key]
+            del self._rights[key[0]].vhosts[vhost]
+        for topic_key in [key for key in self.topic_permissions if key[1] == vhost]:
+            self._forget_topic(topic_key)
+        for rights in self._rights.values():
+            principal = rights.principals.get(vhost)
+            if principal is not None:
+                principal.grant(None, [], principal.user)
+        self._on_change()
+
+    def _rights_of(self, user: str) -> Rights:
+        rights = self._rights.get(user)
+        if rights is None:
+            rights = Rights()
+            self._rights[user] = rights
+        return rights
+
+    def _forget_topic(self, key: tuple[str, str, str]) -> None:
+        del self.topic_permissions[key]
+        del self._rights[key[0]].topics[key]
 
     def _refresh(self, principal: Principal) -> None:
         user = self.users.get(principal.user.name, principal.user)
         key = (principal.user.name, principal.vhost)
-        topics = [put for topic, put in self.topic_permissions.items() if topic[:2] == key]
+        topics = [put for put in self._rights_of(user.name).topics.values() if put.vhost == principal.vhost]
         principal.grant(self.permissions.get(key), topics, user)
 
 

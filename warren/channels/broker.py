@@ -25,17 +25,25 @@ from warren.channels.channel import Channel
 from warren.channels.connection import Connection, LoginRequest
 from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
-from warren.channels.fast_path import CLOSING, PAUSED_ALARM, FastChannel, Shared
+from warren.channels.fast_path import CLOSING, FastChannel, FastConnection, Shared
+from warren.channels.inbound import Inbound
+from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
 from warren.channels.own_messages import OwnMessages
-from warren.msgstore.jobs import CommitJob, Errand
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import QueueIndex
+from warren.channels.topology_growth import TopologyGrowth
+from warren.msgstore.log.jobs import CommitJob, Errand
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.agenda import Agenda
 from warren.queues.counters import Churn, DeathTable, MessageCounts
+from warren.queues.delivery import Consumer
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, VHOST_RECORDS
-from warren.queues.limits import VHOST_LIMITS, parse_limits
-from warren.queues.metadata import (
+from warren.queues.long_work import LongWork
+from warren.queues.queue import Queue
+from warren.queues.seen_keys import SeenKeys
+from warren.vhosts.dead_lettering import LettersInLine
+from warren.vhosts.limits import VHOST_LIMITS, parse_limits
+from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
     GlobalParameterDelete,
@@ -61,13 +69,15 @@ from warren.queues.metadata import (
     VhostPut,
     check_storable,
 )
-from warren.queues.parameters import CLUSTER_NAME, ParameterBook, ParameterChange, own_change
-from warren.queues.queue import Queue
-from warren.queues.seen_keys import SeenKeys
-from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatchers
-from warren.queues.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
+from warren.vhosts.parameters import CLUSTER_NAME, ParameterBook, ParameterChange, own_change
+from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatchers
+from warren.vhosts.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
 
-NODE_NAME: Final = "warren"
+# Clients tell by it that this is a RabbitMQ.
+NODE_NAME: Final = "rabbit@localhost"
+LETTERS_NOTE_EVERY_S: Final = 60.0
+# For so many ticks nothing is short before it is said: it comes and goes.
+SHORT_TICKS: Final = 10
 
 
 class Limits:
@@ -77,22 +87,36 @@ class Limits:
         self.frame_max_bytes: int = 131072
         self.channel_max: int = 2047
         self.heartbeat_s: int = 60
-        self.message_max_bytes: int = 16777216
+        self.message_max_bytes: int = 134217728
+        self.content_timeout_s: float = 60.0  # 0: none
         self.connections_max: int = 65536
         self.handshake_timeout_s: float = 10.0
         self.consumers_per_channel_max: int = 10000
         self.unacked_per_channel_max: int = 500000
         self.delivery_timeout_s: float = 1800.0  # 0: none
+        self.send_timeout_s: float = 30.0  # 0: none
         self.queues_per_vhost_max: int = 1000000
         self.exchanges_per_vhost_max: int = 100000
         self.bindings_per_exchange_max: int = 500000
+        self.binding_bytes_per_exchange_max: int = 1 << 26  # of the arguments of all bindings
+        self.arguments_max_bytes: int = 131072  # of one declaration or binding: what a frame of the usual size holds
         self.outbox_soft_bytes: int = 1 << 20
         self.outbox_hard_bytes: int = 1 << 25
         self.inbound_max_bytes: int = 1 << 29
 
 
+def _consumer_lost(consumer: Consumer) -> None:
+    channel = consumer.owner
+    if isinstance(channel, Channel):
+        channel.consumer_lost(consumer)
+
+
 def _always(vhost: str) -> bool:
     return True
+
+
+def _inbound_bytes(connection: FastConnection) -> int:
+    return int(connection.inbound_bytes)
 
 
 class Notice:
@@ -115,19 +139,26 @@ class Broker:
         self.now_s: float = 0.0
         self.log = log
         self.agenda = Agenda()
+        self.work = LongWork()
+        self._taking_apart = TakingApart(log.remains)
+        self._resuming = Resuming(self)
+        self.letters_in_line = LettersInLine()
+        self.growth = TopologyGrowth()
+        self._next_letters_note_s: float = 0.0
         self.journal = MetadataJournal()
         self.shared = Shared(log, self.journal)
         self.shared.message_max_bytes = limits.message_max_bytes
-        self.shared.inbound_max_bytes = limits.inbound_max_bytes
+        self.shared.inbound = Inbound(limits.inbound_max_bytes, limits.content_timeout_s)
         self.access = AccessControl(self._access_changed)
         self.own_messages = OwnMessages()
-        self.events = Events(self, NODE_NAME)
+        self.events = Events(self)
         self.watchers = TopologyWatchers()  # of all vhosts
         self.watchers.add(self.events)
         self.parameters = ParameterBook()
-        self.host_name = ""  # of the machine, set by the shell
+        self.node = NODE_NAME  # what this node is called; set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[int, Connection] = {}
+        self._connections_of: dict[str, dict[Connection, None]] = {}  # by user
         self.open_connections: int = 0
         self.churn = Churn()
         self.deaths = DeathTable()
@@ -135,12 +166,14 @@ class Broker:
         self.logins: list[LoginRequest] = []  # taken by the shell
         self.notices: list[Notice] = []  # taken by the shell
         self.ended: list[Connection] = []  # to be closed by the shell once flushed
-        self.resumed: list[Connection] = []  # may be read again
+        self.resumed: list[Connection] = []  # have more to handle, or may be read again
         self.direct_outboxes: list[Outbox] = []  # of direct connections, with something to read or to go on with
         self.alarm_reason: str = ""
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
         self._alarms: set[str] = set()
         self._behind: bool = False  # the disk is slower than the publishers
+        self._crowded: bool = False  # and not only because of large messages
+        self._short_ticks: int = 0  # until the notice that not too much is received in part any more; 0: it was given
         self._gated: set[Connection] = set()
         self._runnable: list[Queue] = []
         self._restoring: list[SeenKeys] = []
@@ -176,6 +209,19 @@ class Broker:
         self.connections[key] = connection
         return connection
 
+    def note_user(self, connection: Connection) -> None:
+        """Remember whose connection it is."""
+        self._connections_of.setdefault(connection.user_name, {})[connection] = None
+
+    def forget_connection(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.pop(connection.key, None)
+        own = self._connections_of.get(connection.user_name)
+        if own is not None:
+            own.pop(connection, None)
+            if not own:
+                del self._connections_of[connection.user_name]
+
     def unique_name(self) -> str:
         """Return 22 characters that nobody can guess."""
         return base64.urlsafe_b64encode(self._entropy()).decode().rstrip("=")
@@ -192,6 +238,13 @@ class Broker:
 
     def end_turn(self) -> None:
         """Hand out what became deliverable and write the confirms of this turn."""
+        served = self.shared.served
+        if served:
+            # Before the queues: who waits for its turn may be the one that has priority there.
+            lines = served[:]
+            served.clear()
+            for turns in lines:
+                turns.serve()
         runnable = self._runnable
         if runnable:
             count = len(runnable)
@@ -199,6 +252,10 @@ class Broker:
             del runnable[:count]
             for queue in turn:
                 queue.drain()
+        if not self._taking_apart.is_under_way and not self.log.remains.is_empty():
+            self.work.begin(self._taking_apart)
+        if len(self.work):
+            self.work.end_turn()
         self.own_messages.publish()
         unconfirmed = self.shared.unconfirmed
         if unconfirmed:
@@ -210,13 +267,23 @@ class Broker:
         log.close_if_due()
         if log.done_batch != done:
             self._open_gates()  # nothing was left to write
-        if log.is_congested() != self._behind:
-            self._behind = not self._behind
+        if self.shared.inbound.is_short:
+            self._close_largest()
+        if self.letters_in_line.eased:
+            self.letters_in_line.eased = False
+            self._resume_publishers()
+        behind = log.is_congested()
+        crowded = log.is_crowded()
+        if behind != self._behind or crowded != self._crowded:
+            self._behind = behind
+            self._crowded = crowded
             self._check_publishers()
 
     def has_work(self) -> bool:
         """Tell whether another turn is due without new input."""
-        return len(self._runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0
+        if self.shared.served:
+            return True
+        return len(self._runnable) > 0 or len(self.resumed) > 0 or len(self.own_messages) > 0 or len(self.work) > 0
 
     def take_dirty(self) -> list[Outbox]:
         """Return the outboxes with something to send."""
@@ -235,7 +302,7 @@ class Broker:
         return ended
 
     def take_resumed(self) -> list[Connection]:
-        """Return the connections that may be read again; feed each ``b""`` first."""
+        """Return the connections to go on with: feed each ``b""``, and read it again unless it is paused."""
         resumed = self.resumed
         if resumed:
             self.resumed = []
@@ -244,8 +311,54 @@ class Broker:
     def tick(self, now_s: float) -> None:
         """Let time pass: heartbeats and deadlines. Call about twice a second."""
         self.now_s = now_s
+        inbound = self.shared.inbound
+        for channel in inbound.tick(now_s):
+            assert isinstance(channel, Channel)
+            channel.connection.close_stalled(channel, inbound.timeout_s)
+        self._note_shortage()
+        self._note_letters()
         for connection in list(self.connections.values()):
             connection.tick(now_s)
+
+    def _note_letters(self) -> None:
+        """Log how many dead letters were too many, at most once a minute."""
+        dropped = int(self.letters_in_line.dropped)
+        if dropped and self.now_s >= self._next_letters_note_s:
+            self.letters_in_line.dropped = 0
+            self._next_letters_note_s = self.now_s + LETTERS_NOTE_EVERY_S
+            self.note("warning", "dead_letters.dropped", {"count": dropped})
+
+    def _close_largest(self) -> None:
+        """Close who holds most of what is received in part, while that is more than we can keep."""
+        inbound = self.shared.inbound
+        while True:
+            largest = inbound.maybe_largest()
+            if largest is None:
+                return
+            assert isinstance(largest, Connection)
+            largest.close_largest()
+
+    def _note_shortage(self) -> None:
+        """Say once that too much is received in part, and once that it is over for a while."""
+        inbound = self.shared.inbound
+        if inbound.is_short:
+            if self._short_ticks == 0:
+                largest = max(inbound.connections, key=_inbound_bytes, default=None)
+                fields: dict[str, object] = {
+                    "held_bytes": int(inbound.held_bytes),
+                    "max_bytes": int(inbound.max_bytes),
+                    "connections": len(inbound.connections),
+                }
+                if isinstance(largest, Connection):
+                    fields["largest_peer"] = largest.peer
+                    fields["largest_user"] = largest.user_name
+                    fields["largest_bytes"] = int(largest.inbound_bytes)
+                self.note("warning", "inbound.short", fields)
+            self._short_ticks = SHORT_TICKS
+        elif self._short_ticks:
+            self._short_ticks -= 1
+            if self._short_ticks == 0:
+                self.note("info", "inbound.enough", {"held_bytes": int(inbound.held_bytes)})
 
     def restore_lane(self, index: QueueIndex, clean: bool) -> bool:
         """Give messages that recovery found to the queue or exchange that has the name; False when there is none."""
@@ -343,7 +456,7 @@ class Broker:
 
     def node_name(self) -> str:
         """Return what this node is called in the management API."""
-        return f"{NODE_NAME}@{self.host_name}" if self.host_name else NODE_NAME
+        return self.node
 
     def emit(self, key: str, headers: dict[str, object]) -> None:
         """Tell the event exchange; see `channels.events`. To be called once it has happened."""
@@ -437,6 +550,8 @@ class Broker:
             return
         if short:
             self._alarms.add(resource)
+            if resource == "memory":
+                self.growth.alarm_set()
             self.note("warning", "alarm.set", {"resource": resource})
         else:
             self._alarms.discard(resource)
@@ -453,25 +568,40 @@ class Broker:
         return resource in self._alarms
 
     def _check_publishers(self) -> None:
-        self.shared.stopped = self._behind or len(self._alarms) > 0
-        if not self.shared.stopped:
-            for connection in self.connections.values():
-                if connection.told_blocked or connection.paused & PAUSED_ALARM:
-                    connection.unblock()
+        shared = self.shared
+        was_stopped, were_large_stopped = shared.stopped, shared.large_stopped
+        shared.stopped = self._crowded or len(self._alarms) > 0
+        shared.large_stopped = self._behind or len(self._alarms) > 0
+        if (was_stopped and not shared.stopped) or (were_large_stopped and not shared.large_stopped):
+            self._resume_publishers()
+
+    def _resume_publishers(self) -> None:
+        """Have publishers go on. Those that something else still keeps from it find that out by themselves."""
+        if self.shared.stopped:
+            return
+        if self._resuming.is_to_begin():
+            self.work.begin(self._resuming)
 
     # --- administration ---------------------------------------------------------------------------------------------
 
-    def delete_queue(self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER) -> int:
-        """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for."""
-        consumers, ticket = vhost.delete_queue(queue, by)
+    def delete_queue(
+        self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER, asked: Connection | None = None
+    ) -> int:
+        """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for.
+
+        `asked`: the connection that waits until the bindings are gone, too.
+        """
+        if vhost.queues.get(queue.name) is not queue:
+            return 0
         owner = queue.owner
         if isinstance(owner, Connection):
             owner.exclusive_queues.pop(queue.name, None)
-        for consumer in consumers:
-            channel = consumer.owner
-            if isinstance(channel, Channel):
-                channel.consumer_lost(consumer)
-        return ticket
+        end = QueueEnd(vhost, queue, by, _consumer_lost)
+        if asked is None:
+            self.work.begin(end)
+        else:
+            asked.begin(end)
+        return end.ticket
 
     def restore(self, change: MetadataChange) -> None:
         """Apply what the catalogue remembers. Only at start, before the first connection.
@@ -487,11 +617,11 @@ class Broker:
             case UserPut() | PermissionPut() | TopicPermissionPut():
                 self.access.apply(change)
             case UserLimitsPut():
-                self.access.limit(change)
+                self.access.limit(change, stored=True)
             case VhostLimitsPut():
-                self._limit_vhost(change)
+                self._limit_vhost(change, stored=True)
             case PolicyPut():
-                self._existing_vhost(change.vhost).policies.put(change)
+                self._restore_policy(change)
             case ParameterPut() | GlobalParameterPut():
                 self.parameters.restore(change)
             case _:
@@ -548,11 +678,9 @@ class Broker:
         if changed is not None:
             self.parameters.tell(changed)
         if isinstance(change, UserDelete):
-            for connection in list(self.connections.values()):
-                if connection.user_name == change.name:
-                    connection.force_close(f"user '{change.name}' was deleted")
+            self.work.begin(ForcedClose(self._connections_of_user(change.name), f"user '{change.name}' was deleted"))
         if isinstance(change, PermissionPut | PermissionDelete):
-            self._recheck(change.user, change.vhost)
+            self.work.begin(NewRights(self._connections_of_user(change.user), change.vhost))
         return ticket
 
     def _existing_vhost(self, name: str) -> VirtualHost:
@@ -561,11 +689,20 @@ class Broker:
             raise ValueError(f"vhost '{name}' does not exist")
         return vhost
 
-    def _limit_vhost(self, change: VhostLimitsPut | VhostLimitsDelete) -> None:
+    def _restore_policy(self, change: PolicyPut) -> None:
+        vhost = self._existing_vhost(change.vhost)
+        try:
+            vhost.policies.put(change)
+        except ValueError as error:
+            # An earlier version took it. Without it the broker starts, and whoever sets it again is told what is wrong.
+            reason = str(error)
+            self.note("error", "policy.invalid", {"vhost": change.vhost, "policy": change.name, "reason": reason})
+
+    def _limit_vhost(self, change: VhostLimitsPut | VhostLimitsDelete, *, stored: bool = False) -> None:
         vhost = self._existing_vhost(change.vhost)
         limits: dict[str, int] = {}
         if isinstance(change, VhostLimitsPut):
-            limits = parse_limits(change.definition, VHOST_LIMITS, "limits")
+            limits = parse_limits(change.definition, VHOST_LIMITS, "limits", stored=stored)
         vhost.limits = limits
 
     def _add_vhost(self, record: VhostPut) -> None:
@@ -576,6 +713,8 @@ class Broker:
         vhost.sync_confirms = self.syncs_confirms(record.name)
         vhost.watcher = self.watchers
         vhost.churn = self.churn
+        vhost.work = self.work
+        vhost.letters.in_line = self.letters_in_line
         vhost.deaths = self.deaths
         self.vhosts[record.name] = vhost
 
@@ -586,32 +725,28 @@ class Broker:
         if vhost.record.protected_from_deletion:
             raise ValueError(f"Refusing to delete virtual host '{name}' because it is protected from deletion")
         del self.vhosts[name]
-        for connection in list(self.connections.values()):
-            if connection.fast_vhost is vhost:
-                connection.force_close(f"vhost '{name}' was deleted")
-        self.counted.add(vhost.counted)
-        self.events.vhost_emptied(vhost, by)
-        self.churn.queues_deleted += len(vhost.queues)
-        for queue in list(vhost.queues.values()):
-            queue.close()
-        for seen in vhost.seen_keys.values():
-            seen.close()
-        for delayed in vhost.delayed.values():
-            delayed.close()
-        vhost.records.close()
+        vhost.abandon()
+        connected = [connection for connection in self.connections.values() if connection.fast_vhost is vhost]
+        self.work.begin(VhostEnd(vhost, self.journal, connected, lambda left: self._let_go_of(left, by)))
         self.access.forget_vhost(name)
         self.watchers.vhost_deleted(name)
         for cleared in self.parameters.forget_vhost(name):
             self.parameters.tell(cleared)
 
-    def _recheck(self, user: str, vhost: str) -> None:
-        for connection in list(self.connections.values()):
-            if connection.user_name != user or connection.vhost_name != vhost:
-                continue
-            if self.access.maybe_principal(user, vhost) is None:
-                connection.force_close(f"access to vhost '{vhost}' was revoked for user '{user}'")
-            else:
-                connection.revoke_consumers()
+    def _let_go_of(self, vhost: VirtualHost, by: str) -> None:
+        """Nobody is connected any more to a vhost that has been deleted."""
+        self.counted.add(vhost.counted)
+        self.events.vhost_emptied(vhost, by)
+        self.churn.queues_deleted += len(vhost.queues)
+        vhost.letters.close()
+        for seen in vhost.seen_keys.values():
+            seen.close()
+        for delayed in vhost.delayed.values():
+            delayed.close()
+        vhost.records.close()
+
+    def _connections_of_user(self, user: str) -> list[Connection]:
+        return list(self._connections_of.get(user, ()))
 
     def _access_changed(self) -> None:
         # Cached routes embed a granted permission: make every channel look again.

@@ -18,7 +18,7 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
 from warren.amqp.errors import (
-    ACCESS_REFUSED,
+    COMMAND_INVALID,
     NO_ROUTE,
     NOT_ALLOWED,
     NOT_FOUND,
@@ -28,6 +28,15 @@ from warren.amqp.errors import (
     ConnectionException,
 )
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag, without_key
+from warren.amqp.methods import (
+    BASIC_CLASS_ID,
+    BASIC_PUBLISH,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_OVERHEAD_BYTES,
+    TX_COMMIT,
+)
+from warren.amqp.numbers import number_text
 from warren.amqp.properties import (
     EXPIRATION,
     HAS_BCC,
@@ -35,6 +44,7 @@ from warren.amqp.properties import (
     HAS_DEATHS,
     HAS_DELAY,
     HEADERS,
+    PERSISTENT_FLAG,
     REPLY_TO,
     USER_ID,
     BasicProperties,
@@ -45,19 +55,21 @@ from warren.amqp.properties import (
 from warren.channels.access import IMPERSONATOR, READ, WRITE, Route
 from warren.channels.control import control
 from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
+from warren.channels.jobs import AckRun, BufferRun, Commit, Reply, ReturnRun, Rollback
 from warren.channels.tracing import ChannelTracer
-from warren.exchanges.content import Content
+from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.topic_exchange import TopicExchange
-from warren.msgstore.message import Envelope, Message, write_frames
+from warren.msgstore.log.message import Envelope, Message, write_frame_head
 from warren.queues.arguments import consumer_arguments
 from warren.queues.counters import SMALL_MAX_BYTES
-from warren.queues.dead_letter import mark_republished
+from warren.queues.dead_letter import mark_republished, reheaded
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.long_work import ALL_STEPS, Steps
 from warren.queues.queue import Queue
-from warren.queues.virtual_host import CONTROL_EXCHANGE, VirtualHost
+from warren.vhosts.virtual_host import CONTROL_EXCHANGE, VirtualHost
 
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
@@ -105,7 +117,7 @@ class Channel(FastChannel):
 
     def __init__(self, connection: Connection, number: int) -> None:
         unacked_max = connection.broker.limits.unacked_per_channel_max
-        ledger = DeliveryLedger(number, connection.outbox, connection.frame_max_bytes, unacked_max)
+        ledger = DeliveryLedger(number, connection.turns, connection.frame_max_bytes, unacked_max)
         ledger.owner = self
         super().__init__(connection, number, ledger)
         self.connection = connection
@@ -143,6 +155,10 @@ class Channel(FastChannel):
         """Send a reply, not before the metadata change `ticket` and the log's `batch` are on disk."""
         self.connection.send_method(int(self.number), method, ticket, batch)
 
+    def reply_when_done(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
+        """`reply` when all jobs of the connection are done."""
+        self.connection.begin(Reply(self, method, ticket, batch))
+
     def trace(self, on: bool) -> None:
         """Begin or end to have copies made of what is published and delivered here."""
         self._tracer = ChannelTracer(self.connection, int(self.number)) if on else None
@@ -154,9 +170,10 @@ class Channel(FastChannel):
         """Decode, authorize and route the argument bytes of basic.publish.
 
         Raises:
-            ChannelException: 403, 404. ConnectionException: 540, immediate.
+            ChannelException: 403, 404; 406, the bindings of the exchange make it too much work. ConnectionException:
+                540, immediate.
         """
-        payload = b"\x00\x3c\x00\x28" + arguments
+        payload = BASIC_PUBLISH.to_bytes(4, "big") + arguments
         publish: m.BasicPublish = decode_method(payload, 0, len(payload))
         vhost = self.vhost
         principal = self.fast_connection.fast_principal
@@ -165,32 +182,44 @@ class Channel(FastChannel):
             raise ConnectionException(NOT_IMPLEMENTED, "immediate=true")
         if publish.exchange == CONTROL_EXCHANGE:
             control_exchange = vhost.exchange(CONTROL_EXCHANGE)
-            return Route(Envelope(CONTROL_EXCHANGE, publish.routing_key), control_exchange, [], False, False, False)
-        self.authorize(WRITE, "exchange", publish.exchange)
-        exchange = vhost.exchange(publish.exchange)
-        if exchange.internal:
-            raise ChannelException(
-                ACCESS_REFUSED,
-                f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost.name}'",
+            return Route(
+                Envelope(CONTROL_EXCHANGE, publish.routing_key),
+                control_exchange,
+                [],
+                cacheable=False,
+                mandatory=False,
+                immediate=False,
             )
-        if isinstance(exchange, TopicExchange):
-            principal.authorize_topic(WRITE, exchange.name, publish.routing_key)
+        exchange = principal.publishable(vhost, publish.exchange, publish.routing_key)
         envelope = Envelope(publish.exchange, publish.routing_key)
         cacheable = vhost.is_cacheable(exchange) and self.shared.judge is None
         queues: list[Queue] = []
         if exchange.name == "" and publish.routing_key.startswith(REPLY_TO_PREFIX):
             cacheable = False
         if cacheable:
-            queues = vhost.route(exchange, [publish.routing_key], Content(b""))
-        return Route(envelope, exchange, queues, cacheable, publish.mandatory, publish.immediate)
+            routed = Content(b"")
+            queues = vhost.route(exchange, [publish.routing_key], routed)
+            self.fast_connection.units_left -= STEPS_MAX - routed.steps_left
+            _check_steps(routed, exchange.name, vhost.name)
+        return Route(
+            envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory, immediate=publish.immediate
+        )
 
     def publish_with_care(
-        self, route: Route, content: bytes, header: bytes, flags: i64, body_bytes: i64, largest: i64
+        self,
+        route: Route,
+        content: bytes,
+        pieces: list[bytes] | None,
+        header: bytes,
+        flags: i64,
+        body_bytes: i64,
+        largest: i64,
     ) -> None:
         """Publish a message whose properties the broker may have to act on, or that needs routing of its own.
 
         Raises:
-            ChannelException: 406, a property is not acceptable; 403, a topic of CC or BCC is not permitted.
+            ChannelException: 406, a property is not acceptable, or routing it is too much work; 403, a topic of CC or
+                BCC is not permitted.
         """
         vhost = self.vhost
         envelope = route.envelope
@@ -208,7 +237,7 @@ class Channel(FastChannel):
             self._check_properties(properties)
             if properties.headers is not None:
                 copies, blind_copies = _carbon_copies(properties.headers)
-                keys = keys + copies + blind_copies
+                keys = list(dict.fromkeys(keys + copies + blind_copies))
                 if blind_copies:
                     envelope = Envelope(envelope.exchange, envelope.routing_key)
                     envelope.blind_copies = blind_copies
@@ -219,7 +248,8 @@ class Channel(FastChannel):
                     raise ChannelException(PRECONDITION_FAILED, "fast reply consumer does not exist")
                 properties.reply_to = self.reply_queue.name
                 rewritten = True
-        message = Message(envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
+        message = Message(envelope, content, self.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0)
+        message.pieces = pieces
         if rewritten and properties is not None:
             message = self._with_properties(message, properties)
         if known & HAS_DEATHS:
@@ -249,6 +279,8 @@ class Channel(FastChannel):
             routed = Content(header)
             routed.due_ms = message.due_ms
             queues = vhost.route(vhost.exchange(envelope.exchange), keys, routed)
+            self.fast_connection.units_left -= STEPS_MAX - routed.steps_left
+            _check_steps(routed, envelope.exchange, vhost.name)
             holders = routed.holders
             rememberers = routed.rememberers
         if self._tracer is not None:
@@ -351,18 +383,16 @@ class Channel(FastChannel):
     def _with_properties(self, message: Message, properties: BasicProperties) -> Message:
         """Return `message` with other properties."""
         header = BytesWriter()
-        write_i32_be(header, 60 << 16)
+        write_i32_be(header, BASIC_CLASS_ID << 16)  # and a weight of 0
         write_i64_be(header, message.body_bytes)
         header.write(properties.encode())
         payload = header.getvalue()
-        out = BytesWriter()
-        write_frames(out, message.channel, payload, message.body(), message.frame_max_bytes)
-        largest: i64 = message.frame_max_bytes
-        if 8 + len(payload) > largest:
-            largest = 8 + len(payload)
-        return Message(
-            message.envelope, out.getvalue(), message.channel, message.body_bytes, largest, message.persistent
-        )
+        frame = BytesWriter()
+        write_frame_head(frame, FRAME_HEADER, message.channel, len(payload))
+        frame.write(payload)
+        frame.append(FRAME_END)
+        old_bytes = FRAME_OVERHEAD_BYTES + len(message.header_payload())
+        return reheaded(message, message.envelope, frame.getvalue(), old_bytes)
 
     def unroutable(self, route: Route, message: Message) -> None:
         """Return a mandatory message that no queue takes."""
@@ -372,6 +402,8 @@ class Channel(FastChannel):
             self.dropped += 1
 
     def _return(self, message: Message) -> None:
+        if not self.is_open():
+            return  # it was in a transaction, and the connection has ended meanwhile
         self.returned += 1
         envelope = message.envelope
         self.connection.send_event(
@@ -390,21 +422,34 @@ class Channel(FastChannel):
         """
         transaction = self._transaction
         if transaction is None:
-            self.ledger.ack(tag, multiple)
+            if not self.ledger.ack(tag, multiple):
+                self.connection.begin(AckRun(self, tag))
+        elif multiple:
+            self.ledger.check_outstanding(tag)
+            self.connection.begin(BufferRun(self.ledger, tag, transaction.acked, None, requeue=False, failed=False))
         else:
-            transaction.acked.extend(self.ledger.take(tag, multiple))
+            transaction.acked.extend(self.ledger.take(tag, False))
 
-    def reject(self, tag: int, multiple: bool, requeue: bool, *, failed: bool, delay_ms: int = -1) -> None:
+    def reject(self, tag: int, *, multiple: bool, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         """basic.nack and basic.reject. `failed`: a requeue counts towards the delivery limit.
 
         Raises:
             ChannelException: 406, unknown delivery tag.
         """
-        taken = self.ledger.take(_signed(tag), multiple)
-        if self._transaction is not None:
-            self._transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
+        transaction = self._transaction
+        if multiple:
+            self.ledger.check_outstanding(_signed(tag))
+            if transaction is None:
+                self.connection.begin(ReturnRun(self, _signed(tag), requeue=requeue, failed=failed, delay_ms=delay_ms))
+            else:
+                run = BufferRun(self.ledger, _signed(tag), None, transaction.rejected, requeue=requeue, failed=failed)
+                self.connection.begin(run)
             return
-        self._put_back(taken, requeue, failed, delay_ms)
+        taken = self.ledger.take(_signed(tag), False)
+        if transaction is None:
+            self._put_back(taken, requeue=requeue, failed=failed, delay_ms=delay_ms)
+        else:
+            transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
 
     def touch(self, tag: int) -> None:
         """Give a delivery its visibility timeout again.
@@ -415,7 +460,7 @@ class Channel(FastChannel):
         delivery = self.ledger.outstanding(_signed(tag))
         delivery.queue.touch(self.ledger, delivery)
 
-    def _put_back(self, deliveries: list[Delivery], requeue: bool, failed: bool, delay_ms: int = -1) -> None:
+    def _put_back(self, deliveries: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""
         touched: list[Queue] = []
         for delivery in deliveries:
@@ -429,18 +474,6 @@ class Channel(FastChannel):
                 touched.append(queue)
         for queue in touched:
             queue.wake()
-        if self.ledger.prefetch or self.ledger.starved:
-            self.ledger.wake_consumers()
-
-    def _settle(self, deliveries: list[Delivery]) -> None:
-        """Settle what was acknowledged in a transaction."""
-        self.ledger.acked += len(deliveries)
-        for delivery in deliveries:
-            self.ledger.release(delivery)
-            delivery.queue.settle(delivery)
-            delivery.queue.wake()
-        if self.ledger.prefetch or self.ledger.starved:
-            self.ledger.wake_consumers()
 
     # --- the methods of class basic, confirm, tx and channel --------------------------------------------------------
 
@@ -454,9 +487,9 @@ class Channel(FastChannel):
             case m.BasicAck():
                 self.acknowledge(_signed(method.delivery_tag), method.multiple)
             case m.BasicNack():
-                self.reject(method.delivery_tag, method.multiple, method.requeue, failed=False)
+                self.reject(method.delivery_tag, multiple=method.multiple, requeue=method.requeue, failed=False)
             case m.BasicReject():
-                self.reject(method.delivery_tag, False, method.requeue, failed=True)
+                self.reject(method.delivery_tag, multiple=False, requeue=method.requeue, failed=True)
             case m.BasicGet():
                 self._get(method)
             case m.BasicConsume():
@@ -469,7 +502,7 @@ class Channel(FastChannel):
                 self._qos(method)
             case m.BasicRecover():
                 self._recover(method.requeue)
-                self.reply(m.BasicRecoverOk())
+                self.reply_when_done(m.BasicRecoverOk())
             case m.BasicRecoverAsync():
                 self._recover(method.requeue)
             case m.ConfirmSelect():
@@ -487,7 +520,7 @@ class Channel(FastChannel):
             case m.AccessRequest():
                 self.reply(m.AccessRequestOk(1))
             case _:
-                raise ConnectionException(503, "unimplemented method")
+                raise ConnectionException(COMMAND_INVALID, "unimplemented method")
 
     def queue_name(self, name: str) -> str:
         """Resolve an empty queue name to the last queue declared on this channel.
@@ -522,11 +555,11 @@ class Channel(FastChannel):
             self.ledger,
             queue,
             tag,
-            method.no_ack,
-            method.exclusive,
-            wanted.priority,
-            self.prefetch,
-            method.arguments,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            priority=wanted.priority,
+            prefetch=self.prefetch,
+            arguments=method.arguments,
         )
         consumer.wanted_visibility_ms = wanted.visibility_timeout_ms
         consumer.wanted_timeout_ms = wanted.consumer_timeout_ms
@@ -535,6 +568,7 @@ class Channel(FastChannel):
         self.ledger.consumers[tag] = consumer
         self.connection.broker.churn.consumers_created += 1
         self.connection.broker.watchers.consumer_created(consumer)
+        consumer.keep_small_arguments()
         if not method.no_wait:
             self.reply(m.BasicConsumeOk(tag))
 
@@ -555,7 +589,10 @@ class Channel(FastChannel):
         tag = method.consumer_tag or "amq.ctag-" + self.connection.broker.unique_name()
         self._check_new_consumer(tag)
         queue = self.vhost.open_reply_queue(REPLY_TO_PREFIX + self.connection.broker.unique_name(), self.connection)
-        consumer = Consumer(self.ledger, queue, tag, True, False, 0, 0, method.arguments)
+        consumer = Consumer(
+            self.ledger, queue, tag, no_ack=True, exclusive=False, priority=0, prefetch=0, arguments=method.arguments
+        )
+        consumer.keep_small_arguments()
         consumer.owner = self
         queue.add_consumer(consumer)
         self.reply_queue = queue
@@ -573,6 +610,7 @@ class Channel(FastChannel):
 
     def _remove_consumer(self, consumer: Consumer) -> None:
         del self.ledger.consumers[consumer.tag]
+        self.ledger.left(consumer)
         self.connection.broker.churn.consumers_deleted += 1
         queue = consumer.queue
         if queue is not self.reply_queue:
@@ -590,31 +628,31 @@ class Channel(FastChannel):
         """The queue of `consumer` is gone, or the right to read it: tell a client that understands."""
         if self.ledger.consumers.pop(consumer.tag, None) is None:
             return
+        self.ledger.left(consumer)
         self.connection.broker.churn.consumers_deleted += 1
         consumer.owner = None
-        if self.connection.consumer_cancel_notify:
+        if self.is_open() and self.connection.consumer_cancel_notify:
             self.connection.send_event(int(self.number), m.BasicCancel(consumer.tag, True))
 
-    def revoke_consumers(self) -> None:
-        """Cancel the consumers of queues that the user may no longer read."""
+    def recheck(self, consumer: Consumer) -> None:
+        """Cancel `consumer` if it is still there and the user may no longer read its queue."""
         principal = self.fast_connection.fast_principal
+        queue = consumer.queue
         assert principal is not None
-        for consumer in list(self.ledger.consumers.values()):
-            if consumer.queue is self.reply_queue or principal.may(READ, consumer.queue.name):
-                continue
-            queue = consumer.queue
-            self.connection.broker.watchers.consumer_deleted(consumer)
-            self.consumer_lost(consumer)
-            queue.remove_consumer(consumer)
-            if queue.auto_delete and not queue.consumers:
-                self.connection.broker.delete_queue(self.vhost, queue)
+        if consumer.owner is not self or queue is self.reply_queue or principal.may(READ, queue.name):
+            return
+        self.connection.broker.watchers.consumer_deleted(consumer)
+        self.consumer_lost(consumer)
+        queue.remove_consumer(consumer)
+        if queue.auto_delete and not queue.consumers:
+            self.connection.broker.delete_queue(self.vhost, queue)
 
     def _qos(self, method: m.BasicQos) -> None:
         if method.prefetch_size:
             raise ConnectionException(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.ledger.prefetch = method.prefetch_count
-            self.ledger.wake_consumers()
+            self.ledger.make_room()
         else:
             self.prefetch = method.prefetch_count
         self.reply(m.BasicQosOk())
@@ -622,7 +660,7 @@ class Channel(FastChannel):
     def _recover(self, requeue: bool) -> None:
         if not requeue:
             raise ConnectionException(NOT_IMPLEMENTED, "requeue=false")
-        self._put_back(self.ledger.take_all(), True, False)
+        self.connection.begin(ReturnRun(self, 0, requeue=True, failed=False))
 
     # --- confirms and transactions ----------------------------------------------------------------------------------
 
@@ -649,41 +687,45 @@ class Channel(FastChannel):
         return transaction
 
     def _tx_commit(self) -> None:
-        transaction = self._take_transaction()
-        partial = False
-        repeats = False
-        for publish in transaction.publishes:
-            message = publish.message
-            if publish.rememberers is not None:
-                _remember_in(publish.rememberers, message)
-            left = publish.left()
-            if not self.vhost.seen_keys or not self._is_repeated(message):
-                self._count(publish.exchange, message.body_bytes, len(left))
-                self._enqueue(message, left, publish.holders, publish.mandatory)
-            else:
-                self._count(publish.exchange, message.body_bytes, 0)
-            partial = partial or message.refused
-            repeats = repeats or message.awaits_batch
-        self._settle(transaction.acked)
-        for delivery, requeue, failed in transaction.rejected:
-            self._put_back([delivery], requeue, failed)
+        commit = Commit(self, self._take_transaction())
+        if self.connection.is_direct:
+            commit.go_on(Steps(ALL_STEPS))  # whoever asked adds to the same frame of the log in the same turn
+        else:
+            self.connection.begin(commit)
+
+    def publish_buffered(self, publish: BufferedPublish) -> bool:
+        """Publish what waited for tx.commit; False when its exchange has had it before."""
+        message = publish.message
+        if publish.rememberers is not None:
+            _remember_in(publish.rememberers, message)
+        left = publish.left()
+        if self.vhost.seen_keys and self._is_repeated(message):
+            self._count(publish.exchange, message.body_bytes, 0)
+            return False
+        self._count(publish.exchange, message.body_bytes, len(left))
+        self._enqueue(message, left, publish.holders, publish.mandatory)
+        return True
+
+    def committed(self, *, partial: bool, repeats: bool) -> None:
+        """Answer tx.commit: everything is where it belongs, but for what was refused when it was done only `partial`ly.
+
+        `repeats`: something was published before, and may be on its way to the disk.
+        """
         if partial:
-            raise ChannelException(PRECONDITION_FAILED, "partial tx completion")
+            error = ChannelException(PRECONDITION_FAILED, "partial tx completion")
+            self.connection.refuse(self, error, TX_COMMIT)
+            return
         log = self.shared.log
         batch = log.close_soon(self.sync_confirms)
         if repeats and not batch:
-            log.force()  # what is repeated may be on its way to the disk
+            log.force()
             batch = int(log.batch)
-        self.reply(m.TxCommitOk(), 0, batch)
+        if self.is_open():
+            self.reply(m.TxCommitOk(), 0, batch)
 
     def _tx_rollback(self) -> None:
-        transaction = self._take_transaction()
-        restored = transaction.acked + [delivery for delivery, _, _ in transaction.rejected]
-        self.ledger.restore(restored)
-        for delivery in restored:
-            # Its time may have run out while its answer waited: nobody would look at it again.
-            delivery.queue.touch(self.ledger, delivery)
-        self.reply(m.TxRollbackOk())
+        self.connection.begin(Rollback(self.ledger, self._take_transaction()))
+        self.reply_when_done(m.TxRollbackOk())
 
     def uncommitted(self) -> tuple[int, int]:
         """Return how many publishes and how many acknowledgements wait for tx.commit."""
@@ -723,18 +765,41 @@ class Channel(FastChannel):
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def end(self) -> None:
-        """Let go of everything: consumers first, so that what is requeued does not come back here."""
+    def is_open(self) -> bool:
+        """Tell whether its peer may still be told something on it."""
+        return self.state != CLOSING and self.connection.running
+
+    def close(self) -> None:
+        """Take nothing more; `jobs.ChannelEnd` lets go of everything."""
         self.drop_content()
         self.state = CLOSING
         self.add_counts(self.vhost.counted)
-        for consumer in list(self.ledger.consumers.values()):
+        self.ledger.close()
+        transaction = self._transaction
+        if transaction is not None:  # `maybe_take_unanswered` takes from the end
+            transaction.acked.reverse()
+            transaction.rejected.reverse()
+
+    def drop_consumer(self, consumer: Consumer) -> None:
+        """Remove a consumer at the end, if it has not gone by itself."""
+        if consumer.tag in self.ledger.consumers:
             self._remove_consumer(consumer)
-        outstanding = self.ledger.take_all()
-        if self._transaction is not None:
-            outstanding += self._transaction.acked + [delivery for delivery, _, _ in self._transaction.rejected]
-            self._transaction = None
-        self._put_back(outstanding, True, True)
+
+    def maybe_take_unanswered(self) -> Delivery | None:
+        """Take out one of the deliveries that nobody will answer any more, the oldest first; None: all are out."""
+        delivery = self.ledger.maybe_take_oldest(0)
+        transaction = self._transaction
+        if delivery is not None or transaction is None:
+            return delivery
+        if transaction.acked:
+            return transaction.acked.pop()
+        if transaction.rejected:
+            return transaction.rejected.pop()[0]
+        return None
+
+    def ended(self) -> None:
+        """Nothing is left."""
+        self._transaction = None
         # It has us and we have it: nothing must be left for the cyclic collector.
         self.ledger.owner = None
         if not self.connection.is_direct:
@@ -744,7 +809,7 @@ class Channel(FastChannel):
 
 def _remember_in(exchanges: list[RecentHistoryExchange], message: Message) -> None:
     for exchange in exchanges:
-        exchange.remember(message)
+        exchange.remember(message, int(message.body_bytes))
 
 
 def _signed(tag: int) -> int:
@@ -764,10 +829,20 @@ def _expiration_error(text: str) -> str:
         return f'{{leftover_string,"{digits[count:]}"}}'
     value = int(text)
     if value < 0:
-        return f"{{value_negative,{value}}}"
+        return f"{{value_negative,{number_text(value)}}}"
     if value > EXPIRATION_MAX_MS:
-        return f"{{value_too_large,{value}}}"
+        return f"{{value_too_large,{number_text(value)}}}"
     return ""
+
+
+def _check_steps(routed: Content, exchange: str, vhost: str) -> None:
+    """Refuse what was not routed to the end."""
+    if routed.steps_left < 0:
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"routing a message of exchange '{exchange}' in vhost '{vhost}' takes more than {STEPS_MAX} steps: "
+            "its keys, words or headers meet too many bindings",
+        )
 
 
 def _carbon_copies(headers: bytes) -> tuple[list[str], list[str]]:

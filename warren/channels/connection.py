@@ -17,6 +17,7 @@
    is not about topology waits in front of the gate, unread.
 3. When a connection ends, its channels have ended and its exclusive queues are deleted, before close-ok is written.
 4. All errors that a peer can cause become a close here and nowhere else.
+5. What one call of `feed` does is bounded (fast_path.py (5)); frames are handled in their order all the same.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from warren.amqp.errors import (
     CHANNEL_ERROR,
     CONNECTION_FORCED,
     FRAME_ERROR,
+    INTERNAL_ERROR,
     NOT_ALLOWED,
     PRECONDITION_FAILED,
+    RESOURCE_ERROR,
     UNEXPECTED_FRAME,
     AmqpError,
     ChannelException,
@@ -41,29 +44,48 @@ from warren.amqp.errors import (
     reply_text,
 )
 from warren.amqp.field_table import Table
-from warren.amqp.methods import FRAME_MIN_BYTES, FRAME_OVERHEAD_BYTES, HEARTBEAT_FRAME, PROTOCOL_HEADER
+from warren.amqp.methods import (
+    BASIC_PUBLISH,
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CONNECTION_CLOSE,
+    CONNECTION_CLOSE_OK,
+    CONNECTION_OPEN,
+    CONNECTION_TUNE_OK,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    FRAME_MIN_BYTES,
+    FRAME_OVERHEAD_BYTES,
+    HEARTBEAT_FRAME,
+    PROTOCOL_HEADER,
+)
 from warren.amqp.outbox import Outbox
 from warren.channels.access import Usage
 from warren.channels.channel import Channel
 from warren.channels.fast_path import (
-    BASIC_PUBLISH,
     CLOSING,
     EXPECT_HEADER,
     EXPECT_METHOD,
     FRAME_GRACE_BYTES,
     PAUSED_ALARM,
     PAUSED_COMMIT,
+    PAUSED_INBOUND,
     PAUSED_LOAD,
     PAUSED_LOGIN,
     PAUSED_OUTBOX,
+    PAUSED_TURN,
+    PAUSED_WORK,
     FastChannel,
     FastConnection,
 )
 from warren.channels.handshake import check_tuned, read_credentials, start_method, what_came_instead
+from warren.channels.jobs import ChannelEnd, ConnectionEnd, ConnectionJobs, Recheck
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
-from warren.queues.limits import MAX_CHANNELS, MAX_CONNECTIONS, is_reached
+from warren.channels.topology_growth import GrowthShare, growth_bytes
+from warren.queues.long_work import Job
 from warren.queues.queue import Queue
-from warren.queues.topology_watcher import INTERNAL_USER
+from warren.vhosts.limits import MAX_CHANNELS, MAX_CONNECTIONS, is_reached
+from warren.vhosts.topology_watcher import INTERNAL_USER
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -87,19 +109,30 @@ CLOSE_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 3.0
 DELIVERY_SWEEP_S: Final = 60.0
 
+# Why a connection is blocked when there is no alarm.
+INBOUND_REASON: Final = "too much is held for messages received in part"
+
 # Longer than anybody runs a broker.
 NO_LIMIT_S: Final = 1e12
+# More work than any number of bytes can ask for at a time.
+UNLIMITED_UNITS: Final = 1 << 60
 
 
 class LoginRequest:
-    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already."""
+    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
 
-    def __init__(self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool) -> None:
+    ``problem`` says why there are none, ``""``: there are. Such a request is to be refused, as late as any other.
+    """
+
+    def __init__(
+        self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
+    ) -> None:
         self.connection = connection
         self.mechanism = mechanism
         self.user = user
         self.password = password
         self.certificate = certificate
+        self.problem = problem
 
 
 class Connection(FastConnection):
@@ -140,15 +173,20 @@ class Connection(FastConnection):
         self._usage: Usage | None = None  # of the user, from open-ok to the end
         self.is_known: bool = False  # has begun to log in
         self._asked_user = ""
+        self._login_problem = ""
         self._early_frames: int = 0
         self._early_bytes: int = 0  # what lies behind them in the buffer does not count
+        self._work: ConnectionJobs | None = None
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
+        self._growth = GrowthShare()
         self._gated: list[tuple[int, int, bytes]] = []  # metadata ticket, batch of the log, reply
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
         self._seen_received: i64 = 0
         self._seen_sent: i64 = 0
         self._silent_s: float = broker.now_s  # since when nothing was received
         self._quiet_s: float = broker.now_s  # since when nothing was sent
+        self._stuck_s: float = 0.0  # how long the peer has taken nothing of what waits for it
+        self.is_unreachable: bool = False  # it has ended, and nothing more can be told to its peer
         self._ticked_s: float = broker.now_s
         self._next_sweep_s: float = 0.0
 
@@ -158,13 +196,15 @@ class Connection(FastConnection):
         """Handle received bytes; ``b""`` after `Broker.take_resumed` goes on with what was held back."""
         if data:
             self.received_reads += 1
+        self.units_left = UNLIMITED_UNITS if self.is_direct else self.shared.feed_units
+        self.paused &= ~PAUSED_TURN
         if self.state == AWAIT_HEADER:
             data = self.carry + data
             self.carry = b""
             if not self._protocol_header(data):
                 return
-            self.received_bytes += 8
-            data = data[8:]
+            self.received_bytes += len(PROTOCOL_HEADER)
+            data = data[len(PROTOCOL_HEADER) :]
             if not data:
                 return
         if self.state == ENDED or self._deaf:
@@ -173,12 +213,14 @@ class Connection(FastConnection):
 
     def _protocol_header(self, data: bytes) -> bool:
         """Check the first 8 bytes; True when they are there and right."""
-        if data[:8] == PROTOCOL_HEADER or data[:8] == b"AMQP\x01\x01\x00\x09":
+        if data[: len(PROTOCOL_HEADER)] == PROTOCOL_HEADER or data[:8] == b"AMQP\x01\x01\x00\x09":
             self.state = AWAIT_START_OK
-            self.send_event(0, start_method(self.certificate_user is not None, self.broker.cluster_name()))
+            certified = self.certificate_user
+            external = certified is not None and self.broker.access.get(certified) is not None
+            self.send_event(0, start_method(external, self.broker.cluster_name()))
             return True
         known = len(data) if len(data) < 4 else 4
-        if data[:known] == b"AMQP"[:known] and len(data) < 8:
+        if data[:known] == b"AMQP"[:known] and len(data) < len(PROTOCOL_HEADER):
             self.carry = data
             return False
         self.broker.note("warning", "connection.bad_header", {"peer": self.peer, "what": what_came_instead(data)})
@@ -198,9 +240,9 @@ class Connection(FastConnection):
         if self._early_frames > EARLY_FRAMES_MAX or self._early_bytes > EARLY_BYTES_MAX:
             self._drop("too much data before the connection was open")
             return True
-        if frame_type == 8 and number == 0:
+        if frame_type == FRAME_HEARTBEAT and number == 0:
             return True
-        if frame_type != 1 or number != 0:
+        if frame_type != FRAME_METHOD or number != 0:
             self._drop("a frame that does not belong to the handshake")
             return True
         try:
@@ -208,7 +250,7 @@ class Connection(FastConnection):
         except ConnectionException as error:
             # Before open-ok the peer cannot expect a close method, except for the refusals of tune and open.
             if self.state in (AWAIT_TUNE_OK, AWAIT_OPEN) and error.reply_code == NOT_ALLOWED:
-                self.at_method = 0x000A001F if self.state == AWAIT_TUNE_OK else 0x000A0028
+                self.at_method = CONNECTION_TUNE_OK if self.state == AWAIT_TUNE_OK else CONNECTION_OPEN
                 raise
             self._drop(error.reply_text)
         return True
@@ -240,9 +282,14 @@ class Connection(FastConnection):
         if method.mechanism == "EXTERNAL" and self.certificate_user is not None:
             request = LoginRequest(self, method.mechanism, self.certificate_user, b"", True)
         else:
-            user, password = read_credentials(method.mechanism, method.response)
-            request = LoginRequest(self, method.mechanism, user, password, False)
+            try:
+                user, password = read_credentials(method.mechanism, method.response)
+                request = LoginRequest(self, method.mechanism, user, password, False)
+            except ConnectionException as error:
+                # Whoever tries again and again waits as long as somebody who guesses.
+                request = LoginRequest(self, method.mechanism, "", b"", False, error.reply_text)
         self._asked_user = request.user
+        self._login_problem = request.problem
         self.state = CHECKING_LOGIN
         self.pause(PAUSED_LOGIN)
         self.broker.logins.append(request)
@@ -252,6 +299,7 @@ class Connection(FastConnection):
         if self.state != CHECKING_LOGIN:
             return
         self.user_name = user
+        self.broker.note_user(self)
         self.broker.churn.logins_accepted += 1
         self.broker.events.authenticated(self, user, True)
         self.state = AWAIT_TUNE_OK
@@ -265,7 +313,9 @@ class Connection(FastConnection):
             return
         self.broker.churn.logins_refused += 1
         self.broker.events.authenticated(self, self._asked_user, False)
-        if self.authentication_failure_close:
+        if self._login_problem:
+            self._drop(self._login_problem)
+        elif self.authentication_failure_close:
             explanation = (
                 f"Login was refused using authentication mechanism {self.mechanism}. "
                 "For details see the broker logfile."
@@ -281,7 +331,7 @@ class Connection(FastConnection):
         check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
         self.channel_max = method.channel_max
         self.frame_max_bytes = method.frame_max
-        self.frame_limit_bytes = method.frame_max - 8 + FRAME_GRACE_BYTES
+        self.frame_limit_bytes = method.frame_max - FRAME_OVERHEAD_BYTES + FRAME_GRACE_BYTES
         self.heartbeat_s = method.heartbeat
         self.state = AWAIT_OPEN
 
@@ -359,6 +409,8 @@ class Connection(FastConnection):
             if len(self._gated) >= GATED_MAX:
                 self.pause(PAUSED_COMMIT)
                 return False
+            if self.broker.has_alarm("memory") and not self._may_grow(channel, method):
+                return False
             handle_topology(channel, method)
             return True
         if self._gated and not _settles(method):
@@ -368,9 +420,8 @@ class Connection(FastConnection):
             return False
         if isinstance(method, m.ChannelClose):
             channel.confirm()
-            channel.end()
-            self._forget_channel(int(number))
-            self.send_event(int(number), m.ChannelCloseOk())
+            channel.close()
+            self.begin(ChannelEnd(channel, told=True))
         elif isinstance(method, m.ChannelOpen):
             raise ConnectionException(CHANNEL_ERROR, "second 'channel.open' seen")
         elif isinstance(method, m.ChannelCloseOk):
@@ -419,6 +470,26 @@ class Connection(FastConnection):
         self.send_event(number, m.ChannelOpenOk(b""))
         return True
 
+    def channel_ended(self, channel: Channel, refusal: ChannelException | None, method_id: int) -> None:
+        """Tell the peer that a channel has let go of everything: as it asked for, or because of `refusal`."""
+        number = int(channel.number)
+        if self.state != RUNNING or self.channels.get(number) is not channel:
+            return  # so has the connection, meanwhile
+        if refusal is None:
+            self._forget_channel(number)
+            self.send_event(number, m.ChannelCloseOk())
+            return
+        close = m.ChannelClose(refusal.reply_code, refusal.reply_text, method_id >> 16, method_id & 0xFFFF)
+        self.send_method(number, close, 0)
+        self._note_error("channel.error", number, refusal)
+
+    def answer_close(self) -> None:
+        """Everything that the peer's connection.close ends has ended."""
+        if self.state == STATE_CLOSING:
+            self.send_event(0, m.ConnectionCloseOk())
+            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
+            self._end()
+
     def _forget_channel(self, number: int) -> None:
         del self.channels[number]
         if self._usage is not None:
@@ -427,9 +498,9 @@ class Connection(FastConnection):
     def _closing_channel_method(self, channel: Channel, data: bytes, start: i64, end: i64) -> None:
         """We have sent channel.close: wait for the answer and drop the rest."""
         method_id = int.from_bytes(data[start : start + 4], "big")
-        if method_id == 0x00140029:  # channel.close-ok
+        if method_id == CHANNEL_CLOSE_OK:
             self._forget_channel(int(channel.number))
-        elif method_id == 0x00140028:  # channel.close
+        elif method_id == CHANNEL_CLOSE:
             # Our own close may still wait for a commit.
             self.send_method(int(channel.number), m.ChannelCloseOk(), 0)
 
@@ -440,10 +511,11 @@ class Connection(FastConnection):
         if isinstance(method, m.ConnectionClose):
             for channel in self.channels.values():
                 channel.confirm()
-            self._end_channels()
-            self.send_event(0, m.ConnectionCloseOk())
-            self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
-            self._end()
+            self.state = STATE_CLOSING
+            self._deadline_s = NO_LIMIT_S  # until we have answered
+            self._end_channels(answered=True)
+            if self.state == STATE_CLOSING:
+                self.pause(PAUSED_WORK)
         elif isinstance(method, m.ConnectionUpdateSecret):
             # Passwords are checked once, at login; what a new secret can change is checked with every operation.
             self.send_event(0, m.ConnectionUpdateSecretOk())
@@ -456,7 +528,7 @@ class Connection(FastConnection):
 
     def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
         """A heartbeat is nothing but received bytes; other types do not exist."""
-        if frame_type != 8:
+        if frame_type != FRAME_HEARTBEAT:
             text = f"type {int(frame_type)}, {int(size)} octets: unknown_frame"
             raise ConnectionException(FRAME_ERROR, text)
         if number != 0:
@@ -499,6 +571,11 @@ class Connection(FastConnection):
         """Stop handling input for `reason`."""
         self.paused |= reason
 
+    def share_used(self) -> None:
+        """Go on in a later turn."""
+        self.pause(PAUSED_TURN)
+        self.broker.resumed.append(self)
+
     def check_outbox(self) -> None:
         # Whoever publishes what nobody takes, and does not take it back, would fill the memory with returns and nacks.
         if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes:
@@ -517,18 +594,50 @@ class Connection(FastConnection):
             if self.paused == 0:
                 self.broker.resumed.append(self)
 
+    def begin(self, job: Job) -> None:
+        """Do `job`, in this turn as far as that goes; until it is done nothing more is read from the peer."""
+        work = self._work
+        if work is None:
+            work = ConnectionJobs(self, job)
+            self._work = work
+            self.broker.work.begin(work)
+        else:
+            work.add(job)
+
+    def wait_for_work(self) -> None:
+        """Some of it is left to be done."""
+        if self.running:
+            self.pause(PAUSED_WORK)
+
+    def work_done(self) -> None:
+        """All of it is done."""
+        self._work = None
+        self.resume(PAUSED_WORK)
+
     def drained(self) -> None:
         """The peer has taken everything: deliveries and held requests may go on."""
         self.resume(PAUSED_OUTBOX)
-        for channel in self.channels.values():
-            channel.ledger.wake_consumers()
+        self.turns.wake()
+
+    def _may_grow(self, channel: Channel, method: Any) -> bool:
+        """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
+        size: i64 = growth_bytes(channel, method)
+        if size == 0 or self.broker.growth.allows(self._growth, size):
+            return True
+        if self.is_direct:  # somebody waits for an answer over HTTP
+            raise ChannelException(
+                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
+            )
+        self.publisher_blocked()
+        return False
 
     def publisher_blocked(self) -> None:
         """Memory or disk is short, or the disk is behind, and this connection publishes."""
+        if self.is_direct and self.inbound_bytes:
+            return  # its content is in memory already: it may only not begin another
         self.pause(PAUSED_ALARM)
-        shared = self.shared
         # That the disk is behind is over in a moment: nothing to tell anybody.
-        if self.broker.alarm_reason != "" or shared.inbound_bytes > shared.inbound_max_bytes:
+        if self.broker.alarm_reason != "":
             self._tell_blocked()
 
     def alarm_set(self) -> None:
@@ -543,22 +652,50 @@ class Connection(FastConnection):
     def _tell_blocked(self) -> None:
         if self.wants_blocked and not self.told_blocked:
             self.told_blocked = True
-            self.send_event(0, m.ConnectionBlocked(self.broker.alarm_reason or "low on memory"))
+            self.send_event(0, m.ConnectionBlocked(self.broker.alarm_reason or INBOUND_REASON))
+
+    def is_held_up(self) -> bool:
+        """Tell whether it waits for the end of an alarm, or its peer has been told so."""
+        return self.told_blocked or self.paused & PAUSED_ALARM != 0
 
     def unblock(self) -> None:
         """The alarm is over."""
+        self._tell_unblocked()
+        self.resume(PAUSED_ALARM)
+
+    def _tell_unblocked(self) -> None:
         if self.told_blocked:
             self.told_blocked = False
             if self.state == RUNNING:  # nothing follows connection.close
                 self.send_event(0, m.ConnectionUnblocked())
-        self.resume(PAUSED_ALARM)
+
+    def wait_inbound(self) -> bool:
+        # It is told by `tick`, if it still waits then: mostly that is over in a moment.
+        if self.is_direct:
+            return False  # what it sends is in memory already
+        self.pause(PAUSED_INBOUND)
+        return True
+
+    def resume_inbound(self) -> None:
+        if self.broker.alarm_reason == "":
+            self._tell_unblocked()
+        self.resume(PAUSED_INBOUND)
+
+    def close_largest(self) -> None:
+        """Close this connection, which holds most of what is received in part."""
+        error = ConnectionException(RESOURCE_ERROR, INBOUND_REASON)
+        self._note_error("connection.error", 0, error)
+        self._close_at_once(error.reply_code, error.explanation)
+
+    def close_stalled(self, channel: Channel, timeout_s: float) -> None:
+        """Close a channel that has begun a content and sends no more of it."""
+        text = f"publish on channel {int(channel.number)} timed out: no more of its content came within {timeout_s:g} s"
+        self._close_channel(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
 
     def tick(self, now_s: float) -> None:
         """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
-        shared = self.shared
-        if self.paused & PAUSED_ALARM and not shared.stopped and shared.inbound_bytes <= shared.inbound_max_bytes:
-            # Blocked by the budget for partly received bodies, not by an alarm that somebody will lift.
-            self.unblock()
+        if self.paused & PAUSED_INBOUND:
+            self._tell_blocked()
         if self.state != RUNNING:
             if now_s >= self._deadline_s and self.state != ENDED:
                 self._drop("handshake or close timed out")
@@ -571,19 +708,34 @@ class Connection(FastConnection):
             # Sent at some time since the last tick: reckon with the earliest, or a short interval is missed.
             self._seen_sent = self.outbox.sent_bytes
             self._quiet_s = self._ticked_s
+            self._stuck_s = 0.0
+        elif self.outbox.waiting_bytes() == 0:
+            self._stuck_s = 0.0
+        else:
+            # What it could not take because we were stopped or busy it takes before the next tick.
+            self._stuck_s += min(now_s - self._ticked_s, self.broker.limits.send_timeout_s / 2)
         self._ticked_s = now_s
         if now_s >= self._next_sweep_s:
             self._close_overdue_channels(now_s)
+        timeout_s = self.broker.limits.send_timeout_s
+        if timeout_s and self._stuck_s >= timeout_s and not (self.is_direct or self.is_internal):
+            # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
+            self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
+            return
         if self.heartbeat_s == 0:
             return
         if now_s - self._silent_s > 2 * self.heartbeat_s:
-            text = f"missed heartbeats from client, timeout: {self.heartbeat_s}s"
-            self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": text})
-            self._end_channels()
-            self._end()
+            self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
         elif now_s - self._quiet_s >= self.heartbeat_s / 2:
             self._quiet_s = now_s
             self.outbox.write(HEARTBEAT_FRAME)
+
+    def _give_up(self, reason: str) -> None:
+        """End as if the socket were gone."""
+        self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": reason})
+        self.is_unreachable = True
+        self._end_channels()
+        self._end()
 
     def _close_overdue_channels(self, now_s: float) -> None:
         """Close channels whose oldest delivery waits for its ack beyond the timeout, give or take a sweep."""
@@ -638,11 +790,14 @@ class Connection(FastConnection):
             return False
         return True
 
+    def refuse(self, channel: Channel, error: ChannelException, method_id: int) -> None:
+        """Close `channel`, if that has not happened yet, because of something that is found only now."""
+        if channel.is_open():
+            self._close_channel(channel, error, method_id)
+
     def _close_channel(self, channel: Channel, error: ChannelException, method_id: int) -> None:
-        channel.end()
-        close = m.ChannelClose(error.reply_code, error.reply_text, method_id >> 16, method_id & 0xFFFF)
-        self.send_method(int(channel.number), close, 0)
-        self._note_error("channel.error", int(channel.number), error)
+        channel.close()
+        self.begin(ChannelEnd(channel, told=True, refusal=error, method_id=method_id))
 
     def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
         if self.is_direct:
@@ -660,19 +815,22 @@ class Connection(FastConnection):
     def broken(self) -> None:
         """We failed, not the peer: close with 541."""
         self._end_channels()
-        self._send_close(541, "an internal error, see the broker's log", 0)
+        self._send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
 
     def force_close(self, reason: str) -> None:
         """Close from our side with 320, or drop what is not open yet."""
         if self.state == RUNNING:
-            self._end_channels()
-            self._send_close(CONNECTION_FORCED, reason, 0)
-            # Whatever held the connection back, its close-ok is to be read.
-            if self.paused:
-                self.paused = 0
-                self.broker.resumed.append(self)
+            self._close_at_once(CONNECTION_FORCED, reason)
         elif self.state not in (STATE_CLOSING, ENDED):
             self._end()
+
+    def _close_at_once(self, reply_code: int, explanation: str) -> None:
+        self._end_channels()
+        self._send_close(reply_code, explanation, 0)
+        # Whatever held the connection back, its close-ok is to be read.
+        if self.paused:
+            self.paused = 0
+            self.broker.resumed.append(self)
 
     def lost(self) -> None:
         """The socket is gone."""
@@ -694,12 +852,12 @@ class Connection(FastConnection):
         self.broker.forget_gate(self)
 
     def _closing_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
-        if frame_type != 1 or number != 0 or end - start < 4:
+        if frame_type != FRAME_METHOD or number != 0 or end - start < 4:
             return
         method_id = int.from_bytes(data[start : start + 4], "big")
-        if method_id == 0x000A0033:  # connection.close-ok
+        if method_id == CONNECTION_CLOSE_OK:
             self._end()
-        elif method_id == 0x000A0032:  # connection.close
+        elif method_id == CONNECTION_CLOSE:
             self.send_event(0, m.ConnectionCloseOk())
             self._end()
 
@@ -709,25 +867,28 @@ class Connection(FastConnection):
         self._end_channels()
         self._end()
 
-    def _end_channels(self) -> None:
+    def _end_channels(self, *, answered: bool = False) -> None:
         self.running = False
-        for channel in list(self.channels.values()):
+        channels: list[Channel] = []
+        for channel in self.channels.values():
             assert isinstance(channel, Channel)
             if channel.state != CLOSING:
-                channel.end()
+                channel.close()
+                channels.append(channel)
         if self._usage is not None:
             self._usage.channels -= len(self.channels)
         self.channels.clear()
-        vhost = self.fast_vhost
-        if vhost is not None:
-            for queue in list(self.exclusive_queues.values()):
-                self.broker.delete_queue(vhost, queue)
+        if channels or self.exclusive_queues or answered:
+            self.begin(ConnectionEnd(self, channels, answered=answered))
 
-    def revoke_consumers(self) -> None:
-        """Permissions changed: cancel consumers that lost the right to read."""
+    def rights_changed(self) -> None:
+        """The permission in the vhost has changed: end without one, else cancel consumers that may not read now."""
+        if self.broker.access.maybe_principal(self.user_name, self.vhost_name) is None:
+            self.force_close(f"access to vhost '{self.vhost_name}' was revoked for user '{self.user_name}'")
+            return
         for channel in self.channels.values():
             if isinstance(channel, Channel) and channel.state != CLOSING:
-                channel.revoke_consumers()
+                self.begin(Recheck(channel))
 
     def _end(self) -> None:
         if self.state == ENDED:
@@ -735,6 +896,7 @@ class Connection(FastConnection):
         self.state = ENDED
         self.running = False
         self.carry = b""
+        self.carry_from = 0
         self._forget_gate()
         usage = self._usage
         if usage is not None:
@@ -747,7 +909,8 @@ class Connection(FastConnection):
             churn.sent_bytes += int(self.outbox.sent_bytes)
             if self.fast_vhost is not None:
                 self.fast_vhost.open_connections -= 1
-        self.broker.connections.pop(self.key, None)
+        self.turns.close()
+        self.broker.forget_connection(self)
         self.broker.ended.append(self)
         if self.is_known:
             self.broker.events.connection_closed(self)

@@ -19,7 +19,7 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import headers_of
 from warren.queues.delay import DELAY_MAX_MS
-from warren.queues.virtual_host import CONTROL_EXCHANGE
+from warren.vhosts.virtual_host import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
     from warren.channels.channel import Channel
@@ -42,7 +42,9 @@ def control(channel: Channel, key: str, header: bytes) -> None:
         if not isinstance(multiple, bool):
             raise _refused("header 'multiple' must be a bool")
         tag = _number(table, "delivery-tag", (1 << 63) - 1)
-        channel.reject(tag, multiple, True, failed=True, delay_ms=_number(table, "delay", DELAY_MAX_MS))
+        channel.reject(
+            tag, multiple=multiple, requeue=True, failed=True, delay_ms=_number(table, "delay", DELAY_MAX_MS)
+        )
     else:
         raise _refused(f"routing key '{key}' is neither 'touch' nor 'nack'")
 

@@ -3,7 +3,8 @@
 1. It begins open. There is no handshake and no password: whoever asks for one has checked who the user is.
 2. What the user may do, limits of vhosts, texts of refusals and events of what is declared are those of any other
    connection, because it is one. It counts towards no limit of connections and is told to nobody.
-3. Its outbox is not on the list that sockets are flushed from. `Broker.take_answered` yields it when there is
+3. What it is fed is handled at once: nobody but the broker's own management is behind it.
+4. Its outbox is not on the list that sockets are flushed from. It is on `Broker.direct_outboxes` when there is
    something to read, or to go on with after a pause.
 """
 
@@ -16,7 +17,8 @@ from mypy_extensions import i64
 from warren.amqp.outbox import Outbox
 from warren.channels.access import Principal
 from warren.channels.connection import NO_LIMIT_S, RUNNING, Connection
-from warren.queues.virtual_host import VirtualHost
+from warren.queues.turns import Turns
+from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -32,7 +34,9 @@ class DirectConnection(Connection):
         self.is_direct = True
         # Of its own list: it is never in the way of those who flush sockets.
         self.outbox = Outbox(key, broker.direct_outboxes, broker.limits.outbox_soft_bytes)
+        self.turns = Turns(self.outbox, broker.shared.served)
         self.user_name = principal.user.name
+        broker.note_user(self)
         self.vhost_name = vhost.name
         self.fast_vhost = vhost
         self.fast_principal = principal

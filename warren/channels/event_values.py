@@ -17,7 +17,7 @@ from mypy_extensions import i64, u8
 from warren.amqp.field_table import EMPTY_TABLE, TYPE_NAMES, Table, TableWalker, with_length
 from warren.amqp.term_text import term_text
 from warren.channels.own_messages import cut_short
-from warren.queues.definitions import erlang_term
+from warren.vhosts.definitions import erlang_term
 
 TERMS_MAX_BYTES: Final = 32768  # of the arguments shown in one event
 SMALL_MAX_CHARACTERS: Final = 1024  # of a text, where an event has to be made smaller

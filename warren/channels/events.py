@@ -48,11 +48,12 @@ from warren.channels.event_values import (
 from warren.channels.own_messages import cut_short, fits
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
-from warren.msgstore.message import Envelope, build_message
+from warren.msgstore.log.message import Envelope, build_message
 from warren.queues.arguments import CLASSIC, LONG_TYPES
-from warren.queues.definitions import parse_definition, parse_json
 from warren.queues.delivery import Consumer
-from warren.queues.metadata import (
+from warren.queues.queue import Queue
+from warren.vhosts.definitions import parse_definition, parse_json
+from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
     MetadataChange,
@@ -73,16 +74,15 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.queues.parameters import (
+from warren.vhosts.parameters import (
     OPERATOR_POLICY_COMPONENT,
     VHOST_LIMITS_COMPONENT,
     VHOST_LIMITS_NAME,
     ParameterChange,
 )
-from warren.queues.policies import PolicyBook
-from warren.queues.queue import Queue
-from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
-from warren.queues.virtual_host import EVENT_EXCHANGE, EVENT_VHOST, VirtualHost, standard_exchanges
+from warren.vhosts.policies import PolicyBook
+from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.vhosts.virtual_host import EVENT_EXCHANGE, EVENT_VHOST, VirtualHost, standard_exchanges
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
@@ -94,11 +94,10 @@ Event = tuple[str, Table]
 
 
 class Events(TopologyWatcher):
-    """Tells the event exchange. `node` is this broker's name."""
+    """Tells the event exchange."""
 
-    def __init__(self, broker: Broker, node: str) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.node = node
         self._life_s: int = 0  # what tells the pids of this life of the broker from those of others
 
     def is_watched(self) -> bool:
@@ -134,7 +133,7 @@ class Events(TopologyWatcher):
         """Name a connection (`serial` 0), or one of its channels, as RabbitMQ names processes."""
         if self._life_s == 0:
             self._life_s = self._broker.now_ms() // 1000
-        return f"<{self.node}.{self._life_s}.{connection.key}.{serial}>"
+        return f"<{self._broker.node}.{self._life_s}.{connection.key}.{serial}>"
 
     # --- connections ------------------------------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ class Events(TopologyWatcher):
             return
         headers: Table = {
             BY: connection.user_name,
-            "node": self.node,
+            "node": self._broker.node,
             "connected_at": connection.connected_at_ms,
             "client_properties": property_terms(connection.client_properties),
             "channel_max": connection.channel_max,
@@ -199,7 +198,7 @@ class Events(TopologyWatcher):
             return
         headers: Table = {
             "client_properties": property_terms(connection.client_properties),
-            "node": self.node,
+            "node": self._broker.node,
             "pid": self.pid(connection, 0),
             "name": f"{connection.peer} -> {connection.local}",
         }
@@ -319,7 +318,7 @@ class Events(TopologyWatcher):
 
     def alarm(self, resource: str, short: bool) -> None:
         """Tell that `resource` is short, or no longer."""
-        self.emit("alarm.set" if short else "alarm.cleared", {"node": self.node, "source": resource})
+        self.emit("alarm.set" if short else "alarm.cleared", {"node": self._broker.node, "source": resource})
 
     def describe(self, change: MetadataChange, by: str) -> list[Event]:
         """Return the events of a change that `by` is about to make; they are to be told once it is made."""
@@ -358,7 +357,7 @@ class Events(TopologyWatcher):
             "tags": list(change.tags),
             "description": change.description,
             BY: by,
-            "cluster_state": {self.node: "running"},
+            "cluster_state": {self._broker.node: "running"},
             "tracing": vhost is not None and vhost.tracing,
             "metadata": _vhost_metadata(change),
             "default_queue_type": change.default_queue_type or "undefined",

@@ -13,12 +13,16 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
    act on.
 4. Confirms are counted, not written: one cumulative basic.ack per channel and turn, or per batch of the log for what
    is stored. A basic.nack is written at once, and so before any ack that would cover its tag.
+5. A walk stops when it has done `Shared.feed_units` of work, and goes on in a later turn: the connection is paused
+   with PAUSED_TURN and on `Broker.resumed`. Units are counted, not measured: the same bytes stop at the same frame.
+   One method may do more than was left; the next one then waits.
 
     states of content on a channel:    EXPECT_METHOD -> EXPECT_HEADER -> EXPECT_BODY -> EXPECT_METHOD
     CLOSING: we sent channel.close; frames of the channel are dropped until close-ok.
 
 A frame's announced size is checked when its first 7 bytes are here, a content's when its header is: nothing is
-buffered for an announcement that we would refuse.
+buffered for an announcement that we would refuse. What comes of a content that is not whole yet is counted by
+`channels.inbound`.
 """
 
 from __future__ import annotations
@@ -34,41 +38,57 @@ from warren.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
     PRECONDITION_FAILED,
-    RESOURCE_ERROR,
     UNEXPECTED_FRAME,
     AmqpError,
     ChannelException,
     ConnectionException,
 )
+from warren.amqp.methods import (
+    ACK_BYTES,
+    BASIC_ACK,
+    BASIC_CLASS_ID,
+    BASIC_NACK,
+    BASIC_PUBLISH,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEAD_BYTES,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    FRAME_OVERHEAD_BYTES,
+)
+from warren.amqp.numbers import number_text
 from warren.amqp.outbox import Outbox
-from warren.amqp.properties import EXPIRATION, HEADERS, REPLY_TO, USER_ID, scan_properties
+from warren.amqp.properties import (
+    BODY_SIZE_OFFSET,
+    MIN_HEADER_BYTES,
+    PERSISTENT_FLAG,
+    SPECIAL_PROPERTIES,
+    scan_properties,
+)
 from warren.channels.access import ROUTES_MAX, Principal, Route
+from warren.channels.inbound import Inbound
 from warren.exchanges.exchange import Exchange
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import BatchWaiter, MessageLog
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import BatchWaiter, MessageLog
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts, SizeCounts
 from warren.queues.delivery import DeliveryLedger
-from warren.queues.metadata import MetadataJournal
 from warren.queues.queue import Queue
-from warren.queues.virtual_host import VirtualHost
+from warren.queues.turns import Turns
+from warren.vhosts.metadata import MetadataJournal
+from warren.vhosts.virtual_host import VirtualHost
 
 EXPECT_METHOD: Final = 0
 EXPECT_HEADER: Final = 1
 EXPECT_BODY: Final = 2
 CLOSING: Final = 3
 
-BASIC_PUBLISH: Final = 0x003C0028
-BASIC_ACK: Final = 0x003C0050
-
-# Properties on which the broker may have to act: CC and BCC, expiration, user-id, direct reply-to.
-SPECIAL_PROPERTIES: Final = 0x2000 | 0x0100 | 0x0010 | 0x0200
-assert SPECIAL_PROPERTIES == HEADERS | EXPIRATION | USER_ID | REPLY_TO
-
 # RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
 BODY_HARD_MAX_BYTES: Final = 536870912
 EMPTY_BODY_FRAMES_MAX: Final = 16
 # What keeping one more frame of an unfinished content costs besides its bytes: many small ones add up.
 PART_OVERHEAD_BYTES: Final = 56
+# While publishers of large messages have to wait, a connection does that has sent so much of unfinished contents.
+STOPPED_MAX_BYTES: Final = 1 << 20
 # An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
 FRAME_GRACE_BYTES: Final = 8
 
@@ -90,6 +110,17 @@ PAUSED_LOGIN: Final = 2  # credentials are being checked
 PAUSED_ALARM: Final = 4  # it publishes, and memory or disk is short or the disk is behind
 PAUSED_OUTBOX: Final = 8  # it does not take its replies
 PAUSED_LOAD: Final = 16  # what it wants to get is being read from disk
+PAUSED_INBOUND: Final = 32  # it holds much of what is received in part, and that is too much
+PAUSED_WORK: Final = 64  # what it has asked for takes several turns
+PAUSED_TURN: Final = 128  # it has had its share of this turn
+
+# Work is counted in units, a third of a microsecond each when compiled: a frame is one, and a queue that a message goes
+# to. A step of routing or of long work, which may take longer, counts as one too.
+METHOD_UNITS: Final = 16  # more for a method other than basic.publish and basic.ack
+ROUTE_UNITS: Final = 16  # more for a publish whose route has to be found
+CARE_UNITS: Final = 4  # more for a publish with properties to act on, or in a transaction
+# What one connection may do at a time when the shell does not say less: more than a read full of small publishes.
+FEED_UNITS_MAX: Final = 8192
 
 
 def _slice(data: bytes, start: i64, end: i64) -> bytes:
@@ -106,9 +137,10 @@ class Shared:
         self.log = log
         self.journal = journal
         self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
-        self.inbound_bytes: i64 = 0  # what bodies received in part cost
-        self.inbound_max_bytes: i64 = 1 << 29
-        self.message_max_bytes: i64 = 16777216
+        self.large_stopped: bool = False  # those of large messages have to: the same, or the disk is behind with these
+        self.inbound = Inbound(1 << 29, 60.0)
+        self.message_max_bytes: i64 = 134217728
+        self.feed_units: i64 = FEED_UNITS_MAX  # how much one call of `Connection.feed` may do; set by the shell
         self.unconfirmed: list[FastChannel] = []
         self.undeclared: list[FastChannel] = []  # their confirms wait for a declare to be committed
         # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
@@ -117,6 +149,7 @@ class Shared:
         self.holds_confirms: bool = False
         self.unheld: list[FastChannel] = []  # their confirms wait for the end of that
         self.dirty: list[Outbox] = []
+        self.served: list[Turns] = []  # of connections on which somebody waits, and can be served
         self.sizes = SizeCounts()  # of what is published
 
 
@@ -158,7 +191,8 @@ class FastChannel(BatchWaiter):
         self._parts: list[bytes] = []
         self._body_bytes: i64 = 0
         self._body_received: i64 = 0
-        self._held_bytes: i64 = 0  # our share of `Shared.inbound_bytes`
+        self.held_bytes: i64 = 0  # what that costs, counted in `Shared.inbound`
+        self.grown_s: float = 0.0
         self._largest_frame: i64 = 0
         self._empty_frames: i64 = 0
 
@@ -174,7 +208,9 @@ class FastChannel(BatchWaiter):
             principal.routes_version = version
         found = principal.routes.get(arguments)
         if found is None:
+            connection.units_left -= ROUTE_UNITS
             found = self.make_route(arguments)
+            connection.units_left -= len(found.queues)
             if found.cacheable:
                 if len(principal.routes) >= ROUTES_MAX:
                     principal.routes = {}
@@ -197,6 +233,7 @@ class FastChannel(BatchWaiter):
         self._body_received = 0
         self._empty_frames = 0
         self._largest_frame = end - start
+        self._hold(end - start + PART_OVERHEAD_BYTES)
 
     def check_header(self, data: bytes, start: i64, end: i64) -> i64:
         """Check the header frame ``data[start:end]`` as far as framing goes and return the announced body size.
@@ -204,17 +241,17 @@ class FastChannel(BatchWaiter):
         Raises:
             ConnectionException: 501, 505. ChannelException: 406, larger than the configured maximum.
         """
-        if end - start < 8 + 14:
+        if end - start < FRAME_OVERHEAD_BYTES + MIN_HEADER_BYTES:
             raise ConnectionException(FRAME_ERROR, "content header too short")
-        class_id: i64 = i64(read_i16_be(data, start + 7)) & 0xFFFF
-        if class_id != 60:
+        class_id: i64 = i64(read_i16_be(data, start + FRAME_HEAD_BYTES)) & 0xFFFF
+        if class_id != BASIC_CLASS_ID:
             raise ConnectionException(
                 UNEXPECTED_FRAME,
                 f"expected content header for class 60, got one for class {int(class_id)} instead",
             )
-        size: i64 = read_i64_be(data, start + 11)
+        size: i64 = read_i64_be(data, start + (FRAME_HEAD_BYTES + BODY_SIZE_OFFSET))
         if size < 0 or size > BODY_HARD_MAX_BYTES:
-            announced = int(size) & 0xFFFFFFFFFFFFFFFF
+            announced = number_text(int(size) & 0xFFFFFFFFFFFFFFFF)
             raise ConnectionException(
                 FRAME_ERROR,
                 f"content body size {announced} exceeds maximum allowed size {BODY_HARD_MAX_BYTES}",
@@ -228,7 +265,7 @@ class FastChannel(BatchWaiter):
 
     def add_body(self, data: bytes, start: i64, end: i64) -> None:
         """Take the body frame ``data[start:end]``."""
-        size: i64 = end - start - 8
+        size: i64 = end - start - FRAME_OVERHEAD_BYTES
         if size == 0:
             self._empty_frames += 1
             if self._empty_frames > EMPTY_BODY_FRAMES_MAX:
@@ -238,6 +275,8 @@ class FastChannel(BatchWaiter):
         if received > self._body_bytes:
             raise ConnectionException(FRAME_ERROR, "content body frame exceeds remaining content size")
         self._parts.append(_slice(data, start, end))
+        if received < self._body_bytes:
+            self._hold(end - start + PART_OVERHEAD_BYTES)
         self._body_frame_done(end - start)
 
     def begin_cut(self, piece: bytes, size: i64) -> bool:
@@ -245,6 +284,7 @@ class FastChannel(BatchWaiter):
         if self.state != EXPECT_BODY or self._body_received + size > self._body_bytes:
             return False
         self._parts.append(piece)
+        self._hold(len(piece) + PART_OVERHEAD_BYTES)
         return True
 
     def add_cut(self, piece: bytes) -> None:
@@ -254,25 +294,26 @@ class FastChannel(BatchWaiter):
         last = self._parts[-1]
         if len(piece) + len(last) <= CUT_MIN_BYTES:
             self._parts[-1] = last + piece
+            self._hold(len(piece))
         else:
             self._parts.append(piece)
+            self._hold(len(piece) + PART_OVERHEAD_BYTES)
 
     def end_cut(self, piece: bytes, size: i64) -> None:
         """Take the rest of it."""
         if self.state != EXPECT_BODY:
             return
         self.add_cut(piece)
-        self._body_frame_done(size + 8)
+        self._body_frame_done(size + FRAME_OVERHEAD_BYTES)
 
     def _body_frame_done(self, frame_bytes: i64) -> None:
         """Count a whole body frame, and publish when it was the last."""
         if frame_bytes > self._largest_frame:
             self._largest_frame = frame_bytes
-        self._body_received += frame_bytes - 8
+        self._body_received += frame_bytes - FRAME_OVERHEAD_BYTES
         if self._body_received < self._body_bytes:
-            self._hold(frame_bytes + PART_OVERHEAD_BYTES)
             return
-        self._let_go()
+        self.shared.inbound.let_go(self)
         parts = self._parts
         header = parts[0]
         self._parts = []
@@ -293,25 +334,15 @@ class FastChannel(BatchWaiter):
             route.queues = [queue for queue in route.queues if not queue.deleted]
 
     def _hold(self, size: i64) -> None:
-        """Count `size` bytes of a content received in part.
-
-        Raises:
-            ConnectionException: 506. New contents wait from `inbound_max_bytes` on; those that had begun cannot, and
-            at twice as much whoever adds to it has to give way.
-        """
+        """Count `size` bytes of a content received in part; whoever holds much of it waits while publishers have to."""
         shared = self.shared
-        self._held_bytes += size
-        shared.inbound_bytes += size
-        if shared.inbound_bytes > 2 * shared.inbound_max_bytes:
-            raise ConnectionException(RESOURCE_ERROR, "too much is held for messages received in part")
-
-    def _let_go(self) -> None:
-        self.shared.inbound_bytes -= self._held_bytes
-        self._held_bytes = 0
+        shared.inbound.hold(self, size)
+        if shared.large_stopped and self.fast_connection.inbound_bytes > STOPPED_MAX_BYTES:
+            self.fast_connection.publisher_blocked()
 
     def drop_content(self) -> None:
         """Forget a content received in part: the channel or its connection ends."""
-        self._let_go()
+        self.shared.inbound.let_go(self)
         self._parts = []
         self.route = None
 
@@ -328,18 +359,18 @@ class FastChannel(BatchWaiter):
         """Publish the whole content, `content` or `pieces`; ``data[start:header_end]`` is its header frame."""
         route = self.route
         assert route is not None
-        flags: i64 = scan_properties(data, start + 7, header_end - 1)
+        flags: i64 = scan_properties(data, start + FRAME_HEAD_BYTES, header_end - 1)
         if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transactional:
-            if pieces is not None:
-                content = b"".join(pieces)
-            self.publish_with_care(route, content, data[start + 7 : header_end - 1], flags, body_bytes, largest)
+            self.fast_connection.units_left -= CARE_UNITS
+            header = data[start + FRAME_HEAD_BYTES : header_end - 1]
+            self.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
             return
         self.published += 1
         self.published_bytes += body_bytes
         if body_bytes > SMALL_MAX_BYTES:
             self.shared.sizes.count(body_bytes)
         route.exchange.published_in += 1
-        message = Message(route.envelope, content, self.number, body_bytes, largest, flags & 2 != 0)
+        message = Message(route.envelope, content, self.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0)
         if pieces is not None:
             message.pieces = pieces
         queues = route.queues
@@ -356,6 +387,7 @@ class FastChannel(BatchWaiter):
         """Note that a message published to `exchange` did not go to one queue but to `queues`."""
         self.spread += queues - 1
         exchange.spread += queues - 1
+        self.fast_connection.units_left -= queues
 
     def add_counts(self, counts: MessageCounts) -> None:
         """Add what this channel has counted to `counts`."""
@@ -408,13 +440,13 @@ class FastChannel(BatchWaiter):
         outbox = self.ledger.outbox
         outbox.touch()
         out = outbox.writer
-        out.append(1)
+        out.append(FRAME_METHOD)
         write_i16_be(out, wire_short(self.number))
-        write_i32_be(out, 13)
-        write_i32_be(out, 60 << 16 | 120)
+        write_i32_be(out, ACK_BYTES)
+        write_i32_be(out, BASIC_NACK)
         write_i64_be(out, self.published_count)
         out.append(0)
-        out.append(0xCE)
+        out.append(FRAME_END)
         self.fast_connection.check_outbox()
 
     def confirm(self) -> None:
@@ -457,13 +489,13 @@ class FastChannel(BatchWaiter):
         outbox = self.ledger.outbox
         outbox.touch()
         out = outbox.writer
-        out.append(1)
+        out.append(FRAME_METHOD)
         write_i16_be(out, wire_short(self.number))
-        write_i32_be(out, 13)
-        write_i32_be(out, 60 << 16 | 80)
+        write_i32_be(out, ACK_BYTES)
+        write_i32_be(out, BASIC_ACK)
         write_i64_be(out, self.confirmed_count)
         out.append(1 if count > 1 else 0)
-        out.append(0xCE)
+        out.append(FRAME_END)
 
     def _take_refused(self, number: i64) -> i64:
         """Return how many of the publishes up to `number`, and not confirmed before, were refused."""
@@ -486,7 +518,14 @@ class FastChannel(BatchWaiter):
         raise AssertionError("overridden")
 
     def publish_with_care(
-        self, route: Route, content: bytes, header: bytes, flags: i64, body_bytes: i64, largest: i64
+        self,
+        route: Route,
+        content: bytes,
+        pieces: list[bytes] | None,
+        header: bytes,
+        flags: i64,
+        body_bytes: i64,
+        largest: i64,
     ) -> None:
         """Publish a message that needs more than a look at its route."""
         raise AssertionError("overridden")
@@ -506,17 +545,21 @@ class FastConnection:
     def __init__(self, shared: Shared, outbox: Outbox) -> None:
         self.shared = shared
         self.outbox = outbox
+        self.turns = Turns(outbox, shared.served)
         self.fast_vhost: VirtualHost | None = None
         self.fast_principal: Principal | None = None
         self.channels: dict[int, FastChannel] = {}
         self.running: bool = False  # open, and neither side is closing
         self.paused: i64 = 0
+        self.inbound_bytes: i64 = 0  # what its unfinished contents hold
         self.received_bytes: i64 = 0
         self.frame_limit_bytes: i64 = 0  # largest payload we accept
         self.cut_channel: FastChannel | None = None  # whose large body frame is being received
         self.cut_size: i64 = 0  # its payload
         self.cut_missing: i64 = 0  # what is still to come of it, 0: no frame is cut
         self.carry: bytes = b""  # the beginning of a frame, or everything behind a pause
+        self.carry_from: i64 = 0  # where in it the walk goes on: what a turn left over is not copied
+        self.units_left: i64 = FEED_UNITS_MAX  # of the work that this call of `feed` may do
         # Where the walk stands, for whoever handles an error raised in it.
         self.at_channel: i64 = 0
         self.at_method: i64 = 0
@@ -525,6 +568,9 @@ class FastConnection:
     def walk(self, data: bytes) -> None:
         """Handle received bytes. Whatever is incomplete, or comes after a pause, is carried over."""
         self.received_bytes += len(data)
+        if self.carry_from > 0:
+            self._go_on(data)
+            return
         if self.cut_missing > 0 and not self.paused:
             if self.carry:
                 data = self.carry + data
@@ -554,11 +600,26 @@ class FastConnection:
                 data = carry + data
         self._walk_from(data, pos)
 
+    def _go_on(self, data: bytes) -> None:
+        """Handle what the last turn left over, and `data` behind it."""
+        rest = self.carry
+        pos: i64 = self.carry_from
+        if data:
+            rest = rest[pos:] + data
+            pos = 0
+        if self.paused:
+            self.carry = rest
+            self.carry_from = pos
+            return
+        self.carry = b""
+        self.carry_from = 0
+        self._walk_from(rest, pos)
+
     def _missing(self, carry: bytes) -> i64:
         """Return how many bytes the first frame in `carry` lacks; not positive: none, or its header does."""
-        if len(carry) < 7:
+        if len(carry) < FRAME_HEAD_BYTES:
             return 0
-        return 8 + (i64(read_i32_be(carry, 3)) & 0xFFFFFFFF) - len(carry)
+        return FRAME_OVERHEAD_BYTES + (i64(read_i32_be(carry, 3)) & 0xFFFFFFFF) - len(carry)
 
     def _walk_from(self, data: bytes, pos: i64) -> i64:
         """Handle the frames from `pos` on and keep the rest; -1 when the connection takes no more."""
@@ -571,13 +632,17 @@ class FastConnection:
                 if not self.failed(error):
                     return -1
         if pos < len(data) and not self._begin_cut(data, pos):
-            self.carry = data[pos:]
+            if self.paused & PAUSED_TURN:
+                self.carry = data
+                self.carry_from = pos
+            else:
+                self.carry = data[pos:]
         return pos
 
     def _begin_cut(self, data: bytes, pos: i64) -> bool:
         """Take a large body frame whose beginning is the rest of `data`; False when it is none."""
         have: i64 = len(data) - pos
-        if self.paused or not self.running or have < 7 or data[pos] != 3:
+        if self.paused or not self.running or have < FRAME_HEAD_BYTES or data[pos] != FRAME_BODY:
             return False
         size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
         channel = self.channels.get(i64(read_i16_be(data, pos + 1)) & 0xFFFF)
@@ -585,7 +650,7 @@ class FastConnection:
             return False
         self.cut_channel = channel
         self.cut_size = size
-        self.cut_missing = 8 + size - have
+        self.cut_missing = FRAME_OVERHEAD_BYTES + size - have
         return True
 
     def _continue_cut(self, data: bytes) -> i64:
@@ -604,7 +669,7 @@ class FastConnection:
         self.at_end = missing
         try:
             marker = int(data[missing - 1])
-            if marker != 0xCE:
+            if marker != FRAME_END:
                 self.at_method = 0
                 text = f"type 3, {int(self.cut_size)} octets: {{invalid_frame_end_marker,{marker}}}"
                 raise ConnectionException(FRAME_ERROR, text)
@@ -621,9 +686,14 @@ class FastConnection:
         channels = self.channels
         channel: FastChannel | None = None
         number: i64 = -1
-        while end - pos >= 7:
+        while end - pos >= FRAME_HEAD_BYTES:
             if self.paused:
                 return pos
+            units: i64 = self.units_left
+            if units <= 0:
+                self.share_used()
+                return pos
+            self.units_left = units - 1
             frame_type: i64 = data[pos]
             size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
             frame_number: i64 = i64(read_i16_be(data, pos + 1)) & 0xFFFF
@@ -631,12 +701,12 @@ class FastConnection:
                 self.at_end = end
                 self.at_method = 0
                 raise self.frame_too_large(frame_type, frame_number, size)
-            payload: i64 = pos + 7
+            payload: i64 = pos + FRAME_HEAD_BYTES
             next_pos: i64 = payload + size + 1
             if next_pos > end:
                 return pos
             self.at_end = next_pos
-            if data[next_pos - 1] != 0xCE:
+            if data[next_pos - 1] != FRAME_END:
                 self.at_method = 0
                 marker = int(data[next_pos - 1])
                 text = f"type {int(frame_type)}, {int(size)} octets: {{invalid_frame_end_marker,{marker}}}"
@@ -652,20 +722,20 @@ class FastConnection:
                 number = frame_number
                 channel = channels.get(number)
                 self.at_channel = number
-            if frame_type == 1:
+            if frame_type == FRAME_METHOD:
                 method: i64 = 0
                 if size >= 4:
                     method = i64(read_i32_be(data, payload)) & 0xFFFFFFFF
                 self.at_method = method
                 if channel is not None and channel.state == EXPECT_METHOD:
                     if method == BASIC_PUBLISH:
-                        if self.shared.stopped or self.shared.inbound_bytes > self.shared.inbound_max_bytes:
+                        vhost = self.fast_vhost
+                        assert vhost is not None
+                        if self.shared.stopped or vhost.is_crowded:
                             self.publisher_blocked()
                             return pos
                         arguments = data[payload + 4 : next_pos - 1]
                         route = channel.last_route
-                        vhost = self.fast_vhost
-                        assert vhost is not None
                         if (
                             route is None
                             or channel.last_version != vhost.topology_version
@@ -681,15 +751,16 @@ class FastConnection:
                             channel.state = EXPECT_HEADER
                             pos = next_pos
                         continue
-                    if method == BASIC_ACK and size == 13:
+                    if method == BASIC_ACK and size == ACK_BYTES:
                         channel.acknowledge(read_i64_be(data, payload + 4), data[payload + 12] & 1 == 1)
                         pos = next_pos
                         continue
+                self.units_left -= METHOD_UNITS
                 if not self.method_frame(number, channel, data, payload, next_pos - 1):
                     return pos
                 # Channels come and go, and so may the whole connection.
                 number = -1
-            elif frame_type == 3 or frame_type == 2:
+            elif frame_type in (FRAME_BODY, FRAME_HEADER):
                 # Another channel's method may have come since the publish that this belongs to.
                 self.at_method = BASIC_PUBLISH
                 self._content_frame(frame_type, channel, number, data, pos, next_pos)
@@ -704,25 +775,31 @@ class FastConnection:
 
         Anything unusual is left to the frame by frame way, which also names the errors.
         """
-        if end - start < 8 + 14 or data[start] != 2:
+        if end - start < FRAME_OVERHEAD_BYTES + MIN_HEADER_BYTES or data[start] != FRAME_HEADER:
             return -1
-        header_end: i64 = start + 8 + (i64(read_i32_be(data, start + 3)) & 0xFFFFFFFF)
-        if header_end > end or header_end - start < 22 or data[header_end - 1] != 0xCE:
+        header_end: i64 = start + FRAME_OVERHEAD_BYTES + (i64(read_i32_be(data, start + 3)) & 0xFFFFFFFF)
+        if (
+            header_end > end
+            or header_end - start < FRAME_OVERHEAD_BYTES + MIN_HEADER_BYTES
+            or data[header_end - 1] != FRAME_END
+        ):
             return -1
-        if header_end - start - 8 > self.frame_limit_bytes:
+        if header_end - start - FRAME_OVERHEAD_BYTES > self.frame_limit_bytes:
             return -1
         number: i64 = channel.number
-        if (i64(read_i16_be(data, start + 1)) & 0xFFFF) != number or read_i16_be(data, start + 7) != 60:
+        if (i64(read_i16_be(data, start + 1)) & 0xFFFF) != number:
             return -1
-        body_bytes: i64 = read_i64_be(data, start + 11)
+        if read_i16_be(data, start + FRAME_HEAD_BYTES) != BASIC_CLASS_ID:
+            return -1
+        body_bytes: i64 = read_i64_be(data, start + (FRAME_HEAD_BYTES + BODY_SIZE_OFFSET))
         if body_bytes == 0:
             self.at_end = header_end
             channel.complete(data[start:header_end], None, data, start, header_end, 0, header_end - start)
             return header_end
         if body_bytes < 0 or body_bytes > self.frame_limit_bytes:
             return -1
-        body_end: i64 = header_end + 8 + body_bytes
-        if body_end > end or data[header_end] != 3 or data[body_end - 1] != 0xCE:
+        body_end: i64 = header_end + FRAME_OVERHEAD_BYTES + body_bytes
+        if body_end > end or data[header_end] != FRAME_BODY or data[body_end - 1] != FRAME_END:
             return -1
         if (i64(read_i16_be(data, header_end + 1)) & 0xFFFF) != number:
             return -1
@@ -732,8 +809,8 @@ class FastConnection:
             return -1
         self.at_end = body_end
         largest: i64 = header_end - start
-        if 8 + body_bytes > largest:
-            largest = 8 + body_bytes
+        if FRAME_OVERHEAD_BYTES + body_bytes > largest:
+            largest = FRAME_OVERHEAD_BYTES + body_bytes
         channel.complete(data[start:body_end], None, data, start, header_end, body_bytes, largest)
         return body_end
 
@@ -753,14 +830,14 @@ class FastConnection:
             self.at_method = 0
             raise ConnectionException(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
         if state == EXPECT_HEADER:
-            if frame_type != 2:
+            if frame_type != FRAME_HEADER:
                 raise ConnectionException(
                     UNEXPECTED_FRAME,
                     "expected content header for class 60, got non content header frame instead",
                 )
             channel.begin_header(data, start, end)
             return
-        if frame_type != 3:
+        if frame_type != FRAME_BODY:
             raise ConnectionException(UNEXPECTED_FRAME, "expected content body, got non content body frame instead")
         channel.add_body(data, start, end)
 
@@ -784,12 +861,28 @@ class FastConnection:
         """Handle a heartbeat or an unknown frame type."""
         raise AssertionError("overridden")
 
+    def share_used(self) -> None:
+        """Stop the walk until a later turn: others wait."""
+        raise AssertionError("overridden")
+
     def check_outbox(self) -> None:
         """Stop reading when the peer does not take what its publishes bring it."""
         raise AssertionError("overridden")
 
     def publisher_blocked(self) -> None:
         """Stop reading: this connection publishes while memory or disk is short."""
+        raise AssertionError("overridden")
+
+    def wait_inbound(self) -> bool:
+        """Stop reading until `resume_inbound`; False for one that is read all the same."""
+        raise AssertionError("overridden")
+
+    def is_held_back(self) -> bool:
+        """Tell whether it is not read for longer than until its next turn."""
+        return self.paused & ~PAUSED_TURN != 0
+
+    def resume_inbound(self) -> None:
+        """End that."""
         raise AssertionError("overridden")
 
     def failed(self, error: AmqpError) -> bool:

@@ -31,7 +31,7 @@ CAPABILITIES: Final = (
 
 
 def start_method(external: bool, cluster_name: str) -> m.ConnectionStart:
-    """Return connection.start; `external`: the peer has shown a certificate that names a user."""
+    """Return connection.start; `external`: the peer has shown a certificate that names a user there is."""
     capabilities: Table = {}
     for capability in CAPABILITIES:
         capabilities[capability] = True

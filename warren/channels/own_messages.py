@@ -15,14 +15,15 @@ from typing import Final
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
+from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import TableWalker
+from warren.amqp.methods import FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.exchanges.content import Content
-from warren.msgstore.message import Message
-from warren.queues.virtual_host import VirtualHost
+from warren.msgstore.log.message import Message
+from warren.vhosts.virtual_host import VirtualHost
 
 HEADERS_MAX_BYTES: Final = 65536  # half of the usual frame_max
-SHORTSTR_MAX_BYTES: Final = 255
 
 
 class OwnMessage:
@@ -61,11 +62,11 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
     exchange = vhost.exchanges.get(envelope.exchange)
     if exchange is None:
         return
-    content = Content(header_frame(message)[7:-1])
+    content = Content(header_frame(message)[FRAME_HEAD_BYTES:-1])
     queues = vhost.route(exchange, [envelope.routing_key], content)
     if content.rememberers is not None:
         for rememberer in content.rememberers:
-            rememberer.remember(message)
+            rememberer.remember(message, int(message.body_bytes))
     for queue in queues:
         if not queue.deleted:
             queue.publish_own(message)
@@ -75,7 +76,7 @@ def header_frame(message: Message) -> bytes:
     """Return the content header frame, without joining a large body that came in pieces."""
     pieces = message.pieces
     data = message.content if pieces is None else pieces[0]
-    return data[: 8 + (i64(read_i32_be(data, 3)) & 0xFFFFFFFF)]
+    return data[: FRAME_OVERHEAD_BYTES + (i64(read_i32_be(data, 3)) & 0xFFFFFFFF)]
 
 
 def fits(headers: bytes) -> bool:
@@ -92,9 +93,9 @@ def fits(headers: bytes) -> bool:
 def cut_short(text: str) -> str:
     """Return as much of `text` as a short string holds."""
     raw = text.encode("utf-8", "surrogateescape")
-    if len(raw) <= SHORTSTR_MAX_BYTES:
+    if len(raw) <= NAME_MAX_BYTES:
         return text
-    end: i64 = SHORTSTR_MAX_BYTES
+    end: i64 = NAME_MAX_BYTES
     while end > 0 and raw[end] & 0xC0 == 0x80:
         end -= 1  # not within a character
     return raw[:end].decode("utf-8", "surrogateescape")

@@ -17,9 +17,10 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.claims import ClaimQueue
-from warren.queues.limits import MAX_QUEUES, is_reached
-from warren.queues.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_declaration
-from warren.queues.virtual_host import CONTROL_EXCHANGE, in_use
+from warren.vhosts.limits import MAX_QUEUES, is_reached
+from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_declaration
+from warren.vhosts.unbinding import Unbinding
+from warren.vhosts.virtual_host import CONTROL_EXCHANGE, in_use
 
 RESERVED_PREFIX: Final = "amq."
 TOPOLOGY_METHODS: Final = (
@@ -71,15 +72,17 @@ def _stripped(name: str) -> str:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Refuse a `name` of an exchange or queue (`kind`) that nobody could be shown.
+    """Refuse a `name` of an exchange or queue (`kind`) that cannot be kept, or that a client could not say again.
+
+    Any other control character is let pass, as in RabbitMQ: whoever shows a name escapes it.
 
     Raises:
         ChannelException: 406.
     """
-    # Control characters in names end up in log lines, terminals and databases; no client needs them.
+    # PostgreSQL has no NUL in a text. Line breaks are removed from what clients declare, bind and delete.
     for character in name:
-        if character < " " or character == "\x7f":
-            raise ChannelException(PRECONDITION_FAILED, f"{kind} name {name!a} contains a control character")
+        if character in "\0\r\n":
+            raise ChannelException(PRECONDITION_FAILED, f"{kind} name {name!a} contains a NUL or a line break")
 
 
 def _not_default(name: str) -> None:
@@ -143,6 +146,7 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
         if name.startswith(RESERVED_PREFIX):
             raise ChannelException(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
         check_name("exchange", name)
+        _check_arguments(channel, method.arguments)
         alternate = _maybe_alternate(method.arguments, name, vhost.name)
         if alternate is not None:
             channel.authorize(READ, "exchange", name)
@@ -154,7 +158,13 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
                 f"cannot declare exchange '{name}': exchange limit in vhost '{vhost.name}' ({limit}) is reached",
             )
     wanted = maybe_declaration(
-        name, vhost.name, method.type, method.durable, method.auto_delete, method.internal, method.arguments
+        name,
+        vhost.name,
+        method.type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=method.arguments,
     )
     if wanted is not None:
         _check_partitions(channel, wanted)
@@ -163,11 +173,11 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
         ticket = vhost.declare_exchange(
             name,
             method.type,
-            method.durable,
-            method.auto_delete,
-            method.internal,
-            method.arguments,
-            channel.connection.user_name,
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=method.arguments,
+            by=channel.connection.user_name,
         )
     if not method.no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
@@ -211,9 +221,11 @@ def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
     if exchange is not None:
         if method.if_unused and exchange.bindings:
             raise in_use("exchange", name, vhost.name)
-        ticket = vhost.delete_exchange(exchange, channel.connection.user_name)
+        by = channel.connection.user_name
+        ticket = vhost.take_exchange_out(exchange, by)
+        channel.connection.begin(Unbinding(vhost, exchange, by))
     if not method.no_wait:
-        channel.reply(m.ExchangeDeleteOk(), ticket)
+        channel.reply_when_done(m.ExchangeDeleteOk(), ticket)
 
 
 def _exchange_bind(
@@ -254,6 +266,23 @@ def _check_room_for_binding(
             f"cannot bind from exchange '{source.name}' in vhost '{channel.vhost.name}': its limit of {limit} "
             "bindings is reached",
         )
+    _check_arguments(channel, arguments)
+    limit = channel.connection.broker.limits.binding_bytes_per_exchange_max
+    if source.binding_bytes + len(arguments) > limit and (destination, binding_key, arguments) not in source.bindings:
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"cannot bind from exchange '{source.name}' in vhost '{channel.vhost.name}': its limit of {limit} bytes "
+            "of arguments is reached",
+        )
+
+
+def _check_arguments(channel: Channel, arguments: bytes) -> None:
+    """Refuse arguments that would take much memory for as long as there is what they are for."""
+    limit = channel.connection.broker.limits.arguments_max_bytes
+    if len(arguments) > limit:
+        raise ChannelException(
+            PRECONDITION_FAILED, f"the arguments have {len(arguments)} bytes, at most {limit} are allowed"
+        )
 
 
 def _authorize_topic_read(channel: Channel, source: Exchange, binding_key: str) -> None:
@@ -290,15 +319,16 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         check_name("queue", name)
         channel.authorize(CONFIGURE, "queue", name)
         if name not in vhost.queues:
+            _check_arguments(channel, method.arguments)
             _check_new_queue(channel, name, method.arguments)
         ticket = vhost.declare_queue(
             name,
-            method.durable,
-            method.exclusive,
-            method.auto_delete,
-            method.arguments,
-            connection,
-            connection.user_name,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=method.arguments,
+            connection=connection,
+            by=connection.user_name,
         )
         queue = vhost.queues[name]
         if method.exclusive:
@@ -398,6 +428,7 @@ def _queue_delete(channel: Channel, method: m.QueueDelete) -> None:
         if method.if_empty and queue.ready_count:
             raise ChannelException(PRECONDITION_FAILED, f"queue '{name}' in vhost '{vhost.name}' not empty")
         count = int(queue.ready_count)
-        ticket = channel.connection.broker.delete_queue(vhost, queue, channel.connection.user_name)
+        connection = channel.connection
+        ticket = connection.broker.delete_queue(vhost, queue, connection.user_name, connection)
     if not method.no_wait:
-        channel.reply(m.QueueDeleteOk(count), ticket)
+        channel.reply_when_done(m.QueueDeleteOk(count), ticket)

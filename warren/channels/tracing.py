@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 from warren.amqp.field_table import decode_table, encode_table, with_length
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.own_messages import cut_short, fits, header_frame
-from warren.msgstore.message import Envelope, Message
+from warren.msgstore.log.message import Envelope, Message
 from warren.queues.dead_letter import with_properties
 from warren.queues.delivery import DeliveryWatcher
 from warren.queues.queue import Queue
@@ -63,7 +63,7 @@ class ChannelTracer(DeliveryWatcher):
         broker = connection.broker
         self._own_messages = broker.own_messages
         self._vhost = vhost
-        self._node = _text("node", broker.events.node)
+        self._node = _text("node", broker.node)
         place: dict[str, object] = {
             "vhost": vhost.name,
             "connection": f"{connection.peer} -> {connection.local}",

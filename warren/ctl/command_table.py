@@ -19,6 +19,7 @@ import typer.core
 import typer.main
 
 from warren.ctl.errors import CtlError, ExitCode
+from warren.ctl.output import shown
 from warren.ctl.quick_parameters import make_quick
 from warren.ctl.session import session
 
@@ -247,7 +248,7 @@ class CommandGroup(typer.core.TyperGroup):
             return super().invoke(ctx)
         except CtlError as error:
             session(ctx).out.flush()
-            print(f"warren ctl: {error.reason}", file=sys.stderr)
+            print(f"warren ctl: {shown(error.reason)}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
 
 
@@ -281,6 +282,6 @@ def main(arguments: Sequence[str]) -> int:
             raise
         # Empty: help was printed because nothing was asked for.
         if reason := " ".join(message().split()):
-            print(f"warren ctl: {reason[:1].lower()}{reason[1:]}", file=sys.stderr)
+            print(f"warren ctl: {shown(reason[:1].lower() + reason[1:])}", file=sys.stderr)
         return ExitCode.USAGE
     return ended if isinstance(ended, int) else ExitCode.OK

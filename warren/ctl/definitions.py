@@ -5,7 +5,6 @@ A file with password hashes is created readable by its owner only.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.output import json_text
 from warren.ctl.session import Session, session
 from warren.ctl.words import counted, json_object
 
@@ -29,7 +29,7 @@ def export_definitions(context: typer.Context, file: _Out = "-") -> None:
     current = session(context)
     vhost = current.maybe_vhost
     found = current.client.get_object("definitions", *(() if vhost is None else (vhost,)))
-    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    text = json_text(found, indent=2) + "\n"
     if file == "-":
         sys.stdout.write(text)
         return

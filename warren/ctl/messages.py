@@ -155,7 +155,7 @@ def _payload(message: Object) -> bytes:
 
 def _content(payload: str | None, file: Path | None) -> bytes:
     if payload is not None and file is not None:
-        raise usage_error("a payload and --file are one too many")
+        raise usage_error("give a payload or --file, not both")
     if payload is not None:
         return payload.encode(errors="surrogateescape")
     if file is None or str(file) == "-":

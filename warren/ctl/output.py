@@ -3,7 +3,8 @@
 1. ``table`` is for eyes on a terminal and tab-separated lines otherwise, as scripts around rabbitmqctl expect;
    rich is imported only to draw on a terminal, or for ``pretty_table``.
 2. Text formats never pass on control characters of names and payloads: a tab or an escape sequence is shown as such.
-3. JSON keeps the values as the API gave them, one row a line.
+   Only CSV, which has quotes for them, keeps tabs and newlines.
+3. JSON keeps the values as the API gave them, one row a line; all control characters are escaped.
 4. What a command did is said on standard output, unless ``--quiet`` or a machine-readable format is on.
 """
 
@@ -22,6 +23,8 @@ from typing import Any, Final, TextIO
 _MANY_ROWS: Final = 1000
 _NO_WIDTH: Final = 1_000_000
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_IN_CSV: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_RAW_IN_JSON: Final = re.compile(r"[\x7f-\x9f]")
 
 
 class Format(StrEnum):
@@ -60,15 +63,15 @@ class Output:
 
     def heading(self, text: str) -> None:
         """Print a line above what follows, for people and for those who read text."""
-        self._write(f"\n{text}\n")
+        self._write(f"\n{shown(text)}\n")
 
     def result(self, text: str) -> None:
         """Print the answer itself, also when quiet; in JSON a string."""
-        self._write((json.dumps(text) if self.is_json else shown(text)) + "\n")
+        self._write((json_text(text) if self.is_json else shown(text)) + "\n")
 
     def document(self, value: object) -> None:
         """Print a JSON document."""
-        self._write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        self._write(json_text(value, indent=2) + "\n")
 
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print rows of as many values as there are `columns`.
@@ -82,7 +85,7 @@ class Output:
             writer = csv.writer(self._stream, lineterminator="\n")
             if self._headers:
                 writer.writerow(columns)
-            writer.writerows([cell(value) for value in row] for row in rows)
+            writer.writerows([_NOT_IN_CSV.sub(_escaped, cell(value)) for value in row] for row in rows)
         elif self.form is Format.TSV:
             if self._headers:
                 self._write("\t".join(columns) + "\n")
@@ -101,10 +104,10 @@ class Output:
             Output(self._asked, headers=False, stream=self._stream).rows(("", ""), lines)
             return
         if title:
-            self._write(f"{title}\n")
+            self._write(f"{shown(title)}\n")
         width = max((len(name) for name, _ in lines), default=0)
         for name, value in lines:
-            self._write(f"{'  ' if title else ''}{name:<{width}}  {shown(value)}\n")
+            self._write(f"{'  ' if title else ''}{shown(name):<{width}}  {shown(value)}\n")
 
     def flush(self) -> None:
         """Send out what is buffered: a line on standard error is to come after it."""
@@ -113,7 +116,7 @@ class Output:
     def _json_rows(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         before = "["
         for row in rows:
-            self._write(before + "\n" + json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False))
+            self._write(before + "\n" + json_text(dict(zip(columns, row, strict=True))))
             before = ","
         self._write("[]\n" if before == "[" else "\n]\n")
 
@@ -170,7 +173,13 @@ def cell(value: object) -> str:
 
 def shown(text: str) -> str:
     r"""Return text with its control characters made visible, a newline as ``\n``."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(_escaped, text)
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return JSON that a terminal does not obey: `json` leaves controls from U+007F on as they are."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def value_at(item: Any, path: str) -> object:
@@ -181,6 +190,10 @@ def value_at(item: Any, path: str) -> object:
         item = item.get(key)
     found: object = item
     return found
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _begun(rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:

@@ -165,7 +165,7 @@ def route(
     else:
         current.out.rows(("queue",), ([queue] for queue in found["queues"]))
     if found["unroutable"]:
-        raise CtlError(f'unroutable: no queue gets messages of exchange "{exchange}" with key "{routing_key}"')
+        raise CtlError(f'unroutable: no queue receives messages of exchange "{exchange}" with key "{routing_key}"')
 
 
 def _arguments(texts: list[str] | None, text: str | None) -> dict[str, Any]:

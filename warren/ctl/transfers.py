@@ -93,10 +93,10 @@ def redrive(
 
 def _destination(queue: str | None, exchange: str | None, key: str | None) -> Object:
     if (queue is None) == (exchange is None):
-        raise usage_error("one of --to-queue and --to-exchange is needed")
+        raise usage_error("either --to-queue or --to-exchange is required")
     if queue is not None:
         if key is not None:
-            raise usage_error("--with-key belongs to --to-exchange")
+            raise usage_error("--with-key is only for --to-exchange")
         return {"queue": queue}
     return {"exchange": exchange, "routing_key": key}
 

@@ -20,7 +20,7 @@ def add_user(context: typer.Context, user: User, password: NewPassword = None, t
     """Create a user who may log in but has no permissions yet."""
     current = session(context)
     if current.client.maybe_get("users", user) is not None:
-        raise CtlError(f'user "{user}" exists already')
+        raise CtlError(f'user "{user}" already exists')
     body = {"password": new_password(password), "tags": ",".join(tag or [])}
     current.client.put("users", user, body=body)
     current.out.say(f'Added user "{user}"; give it permissions with set_permissions')

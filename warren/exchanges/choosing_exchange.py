@@ -30,11 +30,18 @@ class ChoosingExchange(Exchange):
             self.choices = self._list()
             self._stale = False
         if self.choices:
-            found.append(self.choices[self._choose(routing_keys, content)])
+            chosen = self.choices[self._choose(routing_keys, content)]
+            if not chosen.deleted:
+                found.append(chosen)
+                return
+            # Its bindings go by and by; nobody is to lose a message to it meanwhile.
+            self.choices = self._list()
+            if self.choices:
+                found.append(self.choices[self._choose(routing_keys, content)])
 
     def _list(self) -> list[Destination]:
-        """Return the destination of each binding, in the order of binding."""
-        return [binding.destination for binding in self.bindings.values()]
+        """Return the destination of each binding, in the order of binding, without those that have been deleted."""
+        return [binding.destination for binding in self.bindings.values() if not binding.destination.deleted]
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
         """Return an index into ``choices``, which is not empty."""

@@ -70,11 +70,14 @@ class ConsistentHashExchange(ChoosingExchange):
 
     def _list(self) -> list[Destination]:
         self._bucket_ends = []
+        listed: list[Destination] = []
         end = 0
-        for first in self.by_destination.values():
-            end += int(first.routing_key)
-            self._bucket_ends.append(end)
-        return list(self.by_destination)
+        for destination, first in self.by_destination.items():
+            if not destination.deleted:
+                end += int(first.routing_key)
+                self._bucket_ends.append(end)
+                listed.append(destination)
+        return listed
 
     def _choose(self, routing_keys: list[str], content: Content) -> int:
         bucket = jump(stable_hash(self._hashed(routing_keys[0], content)), self._bucket_ends[-1])

@@ -2,16 +2,21 @@
 
 1. A route that depends on exchange and routing key only never decodes anything.
 2. Each part is decoded at most once, however many exchanges look at it.
+3. Looking for what matches ends when ``steps_left`` is below 0: what was found by then is not all there is. A step is a
+   routing key at an exchange, a node of a topic exchange's trie for a word, or a demand of a headers exchange's rule.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.properties import BasicProperties, decode_properties
+
+# Half a million bindings by the same header are one each; the worst trie of 10,000 patterns is gone through for a key.
+STEPS_MAX: Final = 1 << 21
 
 if TYPE_CHECKING:
     from warren.exchanges.exchange import Exchange
@@ -23,6 +28,7 @@ class Content:
 
     def __init__(self, header_payload: bytes) -> None:
         self.header_payload = header_payload
+        self.steps_left: i64 = STEPS_MAX
         # Exchanges on the route that keep the message; whoever publishes calls `remember` on each.
         self.rememberers: list[RecentHistoryExchange] | None = None
         self.due_ms: i64 = 0  # until when delayed message exchanges on the route hold it, 0: not

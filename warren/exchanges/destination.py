@@ -14,3 +14,4 @@ class Destination:
         self.name = name
         self.is_queue = False
         self.durable = False
+        self.deleted: bool = False  # nothing is routed to it, though bindings may still lead there

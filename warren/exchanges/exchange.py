@@ -34,7 +34,7 @@ class Exchange(Destination):
 
     ``alternate`` is the exchange for what nothing here matched, ``""`` for none. ``cacheable`` tells that the
     destinations depend on the bindings and the routing key only. ``is_super_stream`` tells that the streams bound here
-    are the partitions of one (`queues.super_streams`).
+    are the partitions of one (`vhosts.super_streams`).
     """
 
     def __init__(
@@ -49,13 +49,14 @@ class Exchange(Destination):
         table = self.table
         alternate = table.get(ALTERNATE_EXCHANGE)
         self.is_super_stream: bool = table.get(SUPER_STREAM) is True
-        self.partition_places: dict[Destination, int] | None = None  # None: to be found out (`queues.super_streams`)
+        self.partition_places: dict[Destination, int] | None = None  # None: to be found out (`vhosts.super_streams`)
         self.alternate: str = alternate if isinstance(alternate, str) else ""
         self.cacheable = True
         # What channels have published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0
         self.spread: i64 = 0
         self.bindings: dict[BindingIdentity, Binding] = {}
+        self.binding_bytes: i64 = 0  # of their arguments
         self.by_destination: dict[Destination, Binding] = {}
         self.downstream: dict[Exchange, None] = {}
 
@@ -106,6 +107,7 @@ class Exchange(Destination):
         if identity in self.bindings:
             return False
         self.bindings[identity] = binding
+        self.binding_bytes += len(binding.arguments)
         destination = binding.destination
         first = self.by_destination.get(destination)
         self.by_destination[destination] = chained_to_destination(first, binding)
@@ -119,6 +121,7 @@ class Exchange(Destination):
         binding = self.bindings.pop((destination, routing_key, arguments), None)
         if binding is None:
             return None
+        self.binding_bytes -= len(arguments)
         first = unchained_to_destination(self.by_destination[destination], binding)
         if first is None:
             self._forget_destination(destination)
@@ -141,19 +144,14 @@ class Exchange(Destination):
             gone.next_to_destination = None
             gone.previous_to_destination = None
             del self.bindings[(destination, gone.routing_key, gone.arguments)]
+            self.binding_bytes -= len(gone.arguments)
             self._unindex(gone)
-        return removed
-
-    def unbind_all(self) -> list[Binding]:
-        """Remove and return every binding, in the order of binding, as this exchange is deleted."""
-        removed = list(self.bindings.values())
-        for destination in list(self.by_destination):
-            self.unbind_destination(destination)
         return removed
 
     def check_equivalent(
         self,
         type_name: str,
+        *,
         durable: bool,
         auto_delete: bool,
         internal: bool,

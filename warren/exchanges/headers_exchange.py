@@ -13,7 +13,8 @@ agrees, ``any`` of nothing never.
    float, a bool or a timestamp, and the text ``1`` equals none of them. Integers agree across widths, strings
    with binaries.
 2. A rule that needs all is looked up by one of its arguments, the rarest when it was bound; one that needs
-   any by each. A message looks only at the rules that share a value with it.
+   any by each. A message looks only at the rules that share a value with it, and finds each of them once. A demand of a
+   rule that is looked at is a step of `Content.steps_left`.
 
 Source: RabbitMQ 3.13; in 3.10.8 the integer 1 still equals the float 1.0.
 """
@@ -22,6 +23,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Final
+
+from mypy_extensions import i64
 
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag
@@ -59,6 +62,7 @@ class HeadersRule:
             self.demands.append((key,) if value is None else (key, comparable(value)))
         # Where the rule is looked up.
         self.look_ups: list[Demand] = []
+        self.steps: i64 = len(self.demands) if self.needs_all else 1  # to look at it
 
     def agrees(self, offers: dict[Demand, None]) -> bool:
         """Return whether a message that makes `offers`, one of them looked up, gets through."""
@@ -87,12 +91,22 @@ class HeadersExchange(Exchange):
         for key, value in content.headers.items():
             offers[(key,)] = None
             offers[(key, comparable(value))] = None
+        several: dict[HeadersRule, None] = {}  # found by one of their demands
         for demand in offers:
             rules = self._by_demand.get(demand)
-            if rules is not None:
-                for rule in rules:
-                    if rule.agrees(offers):
-                        found.append(rule.destination)
+            if rules is None:
+                continue
+            for rule in rules:
+                content.steps_left -= rule.steps
+                if content.steps_left < 0:
+                    return
+                if not rule.agrees(offers):
+                    continue
+                if len(rule.look_ups) > 1:
+                    if rule in several:
+                        continue
+                    several[rule] = None
+                found.append(rule.destination)
 
     def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
         self.match("", content, found)

@@ -25,6 +25,8 @@ HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
 DEFAULT_HISTORY_LENGTH: Final = 20
 _LENGTH_MAX: Final = 0x7FFFFFFF
+# The bodies that one exchange keeps: they stay in memory. The latest message is kept whatever its size.
+HISTORY_BYTES_MAX: Final = 64 << 20
 
 
 class RecentHistoryExchange(Exchange):
@@ -45,7 +47,10 @@ class RecentHistoryExchange(Exchange):
                 PRECONDITION_FAILED,
                 f"Invalid argument {term_text(length)}, '{HISTORY_LENGTH}' must be a positive integer",
             )
-        self._messages: deque[object] = deque(maxlen=min(length, _LENGTH_MAX))
+        self._length = min(length, _LENGTH_MAX)
+        self._messages: deque[object] = deque()
+        self._sizes: deque[int] = deque()  # of their bodies
+        self._bytes: int = 0
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         self.match_keys([routing_key], content, found)
@@ -55,9 +60,14 @@ class RecentHistoryExchange(Exchange):
             content.remembered_by(self)
         found.extend(self.by_destination)
 
-    def remember(self, message: object) -> None:
-        """Keep `message`; the oldest goes when there are too many."""
+    def remember(self, message: object, size: int) -> None:
+        """Keep `message`, whose body has `size` bytes; the oldest go when there are too many, or too much."""
         self._messages.append(message)
+        self._sizes.append(size)
+        self._bytes += size
+        while len(self._messages) > self._length or (self._bytes > HISTORY_BYTES_MAX and len(self._messages) > 1):
+            self._messages.popleft()
+            self._bytes -= self._sizes.popleft()
 
     def history(self) -> list[object]:
         """Return the remembered messages, oldest first: what a newly bound destination gets."""

@@ -43,6 +43,7 @@ EXCHANGE_TYPES: Final[tuple[str, ...]] = (
 def create_exchange(
     type_name: str,
     name: str,
+    *,
     durable: bool,
     auto_delete: bool,
     internal: bool,
@@ -72,7 +73,16 @@ def create_exchange(
         return ConsistentHashExchange(name, type_name, durable, auto_delete, internal, arguments)
     if type_name == DELAYED_MESSAGE:
         wanted = _delayed_type(arguments)
-        inner = create_exchange(wanted, name, durable, auto_delete, internal, arguments, seed, vhost_name)
+        inner = create_exchange(
+            wanted,
+            name,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+            seed=seed,
+            vhost_name=vhost_name,
+        )
         return DelayedMessageExchange(name, type_name, durable, auto_delete, internal, arguments, inner)
     if type_name == FEDERATION_UPSTREAM:
         return FederationUpstreamExchange(name, type_name, durable, auto_delete, internal, arguments)

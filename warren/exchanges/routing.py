@@ -3,7 +3,9 @@
 1. A queue is found at most once, an exchange visited at most once, whatever the graph of bindings looks like.
 2. The order of what is found follows from the bindings alone: the same bindings, made in the same order, give
    the same.
-3. An alternate exchange is asked only when nothing at all matched at an exchange, an exchange as destination
+3. The work grows with the different keys times the exchanges on the way, and with the bindings that match, each once;
+   `Content.steps_left` bounds it.
+4. An alternate exchange is asked only when nothing at all matched at an exchange, an exchange as destination
    included, and not when the exchange holds the message for later.
 
 Source: rabbitmq.com "exchange to exchange bindings", "alternate exchanges".
@@ -26,11 +28,14 @@ def route(
     """Append each queue that gets the message to `found`, which is empty before.
 
     `keys` is the routing key and then those of the CC and BCC headers; `exchanges` are those of the vhost by
-    name, needed for alternates, of which missing ones are passed over.
+    name, needed for alternates, of which missing ones are passed over. `found` is incomplete when `content` has no
+    steps left.
     """
+    if len(keys) > 1:
+        keys = list(dict.fromkeys(keys))
     matched: list[Destination] = []
     exchange.match_keys(keys, content, matched)
-    if len(matched) == 1 and matched[0].is_queue:
+    if len(matched) == 1 and matched[0].is_queue and not matched[0].deleted:
         found.append(matched[0])
         return
     seen: set[Destination] = {exchange}
@@ -38,11 +43,11 @@ def route(
     visited = 0
     current = exchange
     while True:
-        if not matched and current.alternate and not content.is_held_by(current):
-            alternate = exchanges.get(current.alternate)
-            if alternate is not None:
-                matched.append(alternate)
+        nowhere = True
         for destination in matched:
+            if destination.deleted:
+                continue
+            nowhere = False
             if destination in seen:
                 continue
             seen.add(destination)
@@ -50,7 +55,13 @@ def route(
                 visits.append(destination)
             else:
                 found.append(destination)
-        if visited == len(visits):
+        if nowhere and current.alternate and not content.is_held_by(current):
+            alternate = exchanges.get(current.alternate)
+            if alternate is not None and alternate not in seen:
+                seen.add(alternate)
+                visits.append(alternate)
+        content.steps_left -= len(keys)
+        if visited == len(visits) or content.steps_left < 0:
             return
         current = visits[visited]
         visited += 1

@@ -9,8 +9,9 @@ whatever the next word is, and entering a node enters its ``#`` child too, since
 1. Every node other than the root has a binding or a child: unbinding prunes.
 2. A node enters the set at most once per word. With two ``#`` per key at most (`HASHES_MAX`), the work for a
    message grows with the number of its words times the nodes that match so far, never with the number of ways
-   to match.
-3. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains.
+   to match. Each node for a word is a step of `Content.steps_left`.
+3. The bindings of a node are looked at once per message, however many of its routing keys lead there.
+4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.
 """
@@ -113,16 +114,36 @@ class TopicExchange(Exchange):
         self._step: i64 = 0
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
+        for node in self._reached(routing_key, content):
+            append_bucket(node.first, found)
+
+    def match_keys(self, routing_keys: list[str], content: Content, found: list[Destination]) -> None:
+        if len(routing_keys) == 1:
+            self.match(routing_keys[0], content, found)
+            return
+        nodes: dict[TopicNode, None] = {}
+        for routing_key in routing_keys:
+            for node in self._reached(routing_key, content):
+                nodes[node] = None
+            if content.steps_left < 0:
+                return
+        for node in nodes:
+            append_bucket(node.first, found)
+
+    def _reached(self, routing_key: str, content: Content) -> list[TopicNode]:
+        """Return the nodes that the words of `routing_key` lead to, none when there are no steps left."""
         nodes: list[TopicNode] = []
         self._step += 1
         self._enter(self._root, nodes)
         if routing_key:
             for word in routing_key.split("."):
+                content.steps_left -= len(nodes)
+                if content.steps_left < 0:
+                    return []
                 nodes = self._advance(nodes, word)
                 if not nodes:
-                    return
-        for node in nodes:
-            append_bucket(node.first, found)
+                    break
+        return nodes
 
     def check_binding(self, routing_key: str, arguments: bytes) -> None:
         words = routing_key.split(".")

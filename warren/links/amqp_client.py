@@ -28,6 +28,7 @@ from warren.amqp.field_table import EMPTY_TABLE, Table
 from warren.amqp.properties import MIN_HEADER_BYTES, scan_properties
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_uri import BrokerUri, redact
+from warren.links.client_tls import client_context
 
 INBOX_BYTES: Final = 8 << 20
 OUTBOX_BYTES: Final = 1 << 20
@@ -72,6 +73,7 @@ class ClientSettings:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     product: str = "Warren"
     version: str = ""
+    descriptors_below: int = 1 << 30  # a connection whose socket has a number from there on is one too many
 
 
 class Delivery(NamedTuple):
@@ -193,7 +195,7 @@ class Channel:
             return answer
 
     async def qos(self, prefetch_count: int) -> None:
-        await self.call(methods.BasicQos(0, prefetch_count, False), methods.BasicQosOk)
+        await self.call(methods.BasicQos(0, prefetch_count, global_=False), methods.BasicQosOk)
 
     async def declare_queue(
         self,
@@ -206,7 +208,16 @@ class Channel:
         arguments: bytes = EMPTY_TABLE,
     ) -> methods.QueueDeclareOk:
         """Declare a queue; `arguments` is an encoded table."""
-        declare = methods.QueueDeclare(0, queue, passive, durable, exclusive, auto_delete, False, arguments)
+        declare = methods.QueueDeclare(
+            0,
+            queue,
+            passive=passive,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            no_wait=False,
+            arguments=arguments,
+        )
         return await self.call(declare, methods.QueueDeclareOk)
 
     async def consume(
@@ -219,16 +230,25 @@ class Channel:
         arguments: bytes = EMPTY_TABLE,
     ) -> str:
         """Start a consumer and return its tag."""
-        consume = methods.BasicConsume(0, queue, consumer_tag, False, no_ack, exclusive, False, arguments)
+        consume = methods.BasicConsume(
+            0,
+            queue,
+            consumer_tag,
+            no_local=False,
+            no_ack=no_ack,
+            exclusive=exclusive,
+            no_wait=False,
+            arguments=arguments,
+        )
         return (await self.call(consume, methods.BasicConsumeOk)).consumer_tag
 
     async def cancel(self, consumer_tag: str) -> None:
         """Stop a consumer. What arrived before stays to be taken."""
-        await self.call(methods.BasicCancel(consumer_tag, False), methods.BasicCancelOk)
+        await self.call(methods.BasicCancel(consumer_tag, no_wait=False), methods.BasicCancelOk)
 
     async def confirm_select(self) -> None:
         """Have publishes confirmed: their sequence numbers are `published` after each, from 1 on."""
-        await self.call(methods.ConfirmSelect(False), methods.ConfirmSelectOk)
+        await self.call(methods.ConfirmSelect(no_wait=False), methods.ConfirmSelectOk)
         self.published = 0
 
     # --- messages -----------------------------------------------------------------------------------------------
@@ -252,7 +272,7 @@ class Channel:
         connection = self.connection
         room = connection.frame_max_bytes - 8
         if 12 + len(properties) > room:
-            raise LinkError(f"{connection.where} takes no headers of {len(properties)} bytes")
+            raise LinkError(f"{connection.where} does not accept content headers of {len(properties)} bytes")
         if size <= room:
             parts = [self._publish_frame, head, properties, _FRAME_END]
             if size:
@@ -274,7 +294,7 @@ class Channel:
     def requeue(self, delivery_tag: int) -> None:
         """Give one delivery back to its queue."""
         self.check()
-        self.connection.send(method_frame(self.number, methods.BasicReject(delivery_tag, True)))
+        self.connection.send(method_frame(self.number, methods.BasicReject(delivery_tag, requeue=True)))
 
     def take_deliveries(self, limit: int | None = None) -> list[Delivery]:
         """Return deliveries that have come, at most `limit`, oldest first; reading goes on when there is room again."""
@@ -313,12 +333,12 @@ class Channel:
                 self.connection.send(method_frame(self.number, methods.BasicCancelOk(method.consumer_tag)))
             self.changed.wake()
         elif isinstance(method, methods.ChannelFlow):
-            self.connection.send(method_frame(self.number, methods.ChannelFlowOk(method.active)))
+            self.connection.send(method_frame(self.number, methods.ChannelFlowOk(active=method.active)))
         elif self._awaiting:
             self._reply = method
             self._replied.set()
         else:
-            raise _Nonsense(f"sent {_name(method)}, which nobody asked for")
+            raise _Nonsense(f"sent {_name(method)} unasked")
 
     def receive_ack(self, delivery_tag: int, multiple: bool) -> None:
         self.confirms.append(Confirm(delivery_tag, multiple, True))
@@ -518,7 +538,7 @@ class Connection:
     async def _receive_more(self) -> None:
         data = bytes(await self._stream.receive_some(READ_BYTES))
         if not data:
-            raise LinkError(f"{self.where} closed the connection without a word")
+            raise LinkError(f"{self.where} closed the connection without giving a reason")
         self._last_received = trio.current_time()
         self._carry = self._carry + data if self._carry else data
 
@@ -588,7 +608,7 @@ class Connection:
             self._room.wake()
             self.changed.wake()
         else:
-            raise _Nonsense(f"sent {_name(method)}, which nobody asked for")
+            raise _Nonsense(f"sent {_name(method)} unasked")
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -647,7 +667,7 @@ class Connection:
         self.heartbeat_s = uri.heartbeat_s
         await self._stream.send_all(
             method_frame(0, methods.ConnectionTuneOk(channel_max, frame_max, self.heartbeat_s))
-            + method_frame(0, methods.ConnectionOpen(uri.vhost, "", False))
+            + method_frame(0, methods.ConnectionOpen(uri.vhost, "", reserved_2=False))
         )
         self.frame_max_bytes = frame_max
         await self._next_method(methods.ConnectionOpenOk)
@@ -725,32 +745,21 @@ def _credentials(uri: BrokerUri, offered: Sequence[str], where: str) -> tuple[st
 # --- connecting -----------------------------------------------------------------------------------------------------
 
 
-def _tls_context(uri: BrokerUri) -> ssl.SSLContext:
-    """Make the TLS settings of `uri`; reads files."""
-    context = ssl.create_default_context(cafile=uri.ca_file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if not uri.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif uri.server_name == "disable":
-        context.check_hostname = False
-    if uri.certificate_file is not None:
-        context.load_cert_chain(uri.certificate_file, uri.key_file, uri.key_password)
-    return context
-
-
-async def _dial(uri: BrokerUri, guard: AddressGuard, where: str) -> trio.SocketStream:
+async def _dial(uri: BrokerUri, settings: ClientSettings, where: str) -> trio.SocketStream:
     """Connect to the first permitted address of the host that answers."""
     try:
         found = await trio.socket.getaddrinfo(uri.host, uri.port, type=trio.socket.SOCK_STREAM)
     except OSError as error:
         raise LinkError(f"cannot resolve {where}: {error.strerror or error}") from None
-    permitted = [entry for entry in found if guard.permits(str(entry[4][0]))]
+    permitted = [entry for entry in found if settings.guard.permits(str(entry[4][0]))]
     if not permitted:
         raise LinkError(f"links may not connect to {where}: a loopback, link-local or reserved address")
     problem = "nothing listens there"
     for family, kind, protocol, _, address in permitted:
         sock = trio.socket.socket(family, kind, protocol)
+        if sock.fileno() >= settings.descriptors_below:
+            sock.close()
+            raise LinkError(f"cannot connect to {where}: too many descriptors are in use")
         try:
             await sock.connect(address)
             return trio.SocketStream(sock)
@@ -765,7 +774,7 @@ async def _dial(uri: BrokerUri, guard: AddressGuard, where: str) -> trio.SocketS
 
 async def _secure(stream: trio.SocketStream, uri: BrokerUri, where: str) -> trio.abc.Stream:
     try:
-        context = await trio.to_thread.run_sync(_tls_context, uri)
+        context = await client_context(uri)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise LinkError(f"the certificate files for {where} cannot be used: {type(error).__name__}") from None
     name = uri.server_name if uri.server_name not in (None, "disable") else uri.host
@@ -818,7 +827,7 @@ async def connect(
                     raise LinkError("a URI without host, and no local broker")
                 stream = await open_local()
             else:
-                stream = await _dial(uri, settings.guard, where)
+                stream = await _dial(uri, settings, where)
                 if uri.tls:
                     stream = await _secure(stream, uri, where)
             assert stream is not None

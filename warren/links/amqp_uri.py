@@ -19,6 +19,8 @@ PORT: Final = 5672
 TLS_PORT: Final = 5671
 DEFAULT_HEARTBEAT_S: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 60_000
+# Of the domain name system. Some interpreters take quadratic time for what is longer.
+HOST_MAX_CHARACTERS: Final = 253
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _ENTITY = re.compile(r"%(.{0,2})", re.DOTALL)
 # Greedy up to the last @ before white space or a quote: a password may hold a raw @, / or ?.
@@ -141,6 +143,8 @@ def parse_uri(text: str, default_vhost: str = "/") -> BrokerUri:
     user, password, host, port = _split_authority(authority)
     if port is not None and not host:
         raise UriError("{unable_to_parse_uri,malformed_uri}")
+    if len(host) > HOST_MAX_CHARACTERS:
+        raise UriError(f"the host name has more than {HOST_MAX_CHARACTERS} characters")
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     numbers = {name: _number(name, parameters[name]) for name in _NUMBERS if name in parameters}
     tls = scheme == "amqps"

@@ -9,7 +9,7 @@ ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import trio
@@ -18,14 +18,14 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.links import shovel, upstreams
 from warren.links.host import Listener, LocalBinding, LocalExchange, LocalQueue, Parameter, Policy
-from warren.queues.metadata import ParameterDelete
-from warren.queues.parameters import ParameterChange
-from warren.queues.policies import Policy as BrokerPolicy
 from warren.queues.queue import Queue
-from warren.queues.topology_watcher import INTERNAL_USER, TopologyWatcher
-from warren.queues.virtual_host import VirtualHost
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Management
+from warren.vhosts.metadata import ParameterDelete
+from warren.vhosts.parameters import ParameterChange
+from warren.vhosts.policies import Policy as BrokerPolicy
+from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.vhosts.virtual_host import VirtualHost
 
 DEMAND_EVERY_S: Final = 0.1
 COMPONENTS: Final = ("shovel", "federation-upstream", "federation-upstream-set")
@@ -196,6 +196,9 @@ class BrokerHost:
     def local_login(self) -> tuple[str, str]:
         return INTERNAL_USER, self._management.internal_password.decode()
 
+    async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        await self._management.tasks.keep(name, work)
+
     def log(self, level: str, event: str, **details: object) -> None:
         write: Callable[..., None] = getattr(log, level)
         write(event, **details)
@@ -242,7 +245,7 @@ def _set_problems(vhost: str, name: str, value: Any, by: str) -> list[str]:
 def _wants_messages(queue: Queue) -> bool:
     if queue.ready_count > 0:
         return False
-    return any(consumer.priority >= 0 and consumer.has_room() for consumer in queue.consumers)
+    return any(consumer.priority >= 0 and consumer.is_ready() for consumer in queue.consumers)
 
 
 def _has_federation(policies: dict[str, BrokerPolicy]) -> bool:

@@ -10,6 +10,7 @@ import trio
 
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.numbers import count_of
 from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
 from warren.links.amqp_uri import BrokerUri, UriError, parse_uri, redact_uri
 from warren.links.host import Host
@@ -94,4 +95,4 @@ async def ensure_queue(
 
 def prefetch(value: object, default: int = 1000) -> int:
     """Return a prefetch-count as the protocol takes it; 0 is no limit."""
-    return max(0, min(SHORT_MAX, int(value))) if isinstance(value, int | float) else default
+    return count_of(value, default, high=SHORT_MAX)

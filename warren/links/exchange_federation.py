@@ -140,12 +140,12 @@ class ExchangeLink(FederationLink):
             0,
             name,
             exchange.type,
-            name.startswith("amq."),
-            exchange.durable,
-            exchange.auto_delete,
-            exchange.internal,
-            False,
-            exchange.arguments,
+            passive=name.startswith("amq."),
+            durable=exchange.durable,
+            auto_delete=exchange.auto_delete,
+            internal=exchange.internal,
+            no_wait=False,
+            arguments=exchange.arguments,
         )
         await channel.call(declare, methods.ExchangeDeclareOk)
 
@@ -162,7 +162,17 @@ class ExchangeLink(FederationLink):
 
     async def _exists(self, remote: Connection, exchange: str) -> bool:
         probe = await remote.open_channel()
-        declare = methods.ExchangeDeclare(0, exchange, "fanout", True, True, True, True, False, EMPTY_TABLE)
+        declare = methods.ExchangeDeclare(
+            0,
+            exchange,
+            "fanout",
+            passive=True,
+            durable=True,
+            auto_delete=True,
+            internal=True,
+            no_wait=False,
+            arguments=EMPTY_TABLE,
+        )
         try:
             await probe.call(declare, methods.ExchangeDeclareOk)
         except PeerClosed as error:
@@ -193,7 +203,7 @@ class ExchangeLink(FederationLink):
         The queue comes last: its answer says that bindings sent without waiting are there.
         """
         known = await self._sync(channel, set(), upstream_cluster_name(remote))
-        bind = methods.QueueBind(0, queue, f"{queue} {self._suffix}", "", False, EMPTY_TABLE)
+        bind = methods.QueueBind(0, queue, f"{queue} {self._suffix}", "", no_wait=False, arguments=EMPTY_TABLE)
         await channel.call(bind, methods.QueueBindOk)
         return known
 
@@ -207,7 +217,17 @@ class ExchangeLink(FederationLink):
         table = forwarding.with_value(
             encode_table(dict(arguments)), "x-max-hops", forwarding.long_value(self.upstream.max_hops)
         )
-        counting = methods.ExchangeDeclare(0, name, _UPSTREAM_TYPE, False, True, True, True, False, table)
+        counting = methods.ExchangeDeclare(
+            0,
+            name,
+            _UPSTREAM_TYPE,
+            passive=False,
+            durable=True,
+            auto_delete=True,
+            internal=True,
+            no_wait=False,
+            arguments=table,
+        )
         # An unknown type closes the connection in older brokers: on one of its own.
         probe, _ = await self.endpoints.open(nursery, [self.uri], self.connection_name)
         try:
@@ -219,7 +239,17 @@ class ExchangeLink(FederationLink):
         finally:
             await probe.close()
         purpose = encode_table({_PURPOSE[0]: _PURPOSE[1]})
-        fanout = methods.ExchangeDeclare(0, name, "fanout", False, True, True, True, False, purpose)
+        fanout = methods.ExchangeDeclare(
+            0,
+            name,
+            "fanout",
+            passive=False,
+            durable=True,
+            auto_delete=True,
+            internal=True,
+            no_wait=False,
+            arguments=purpose,
+        )
         await channel.call(fanout, methods.ExchangeDeclareOk)
 
     # --- bindings -----------------------------------------------------------------------------------------------
@@ -254,10 +284,10 @@ class ExchangeLink(FederationLink):
         internal = f"{self._queue_name()} {self._suffix}"
         no_wait = self.upstream.bind_nowait
         for key, arguments in sorted(wanted - known):
-            bind = methods.ExchangeBind(0, internal, source, key, no_wait, arguments)
+            bind = methods.ExchangeBind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
             await self._send(channel, bind, methods.ExchangeBindOk)
         for key, arguments in sorted(known - wanted):
-            unbind = methods.ExchangeUnbind(0, internal, source, key, no_wait, arguments)
+            unbind = methods.ExchangeUnbind(0, internal, source, key, no_wait=no_wait, arguments=arguments)
             await self._send(channel, unbind, methods.ExchangeUnbindOk)
         return wanted
 

@@ -122,10 +122,12 @@ def upstream_cluster_name(remote: Connection) -> str:
 async def delete_queue(connection: Connection, queue: str) -> None:
     """Delete a queue if it is there."""
     channel = await connection.open_channel()
-    await channel.call(methods.QueueDelete(0, queue, False, False, False), methods.QueueDeleteOk)
+    await channel.call(
+        methods.QueueDelete(0, queue, if_unused=False, if_empty=False, no_wait=False), methods.QueueDeleteOk
+    )
 
 
 async def delete_exchange(connection: Connection, exchange: str) -> None:
     """Delete an exchange if it is there."""
     channel = await connection.open_channel()
-    await channel.call(methods.ExchangeDelete(0, exchange, False, False), methods.ExchangeDeleteOk)
+    await channel.call(methods.ExchangeDelete(0, exchange, if_unused=False, no_wait=False), methods.ExchangeDeleteOk)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -142,6 +142,9 @@ class Host(Protocol):
         It has all permissions in all vhosts and the tag ``impersonator`` (messages keep their user-id when
         trust-user-id says so). It exists for `open_local` alone and has no password that would work elsewhere.
         """
+
+    async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` for ever: what it raises is logged and shown as failing, and it is started again."""
 
     def log(self, level: str, event: str, **details: object) -> None:
         """Write a log line: level ``info``, ``warning`` or ``error``. Details hold no credentials."""

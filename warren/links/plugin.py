@@ -30,13 +30,14 @@ class LinksPlugin:
         """Keep the links as parameters and policies say, until cancelled."""
         guard = AddressGuard(networks(management.settings.link_networks.split(",")))
         limits = management.settings.limits
-        settings = ClientSettings(guard, limits.max_message_bytes, version=__version__)
+        below = management.descriptors.clients_below
+        settings = ClientSettings(guard, limits.max_message_bytes, version=__version__, descriptors_below=below)
         host = self._host
         assert host is not None, "prepare comes first"
         self._supervisor = Supervisor(host, settings)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._supervisor.run)
-            nursery.start_soon(host.watch_demand)
+            nursery.start_soon(management.tasks.keep, "links and their tasks", self._supervisor.run)
+            nursery.start_soon(management.tasks.keep, "demand of federated queues", host.watch_demand)
             task_status.started([])
 
     # --- for the management API -------------------------------------------------------------------------------------

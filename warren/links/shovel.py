@@ -20,6 +20,7 @@ import trio
 
 from warren.amqp import methods
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp.numbers import seconds_of
 from warren.amqp.properties import BasicProperties
 from warren.links import forwarding, transfer, validation
 from warren.links.amqp_client import Channel, Connection, Delivery, LinkError
@@ -212,7 +213,7 @@ def parse(name: str, value: Json) -> Definition:
             _first(value, "dest-publish-properties", "dest-properties", "publish-properties")
         ),
         ack_mode=value.get("ack-mode", transfer.ON_CONFIRM),
-        reconnect_delay_s=max(0.0, float(value.get("reconnect-delay", RECONNECT_DELAY_S))),
+        reconnect_delay_s=seconds_of(value.get("reconnect-delay"), RECONNECT_DELAY_S),
     )
 
 
@@ -308,7 +309,12 @@ class Shovel:
         if definition.delete_after == "queue-length":
             self._remaining = 0
         bind = methods.QueueBind(
-            0, declared.queue, definition.src_exchange, definition.src_exchange_key, False, EMPTY_TABLE
+            0,
+            declared.queue,
+            definition.src_exchange,
+            definition.src_exchange_key,
+            no_wait=False,
+            arguments=EMPTY_TABLE,
         )
         await inbound.call(bind, methods.QueueBindOk)
         return declared.queue

@@ -1,7 +1,8 @@
 """Which links there should be, and that they run: from parameters and policies to tasks, and status of them.
 
 1. Each link is a task of its own. What one raises, faults of ours included, ends its attempt and nothing else; it is
-   tried again after its reconnect delay.
+   tried again after its reconnect delay. A link whose delay cannot be waited for is switched off. What is wrong with a
+   parameter or policy leaves the links that run alone.
 2. A link is never there twice: a changed one starts when the former has ended.
 3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most. One that is stopped because
    the broker stops does not.
@@ -70,6 +71,7 @@ class Supervisor:
         self._entries: dict[Key, _Entry] = {}
         self._stale = True
         self._changed = trio.Event()
+        self._told: set[tuple[str, str, str, str]] = set()  # parameters that cannot be used, in the log already
 
     # --- what the host calls ------------------------------------------------------------------------------------
 
@@ -104,15 +106,19 @@ class Supervisor:
         unsubscribe = self._host.subscribe(self)
         try:
             async with trio.open_nursery() as nursery:
-                while True:
-                    if not self._stale:
-                        await self._changed.wait()
-                    self._stale = False
-                    self._changed = trio.Event()
-                    self._reconcile(nursery)
-                    await trio.lowlevel.checkpoint()
+                await self._host.keep("links", partial(self._follow, nursery))
         finally:
             unsubscribe()
+
+    async def _follow(self, nursery: trio.Nursery) -> None:
+        self._stale = True
+        while True:
+            if not self._stale:
+                await self._changed.wait()
+            self._stale = False
+            self._changed = trio.Event()
+            self._reconcile(nursery)
+            await trio.lowlevel.checkpoint()
 
     def _reconcile(self, nursery: trio.Nursery) -> None:
         wanted = self._wanted()
@@ -138,6 +144,10 @@ class Supervisor:
         except LinkError as error:
             self._set(entry, TERMINATED, str(error))
             return
+        except Exception as error:
+            # A fault of ours, in this link only.
+            self._set(entry, TERMINATED, f"internal error: {redact(repr(error))}")
+            return
         entry.has_task = True
         nursery.start_soon(self._live, entry, entry.link)
 
@@ -149,6 +159,7 @@ class Supervisor:
                 vhost, name, value = parameter.vhost, parameter.name, parameter.value
                 wanted["shovel", vhost, name] = (repr(value), partial(self._shovel, vhost, name, value))
         book = upstreams.UpstreamBook(parameters)
+        self._tell(book)
         for exchange in self._host.federated_exchanges():
             for upstream in book.resolve(exchange.vhost, exchange.policy):
                 wanted["exchange", exchange.vhost, exchange.name, upstream.name] = (
@@ -163,12 +174,26 @@ class Supervisor:
                 )
         return wanted
 
+    def _tell(self, book: upstreams.UpstreamBook) -> None:
+        """Log which upstreams and sets cannot be used, each once."""
+        told = set()
+        for parameter, reason in book.problems:
+            told.add((parameter.component, parameter.vhost, parameter.name, reason))
+        for component, vhost, name, reason in sorted(told - self._told):
+            self._host.log(
+                "error", "parameter_invalid", component=component, vhost=vhost, name=name, reason=redact(reason)
+            )
+        self._told = told
+
     def _shovel(self, vhost: str, name: str, value: Json) -> Shovel:
         return Shovel(vhost, name, shovel.parse(name, value), self._endpoints)
 
     async def _live(self, entry: _Entry, link: Shovel | FederationLink) -> None:
-        with entry.scope:
-            await self._attempts(entry, link)
+        try:
+            with entry.scope:
+                await self._attempts(entry, link)
+        except Exception as error:
+            self._set(entry, TERMINATED, f"switched off: {redact(repr(error))}")
         entry.has_task = False
         if not entry.scope.cancelled_caught:
             # It is done, and stays to be looked at until its parameter is gone or another one.

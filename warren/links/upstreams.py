@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from warren.amqp.numbers import count_of, milliseconds_of, seconds_of
 from warren.links import transfer, validation
 from warren.links.amqp_client import LinkError
 from warren.links.amqp_uri import BrokerUri, parse_uri
@@ -30,6 +31,7 @@ UPSTREAM_SET: Final = "federation-upstream-set"
 UPSTREAM_PATTERN: Final = "federation-upstream-pattern"
 ALL: Final = "all"
 RECONNECT_DELAY_S: Final = 5.0
+HOPS_MAX: Final = 0x7FFF  # what the binding of a federation link has room for
 _SETTINGS: Final = (
     optional("exchange", validation.binary),
     optional("queue", validation.binary),
@@ -109,10 +111,6 @@ def _maybe_pattern(text: str) -> Any:
         return None
 
 
-def _maybe_int(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
 def _upstream(name: str, vhost: str, settings: Mapping[str, Any]) -> Upstream:
     return Upstream(
         name=name,
@@ -121,10 +119,10 @@ def _upstream(name: str, vhost: str, settings: Mapping[str, Any]) -> Upstream:
         queue=settings.get("queue"),
         consumer_tag=settings.get("consumer-tag", f"federation-link-{name}"),
         prefetch_count=prefetch(settings.get("prefetch-count")),
-        reconnect_delay_s=max(0.0, float(settings.get("reconnect-delay", RECONNECT_DELAY_S))),
-        max_hops=max(1, int(settings.get("max-hops", 1))),
-        expires_ms=_maybe_int(settings.get("expires")),
-        message_ttl_ms=_maybe_int(settings.get("message-ttl")),
+        reconnect_delay_s=seconds_of(settings.get("reconnect-delay"), RECONNECT_DELAY_S),
+        max_hops=count_of(settings.get("max-hops"), 1, low=1, high=HOPS_MAX),
+        expires_ms=milliseconds_of(settings.get("expires")),
+        message_ttl_ms=milliseconds_of(settings.get("message-ttl")),
         trust_user_id=settings.get("trust-user-id", False),
         ack_mode=settings.get("ack-mode", transfer.ON_CONFIRM),
         cleans_up=settings.get("resource-cleanup-mode", "default") == "default",
@@ -137,15 +135,26 @@ class UpstreamBook:
     """The upstreams and sets of all vhosts, as the parameters have them at one moment."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
+        # Of parameters that an earlier version took: what is wrong with each. They count as not there.
+        self.problems: list[tuple[Parameter, str]] = []
         self._upstreams: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._sets: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
         for parameter in parameters:
             value = parameter.value
-            if parameter.component == UPSTREAM and not validate_upstream(parameter.name, value):
-                assert isinstance(value, dict)
-                self._upstreams.setdefault(parameter.vhost, {})[parameter.name] = value
-            elif parameter.component == UPSTREAM_SET and not validate_upstream_set(parameter.name, value):
-                self._sets.setdefault(parameter.vhost, {})[parameter.name] = value if isinstance(value, list) else []
+            if parameter.component == UPSTREAM:
+                wrong = validate_upstream(parameter.name, value)
+                if not wrong:
+                    assert isinstance(value, dict)
+                    self._upstreams.setdefault(parameter.vhost, {})[parameter.name] = value
+            elif parameter.component == UPSTREAM_SET:
+                wrong = validate_upstream_set(parameter.name, value)
+                if not wrong:
+                    members = value if isinstance(value, list) else []
+                    self._sets.setdefault(parameter.vhost, {})[parameter.name] = members
+            else:
+                continue
+            if wrong:
+                self.problems.append((parameter, "; ".join(wrong)))
 
     def resolve(self, vhost: str, policy: Policy) -> list[Upstream]:
         """Return the upstreams that `policy` means in `vhost`, by name; each name once."""
@@ -155,8 +164,8 @@ class UpstreamBook:
         for name in sorted(chosen):
             try:
                 found.append(_upstream(name, vhost, chosen[name]))
-            except (LinkError, OverflowError, ValueError):
-                continue  # numbers like infinity pass as numbers
+            except LinkError:
+                continue  # no URI to connect to
         return found
 
     def _members(

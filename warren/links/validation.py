@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from warren.amqp.field_table import encode_table
+from warren.amqp.numbers import is_long, is_number
 from warren.links.amqp_uri import UriError, parse_uri, redact_uri
 
 Json = object
@@ -39,7 +40,8 @@ def term(value: Json) -> str:
 
 
 def number(name: str, value: Json) -> list[str]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    """Accept a number of any kind in `warren.amqp.numbers`; who reads it has the conversion to that kind."""
+    if is_number(value):
         return []
     return [f"{name} should be a number, actually was {term(value)}"]
 
@@ -64,7 +66,7 @@ def choice(*options: str) -> Validator:
 
 
 def delete_after(name: str, value: Json) -> list[str]:
-    if value in ("never", "queue-length") or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value in ("never", "queue-length") or (isinstance(value, int) and is_long(value) and value >= 0):
         return []
     wanted = 'a number greater than or equal to 0, "never" or "queue-length"'
     return [f"{name} should be {wanted}, actually was {term(value)}"]

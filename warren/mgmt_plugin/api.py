@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from warren.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, NOT_FOUND, AmqpError
-from warren.mgmt_plugin.health_checks import CheckFailed
-from warren.mgmt_plugin.http import HttpError, Request, Response
+from warren.mgmt_plugin.http.json_pieces import json_pieces
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
+from warren.mgmt_plugin.http.static_files import StaticFiles
 from warren.mgmt_plugin.listing import with_columns
 from warren.mgmt_plugin.operators import Doorkeeper, Operator
+from warren.mgmt_plugin.resources.health_checks import CheckFailed
 from warren.mgmt_plugin.routes import (
     Access,
     Call,
     Route,
     RouteTable,
-    encode_json,
     not_authorised,
     not_found,
     parse_query,
 )
-from warren.mgmt_plugin.static_files import StaticFiles
 from warren.server.management import CommitTimeout, Management
+from warren.server.threads import Stuck
 
 if TYPE_CHECKING:
     from warren.mgmt_plugin.plugin import Services
@@ -61,7 +62,10 @@ class Api:
             operator = self._doorkeeper.nobody()
         else:
             operator = await self._doorkeeper.identify(request)
-        call = Call(request, params, operator, self._management, self._services, parse_query(request.query))
+            request.identified(operator.name)
+        call = Call(
+            request, params, operator, self._management, self._services, parse_query(request.query), route.limits
+        )
         check(route, operator, params.get("vhost"), self._management)
         try:
             result = await route.handler(call)
@@ -71,6 +75,8 @@ class Api:
             return Response(failure.status, msgspec.json.encode(failure.document))
         except CommitTimeout:
             raise HttpError(503, "unavailable", "the metadata store does not answer") from None
+        except Stuck as stuck:
+            raise HttpError(503, "unavailable", str(stuck)) from None
         if route.method == "GET" and isinstance(result, dict):
             result = with_columns(result, call.query)
         return as_response(result)
@@ -124,4 +130,4 @@ def as_response(result: object) -> Response:
         return result
     if result is None:
         return Response(204)
-    return Response(200, encode_json(result))
+    return Response(200, pieces=json_pieces(result))

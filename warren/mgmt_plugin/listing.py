@@ -6,43 +6,42 @@
 
 1. An object is described in full only when it is on the page, or when it is sorted by a field that `keys` has not.
 2. A long list is worked on in pieces of about a millisecond; the broker has its turns in between.
+3. Rows are described while the peer takes the answer, each as it is then; what has gone by then is left out. What is
+   held of a list meanwhile is its references, and what is under way of one row.
+4. To filter or sort more than `MANY` items is long work.
 
 Source: RabbitMQ, management HTTP API; texts of refusals from 3.10.8.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Any, Final, TypeVar
 
-import msgspec
-import trio
-
-from warren.mgmt_plugin.http import HttpError, Response
-from warren.mgmt_plugin.routes import Call, bad_request, encode_json
-from warren.queues.pattern import Pattern
+from warren.mgmt_plugin.http.json_pieces import Rows, encode_json
+from warren.mgmt_plugin.http.numbers import integer
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import HttpError, Response
+from warren.mgmt_plugin.routes import Call, bad_request
+from warren.vhosts.pattern import Pattern
 
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
-SLICE_S: Final = 0.001
+MANY: Final = 1000
+# What a reference takes, and a rank while a list is sorted.
+REFERENCE_BYTES: Final = 8
+RANK_BYTES: Final = 200
+RUN: Final = 256
 QUERY: Final = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
 
 Item = TypeVar("Item")
 Described = dict[str, Any]
 
 
-class Breather:
-    """Lets the broker have a turn whenever about a millisecond has passed."""
-
-    def __init__(self) -> None:
-        self._began_s = time.perf_counter()
-
-    async def breathe(self) -> None:
-        """Call this between small pieces of work."""
-        if time.perf_counter() - self._began_s > SLICE_S:
-            await trio.lowlevel.checkpoint()
-            self._began_s = time.perf_counter()
+def _never(item: object) -> bool:
+    return False
 
 
 async def answer_list(
@@ -50,55 +49,64 @@ async def answer_list(
     items: Sequence[Item],
     describe: Callable[[Item], Described],
     keys: Mapping[str, Callable[[Item], object]],
+    gone: Callable[[Item], bool] = _never,
 ) -> Response:
-    """Answer with a list of `items` the way the query string asks.
+    """Answer with a list of `items`, which nobody changes, the way the query string asks.
 
     `keys` gives fields of an item that need no description of it; ``name`` is one of them where names can be filtered.
+    Items that are `gone` when their turn comes are left out.
 
     Raises:
-        HttpError: 400, the page, the name or the size makes no sense.
+        HttpError: 400, the page, the name or the size makes no sense; 503, there are too many long answers.
     """
     query = call.query
     breather = Breather()
     paged = "page" in query
-    page, page_size = _page_of(query) if paged else (1, 0)
-    found = list(items)
-    if query.get("name") and "name" in keys:
+    page, page_size = _page_of(query) if paged else (1, len(items))
+    found = items
+    filters = bool(query.get("name")) and "name" in keys
+    sorts = bool(query.get("sort"))
+    if len(items) > MANY and (filters or sorts):
+        await call.request.begin_work()
+        call.request.hold(len(items) * (RANK_BYTES if sorts else REFERENCE_BYTES))
+    if filters:
         found = await _with_name(found, query, keys["name"], breather)
     filtered_count = len(found)
-    columns = [column.split(".") for column in query.get("columns", "").split(",") if column]
-    if query.get("sort"):
-        found = await _sorted(found, query, describe, keys, breather)
+    page_count = max(1, -(-filtered_count // page_size)) if paged else 1
+    if page > page_count:
+        raise HttpError(
+            400,
+            "page_out_of_range",
+            f"Page out of range, page: {page} page size: {page_size}, len: {filtered_count}",
+        )
+    if sorts:
+        found = await _sorted(found, query, describe, keys, breather, page * page_size)
     if paged:
-        page_count = max(1, -(-filtered_count // page_size))
-        if page > page_count:
-            raise HttpError(
-                400,
-                "page_out_of_range",
-                f"Page out of range, page: {page} page size: {page_size}, len: {filtered_count}",
-            )
         found = found[(page - 1) * page_size : page * page_size]
-    rows: list[bytes] = []
-    for item in found:
-        described = describe(item)
-        if columns:
-            described = _chosen(described, columns)
-        rows.append(encode_json(described))
-        await breather.breathe()
-    array = b"[" + b",".join(rows) + b"]"
+    columns = [column.split(".") for column in query.get("columns", "").split(",") if column]
+    rows = Rows(found, (lambda item: _chosen(describe(item), columns)) if columns else describe, gone)
     if not paged:
-        return Response(200, array)
-    head = msgspec.json.encode(
-        {
-            "filtered_count": filtered_count,
-            "item_count": len(found),
-            "page": page,
-            "page_count": page_count,
-            "page_size": page_size,
-            "total_count": len(items),
-        }
-    )
-    return Response(200, head[:-1] + b',"items":' + array + b"}")
+        return Response(200, pieces=rows.pieces())
+    head = encode_json({"filtered_count": filtered_count})
+
+    def tail() -> bytes:
+        return encode_json(
+            {
+                "item_count": rows.count,
+                "page": page,
+                "page_count": page_count,
+                "page_size": page_size,
+                "total_count": len(items),
+            }
+        )
+
+    return Response(200, pieces=_page_pieces(head, rows, tail))
+
+
+def _page_pieces(head: bytes, rows: Rows, tail: Callable[[], bytes]) -> Iterator[bytes]:
+    yield head[:-1] + b',"items":'
+    yield from rows.pieces()
+    yield b"," + tail()[1:]
 
 
 def with_columns(described: Described, query: Mapping[str, str]) -> Described:
@@ -140,7 +148,7 @@ def dig(row: object, path: Sequence[str]) -> object:
 
 
 async def _with_name(
-    items: list[Item], query: Mapping[str, str], name_of: Callable[[Item], object], breather: Breather
+    items: Sequence[Item], query: Mapping[str, str], name_of: Callable[[Item], object], breather: Breather
 ) -> list[Item]:
     wanted = query["name"]
     matches: Callable[[str], bool]
@@ -160,29 +168,55 @@ async def _with_name(
     return found
 
 
+async def in_order(
+    items: Sequence[Item],
+    key: Callable[[Item], Any],
+    breather: Breather,
+    *,
+    reverse: bool = False,
+    most: int | None = None,
+) -> list[Item]:
+    """Return `items`, or the first `most` of them, sorted by `key` and then by their places, in pieces."""
+    runs: list[list[tuple[Any, int]]] = []
+    for start in range(0, len(items), RUN):
+        run: list[tuple[Any, int]] = []
+        for at in range(start, min(start + RUN, len(items))):
+            run.append((key(items[at]), at))
+            await breather.breathe()
+        run.sort(reverse=reverse)
+        runs.append(run)
+    found: list[Item] = []
+    for _, at in islice(merge(*runs, reverse=reverse), most):
+        found.append(items[at])
+        await breather.breathe()
+    for run in runs:
+        run.clear()  # to free all at once takes long as well
+        await breather.breathe()
+    return found
+
+
 async def _sorted(
-    items: list[Item],
+    items: Sequence[Item],
     query: Mapping[str, str],
     describe: Callable[[Item], Described],
     keys: Mapping[str, Callable[[Item], object]],
     breather: Breather,
+    most: int,
 ) -> list[Item]:
     column = query["sort"]
     key_of = keys.get(column)
     path = column.split(".")
-    ranked: list[tuple[tuple[int, Any], int]] = []
-    for at, item in enumerate(items):
-        value = key_of(item) if key_of is not None else dig(describe(item), path)
-        ranked.append((order(value), at))
-        await breather.breathe()
-    ranked.sort(reverse=query.get("sort_reverse") == "true")
-    return [items[at] for _, at in ranked]
+
+    def rank(item: Item) -> tuple[int, Any]:
+        return order(key_of(item) if key_of is not None else dig(describe(item), path))
+
+    return await in_order(items, rank, breather, reverse=query.get("sort_reverse") == "true", most=most)
 
 
 def _page_of(query: Mapping[str, str]) -> tuple[int, int]:
     try:
-        page = int(query["page"])
-        size = int(query.get("page_size") or PAGE_SIZE)
+        page = integer(query["page"])
+        size = integer(query.get("page_size") or str(PAGE_SIZE))
     except ValueError:
         raise bad_request("Pagination parameters are invalid") from None
     if page < 1 or not 1 <= size <= PAGE_SIZE_MAX:

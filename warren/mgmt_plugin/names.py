@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, Final
 
 from warren.channels.broker import Broker
@@ -10,9 +12,11 @@ from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.channels.event_values import port_of
 from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.listing import MANY, in_order
 from warren.mgmt_plugin.routes import Call, not_found
 from warren.queues.queue import Queue
-from warren.queues.virtual_host import VirtualHost
+from warren.vhosts.virtual_host import VirtualHost
 
 DEFAULT_NAME: Final = "amq.default"
 
@@ -20,6 +24,15 @@ DEFAULT_NAME: Final = "amq.default"
 def node_name(broker: Broker) -> str:
     """Return what the node is called."""
     return broker.node_name()
+
+
+def cluster_id(broker: Broker) -> str:
+    """Return what tells this broker from every other one, whatever they are called.
+
+    Of the store's id only a digest is told: with the id itself a publisher could write frames into his messages.
+    """
+    digest = sha256(broker.log.store_id + b"cluster").digest()[:16]
+    return "rabbitmq-cluster-id-" + urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def exchange_name(given: str) -> str:
@@ -72,30 +85,47 @@ def visible_vhosts(call: Call) -> Iterator[VirtualHost]:
     """Yield the vhost of the path, or those that the user may see, in the order of their names."""
     vhosts = call.management.broker.vhosts
     only = call.params.get("vhost")
+    sees_all = only is not None or call.operator.is_monitor
     for name in sorted(vhosts) if only is None else [only]:
-        if only is not None or call.operator.may_see(name):
+        if sees_all or call.operator.may_enter(name):
             yield vhosts[name]
 
 
-def visible_queues(call: Call) -> list[Queue]:
-    """Return the queues that the user may see, by vhost and name."""
+async def visible_queues(call: Call) -> list[Queue]:
+    """Return the queues that the user may see, by vhost and name; not to be changed."""
     vhosts = list(visible_vhosts(call))
     if len(vhosts) == 1:
-        return vhosts[0].sorted_queues()
-    return [queue for vhost in vhosts for queue in vhost.sorted_queues()]
+        return await sorted_queues(call, vhosts[0])
+    found: list[Queue] = []
+    for vhost in vhosts:
+        found += await sorted_queues(call, vhost)
+    return found
+
+
+async def sorted_queues(call: Call, vhost: VirtualHost) -> list[Queue]:
+    """Return the queues of a vhost in the order of their names, sorted in pieces; not to be changed."""
+    if len(vhost.queues) <= MANY or vhost.has_sorted_queues():
+        return vhost.sorted_queues()
+    await call.request.begin_work()
+    if vhost.has_sorted_queues():  # by whoever had the seat before
+        return vhost.sorted_queues()
+    version = int(vhost.topology_version)
+    found = await in_order(list(vhost.queues.values()), lambda queue: queue.name, Breather())
+    vhost.keep_sorted(found, version)
+    return found
 
 
 def visible_connections(call: Call) -> list[Connection]:
     """Return the client connections that the user may see: a monitor all, others their own, of a vhost if asked."""
     only = call.params.get("vhost")
-    operator = call.operator
+    own = None if call.operator.is_monitor else call.operator.name
     found: list[Connection] = []
     for connection in call.management.broker.connections.values():
         if connection.is_direct or not connection.is_known:
             continue
         if only is not None and connection.vhost_name != only:
             continue
-        if operator.is_monitor or connection.user_name == operator.name:
+        if own is None or connection.user_name == own:
             found.append(connection)
     return found
 
@@ -109,7 +139,7 @@ def the_vhost(call: Call) -> VirtualHost:
 
 
 def the_queue(call: Call) -> Queue:
-    """Return the queue of the path.
+    """Return the queue of the path, to describe it: what lists show of a queue they show of every queue.
 
     Raises:
         HttpError: 404.
@@ -118,6 +148,20 @@ def the_queue(call: Call) -> Queue:
     if queue is None:
         raise not_found()
     return queue
+
+
+def the_shared_queue(call: Call) -> Queue:
+    """Return the queue of the path, to look at its messages or to change it: none that belongs to a connection.
+
+    Raises:
+        HttpError: 404. ChannelException: 405, it is exclusive to a connection.
+    """
+    return the_vhost(call).queue(the_queue(call).name, None)
+
+
+def is_shared(queue: Queue) -> bool:
+    """Tell whether `queue` belongs to no connection."""
+    return queue.owner is None
 
 
 def the_exchange(call: Call) -> tuple[VirtualHost, Exchange]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from warren import __version__
-from warren.mgmt_plugin.overview import PRODUCT
+from warren.mgmt_plugin.resources.overview import PRODUCT
 from warren.mgmt_plugin.routes import Access, Call, Route
 
 COMPONENTS: Final = "#/components/schemas/{name}"

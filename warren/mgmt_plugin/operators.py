@@ -6,12 +6,16 @@
     monitoring       see everything of every vhost, and of the node
     administrator    everything; but to use a vhost it needs permissions there, as everybody does
 
-1. A name and a password are checked by the broker's authenticator, with its budgets for failures.
+1. A name and a password are checked by the broker's authenticator, which slows guessing down.
 2. A session holds no password. It ends with its user, with a change of the user's password, `SESSION_S` after it
-   was last used, or when the broker stops; its tags are the user's at the moment of each request.
+   was last used, or when the broker stops; its tags are the user's at the moment of each request. A user has at most
+   `SESSIONS_PER_USER_MAX`: one more ends the least recently used of the same user, never anybody else's.
 3. A browser has a session's identifier in an HttpOnly, SameSite=Strict cookie. A request with it that changes
    something must also carry the session's CSRF token in a header; an Origin must be the host asked.
 4. The identifier is also a bearer token, where there is no cookie and no browser.
+5. A browser sends a password that it remembers (Basic) by itself, whichever page asks. A request with one that changes
+   something is refused when the browser says that it comes from another site; other programs say nothing of the kind.
+6. The cost of a Cookie header is linear in its length.
 
 Source: RabbitMQ, "Management plugin", permissions.
 """
@@ -28,20 +32,21 @@ import socket
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from warren.channels.access import AccessControl
-from warren.mgmt_plugin.http import HttpError, Request
-from warren.queues.metadata import UserPut
+from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.server.authenticator import Authenticator
 from warren.server.peer_address import is_loopback
+from warren.vhosts.metadata import UserPut
 
 SESSION_S: Final = 8 * 3600.0
-SESSIONS_MAX: Final = 10000
+SESSIONS_PER_USER_MAX: Final = 100
 COOKIE: Final = "warren_session"
 CSRF_HEADER: Final = "x-csrf-token"
-REALM: Final = 'Basic realm="Warren Management"'
+REALM: Final = 'Basic realm="RabbitMQ Management"'  # RabbitMQ's: programs tie credentials to it
+# Begins at a semicolon only, so its time is linear; that of the standard library's parser is quadratic.
+_OUR_COOKIE: Final = re.compile(rf"(?:^|;)[ \t]*{COOKIE}[ \t]*=([^;]*)")
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]+)?")  # a Host header
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -93,18 +98,28 @@ class Session:
 
 
 class Sessions:
-    """The sessions of this process."""
+    """The sessions of this process, the least recently used first; `_of_user` has the same for each user."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._of_user: dict[str, OrderedDict[bytes, None]] = {}
 
     def begin(self, record: UserPut) -> tuple[str, Session]:
         """Begin a session of a user whose password was right; return its secret identifier."""
         identifier = secrets.token_urlsafe(32)
-        session = Session(record.name, record.password_hash, secrets.token_urlsafe(32), time.monotonic() + SESSION_S)
-        self._sessions[_digest(identifier)] = session
-        if len(self._sessions) > SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+        now_s = time.monotonic()
+        session = Session(record.name, record.password_hash, secrets.token_urlsafe(32), now_s + SESSION_S)
+        key = _digest(identifier)
+        self._sessions[key] = session
+        own = self._of_user.setdefault(record.name, OrderedDict())
+        own[key] = None
+        if len(own) > SESSIONS_PER_USER_MAX:
+            self._forget(next(iter(own)))
+        while self._sessions:
+            oldest = next(iter(self._sessions))
+            if now_s < self._sessions[oldest].ends_s:
+                break
+            self._forget(oldest)
         return identifier, session
 
     def maybe_find(self, identifier: str, users: AccessControl) -> Session | None:
@@ -116,15 +131,25 @@ class Sessions:
         record = users.get(session.user)
         now_s = time.monotonic()
         if record is None or record.password_hash != session.password_hash or now_s >= session.ends_s:
-            del self._sessions[key]
+            self._forget(key)
             return None
         session.ends_s = now_s + SESSION_S
         self._sessions.move_to_end(key)
+        self._of_user[session.user].move_to_end(key)
         return session
 
     def end(self, identifier: str) -> None:
         """Forget a session."""
-        self._sessions.pop(_digest(identifier), None)
+        self._forget(_digest(identifier))
+
+    def _forget(self, key: bytes) -> None:
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return
+        own = self._of_user[session.user]
+        del own[key]
+        if not own:
+            del self._of_user[session.user]
 
 
 class Doorkeeper:
@@ -156,6 +181,8 @@ class Doorkeeper:
         scheme, _, credentials = header.partition(" ")
         if scheme.lower() == "basic":
             name, password = _basic(credentials)
+            if request.method not in SAFE_METHODS:
+                check_same_site(request)
             return self.operator(await self.check_password(name, password, request))
         if scheme.lower() == "bearer":
             session = self.sessions.maybe_find(credentials.strip(), self._access)
@@ -220,20 +247,26 @@ class Doorkeeper:
         name = "" if parts is None else (parts[1] or parts[2]).lower()
         if not (name in self._hosts or _is_address(name)):
             raise HttpError(403, "forbidden", "the host name is not one of this broker; see the setting http_hosts")
-        origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            raise HttpError(403, "forbidden", "the request comes from another site")
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise HttpError(403, "forbidden", "the request comes from another site")
+        check_same_site(request)
+
+
+def check_same_site(request: Request) -> None:
+    """Make sure that a browser does not say that another site led it here. Other programs say nothing of it.
+
+    Raises:
+        HttpError: 403.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != request.headers.get("host", "").lower():
+        raise HttpError(403, "forbidden", "the request comes from another site")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HttpError(403, "forbidden", "the request comes from another site")
 
 
 def session_identifier(request: Request) -> str | None:
-    """Return the session identifier in the request's cookie."""
-    try:
-        morsel = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return None if morsel is None else morsel.value
+    """Return the session identifier in the request's cookie, the first if there are several."""
+    found = _OUR_COOKIE.search(request.headers.get("cookie", ""))
+    return None if found is None else found[1].strip()
 
 
 def cookie_header(identifier: str, request: Request, *, ends: bool = False) -> tuple[str, str]:

@@ -8,7 +8,16 @@ from functools import partial
 
 import trio
 
-from warren.mgmt_plugin import (
+from warren.mgmt_plugin import openapi
+from warren.mgmt_plugin.api import Api
+from warren.mgmt_plugin.http.server import Load, serve_http
+from warren.mgmt_plugin.http.static_files import StaticFiles
+from warren.mgmt_plugin.metrics import prometheus
+from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
+from warren.mgmt_plugin.metrics.statistics import Statistics
+from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.resources import (
+    asked_routes,
     browsing,
     connections,
     data_port,
@@ -19,11 +28,9 @@ from warren.mgmt_plugin import (
     linked,
     messages,
     node,
-    openapi,
     operations,
     overview,
     policies,
-    prometheus,
     queues,
     sessions,
     snapshots,
@@ -34,16 +41,10 @@ from warren.mgmt_plugin import (
     users,
     vhosts,
 )
-from warren.mgmt_plugin.api import Api
-from warren.mgmt_plugin.http import HttpTraffic, serve_http
-from warren.mgmt_plugin.linked import Links, NoLinks
-from warren.mgmt_plugin.node import node_row
-from warren.mgmt_plugin.operators import Doorkeeper
-from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
+from warren.mgmt_plugin.resources.linked import Links, NoLinks
+from warren.mgmt_plugin.resources.node import node_row
+from warren.mgmt_plugin.resources.transfers import Transfers
 from warren.mgmt_plugin.routes import Route, RouteTable
-from warren.mgmt_plugin.static_files import StaticFiles
-from warren.mgmt_plugin.statistics import Statistics
-from warren.mgmt_plugin.transfers import Transfers
 from warren.server.drains import Drains
 from warren.server.management import Listening, Management
 from warren.server.snapshots import Snapshots
@@ -60,6 +61,7 @@ MODULES = (
     browsing,
     transfers,
     operations,
+    asked_routes,
     streams,
     super_streams,
     data_port,
@@ -117,13 +119,16 @@ class ManagementPlugin:
         """
         settings = management.settings
         broker = management.broker
+        tasks = management.tasks
+        begin = tasks.begin
+        below = management.descriptors.http_below
         hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
         hosts |= {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
         table = RouteTable(all_routes())
-        traffic = HttpTraffic()
-        metrics = Metrics(management, doorkeeper, traffic)
+        load = Load()
+        metrics = Metrics(management, doorkeeper, load.traffic)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
             services = Services(
@@ -141,7 +146,9 @@ class ManagementPlugin:
             api = Api(table, doorkeeper, management, services, StaticFiles())
             if settings.http is not None:
                 host, port = settings.http.host, settings.http.port
-                place = await nursery.start(serve_http, "http", host, port, api.respond, None, traffic)
+                place = await nursery.start(
+                    begin, "http", serve_http, "http", host, port, api.respond, None, load, tasks, below
+                )
                 opened.append(Listening("http", *place))
             tls = management.tls
             if settings.https is not None and tls is not None:
@@ -150,15 +157,19 @@ class ManagementPlugin:
                 def wrap(stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
                     return trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
 
-                place = await nursery.start(serve_http, "https", host, port, api.respond, wrap, traffic)
+                place = await nursery.start(
+                    begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks, below
+                )
                 opened.append(Listening("https", *place))
             if settings.prometheus is not None:
                 host, port = settings.prometheus.host, settings.prometheus.port
                 respond = MetricsPort(metrics, management).respond
-                place = await nursery.start(serve_http, "prometheus", host, port, respond, None, traffic)
+                place = await nursery.start(
+                    begin, "prometheus", serve_http, "prometheus", host, port, respond, None, load, tasks, below
+                )
                 opened.append(Listening("prometheus", *place))
             task_status.started(opened)
-            nursery.start_soon(services.statistics.run)
-            nursery.start_soon(services.stages.run)
-            nursery.start_soon(services.snapshots.run)
-            nursery.start_soon(services.drains.run)
+            nursery.start_soon(tasks.keep, "statistics", services.statistics.run)
+            nursery.start_soon(tasks.keep, "stages", services.stages.run)
+            nursery.start_soon(tasks.keep, "snapshots", services.snapshots.run)
+            nursery.start_soon(tasks.keep, "leases of drains", services.drains.run)

@@ -6,12 +6,13 @@
 2. What a user may do to an exchange or a queue is not decided here but by the engine, as for AMQP: handlers act
    through a direct connection of that user.
 3. A literal segment is preferred to one in braces.
+4. Every route has limits for its body, small ones unless it declares others. A JSON body is measured while it comes
+   (``json_bodies.py``), before anything is built from it.
 """
 
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,17 +21,18 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
-from warren.mgmt_plugin.http import BODY_BYTES_MAX, HttpError, Request, Response
+from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge, TooMuch
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
-from warren.queues.metadata import MetadataChange
 from warren.server.direct_client import DirectClient
 from warren.server.management import Management
+from warren.vhosts.metadata import MetadataChange
 
 if TYPE_CHECKING:
     from warren.mgmt_plugin.plugin import Services
 
 QUERY_FIELDS_MAX: Final = 100
-JSON_DEPTH_MAX: Final = 64
 
 Body = TypeVar("Body")
 
@@ -58,6 +60,7 @@ class Call:
     management: Management
     services: Services
     query: dict[str, str] = field(default_factory=dict)
+    limits: BodyLimits = ORDINARY
 
     def client(self) -> DirectClient:
         """Return an AMQP client that acts for the user in the vhost of the path; close it with ``with``.
@@ -78,6 +81,11 @@ class Call:
         if principal is None:
             raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.operator.name}'")
         principal.authorize(action, kind, name)
+
+    def may(self, action: int, name: str) -> bool:
+        """Tell whether the user may do `action` on the exchange or queue called `name`."""
+        principal = self.management.broker.access.maybe_principal(self.operator.name, self.params["vhost"])
+        return principal is not None and principal.may(action, name)
 
     async def administer(self, change: MetadataChange, *, validates: bool = False) -> None:
         """Apply an administrative change that the user asked for, and wait for its commit.
@@ -106,9 +114,13 @@ class Call:
         """Return the body, decoded from JSON; an empty one is an empty object.
 
         Raises:
-            HttpError: 400.
+            HttpError: 400, it is not JSON, or too much of it; 413, it is too large.
         """
-        return decode_json(await self.request.read_body(BODY_BYTES_MAX))
+        gauge = JsonGauge(self.limits.values)
+        try:
+            return decode_json(await self.request.read_body(self.limits.size, gauge.look))
+        except TooMuch as error:
+            raise bad_request(str(error)) from None
 
 
 Handler = Callable[[Call], Awaitable[object]]
@@ -126,6 +138,7 @@ class Route:
     body: Any = None
     query: tuple[str, ...] = ()
     makes_vhost: bool = False  # the vhost of the path need not exist
+    limits: BodyLimits = ORDINARY
 
 
 class _Node:
@@ -161,7 +174,7 @@ class RouteTable:
         route = node.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             known = sorted({*node.routes, "OPTIONS"} | ({"HEAD"} if "GET" in node.routes else set()))
-            raise HttpError(405, "method_not_allowed", f"{method} is not possible here", (("Allow", ", ".join(known)),))
+            raise HttpError(405, "method_not_allowed", f"{method} is not allowed here", (("Allow", ", ".join(known)),))
         return route, values
 
 
@@ -211,7 +224,7 @@ def parse_query(query: str) -> dict[str, str]:
 
 
 def decode_json(data: bytes) -> Any:
-    """Decode JSON; nothing at all is an empty object.
+    """Decode JSON that has been measured; nothing at all is an empty object.
 
     Raises:
         HttpError: 400.
@@ -219,37 +232,25 @@ def decode_json(data: bytes) -> Any:
     if not data.strip():
         return {}
     try:
-        decoded = msgspec.json.decode(data)
+        return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise bad_request("not_json") from None
-    if _depth(decoded) > JSON_DEPTH_MAX:
-        raise bad_request("the JSON is nested too deeply")
-    return decoded
 
 
-def encode_json(value: object) -> bytes:
-    """Encode an answer."""
+async def measure(data: bytes, limits: BodyLimits) -> None:
+    """Make sure that JSON which has come is neither too deep nor too much.
+
+    Raises:
+        HttpError: 400.
+    """
+    gauge = JsonGauge(limits.values)
+    breather = Breather()
     try:
-        return msgspec.json.encode(value)
-    except (UnicodeEncodeError, msgspec.MsgspecError):
-        # Half a surrogate pair, out of a client's bytes.
-        return json.dumps(value).encode()
-
-
-def _depth(value: object) -> int:
-    """Return how deeply a decoded value is nested, without recursion."""
-    level = [value]
-    depth = 0
-    while level and depth <= JSON_DEPTH_MAX:
-        depth += 1
-        inner: list[object] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-        level = [each for each in inner if isinstance(each, dict | list)]
-    return depth
+        for at in range(0, len(data), LOOK_BYTES):
+            gauge.look(data[at : at + LOOK_BYTES])
+            await breather.breathe()
+    except TooMuch as error:
+        raise bad_request(str(error)) from None
 
 
 def convert(value: Any, kind: type[Body]) -> Body:

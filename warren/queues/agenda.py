@@ -7,6 +7,7 @@ earliest. Times are wall time in ms since the epoch: they mean the same after a 
    lead to nobody: an appointment ten years ahead that was cancelled must not keep its queue in memory until then.
 2. Stale entries are at most about as many as those that count.
 3. What is due is called once in each `keep`, in the order of the times, unless somebody cancels or moves it meanwhile.
+4. A `keep` calls `KEEP_MAX` at most, and no more once they have done `WORKED_MAX` things: the rest is due in the next.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from mypy_extensions import i64, mypyc_attr
 NEVER: Final = 1 << 62
 # So many stale entries are never worth tidying up.
 STALE_MIN: Final = 64
+KEEP_MAX: Final = 512
+WORKED_MAX: Final = 1024
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # for tests
@@ -43,6 +46,7 @@ class Agenda:
         self._times: list[tuple[int, int]] = []  # a heap: when, and the number of the entry
         self._appointments: dict[int, Appointment] = {}  # by entry, those that count
         self._serial: i64 = 0
+        self.worked: i64 = 0  # in this `keep`: who does much when it is called adds to it
 
     def __len__(self) -> int:
         """Return how many entries there are, stale ones included."""
@@ -85,14 +89,19 @@ class Agenda:
         return times[0][0] if times else int(NEVER)
 
     def keep(self, now_ms: i64) -> None:
-        """Call everybody whose time has come, once."""
+        """Call those whose time has come, once each. Where that is too much, `next_ms` has come again afterwards."""
         times = self._times
-        due: list[int] = []
-        while times and times[0][0] <= now_ms:
-            due.append(heappop(times)[1])
-        for serial in due:
-            appointment = self._appointments.pop(serial, None)
+        due: list[tuple[int, int]] = []
+        while times and times[0][0] <= now_ms and len(due) < KEEP_MAX:
+            due.append(heappop(times))
+        self.worked = 0
+        for entry in due:
+            if self.worked >= WORKED_MAX:
+                heappush(times, entry)
+                continue
+            appointment = self._appointments.pop(entry[1], None)
             if appointment is not None:
+                self.worked += 1
                 appointment.at_ms = NEVER
                 appointment.entry = 0
                 appointment.due(now_ms)

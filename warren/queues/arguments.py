@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, Table, Timestamp, decode_table, find_tag
 from warren.amqp.inequivalence import check_argument, check_flag
+from warren.amqp.numbers import LONG_MAX, TIME_MAX_MS, number_text
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
-TIME_MAX_MS: Final = 315_360_000_000  # ten years, RabbitMQ's limit
 DEDUP_KEYS_MAX: Final = 10_000_000  # they are in memory
-_I64_MAX: Final = (1 << 63) - 1
-_NAME_MAX_BYTES: Final = 255  # of names and routing keys on the wire
+AGE_MAX_MS: Final = 1 << 53  # 285,000 years
 
 # What a value has to be.
 INTEGER: Final = 0  # from `low` to `high`
@@ -77,7 +77,7 @@ class Argument:
         kind: int,
         *,
         low: int = 0,
-        high: int = _I64_MAX,
+        high: int = LONG_MAX,
         choices: tuple[str, ...] = (),
         wrong: str = "{value_too_large,VALUE}",
         classic: bool = True,
@@ -156,7 +156,7 @@ ARGUMENTS: Final = (
         stream=True,
         noun="queue leader locator value",
     ),
-    Argument("delivery-limit", INTEGER, low=-_I64_MAX - 1, noun="delivery limit"),
+    Argument("delivery-limit", INTEGER, low=-LONG_MAX - 1, noun="delivery limit"),
     Argument("consumer-timeout", INTEGER, noun="consumer timeout"),  # above ten years is ten years
     Argument("consumer-disconnected-timeout", INTEGER, classic=False, noun="consumer disconnected timeout"),
     Argument(
@@ -230,11 +230,11 @@ class QueueArguments:
         self,
         queue_name: str,
         vhost_name: str,
+        *,
         durable: bool,
         exclusive: bool,
         auto_delete: bool,
         encoded: bytes,
-        *,
         stored: bool = False,
     ) -> None:
         self.queue_type: str = CLASSIC
@@ -252,7 +252,7 @@ class QueueArguments:
                 raise _refusal(f"Cannot declare a server-named queue for type {LONG_TYPES[self.queue_type]}")
             self._check(table, encoded, queue_name, vhost_name, where)
             if self.queue_type != CLASSIC:
-                _check_lasts(durable, exclusive, auto_delete, where)
+                _check_lasts(where, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         self.single_active = self.values.get("single-active-consumer") is True
 
     def _check(self, table: Table, encoded: bytes, queue_name: str, vhost_name: str, where: str) -> None:
@@ -294,7 +294,7 @@ class QueueArguments:
             del self.values[key]
 
     @staticmethod
-    def check_equivalent(queue: Queue, durable: bool, auto_delete: bool, arguments: bytes) -> None:
+    def check_equivalent(queue: Queue, *, durable: bool, auto_delete: bool, arguments: bytes) -> None:
         """Check a redeclaration of `queue`.
 
         Raises:
@@ -366,10 +366,10 @@ def fault_of(row: Argument, value: object, type_name: str) -> str:
             return f'"expected integer, got {type_name}"'
         assert isinstance(value, int)
         if value < 0 <= row.low:
-            return f"{{value_negative,{value}}}"
+            return f"{{value_negative,{number_text(value)}}}"
         if value == 0 and row.low == 1:
             return "{value_zero,0}"
-        return "" if row.low <= value <= row.high else row.wrong.replace("VALUE", str(value))
+        return "" if row.low <= value <= row.high else row.wrong.replace("VALUE", number_text(value))
     if row.kind == FLAG:
         return "" if isinstance(value, bool) else f"{{unacceptable_type,{type_name}}}"
     if row.kind == BACKOFF:
@@ -388,7 +388,7 @@ def fault_of(row: Argument, value: object, type_name: str) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold
         return '"not UTF-8"'
-    return "" if size <= _NAME_MAX_BYTES else f'"longer than {_NAME_MAX_BYTES} bytes"'
+    return "" if size <= NAME_MAX_BYTES else f'"longer than {NAME_MAX_BYTES} bytes"'
 
 
 def backoff_delays(value: object) -> list[int]:
@@ -424,8 +424,11 @@ def backoff_delays(value: object) -> list[int]:
 
 
 def age_ms(text: str) -> int:
-    """Return the ms of an age of a stream such as ``7D`` or ``1h``, or -1. A month has 30 days, a year 365."""
-    return _timespan_ms(text, _AGES_MS)
+    """Return the ms of an age of a stream such as ``7D`` or ``1h``, or -1. A month has 30 days, a year 365.
+
+    An age that nothing reaches is `AGE_MAX_MS`.
+    """
+    return min(_timespan_ms(text, _AGES_MS), AGE_MAX_MS)
 
 
 def _duration_ms(text: object) -> int:
@@ -505,7 +508,7 @@ def _own_refusal(row: Argument, fault: str) -> ChannelException | None:
     return None
 
 
-def _check_lasts(durable: bool, exclusive: bool, auto_delete: bool, where: str) -> None:
+def _check_lasts(where: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
     if auto_delete:
         raise _refusal(f"invalid property 'auto-delete' {where}")
     if exclusive:

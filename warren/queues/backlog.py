@@ -10,7 +10,8 @@
 2. The middle is only what the index has entries for. Whatever is in the head or the tail has not been delivered.
 3. The middle grows when a batch is closed, for only then is it known where a message is stored. While all queues
    together take more memory than they may, the head gives up its end, a bounded number of messages at a time; the tail
-   always gives up all it can.
+   always gives up all it can. Under pressure what is not stored becomes so, a piece for each batch: as much as that
+   has room for (`MessageLog.room_to_page`), in order within the piece.
 4. The middle is read in order and ahead of the consumers, a piece at a time, one read under way for each queue.
 5. Index pages are resident for everything that was loaded, so that settling finds them (queue_index.py (2)).
 """
@@ -23,14 +24,15 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from warren.msgstore.jobs import ReadJob
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
-from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
-from warren.msgstore.records import page_entries
+from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, ROW_BYTES, MessageLog
+from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
+from warren.msgstore.log.records import page_entries
 
-# What the head of a queue keeps while memory is short, and how many messages it gives up at a time.
+# What the head of a queue keeps while memory is short (one message at least), and how many it gives up at a time.
 SHORT_HEAD_MESSAGES: Final = 64
+SHORT_HEAD_BYTES: Final = 1 << 20
 GIVE_UP_MAX: Final = 8192
 
 LOAD_MESSAGES_MAX: Final = 2048
@@ -56,11 +58,11 @@ class PageLoad(ReadJob):
         self.backlog.pages_read(self)
 
 
-class MessageLoad(ReadJob):
+class MessageLoad(RecordsRead):
     """Messages on their way back into memory. Entry n lies in range ``places[n]``."""
 
     def __init__(self, backlog: Backlog, ranges: list[tuple[int, int]]) -> None:
-        super().__init__(ranges)
+        super().__init__(ranges, [], backlog.log.checksum)
         self.backlog = backlog
         self.generation: i64 = backlog.generation
         self.numbers = vec[i64]()
@@ -272,25 +274,34 @@ class Backlog(IndexOwner):
 
     def clear(self) -> None:
         """Settle everything that waits: purge."""
-        index = self.index
-        log = self.log
-        if index is not None:
-            number: i64 = self._first
-            at: i64 = self._head
-            while at < len(self._items):
-                message = self._items[at]
-                if message is not None:
-                    log.settle(index, message, number)
-                at += 1
-                number += 1
+        if self.index is not None:
+            if self.resident_count:
+                self._settle_list(self._items, self._head, self._first, self.resident_count)
             if self.middle_count:
-                log.settle_range(index, self._middle_from, self._middle_to)
-            number = self.next_number - len(self._tail)
-            for waiting in self._tail:
-                if waiting is not None:
-                    log.settle(index, waiting, number)
-                number += 1
+                self.log.settle_range(self.index, self._middle_from, self._middle_to)
+            if self._tail_count:
+                self._settle_list(self._tail, 0, self.next_number - len(self._tail), self._tail_count)
         self._forget_all()
+
+    def _settle_list(self, messages: list[Message | None], at: i64, number: i64, count: i64) -> None:
+        """Settle the messages from place `at` on, the first of which has `number`; there are `count` of them.
+
+        Who is not there has been taken out of turn, and may be out for acknowledgement.
+        """
+        index = self.index
+        assert index is not None
+        end: i64 = len(messages)
+        if count == end - at:
+            self.log.settle_waiting(index, number, number + count)
+            return
+        while at < end:
+            first: i64 = at
+            while at < end and messages[at] is not None:
+                at += 1
+            if at > first:
+                self.log.settle_waiting(index, number, number + at - first)
+            number += at - first + 1
+            at += 1
 
     def close(self) -> None:
         """The queue is deleted: let go of everything."""
@@ -302,7 +313,9 @@ class Backlog(IndexOwner):
         self._on_loaded = _nobody_waits
 
     def _forget_all(self) -> None:
-        self.log.resident_bytes -= self._head_bytes + self._tail_bytes
+        remains = self.log.remains
+        remains.add(self._items, self._head_bytes)
+        remains.add(self._tail, self._tail_bytes)
         self._items = []
         self._head = 0
         self._head_bytes = 0
@@ -328,6 +341,11 @@ class Backlog(IndexOwner):
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
         return int(self._head_bytes + self._tail_bytes)
+
+    def bodies_in_memory(self) -> int:
+        """Return how many bytes the bodies of the messages in memory have."""
+        overhead: i64 = (self.resident_count + self._tail_count) * MESSAGE_OVERHEAD_BYTES
+        return int(self._head_bytes + self._tail_bytes - overhead)
 
     def sealed_end(self) -> i64:
         """Return the number up to which messages are in files of their own."""
@@ -384,7 +402,10 @@ class Backlog(IndexOwner):
         if self._tail and self.middle_count == 0 and self.resident_count == 0:
             # Nobody has asked since the last of the head was taken: what cannot shrink as a tail can as a head.
             self._promote_tail()
-        if self.log.resident_bytes > self.log.memory_bytes and self.resident_count > SHORT_HEAD_MESSAGES:
+        if self.log.resident_bytes > self.log.memory_bytes and (
+            self.resident_count > SHORT_HEAD_MESSAGES
+            or (self._head_bytes > SHORT_HEAD_BYTES and self.resident_count > 1)
+        ):
             self._shorten_head()
         if self._tail:
             self._extend_middle()
@@ -394,17 +415,39 @@ class Backlog(IndexOwner):
                 self._load()
 
     def _shorten_head(self) -> None:
-        """Give up messages from the end of the head."""
+        """Give up messages from the end of the head; under pressure have those before them stored, to go next."""
         if self._loading or (self._tail and self.middle_count == 0):
             return  # what is being read comes behind the head, and so does the tail
+        keep_to: i64 = self._short_head_end()
+        at: i64 = self._stored_from(keep_to)
+        if at < len(self._items):
+            self._give_up_from(at)
+        if self.log.under_pressure:
+            self._store_end(keep_to)
+
+    def _stored_from(self, keep_to: i64) -> i64:
+        """Return the place from which on everything in the head is on disk, but at most `GIVE_UP_MAX` places."""
         items = self._items
-        at: i64 = len(items) - GIVE_UP_MAX
-        if at < self._head + SHORT_HEAD_MESSAGES:
-            at = self._head + SHORT_HEAD_MESSAGES
+        index = self.index
+        at: i64 = len(items)
+        least: i64 = at - GIVE_UP_MAX
+        if index is None:
+            return at
+        if least < keep_to:
+            least = keep_to
         number: i64 = self._first + at - self._head
+        while at > least:
+            if items[at - 1] is not None and index.lsn_of(number - 1) == 0:
+                break
+            at -= 1
+            number -= 1
+        return at
+
+    def _give_up_from(self, at: i64) -> None:
+        """Forget the head from this place on: the index knows where it is."""
+        items = self._items
         leaving = items[at:]
-        if self._stored_of(leaving, number) < len(leaving):
-            return
+        number: i64 = self._first + at - self._head
         count: i64 = 0
         left_bytes: i64 = 0
         for message in leaving:
@@ -428,6 +471,50 @@ class Backlog(IndexOwner):
         self.resident_count -= count
         self._head_bytes -= left_bytes
         self.log.resident_bytes -= left_bytes
+
+    def _store_end(self, keep_to: i64) -> None:
+        """Have the end of the head stored, as much as the open batch has room for."""
+        log = self.log
+        index = self.index
+        if index is None:
+            return
+        items = self._items
+        at: i64 = len(items)
+        least: i64 = at - GIVE_UP_MAX
+        if least < keep_to:
+            least = keep_to
+        room: i64 = log.room_to_page()
+        while at > least and room > 0:
+            at -= 1
+            message = items[at]
+            if message is not None:
+                room -= message.body_bytes + ROW_BYTES
+        # In order, for that is how they will be read.
+        for leaving in items[at:]:
+            self._store_unless_stored(index, leaving, self._first + at - self._head)
+            at += 1
+
+    def _store_unless_stored(self, index: QueueIndex, message: Message | None, number: i64) -> None:
+        # One with a row is in the open batch already: for us, or for another queue first.
+        if message is not None and message.row < 0 and index.lsn_of(number) == 0:
+            self.log.add(index, message, number)
+
+    def _short_head_end(self) -> i64:
+        """Return the place behind what the head keeps while memory is short."""
+        items = self._items
+        at: i64 = self._head
+        end: i64 = self._head + SHORT_HEAD_MESSAGES
+        if end > len(items):
+            end = len(items)
+        size: i64 = 0
+        while at < end:
+            message = items[at]
+            if message is not None:
+                if size > 0 and size + message.body_bytes > SHORT_HEAD_BYTES:
+                    break
+                size += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            at += 1
+        return at
 
     def _extend_middle(self) -> None:
         index = self.index
@@ -456,18 +543,16 @@ class Backlog(IndexOwner):
         log = self.log
         index = self.index
         count: i64 = 0
-        if index is not None:
-            for message in messages:
-                if message is not None and index.lsn_of(number + count) == 0:
-                    break
-                count += 1
-        if count < len(messages) and log.under_pressure:
-            if index is None:
-                return 0
-            at: i64 = count
-            for message in messages[count:]:
-                if message is not None and message.row < 0 and index.lsn_of(number + at) == 0:
-                    log.add(index, message, number + at)
+        if index is None:
+            return 0
+        for message in messages:
+            if message is not None and index.lsn_of(number + count) == 0:
+                break
+            count += 1
+        at: i64 = count
+        if log.under_pressure:
+            while at < len(messages) and log.room_to_page() > 0:
+                self._store_unless_stored(index, messages[at], number + at)
                 at += 1
         return count
 
@@ -586,7 +671,12 @@ class Backlog(IndexOwner):
                 break
             word1: i64 = page.entries[offset + 1]
             length: i64 = word1 >> LENGTH_SHIFT
-            if start <= lsn <= end + READ_GAP_BYTES and lsn < file_end and lsn - start < LOAD_BYTES_MAX:
+            if (
+                start <= lsn <= end + READ_GAP_BYTES
+                and lsn < file_end
+                and lsn - start < LOAD_BYTES_MAX
+                and length < LARGE_RECORD_BYTES
+            ):
                 if lsn + length > end:
                     end = lsn + length
             else:
@@ -596,6 +686,9 @@ class Backlog(IndexOwner):
                 end = lsn + length
                 segment = log.segments.find(lsn)
                 file_end = segment.base_lsn + segment.capacity
+                if length >= LARGE_RECORD_BYTES:
+                    job.alone.append(len(ranges))
+                    file_end = 0
             job.numbers = append(job.numbers, number)
             job.lsns = append(job.lsns, lsn)
             job.lengths = append(job.lengths, length)
@@ -644,7 +737,10 @@ class Backlog(IndexOwner):
                 continue
             place: i64 = job.places[at]
             start, _ = job.ranges[place]
-            message = log.maybe_message(index, number, job.data[place], job.lsns[at] - start, job.lengths[at])
+            if place in job.large:
+                message = log.maybe_large_message(index, number, job.large[place])
+            else:
+                message = log.maybe_message(index, number, job.data[place], job.lsns[at] - start, job.lengths[at])
             if message is None:
                 index.damaged_count += 1
                 lost += 1

@@ -22,8 +22,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from warren.msgstore.message import Message
-from warren.msgstore.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog
 from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from warren.queues.metadata import NAME_MAX_BYTES
+from warren.amqp.codec import NAME_MAX_BYTES
 
 CLAIMS_PREFIX: Final = "amq.drain/"
 _DIGEST_DIGITS: Final = 32

@@ -27,10 +27,10 @@ from mypy_extensions import i64
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.field_table import decode_table, encode_table
 from warren.amqp.properties import expiration_ms_of, is_persistent
-from warren.msgstore.columns import Columns, ColumnsWriter
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
-from warren.msgstore.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.columns import Columns, ColumnsWriter
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.fetch import Fetch
@@ -184,7 +184,16 @@ class ClaimQueue(Queue):
     """The claims of one drain. ``arguments`` is the encoded table of its declaration: see `claims_arguments`."""
 
     def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
-        super().__init__(name, True, False, None, arguments, runnable, host, store_id)
+        super().__init__(
+            name,
+            durable=True,
+            auto_delete=False,
+            owner=None,
+            arguments=arguments,
+            runnable=runnable,
+            host=host,
+            store_id=store_id,
+        )
         table = decode_table(arguments)
         source = table.get(SOURCE)
         consumer = table.get(CONSUMER)
@@ -568,7 +577,7 @@ def _identity(queue: Queue) -> int:
 
 
 def read_claim_columns(
-    queue: ClaimQueue, first: int, end: int, bodies: bool, properties: bool, told: Callable[[Columns, int], None]
+    queue: ClaimQueue, first: int, end: int, *, bodies: bool, properties: bool, told: Callable[[Columns, int], None]
 ) -> None:
     """Tell a chunk of the claims from `first` on, up to `end` at most, when they have been read.
 

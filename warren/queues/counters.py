@@ -117,7 +117,7 @@ class DeathTable:
             for strategy in STRATEGIES:
                 self.counts[(is_quorum, strategy)] = DeathCounts()
 
-    def at(self, is_quorum: bool, has_exchange: bool, at_least_once: bool) -> DeathCounts:
+    def at(self, *, is_quorum: bool, has_exchange: bool, at_least_once: bool) -> DeathCounts:
         """Return the counts of queues like this: `has_exchange` tells that they dead-letter at all."""
         strategy = DISABLED
         if has_exchange:

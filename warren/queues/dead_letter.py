@@ -31,6 +31,10 @@ message replayed from a dead letter queue could be dropped on its next round, qu
 publishes are marked (`mark_republished`): they count on, and `is_cycle` does not look at them. Where nobody marks, both
 rules are those of RabbitMQ 3. An x-death that is no array is replaced: some clients turn headers into text.
 
+What else a client may have put there is treated as RabbitMQ 3 does, at the next death. Entries for the same queue and
+reason become one, the first: old brokers wrote one for each death, without a count. Queue and reason may be longstr or
+byte array. A count that is no number begins anew. What is no table, or names no queue or reason, stays as it is.
+
 Source: RabbitMQ's page "Dead Letter Exchanges"; the fields and their order are those of 4.x.
 """
 
@@ -56,7 +60,8 @@ from warren.amqp.properties import (
     find_property,
     is_persistent,
 )
-from warren.msgstore.message import Envelope, Message, write_frame_head
+from warren.msgstore.log.message import Envelope, Message, write_frame_head
+from warren.queues.content_frames import LARGE_MIN_BYTES
 
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
@@ -71,6 +76,7 @@ DEATH_ENTRIES_MAX: Final = 16
 _ARRAY: Final = 65
 _TABLE: Final = 70
 _LONGSTR: Final = 83
+_BYTE_ARRAY: Final = 120
 
 # Which entry of a headers table it is.
 _OTHER: Final = 0
@@ -125,7 +131,7 @@ def dead_letter(
     raw_reason = reason.encode()
     deaths = _Deaths(header.payload, split.deaths, raw_queue, raw_reason)
     again = deaths.again
-    count: i64 = 1 if again is None else again.next_count()
+    count: i64 = 1 if again is None else again.next_count(deaths.uncounted)
     older = deaths.others.getvalue()
     out = split.kept
     firsts = split.firsts
@@ -157,7 +163,7 @@ def dead_letter(
     write_i32_be(out, i32(len(latest)))
     out.write(latest)
     out.write(older)
-    made = _reheaded(message, Envelope(exchange, key), header.frame(message, out.getvalue(), True), header.frame_bytes)
+    made = reheaded(message, Envelope(exchange, key), header.frame(message, out.getvalue(), True), header.frame_bytes)
     made.persistent = is_persistent(header.payload)  # a quorum queue has stored it in any case
     return DeadLetter(made, keys, deaths.automatic)
 
@@ -235,16 +241,6 @@ def with_headers(message: Message, headers: Mapping[str, object]) -> Message:
 def without_header(message: Message, name: str) -> Message:
     """Return `message` without its headers `name`, the same one when it has none."""
     return _with_entries(message, [name.encode()], b"", 0)
-
-
-def without_expiration(message: Message) -> Message:
-    """Return `message` without its expiration property, the same one when it has none."""
-    header = _Header(message)
-    if header.flags & EXPIRATION == 0:
-        return message
-    made = _same_but(message, header.frame(message, header.table_content(), True), header.frame_bytes)
-    made.expiration_ms = -1
-    return made
 
 
 def with_properties(message: Message, properties: bytes) -> Message:
@@ -365,7 +361,7 @@ def _length(data: bytes, at: i64) -> i64:
 
 def _same_but(message: Message, frame: bytes, old_frame_bytes: i64) -> Message:
     """Return `message`, for the same queue, with the content header `frame`."""
-    made = _reheaded(message, message.envelope, frame, old_frame_bytes)
+    made = reheaded(message, message.envelope, frame, old_frame_bytes)
     made.time_ms = message.time_ms
     made.expiration_ms = message.expiration_ms
     made.due_ms = message.due_ms
@@ -373,13 +369,16 @@ def _same_but(message: Message, frame: bytes, old_frame_bytes: i64) -> Message:
     return made
 
 
-def _reheaded(message: Message, envelope: Envelope, frame: bytes, old_frame_bytes: i64) -> Message:
-    """Return a new message with the body of `message` behind the content header `frame`."""
+def reheaded(message: Message, envelope: Envelope, frame: bytes, old_frame_bytes: i64) -> Message:
+    """Return a new message with the body of `message` behind the content header `frame`.
+
+    `old_frame_bytes`: the size of the content header frame that it replaces.
+    """
     largest: i64 = message.frame_max_bytes
     if len(frame) > largest:
         largest = len(frame)
-    elif old_frame_bytes == largest and len(frame) < largest:
-        # The header was the largest frame: look which one is now.
+    elif old_frame_bytes == largest and len(frame) < largest and message.body_bytes < LARGE_MIN_BYTES:
+        # The header was the largest frame: look which one is now. A large content is cut anew as it is.
         largest = _largest_frame(message.joined(), old_frame_bytes, len(frame))
     content = b""
     pieces = message.pieces
@@ -475,10 +474,14 @@ def _kind_of(payload: bytes, at: i64) -> i64:
 
 
 class _Deaths:
-    """The array of x-death at `at`, if it is one, without the death of (`queue`, `reason`), which is ``again``."""
+    """The array of x-death at `at`, if it is one, without the death of (`queue`, `reason`), which is ``again``.
+
+    ``uncounted``: the count of ``again`` when it says none.
+    """
 
     def __init__(self, data: bytes, at: i64, queue: bytes, reason: bytes) -> None:
         self.again: _Death | None = None
+        self.uncounted: i64 = 0
         self.others = BytesWriter()
         self.automatic: list[bytes] = []
         automatic = reason != _RAW_REJECTED
@@ -487,23 +490,56 @@ class _Deaths:
         if at < 0 or data[at] != _ARRAY:
             return
         walker = TableWalker(data, at + 5, at + 5 + _length(data, at + 1))
-        run: i64 = walker.pos
+        found: list[_Death] = []
+        times: dict[tuple[bytes, bytes], int] = {}
+        elements: i64 = 0
         while walker.pos < walker.end:
             start: i64 = walker.pos
             walker.skip_value(2)
+            elements += 1
             if data[start] != _TABLE:
                 continue
             death = _Death(data, start + 5, walker.pos)
+            found.append(death)
+            pair = (death.queue, death.reason)
+            times[pair] = times.get(pair, 0) + 1
             if death.queue == queue and death.reason == reason:
-                self.others.write(data[run:start])
-                run = walker.pos
                 if self.again is None:
                     self.again = death
             elif death.reason == _RAW_REJECTED or death.mark >= 0:
                 automatic = False
             elif automatic:
                 self.automatic.append(death.queue)
-        self.others.write(data[run : walker.pos])
+        # As RabbitMQ: an entry of an old broker that stands alone counts as nothing.
+        self.uncounted = 0 if elements == 1 else times.get((queue, reason), 0)
+        self._group(data, at + 5, walker.pos, found, times)
+
+    def _group(
+        self, data: bytes, start: i64, end: i64, found: list[_Death], times: dict[tuple[bytes, bytes], int]
+    ) -> None:
+        """Write what is at `start`, without ``again``; of several deaths of a kind, as `times` says, the first."""
+        others = self.others
+        again = self.again
+        run: i64 = start
+        for death in found:
+            pair = (death.queue, death.reason)
+            number = times[pair]
+            is_again = again is not None and death.queue == again.queue and death.reason == again.reason
+            if not is_again and (number == 1 or not death.queue or not death.reason):
+                continue
+            others.write(data[run : death.start - 5])
+            run = death.end
+            if is_again or number < 0:
+                continue
+            times[pair] = -1  # those that follow go
+            if death.count >= 0:
+                others.write(data[death.start - 5 : death.end])
+            else:
+                counted = death.with_count(number)
+                others.append(_TABLE)
+                write_i32_be(others, i32(len(counted)))
+                others.write(counted)
+        others.write(data[run:end])
 
 
 class _Death:
@@ -535,16 +571,16 @@ class _Death:
             elif key == b"republished":
                 self.mark = entry
                 self.mark_end = walker.pos
-            elif data[value] == _LONGSTR:
+            elif data[value] == _LONGSTR or data[value] == _BYTE_ARRAY:
                 if key == b"queue":
                     self.queue = data[value + 5 : walker.pos]
                 elif key == b"reason":
                     self.reason = data[value + 5 : walker.pos]
 
-    def next_count(self) -> i64:
-        """Return the count with one more death; one that is not there or makes no sense counts as nothing."""
+    def next_count(self, uncounted: i64) -> i64:
+        """Return the count with one more death: `uncounted` if it is not there, nothing if it makes no sense."""
         if self.count < 0:
-            return 1
+            return uncounted + 1
         value: i64 = self.count + 6
         number: i64 = 0
         tag: i64 = self.data[value]
@@ -557,6 +593,14 @@ class _Death:
         if number < 0:
             return 1
         return number if number == COUNT_MAX else number + 1
+
+    def with_count(self, count: i64) -> bytes:
+        """Return the table's content, which has no count, with one, in front."""
+        out = BytesWriter()
+        out.write(b"\x05countl")
+        write_i64_be(out, count)
+        out.write(self.data[self.start : self.end])
+        return out.getvalue()
 
     def counted(self, count: i64) -> bytes:
         """Return the table's content with another `count` and without a mark."""

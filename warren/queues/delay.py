@@ -26,7 +26,7 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TableWalker, value_end
 from warren.amqp.outbox import CHUNK_MIN_BYTES
 from warren.amqp.properties import HEADERS, X_DELAY, X_DELIV, find_property, find_property_from
-from warren.msgstore.message import HEADER_AT, Message
+from warren.msgstore.log.message import HEADER_AT, Message
 from warren.queues.dead_letter import with_header
 
 DELAY: Final = "x-delay"

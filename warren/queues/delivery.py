@@ -5,14 +5,17 @@
    acked, rejected or the channel ends; ``unacked_count`` counts these.
 3. The number of unacked deliveries of a consumer is its ``outstanding``; ``outstanding <= prefetch`` holds except
    right after a smaller prefetch, and no-ack deliveries count nowhere.
+4. Consumers that share a limit of the channel, or the outbox, are served in turn (``queues.turns``).
 
 The ledger is a list indexed by tag: acknowledgements come nearly always in order, so taking the oldest is one look.
 When old deliveries stay unanswered while later ones are settled, the few old ones move to ``_stragglers`` and the list
-starts afresh: one forgotten message must not pin a list of millions of empty places.
+starts afresh: one forgotten message must not pin a list of millions of empty places. What a transaction gives back
+becomes a straggler too. ``_straggler_tags`` is a heap of their tags, with tags among them that are settled by now.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import write_i16_be, write_i32_be, write_i64_be
@@ -20,17 +23,31 @@ from mypy_extensions import i32, i64, mypyc_attr
 
 from warren.amqp.codec import wire_short
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.methods import BASIC_DELIVER, BASIC_GET_OK, FRAME_END, FRAME_METHOD
+from warren.amqp.numbers import number_text
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
-from warren.msgstore.message import Message, patch_channel, write_frames
+from warren.msgstore.log.message import Message, patch_channel, write_frames
+from warren.queues.content_frames import LARGE_MIN_BYTES, ContentFrames
+from warren.queues.places import Places
+from warren.queues.turns import Line, Turns, Waiter
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
 COMPACT_MIN: Final = 256
+AT_ONCE_ACKS: Final = 1024
 SPARSE_MIN: Final = 4096
 
+# Of the arguments of a consumer, to be shown. There may be 10,000 consumers on a channel.
+ARGUMENTS_KEPT_BYTES: Final = 4096
 
-class Consumer:
+# Of a channel that has ended: it takes nothing, so its consumers have no room.
+NOWHERE: Final = Outbox(0, [])
+NOWHERE.writable = False
+
+
+class Consumer(Waiter):
     """One basic.consume. Owned by its channel, known to its queue."""
 
     def __init__(
@@ -44,6 +61,7 @@ class Consumer:
         prefetch: i64,
         arguments: bytes,
     ) -> None:
+        super().__init__()
         self.ledger = ledger
         self.queue = queue
         self.tag = tag
@@ -61,27 +79,95 @@ class Consumer:
         self.wanted_timeout_ms: i64 = -1
         self.outstanding: i64 = 0
         self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
+        self.group_place: i64 = 0  # kept by `consumer_groups`, as is where it is to come back to
+        self.away_from: Places | None = None
         self.arguments = arguments
         self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
         raw = tag.encode()
         # basic.deliver up to the delivery tag
-        self.deliver_head = b"\x00\x3c\x00\x3c" + bytes([len(raw)]) + raw
+        self.deliver_head = BASIC_DELIVER.to_bytes(4, "big") + bytes([len(raw)]) + raw
+
+    def keep_small_arguments(self) -> None:
+        """Forget arguments that are long: what they say is known, and they are only shown from now on."""
+        if len(self.arguments) > ARGUMENTS_KEPT_BYTES:
+            self.arguments = EMPTY_TABLE
 
     def has_room(self) -> bool:
-        """Tell whether it may be sent a message now; who had none because of its channel is woken by that."""
+        """Tell whether it may be sent a message now; who lacks nothing but what others have taken queues up for it."""
         ledger = self.ledger
-        if ledger.outbox.writable and (
-            self.no_ack
-            or (
-                (self.prefetch == 0 or self.outstanding < self.prefetch)
-                and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
-                and ledger.unacked_count < ledger.unacked_max
+        outbox = ledger.outbox
+        if (
+            outbox.writable
+            and not outbox.awaited
+            and (
+                self.no_ack
+                or (
+                    (self.prefetch == 0 or self.outstanding < self.prefetch)
+                    and not ledger.awaited
+                    and (ledger.prefetch == 0 or ledger.consumer_unacked < ledger.prefetch)
+                    and ledger.unacked_count < ledger.unacked_max
+                )
             )
         ):
             return True
-        if ledger.unacked_count >= ledger.unacked_max:
-            ledger.starved = True
+        return self._has_turn()
+
+    def is_ready(self) -> bool:
+        """Tell whether it could be sent a message now, turns apart. For those who only look."""
+        ledger = self.ledger
+        return ledger.outbox.writable and self.has_own_room() and (self.no_ack or ledger.has_space())
+
+    def awaits_turn(self) -> bool:
+        """Tell whether it lacks nothing but its turn, which comes now."""
+        return self.line is not None and self.is_ready()
+
+    def has_own_room(self) -> bool:
+        """Tell whether it owes less than its prefetch."""
+        return self.no_ack or self.prefetch == 0 or self.outstanding < self.prefetch
+
+    def come_back(self) -> None:
+        """Be looked at again by those who choose whom the queue serves."""
+        ring = self.away_from
+        if ring is not None:
+            self.away_from = None
+            ring.add(self.group_place)
+
+    def _has_turn(self) -> bool:
+        """Tell whether its turn has come, and goes on; else see to it that it stands where it has to.
+
+        A turn is that of its queue on its channel: who has priority there need not wait for a turn of its own.
+        """
+        ledger = self.ledger
+        if ledger.outbox is NOWHERE or not self.has_own_room():
+            return False
+        turns = ledger.turns
+        has_space = self.no_ack or ledger.has_space()
+        called = turns.called
+        is_called = called is not None and called.ledger is ledger and called.queue is self.queue
+        goes_on = is_called and has_space and ledger.next_tag < turns.called_until
+        if goes_on and ledger.outbox.writable:
+            return True
+        if self.line is not None:
+            return False
+        if goes_on:
+            self.turn_left = turns.called_until - ledger.next_tag
+            turns.put_first(self, for_outbox=True)
+            return False
+        if self.no_ack or (has_space and not ledger.awaited):
+            turns.join(self, for_outbox=True)
+        else:
+            ledger.join(self)
         return False
+
+    def take_turn(self, run: i64) -> i64:
+        """Take at most `run` messages of its queue."""
+        ledger = self.ledger
+        before: i64 = ledger.next_tag
+        if self.turn_left > 0:
+            run = self.turn_left
+            self.turn_left = 0
+        ledger.turns.call(self, run)
+        return ledger.next_tag - before + 1
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -108,12 +194,14 @@ class DeliveryWatcher:
         raise AssertionError("overridden")
 
 
-class DeliveryLedger:
-    """The deliveries of one channel."""
+class DeliveryLedger(Waiter):
+    """The deliveries of one channel. `turns`: of its connection."""
 
-    def __init__(self, channel_number: i64, outbox: Outbox, frame_max_bytes: i64, unacked_max: i64 = 500000) -> None:
+    def __init__(self, channel_number: i64, turns: Turns, frame_max_bytes: i64, unacked_max: i64 = 500000) -> None:
+        super().__init__()
         self.channel_number: i64 = channel_number
-        self.outbox = outbox
+        self.turns = turns
+        self.outbox = turns.outbox
         self.frame_max_bytes: i64 = frame_max_bytes  # what the peer accepts; 0: no limit
         self.unacked_max: i64 = unacked_max  # what the broker lets a channel owe, whatever its prefetch
         self.next_tag: i64 = 1
@@ -127,7 +215,9 @@ class DeliveryLedger:
         self.got_empty: i64 = 0
         self.redelivered: i64 = 0
         self.acked: i64 = 0
-        self.starved: bool = False  # a queue found `unacked_max` reached
+        self.awaited: bool = False  # somebody stands in `_line`
+        self._is_served: bool = False  # it is being served, and stands in line again only then
+        self._line = Line()  # consumers that wait for room in this channel
         self.consumers: dict[str, Consumer] = {}
         self.watcher: DeliveryWatcher | None = None
         self._entries: list[Delivery | None] = []
@@ -135,6 +225,7 @@ class DeliveryLedger:
         self._head: i64 = 0  # everything before is settled
         self._live: i64 = 0  # unsettled in _entries
         self._stragglers: dict[int, Delivery] = {}
+        self._straggler_tags: list[int] = []
         self.owner: object = None  # the channel, for whoever has to close it
         self.touched: dict[int, int] = {}  # until when deliveries were given more time: tag to ms
         self._marks: list[tuple[int, float]] = []  # next tag and time, see `waiting_since`
@@ -155,7 +246,7 @@ class DeliveryLedger:
         out = outbox.writer
         head = consumer.deliver_head
         tail = message.envelope.tail
-        out.append(1)
+        out.append(FRAME_METHOD)
         write_i16_be(out, wire_short(self.channel_number))
         write_i32_be(out, i32(len(head) + len(tail) + 8))
         out.write(head)
@@ -183,15 +274,15 @@ class DeliveryLedger:
         outbox.touch()
         out = outbox.writer
         tail = message.envelope.tail
-        out.append(1)
+        out.append(FRAME_METHOD)
         write_i16_be(out, wire_short(self.channel_number))
         write_i32_be(out, i32(4 + 8 + 1 + len(tail) - 1 + 4))
-        write_i32_be(out, 60 << 16 | 71)
+        write_i32_be(out, BASIC_GET_OK)
         write_i64_be(out, tag)
         out.append(1 if redelivered else 0)
         out.write(tail[:-1])
         write_i32_be(out, i32(left))
-        out.append(0xCE)
+        out.append(FRAME_END)
         self.write_content(message)
         if self.watcher is not None:
             self.watcher.delivered(queue, message, redelivered)
@@ -200,6 +291,13 @@ class DeliveryLedger:
         """Write content header and body frames as this channel's peer needs them."""
         outbox = self.outbox
         content = message.content
+        if message.body_bytes >= LARGE_MIN_BYTES and (
+            message.pieces is None
+            or message.channel != self.channel_number
+            or 0 < self.frame_max_bytes < message.frame_max_bytes
+        ):
+            outbox.write_supply(ContentFrames(message, self.channel_number, self.frame_max_bytes))
+            return
         if 0 < self.frame_max_bytes < message.frame_max_bytes:
             header = message.header_payload()
             write_frames(outbox.writer, self.channel_number, header, message.body(), self.frame_max_bytes)
@@ -245,31 +343,33 @@ class DeliveryLedger:
 
     # --- taking back ----------------------------------------------------------------------------------------------
 
-    def ack(self, tag: i64, multiple: bool) -> None:
-        """Settle what the client acknowledged.
+    def ack(self, tag: i64, multiple: bool) -> bool:
+        """Settle what the client acknowledged; False when that is so much that `ack_run` has to go on with it.
 
         Raises:
             ChannelException: 406, the tag is not outstanding.
         """
         if multiple:
-            self._ack_multiple(tag)
-            return
+            self.check_outstanding(tag)
+            return self.ack_run(tag, AT_ONCE_ACKS) < AT_ONCE_ACKS
         delivery = self._take_one(tag)
         self.acked += 1
         queue = delivery.queue
         self.release(delivery)
         queue.settle(delivery)
         queue.wake()
-        if self.prefetch or self.starved:
-            self.wake_consumers()
+        return True
 
-    def _ack_multiple(self, tag: i64) -> None:
-        """Settle a run: queues are woken once for each run of their deliveries, not for each delivery."""
-        self._check_outstanding(tag)
+    def ack_run(self, tag: i64, most: i64) -> i64:
+        """Settle the oldest, up to `tag` and at most so many; return how many there were.
+
+        Queues are woken once for each run of their deliveries, not for each delivery.
+        """
         before: i64 = self.unacked_count
+        end: i64 = before - most
         last: Queue | None = None
         delivery: Delivery | None = None
-        while True:
+        while self.unacked_count > end:
             delivery = self._take_oldest(tag)
             if delivery is None:
                 break
@@ -278,15 +378,19 @@ class DeliveryLedger:
             if consumer is not None:
                 consumer.outstanding -= 1
                 self.consumer_unacked -= 1
+                if consumer.away_from is not None:
+                    consumer.come_back()
             queue.settle(delivery)
             if last is not None and last is not queue:
                 last.wake()
             last = queue
-        self.acked += before - self.unacked_count
+        taken: i64 = before - self.unacked_count
+        self.acked += taken
         if last is not None:
             last.wake()
-        if self.prefetch or self.starved:
-            self.wake_consumers()
+        if self.awaited:
+            self.make_room()
+        return taken
 
     def take(self, tag: i64, multiple: bool) -> list[Delivery]:
         """Remove and return what a nack, reject or buffered ack names, oldest first.
@@ -296,9 +400,11 @@ class DeliveryLedger:
         Raises:
             ChannelException: 406, the tag is not outstanding.
         """
+        if self.awaited:
+            self.make_room()
         if not multiple:
             return [self._take_one(tag)]
-        self._check_outstanding(tag)
+        self.check_outstanding(tag)
         taken: list[Delivery] = []
         while True:
             delivery = self._take_oldest(tag)
@@ -318,7 +424,7 @@ class DeliveryLedger:
         """
         delivery = self._find(tag)
         if delivery is None:
-            raise ChannelException(PRECONDITION_FAILED, f"unknown delivery tag {int(tag) & 0xFFFFFFFFFFFFFFFF}")
+            raise _unknown(tag)
         return delivery
 
     def maybe_take(self, tag: i64) -> Delivery | None:
@@ -329,16 +435,33 @@ class DeliveryLedger:
             return None
         return self._take_one(tag)
 
-    def take_all(self) -> list[Delivery]:
-        """Remove and return everything, oldest first: basic.recover and the end of the channel."""
-        return self.take(0, True)
+    def maybe_take_oldest(self, up_to: i64) -> Delivery | None:
+        """Remove and return the oldest delivery with a tag of at most `up_to`, 0: of all; None when there is none.
 
-    def restore(self, deliveries: list[Delivery]) -> None:
+        The caller settles or requeues it, and calls `release`.
+        """
+        return self._take_oldest(up_to)
+
+    def restore(self, delivery: Delivery) -> None:
         """Put back what `take` returned and nobody released: tx.rollback."""
-        remaining = self.take_all()
-        for delivery in sorted(deliveries + remaining, key=delivery_tag):
-            self._stragglers[int(delivery.tag)] = delivery
-            self.unacked_count += 1
+        self.unacked_count += 1
+        index: i64 = delivery.tag - self._first_tag
+        if index < 0 or index >= len(self._entries):
+            self._straggle(delivery)
+            return
+        self._entries[index] = delivery
+        self._live += 1
+        if index < self._head:
+            self._head = index
+
+    def close(self) -> None:
+        """Give out nothing more: the channel ends. What is out is taken back by and by."""
+        self.outbox = NOWHERE
+        self._line.clear()
+        self.awaited = False
+        line = self.line
+        if line is not None:
+            line.leave(self)
 
     def release(self, delivery: Delivery) -> None:
         """Give the room that `delivery` took back to its consumer and this channel."""
@@ -346,12 +469,59 @@ class DeliveryLedger:
         if consumer is not None:
             consumer.outstanding -= 1
             self.consumer_unacked -= 1
+            if consumer.away_from is not None:
+                consumer.come_back()
+        if self.awaited:
+            self.make_room()
 
-    def wake_consumers(self) -> None:
-        """Let every queue consumed here try again: the outbox drained, or a limit of the channel moved."""
-        self.starved = False
-        for consumer in self.consumers.values():
-            consumer.queue.wake()
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    def has_space(self) -> bool:
+        """Tell whether this channel's own limits let a consumer have another message."""
+        return (self.prefetch == 0 or self.consumer_unacked < self.prefetch) and self.unacked_count < self.unacked_max
+
+    def join(self, consumer: Consumer) -> None:
+        """Have `consumer` wait for room in this channel."""
+        self._line.join(consumer)
+        self.awaited = True
+        if self.has_space():
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Let those who wait have their turn: there may be room."""
+        if self.awaited and self.line is None and not self._is_served:
+            self.turns.join(self, for_outbox=False)
+
+    def take_turn(self, run: i64) -> i64:
+        """Serve those who wait, a message each, until `run` messages are out and everybody had the turn once."""
+        line = self._line
+        turns = self.turns
+        before: i64 = self.next_tag
+        if self.turn_left == 0:
+            self.turn_left = max(run, line.count())
+        self._is_served = True
+        while self.turn_left > 0 and self.outbox.writable and self.has_space():
+            consumer = line.take_first()
+            self.awaited = line.count() > 0
+            if consumer is None:
+                break
+            assert isinstance(consumer, Consumer)
+            self.turn_left -= 1
+            turns.call(consumer, 1)
+        self._is_served = False
+        if not self.awaited or not self.has_space():
+            self.turn_left = 0
+        elif self.turn_left > 0:
+            turns.put_first(self, for_outbox=False)
+        else:
+            turns.join(self, for_outbox=False)
+        return self.next_tag - before + 1
+
+    def left(self, consumer: Consumer) -> None:
+        """Forget that `consumer`, which is gone, waits."""
+        line = consumer.line
+        if line is not None:
+            line.leave(consumer)
 
     def waiting_since(self, now_s: float) -> float:
         """Return a time by which the oldest unanswered delivery had been made; `now_s` when there is none.
@@ -378,24 +548,34 @@ class DeliveryLedger:
 
     def outstanding_of(self, queue: Queue) -> list[Delivery]:
         """Return the unanswered deliveries of a queue, in the order of their tags."""
-        entries = [*self._stragglers.values(), *self._entries]
+        entries = [*[self._stragglers[tag] for tag in sorted(self._stragglers)], *self._entries]
         return [entry for entry in entries if entry is not None and entry.queue is queue]
 
     def _oldest_tag(self) -> int:
-        for tag in self._stragglers:
-            return tag
-        for entry in self._entries[self._head :]:
+        if self._stragglers:
+            return self._oldest_straggler()
+        entries = self._entries
+        at: i64 = self._head
+        while at < len(entries):
+            entry = entries[at]
             if entry is not None:
                 return int(entry.tag)
+            at += 1
         return 0
 
-    def outstanding_tags(self) -> list[int]:
-        """Return the tags that wait for an answer, ascending."""
-        tags = list(self._stragglers)
-        for entry in self._entries:
-            if entry is not None:
-                tags.append(int(entry.tag))
-        return tags
+    def _straggle(self, delivery: Delivery) -> None:
+        tags = self._straggler_tags
+        if len(tags) > 2 * len(self._stragglers) + COMPACT_MIN:
+            tags[:] = sorted(self._stragglers)
+        self._stragglers[int(delivery.tag)] = delivery
+        heappush(tags, int(delivery.tag))
+
+    def _oldest_straggler(self) -> int:
+        """Return the tag of the oldest of them; there is one."""
+        tags = self._straggler_tags
+        while tags[0] not in self._stragglers:
+            heappop(tags)
+        return tags[0]
 
     def _find(self, tag: i64) -> Delivery | None:
         index: i64 = tag - self._first_tag
@@ -405,7 +585,12 @@ class DeliveryLedger:
             return self._stragglers.get(int(tag))
         return None
 
-    def _check_outstanding(self, tag: i64) -> None:
+    def check_outstanding(self, tag: i64) -> None:
+        """Make sure that the delivery with `tag` waits for its answer; 0 stands for all there are, or none.
+
+        Raises:
+            ChannelException: 406, the tag is not outstanding.
+        """
         if tag != 0:
             self.outstanding(tag)
 
@@ -426,16 +611,16 @@ class DeliveryLedger:
             if straggler is not None:
                 self.unacked_count -= 1
                 return straggler
-        raise ChannelException(PRECONDITION_FAILED, f"unknown delivery tag {int(tag) & 0xFFFFFFFFFFFFFFFF}")
+        raise _unknown(tag)
 
     def _take_oldest(self, up_to: i64) -> Delivery | None:
         """Remove and return the oldest delivery with a tag of at most `up_to`; 0: no limit."""
         if self._stragglers:
-            for tag in self._stragglers:
-                if up_to != 0 and tag > up_to:
-                    return None
-                self.unacked_count -= 1
-                return self._stragglers.pop(tag)
+            straggler = self._oldest_straggler()
+            if up_to != 0 and straggler > up_to:
+                return None
+            self.unacked_count -= 1
+            return self._stragglers.pop(straggler)
         entries = self._entries
         end: i64 = len(entries)
         head: i64 = self._head
@@ -469,12 +654,12 @@ class DeliveryLedger:
         elif size - self._head > SPARSE_MIN and self._live * 8 < size - self._head:
             for entry in entries:
                 if entry is not None:
-                    self._stragglers[int(entry.tag)] = entry
+                    self._straggle(entry)
             entries.clear()
             self._head = 0
             self._live = 0
 
 
-def delivery_tag(delivery: Delivery) -> int:
-    """Sort key: the order in which deliveries were made."""
-    return int(delivery.tag)
+def _unknown(tag: i64) -> ChannelException:
+    shown = number_text(int(tag) & 0xFFFFFFFFFFFFFFFF)
+    return ChannelException(PRECONDITION_FAILED, f"unknown delivery tag {shown}")

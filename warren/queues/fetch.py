@@ -19,11 +19,11 @@ from librt.strings import read_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.jobs import ReadJob
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
-from warren.msgstore.records import DROPPABLE, TIME_BYTES, page_entries, record_length, time_of
+from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
+from warren.msgstore.log.records import DROPPABLE, TIME_BYTES, page_entries, record_length, time_of
 from warren.queues.deadlines import Deadlines
 
 # Records lying this close are read in one go, and at most so much.
@@ -38,8 +38,10 @@ SCAN_GAP_BYTES: Final = 1024
 class Ranges:
     """Places in the log, close ones put together. Entry n is in range ``places[n]``, -1: in none, at ``starts[n]``."""
 
-    def __init__(self, log: MessageLog, gap_bytes: i64) -> None:
+    def __init__(self, log: MessageLog, gap_bytes: i64, *, parts_large: bool = False) -> None:
         self.ranges: list[tuple[int, int]] = []
+        self.alone: list[int] = []  # those that are one large record, when these are to be parted from the others
+        self._parts_large: bool = parts_large
         self.places = vec[i64]()
         self.starts = vec[i64]()
         self._log = log
@@ -52,7 +54,12 @@ class Ranges:
         """Add `length` bytes at `lsn`."""
         start: i64 = self._start
         end: i64 = self._end
-        if start <= lsn <= end + self._gap_bytes and lsn < self._segment_end and lsn - start < READ_BYTES_MAX:
+        if (
+            start <= lsn <= end + self._gap_bytes
+            and lsn < self._segment_end
+            and lsn - start < READ_BYTES_MAX
+            and not (self._parts_large and length >= LARGE_RECORD_BYTES)
+        ):
             if lsn + length > end:
                 self._end = lsn + length
         else:
@@ -61,6 +68,9 @@ class Ranges:
             self._segment_end = segment.base_lsn + segment.capacity
             self._start = lsn
             self._end = lsn + length
+            if self._parts_large and length >= LARGE_RECORD_BYTES:
+                self.alone.append(len(self.ranges))
+                self._segment_end = 0
         self.places = append(self.places, len(self.ranges))
         self.starts = append(self.starts, lsn - self._start)
 
@@ -183,7 +193,7 @@ class Fetch(IndexOwner):
             self.fetched([None] * len(self.numbers))
             return
         found.sort()
-        ranges = Ranges(self.log, READ_GAP_BYTES)
+        ranges = Ranges(self.log, READ_GAP_BYTES, parts_large=True)
         for place, size, _ in found:
             ranges.add(place, size)
         self.log.read_jobs.append(_MessagesRead(self, found, ranges))
@@ -199,8 +209,11 @@ class Fetch(IndexOwner):
                 self.begin()  # it was given up meanwhile
                 return
             if index.lsn_of_resident(number) != 0:
-                data = job.data[job.places.places[at]]
-                message = log.maybe_message(index, number, data, job.places.starts[at], length)
+                place: i64 = job.places.places[at]
+                if place in job.large:
+                    message = log.maybe_large_message(index, number, job.large[place])
+                else:
+                    message = log.maybe_message(index, number, job.data[place], job.places.starts[at], length)
                 if message is None:
                     self.message_damaged(number, lsn)
                 else:
@@ -227,11 +240,11 @@ class _PagesRead(ReadJob):
         self.fetch.pages_read(self)
 
 
-class _MessagesRead(ReadJob):
+class _MessagesRead(RecordsRead):
     """`found`: LSN, length and number of each message, as they stand in the ranges."""
 
     def __init__(self, fetch: Fetch, found: list[tuple[int, int, int]], places: Ranges) -> None:
-        super().__init__(places.taken())
+        super().__init__(places.taken(), places.alone, fetch.log.checksum)
         self.fetch = fetch
         self.found = found
         self.places = places

@@ -23,9 +23,9 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
-from warren.msgstore.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER
 from warren.queues.deadlines import Deadlines
 from warren.queues.due_pages import DuePages
@@ -87,6 +87,7 @@ class HeldMessages(IndexOwner):
         self._unstored: dict[int, None] = {}  # those of them that are nowhere else; without an index all are
         self._kept: list[int] = []  # the others, and some that have gone
         self._kept_bytes: i64 = 0
+        self._resident_bytes: i64 = 0  # of all in memory
         self._loaded: list[int] = []  # numbers of pages that came back for messages that were taken
         self._storing: bool = False  # rows for pages that may be full are in the open batch
         self._fetches: i64 = 0
@@ -139,6 +140,7 @@ class HeldMessages(IndexOwner):
         self._in_memory[boxed] = message
         cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self.log.resident_bytes += cost
+        self._resident_bytes += cost
         if stored:
             assert index is not None
             self.log.add(index, message, number)
@@ -193,12 +195,14 @@ class HeldMessages(IndexOwner):
         return count
 
     def _forget_all(self) -> None:
-        for message in self._in_memory.values():
-            self.log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        remains = self.log.remains
+        remains.add_named(self._in_memory, self._resident_bytes)
+        remains.add_named(self._unstored, 0)
         self._in_memory = {}
         self._unstored = {}
         self._kept = []
         self._kept_bytes = 0
+        self._resident_bytes = 0
         self._loaded = []
         self._deadlines.clear()
         self._sweep_left = 0
@@ -267,6 +271,8 @@ class HeldMessages(IndexOwner):
         index = self.index
         assert index is not None
         for number in numbers:
+            if self.log.room_to_page() <= 0:
+                return  # those that are left have another turn
             message = self._in_memory.get(number)
             if message is not None and number in self._unstored:
                 del self._unstored[number]
@@ -285,6 +291,7 @@ class HeldMessages(IndexOwner):
         """Give up the memory of what is stored. `entered`: all rows have their entries, a batch was closed just now."""
         if entered and not self._unstored:
             self.log.resident_bytes -= self._kept_bytes
+            self._resident_bytes = 0
             self._in_memory = {}
             self._kept = []
             self._kept_bytes = 0
@@ -306,6 +313,7 @@ class HeldMessages(IndexOwner):
         del self._in_memory[number]
         cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
         self.log.resident_bytes -= cost
+        self._resident_bytes -= cost
         if number in self._unstored:
             del self._unstored[number]
         else:
@@ -435,6 +443,7 @@ class HeldMessages(IndexOwner):
         cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
         if was_in_memory:
             self.log.resident_bytes -= cost
+            self._resident_bytes -= cost
         if index is not None:
             if number in self._unstored:
                 del self._unstored[number]
@@ -589,6 +598,8 @@ class HeldMessages(IndexOwner):
         assert set(kept) <= set(self._kept)
         cost = sum(int(self._in_memory[number].body_bytes) + MESSAGE_OVERHEAD_BYTES for number in kept)
         assert self._kept_bytes == cost
+        cost = sum(int(message.body_bytes) + MESSAGE_OVERHEAD_BYTES for message in self._in_memory.values())
+        assert self._resident_bytes == cost
 
 
 class _HeldFetch(Fetch):

@@ -40,8 +40,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from warren.amqp.field_table import TableWalker
 from warren.amqp.properties import headers_of
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MESSAGE_OVERHEAD_BYTES
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, DeliveryLedger
 
@@ -138,6 +138,7 @@ class KeySharing:
         self._keys: dict[str, SharedKey] = {}
         self._out: dict[int, SharedKey] = {}  # with a header: of what is unanswered, by place; it is not read twice
         self._aside: dict[int, Aside] = {}  # by place
+        self.aside_bytes: i64 = 0  # of their bodies
         self._order: list[int] = []  # a heap of all places in `_aside`, from when somebody asked for the oldest
         self._ordered: bool = False
         self._open: list[int] = []  # a heap, see (4)
@@ -345,6 +346,7 @@ class KeySharing:
 
     def _add(self, key: SharedKey, place: i64, message: Message, redelivered: bool) -> bool:
         self._aside[int(place)] = Aside(key, message, redelivered)
+        self.aside_bytes += message.body_bytes
         self._log.resident_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
         if self._ordered:
             self._push(self._order, place)
@@ -356,6 +358,7 @@ class KeySharing:
         key = aside.key
         message = aside.message
         del self._aside[int(place)]
+        self.aside_bytes -= message.body_bytes
         self._log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
         queue.ready.count -= 1
         queue.ready.body_bytes -= message.body_bytes
@@ -500,16 +503,29 @@ class KeySharing:
 
     def purge(self) -> None:
         """Settle whatever is set aside. The queue counts."""
-        log = self._log
         for place, aside in self._aside.items():
             self._queue.ready.settle(aside.message, place)
-            log.resident_bytes -= aside.message.body_bytes + MESSAGE_OVERHEAD_BYTES
-        self._aside.clear()
-        self._clear_heaps()
+        self._forget_aside()
         for key in list(self._keys.values()):
             key.forget_waiting()
             if key.out == 0:
                 del self._keys[key.text]
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        self._forget_aside()
+        remains = self._log.remains
+        remains.add_named(self._keys, 0)
+        remains.add_named(self._out, 0)
+        self._keys = {}
+        self._out = {}
+
+    def _forget_aside(self) -> None:
+        remains = self._log.remains
+        remains.add_named(self._aside, self.aside_bytes + MESSAGE_OVERHEAD_BYTES * len(self._aside))
+        self._aside = {}
+        self.aside_bytes = 0
+        self._clear_heaps()
 
     def aside_places(self) -> list[tuple[int, Message]]:
         """Return what is set aside, with its places."""
@@ -550,6 +566,7 @@ class KeySharing:
         queue = self._queue
         assert queue.unacked_count == sum(int(key.out) for key in self._keys.values())
         assert len(self._out) == (queue.unacked_count if self._header else 0)
+        assert self.aside_bytes == sum(int(aside.message.body_bytes) for aside in self._aside.values())
         assert len(self._aside) == sum(int(key.waiting) for key in self._keys.values())
         for text, key in self._keys.items():
             assert key.text == text

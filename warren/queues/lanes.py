@@ -26,4 +26,4 @@ EXCHANGE_SEEN_KEYS: Final = 261
 PRODUCERS: Final = 262  # whose numbers such a queue knows
 EXCHANGE_PRODUCERS: Final = 263
 STREAM_GROUPS: Final = 264  # how far the consumer groups of a stream have come
-VHOST_RECORDS: Final = 265  # of a vhost, not of a queue (`queues.vhost_records`)
+VHOST_RECORDS: Final = 265  # of a vhost, not of a queue (`vhosts.records`)

@@ -2,15 +2,16 @@
 
 1. A message is ready, unacked, held or gone. Those that are ready are in ``ready`` (``queues.ready_messages``), what is
    out for acknowledgement is in the channels' ledgers and counted here, what is held is the keeper's.
-2. While a message is ready and a consumer may take it, the queue is on the broker's runnable list. ``_hungry`` is True
-   only when some consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
+2. While a message is ready and a consumer may take it, the queue is on the broker's runnable list, or that consumer
+   stands in a line for its turn on a channel or connection (``queues.turns``). ``_hungry`` is True only when some
+   consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
 3. Consumers of higher priority are served first, equals in turn (``queues.consumer_groups``).
 4. A persistent message in a durable queue is in the log, or on its way there, until it is settled here.
 5. While the next message is being read from disk, consumers and basic.get wait for `_loaded`.
 6. Whatever arguments and policies ask for is the keeper's (``queues.rule_keeper``); a queue without any has none.
 7. In a key-shared queue (2) and (3), and the order of messages, hold for each key, as ``queues.key_sharing`` says.
 
-What a queue is made from (declaration, ownership, deletion) belongs to ``queues.virtual_host``.
+What a queue is made from (declaration, ownership, deletion) belongs to ``vhosts.virtual_host``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from mypy_extensions import i64
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.properties import priority_of
 from warren.exchanges.destination import Destination
-from warren.msgstore.message import HEADER_AT, Message
-from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.log.message import HEADER_AT, Message
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
 from warren.queues.consumer_groups import ConsumerGroups
 from warren.queues.counters import DeathCounts, MessageCounts
@@ -35,11 +36,13 @@ from warren.queues.lanes import HELD_FROM, UNDELIVERED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
 from warren.queues.rule_keeper import HeldLane, RuleKeeper
-from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
+from warren.queues.rules import DROP_HEAD, PLAIN_RULES, PolicySettings, QueueRules
 from warren.queues.seen_keys import SeenKeys
 
 # How many messages one drain hands out before the other queues have their turn.
 DRAIN_BUDGET: Final = 2000
+# So many consumers that are passed over count as a message; from as many on a publish does not look for one itself.
+PASSED_OVER_PER_MESSAGE: Final = 32
 
 
 class Queue(Destination):
@@ -66,10 +69,10 @@ class Queue(Destination):
         self.arguments = arguments
         self.single_active: bool = False
         self.has_levels: bool = False  # it is a priority queue
-        self.deleted: bool = False
 
         self.ready = ReadyMessages(host.log, host.name, name, durable, store_id, self._loaded)
         self.unacked_count: i64 = 0
+        self.unacked_bytes: i64 = 0  # of their bodies
         # Counts (`queues.counters`).
         self.published: i64 = 0  # taken, from whomever
         self.not_by_channels: i64 = 0  # of those: dead letters, what was released or remembered, the broker's own
@@ -83,17 +86,22 @@ class Queue(Destination):
         self.acked: i64 = 0
         self.deaths: DeathCounts | None = None  # None: none
 
-        self.consumers: list[Consumer] = []  # in registration order
+        self.consumers: dict[Consumer, None] = {}  # in registration order
+        self.exclusive_consumer: Consumer | None = None  # then there is no other one
         self._groups = ConsumerGroups()
         self._hungry: bool = False
+        self._is_search_long: bool = False  # many have to be passed over: only `drain` looks for a consumer
         self._scheduled: bool = False
         self._runnable = runnable
         self.parsed: QueueArguments | None = None  # None: a reply queue
         self.rules = PLAIN_RULES
+        self.policy: PolicySettings | None = None  # the policies whose settings are in the rules
+        self.operator_policy: PolicySettings | None = None
         self.keeper: RuleKeeper | None = None
         self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
         self.paused: bool = False
-        self._restrained: bool = False  # paused, or with a limit of unacked messages
+        self._restrained: bool = False  # paused, or with a limit of unacked messages, or being given some back
+        self._returning: int = 0  # how many channels are giving messages back, step by step
         self._host = host
         self._log = host.log
         self._load_waiters: list[Callable[[], None]] = []
@@ -114,6 +122,15 @@ class Queue(Destination):
         return self.ready.body_bytes
 
     @property
+    def message_bytes(self) -> i64:
+        """The bodies of all messages, ready or unacked."""
+        return self.ready.body_bytes + self.unacked_bytes
+
+    def persistent(self) -> tuple[int, int]:
+        """Return how many messages are stored and survive a restart, ready or unacked, and their bodies in bytes."""
+        return self.ready.persistent()
+
+    @property
     def store_id(self) -> int:
         """Its name in the log, 0 until it is needed."""
         return self.ready.store_id
@@ -130,7 +147,7 @@ class Queue(Destination):
         self.published += 1
         ready = self.ready
         if self._hungry and ready.count == 0:
-            consumer = self.pick()
+            consumer = self._pick_at_once()
             if consumer is not None:
                 place: i64 = ready.skip(0)
                 if consumer.no_ack:
@@ -138,6 +155,7 @@ class Queue(Destination):
                 else:
                     self.delivered += 1
                     self.unacked_count += 1
+                    self.unacked_bytes += message.body_bytes
                     if message.persistent and self.stores:
                         ready.store(message, place)
                 consumer.ledger.deliver(consumer, message, place, False)
@@ -200,7 +218,7 @@ class Queue(Destination):
             if self._hungry and not self._scheduled and sharing.maybe_hand_over(message):
                 return
         elif self._hungry and ready.count == 0:
-            consumer = self.pick()
+            consumer = self._pick_at_once()
             if consumer is not None:
                 self.hand_over(consumer, message, lane)
                 return
@@ -312,6 +330,7 @@ class Queue(Destination):
         """
         if self.deleted:
             self.unacked_count -= 1
+            self.unacked_bytes -= delivery.message.body_bytes
             return
         keeper = self.keeper
         if keeper is not None:
@@ -320,14 +339,17 @@ class Queue(Destination):
         elif delay_ms > 0:
             self.need_keeper().takes_back(delivery, failed, delay_ms)
             return
+        message = delivery.message
         self.unacked_count -= 1
-        self.ready.put_back(delivery.message, delivery.sequence_number)
+        self.unacked_bytes -= message.body_bytes
+        self.ready.put_back(message, delivery.sequence_number)
         if keeper is not None:
             keeper.keep_limits()
 
     def settle(self, delivery: Delivery) -> None:
         """Forget an acknowledged delivery."""
         self.unacked_count -= 1
+        self.unacked_bytes -= delivery.message.body_bytes
         self.acked += 1
         sharing = self.sharing
         if sharing is not None:
@@ -347,9 +369,11 @@ class Queue(Destination):
         """Forget a delivery that its consumer does not want, or dead-letter it."""
         keeper = self.keeper
         if keeper is not None and not self.deleted:
+            self.unacked_gone(delivery)
             keeper.rejected(delivery)
-        elif not self.deleted:
-            self.count_death(REJECTED, self._host.deaths.at(False, False, False))
+            return
+        if not self.deleted:
+            self.count_death(REJECTED, self._host.deaths.at(is_quorum=False, has_exchange=False, at_least_once=False))
         self.forget(delivery)
 
     def count_death(self, reason: str, of_all: DeathCounts) -> None:
@@ -361,15 +385,36 @@ class Queue(Destination):
 
     def forget(self, delivery: Delivery) -> None:
         """Settle a delivery that leaves in another way."""
+        self.unacked_gone(delivery)
+        self.ready.settle(delivery.message, delivery.sequence_number)
+
+    def unacked_gone(self, delivery: Delivery) -> None:
+        """Note that a delivery is not out any more. The caller settles it."""
         self.unacked_count -= 1
+        self.unacked_bytes -= delivery.message.body_bytes
         sharing = self.sharing
         if sharing is not None:
             sharing.answered(delivery.sequence_number, delivery.message)
-        self.ready.settle(delivery.message, delivery.sequence_number)
+
+    def begin_return(self) -> None:
+        """Hand nothing out until `end_return`: what comes back is to have its place before anything leaves."""
+        self._returning += 1
+        self._restrained = True
+
+    def end_return(self) -> None:
+        """All that one channel gives back is here."""
+        if self.deleted:
+            return
+        self._returning -= 1
+        self._restrain()
+        self.wake()
+        if self._load_waiters and not self._returning:
+            self._loaded(0, 0)
 
     def replace(self, delivery: Delivery, message: Message) -> None:
         """Have `message` stand for the delivery from now on, on disk as well."""
         place: i64 = delivery.sequence_number
+        self.unacked_bytes += message.body_bytes - delivery.message.body_bytes
         self.ready.settle(delivery.message, place)
         if message.persistent and self.stores:
             self.ready.store(message, place)
@@ -392,6 +437,21 @@ class Queue(Destination):
     def drain(self) -> None:
         """Hand out ready messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
         self._scheduled = False
+        self._hand_out_ready()
+
+    def serve(self, consumer: Consumer) -> None:
+        """Hand out to `consumer`, whose turn it is on its channel or connection, while it has room."""
+        if self.deleted:
+            return
+        hungry = self._hungry
+        self._hungry = True
+        self._groups.narrow(consumer)
+        self._hand_out_ready()
+        self._groups.widen()
+        if hungry:
+            self._hungry = True  # of others nothing has become known
+
+    def _hand_out_ready(self) -> None:
         keeper = self.keeper
         if keeper is not None:
             keeper.expire()
@@ -401,14 +461,17 @@ class Queue(Destination):
                 return
         budget: i64 = DRAIN_BUDGET
         ready = self.ready
+        self._is_search_long = False
         while ready.count > 0:
-            if budget == 0:
+            if budget <= 0:
                 self.wake()
                 return
             budget -= 1
             if not ready.is_ready():
                 return  # `_loaded` goes on
             consumer = self.pick()
+            if self._is_search_long:
+                budget -= self._groups.passed_over // PASSED_OVER_PER_MESSAGE
             if consumer is None:
                 return
             message = ready.take_next()
@@ -433,6 +496,7 @@ class Queue(Destination):
         else:
             self.delivered += 1
             self.unacked_count += 1
+            self.unacked_bytes += message.body_bytes
         ledger.deliver(consumer, message, place, redelivered)
         if consumer.has_time_limit:
             self._limit_time(consumer)
@@ -442,16 +506,18 @@ class Queue(Destination):
 
     def is_ready_to_get(self) -> bool:
         """Tell whether `get` can answer now. What has expired is out of its way then."""
-        if self.keeper is not None:
-            self.keeper.expire()
+        if self._returning:
+            return False
+        if self.keeper is not None and not self.keeper.expire():
+            return False  # `serve_waiters` when all has
         return self.ready.is_ready()
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
-        """Have `waiter` called when the oldest message has come from disk."""
+        """Have `waiter` called when the oldest message has come from disk, or what is being given back is here."""
         self._load_waiters.append(waiter)
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
-        """Answer basic.get through `ledger` with the next message; False when there is none. See `is_ready`."""
+        """Answer basic.get through `ledger` with the next message; False when there is none. See `is_ready_to_get`."""
         if self._get(ledger, no_ack):
             return True
         self.got_empty += 1
@@ -482,6 +548,7 @@ class Queue(Destination):
             else:
                 self.got += 1
                 self.unacked_count += 1
+                self.unacked_bytes += message.body_bytes
                 if sharing is not None:
                     sharing.got(message, place, ledger)
             ledger.get(self, message, place, self.ready.next_redelivered, no_ack, self.ready.count)
@@ -498,8 +565,12 @@ class Queue(Destination):
             keeper.loaded()
         if self._hungry:
             self.wake()
+        self.serve_waiters()
+
+    def serve_waiters(self) -> None:
+        """Go on with what waits for the next message, if it is here."""
         waiters = self._load_waiters
-        if waiters and self.ready.is_ready():
+        if waiters and not self._returning and self.ready.is_ready():
             self._load_waiters = []
             for waiter in waiters:
                 waiter()
@@ -518,7 +589,9 @@ class Queue(Destination):
     def close(self) -> None:
         """Let go of everything: the queue is deleted. Deliveries that are out are forgotten when they come back."""
         self.deleted = True
-        self.consumers = []
+        self._returning = 0
+        self.consumers = {}
+        self.exclusive_consumer = None
         self._groups.clear()
         self._hungry = False
         self.ready.close()
@@ -554,7 +627,7 @@ class Queue(Destination):
         """Follow other rules from now on: of the declaration, or because a policy came or went."""
         self.rules = rules
         self.stores = self.durable and not rules.memory_only
-        self._restrained = self.paused or rules.max_unacked >= 0
+        self._restrain()
         if rules.is_plain() and self.keeper is None:
             return
         if rules.key_shared and self.sharing is None:  # of the declaration, never of a policy: the queue is new
@@ -573,6 +646,7 @@ class Queue(Destination):
         consumer.prefetch = consumer.wanted_prefetch
         if rules.prefetch_max > 0 and (consumer.prefetch == 0 or consumer.prefetch > rules.prefetch_max):
             consumer.prefetch = rules.prefetch_max
+        consumer.come_back()
         consumer.visibility_ms = rules.visibility_timeout_ms
         if consumer.wanted_visibility_ms > 0:
             consumer.visibility_ms = consumer.wanted_visibility_ms
@@ -584,13 +658,18 @@ class Queue(Destination):
     def pause(self, *, paused: bool) -> None:
         """Hand nothing out until resumed; publishing goes on."""
         self.paused = paused
-        self._restrained = paused or self.rules.max_unacked >= 0
+        self._restrain()
         if not paused:
             self.wake()
 
+    def _restrain(self) -> None:
+        self._restrained = self.paused or self.rules.max_unacked >= 0 or self._returning > 0
+
     def is_restrained(self) -> bool:
         """Tell (and note) that the rules let nothing out now. Whoever changes that wakes the queue."""
-        if self._restrained and (self.paused or 0 <= self.rules.max_unacked <= self.unacked_count):
+        if self._restrained and (
+            self.paused or self._returning > 0 or 0 <= self.rules.max_unacked <= self.unacked_count
+        ):
             self._hungry = False
             return True
         return False
@@ -618,21 +697,32 @@ class Queue(Destination):
         """
         if self.rules.is_quorum:
             consumer.exclusive = False  # as RabbitMQ: quorum queues do not know it
-        taken = len(self.consumers) > 0 and (consumer.exclusive or self.consumers[0].exclusive)
+        taken = self.exclusive_consumer is not None or (consumer.exclusive and len(self.consumers) > 0)
         if taken or (consumer.exclusive and self.single_active):
             text = f"queue '{self.name}' in vhost '{self.vhost_name}' in exclusive use"
             raise ChannelException(ACCESS_REFUSED, text)
-        self.consumers.append(consumer)
+        self.consumers[consumer] = None
+        if consumer.exclusive:
+            self.exclusive_consumer = consumer
         self._fit(consumer)
-        self._regroup()
+        self._groups.add(consumer, self.single_active)
+        self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Forget `consumer`; its unacked messages stay with its channel."""
-        self.consumers.remove(consumer)
+        if consumer not in self.consumers:
+            return  # the queue has been deleted
+        del self.consumers[consumer]
         consumer.gone = True
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
         if self.sharing is not None:
             self.sharing.consumer_removed(consumer)
-        self._regroup()
+        self._groups.remove(consumer)
+        if self.consumers:
+            self.wake()  # another one may be active now, or free to take what only this one could
+        else:
+            self._hungry = False
         if self.keeper is not None:
             self.keeper.used()
 
@@ -640,19 +730,26 @@ class Queue(Destination):
         """Return the consumer that is served, in a queue with a single active one."""
         return self._groups.active()
 
-    def _regroup(self) -> None:
-        self._hungry = self._groups.regroup(self.consumers, self.single_active)
-        if self._hungry:
-            self.wake()
-
     def pick(self) -> Consumer | None:
         """Choose who gets the next message, or None (and note it) when nobody may take one."""
         if self._restrained and self.is_restrained():
             return None
-        consumer = self._groups.pick()
+        groups = self._groups
+        consumer = groups.pick()
+        if groups.passed_over > PASSED_OVER_PER_MESSAGE:
+            self._is_search_long = True
         if consumer is None:
             self._hungry = False
         return consumer
+
+    def _pick_at_once(self) -> Consumer | None:
+        """Choose who gets a message that has just come, None when it has to wait for its turn."""
+        if self._is_search_long:
+            if not self._scheduled:
+                self._scheduled = True
+                self._runnable.append(self)
+            return None
+        return self.pick()
 
     def has_room(self) -> bool:
         """Tell whether some consumer may take a message, out of turn; note it when there is none."""
@@ -666,6 +763,7 @@ class Queue(Destination):
         """Assert (1) and (2) of the module header, for key-shared queues (7). For tests."""
         self.ready.check_invariants()
         assert self.unacked_count >= 0
+        assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
         if self.sharing is not None:
             self.sharing.check_invariants()
             if not self._scheduled:

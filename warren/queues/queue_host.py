@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
 from warren.queues.agenda import Agenda
 from warren.queues.counters import DeathTable
 
@@ -25,6 +25,18 @@ class QueueHost:
         self.log = log
         self.agenda = agenda
         self.deaths = DeathTable()  # shared by all hosts of a broker
+
+    def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
+        """Dead-letter a message that has left `place` of `queue`, now or in a later turn, and settle it with that.
+
+        `place` is -1 when there is nothing to settle. The queue's keeper hears what came of it (`letter_sent`).
+        """
+        if place >= 0:
+            queue.ready.settle(message, place)
+        letter = self.dead_letter(queue, message, reason)
+        keeper = queue.keeper
+        if keeper is not None:
+            keeper.letter_sent(letter)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         """Route `message` through the dead letter exchange of `queue`; return the letter unless everybody took it."""

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from warren.msgstore.message import Message
-from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.backlog import Backlog
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 
 if TYPE_CHECKING:
-    from warren.msgstore.message_log import MessageLog
+    from warren.msgstore.log.message_log import MessageLog
     from warren.queues.key_sharing import KeySharing
 
 
@@ -58,6 +58,7 @@ class ReadyMessages:
         self._lanes: list[Backlog] | None = None
         self._lane: i64 = 0  # none before this one has a message
         self._returned: list[tuple[int, Message]] = []  # a heap by place
+        self._returned_bytes: i64 = 0  # of their bodies
         self._sorted: bool = False  # it is in order, as somebody has looked at it
 
     # --- lanes ----------------------------------------------------------------------------------------------------
@@ -134,6 +135,7 @@ class ReadyMessages:
         sharing = self.sharing
         if sharing is None:
             self._sorted = False
+            self._returned_bytes += message.body_bytes
             heappush(self._returned, (int(place), message))
         else:
             sharing.returned(place, message)
@@ -255,6 +257,7 @@ class ReadyMessages:
         if returned and (lanes is None or returned[0][0] >> LANE_SHIFT <= self._first_lane()):
             self._sorted = False
             place, message = heappop(returned)
+            self._returned_bytes -= message.body_bytes
             self.next_place = place
             self.next_redelivered = True
         elif lanes is None:
@@ -318,6 +321,7 @@ class ReadyMessages:
                 return self.sharing.take_oldest()
             self._sorted = False
             place, message = heappop(self._returned)
+            self._returned_bytes -= message.body_bytes
             self.next_place = place
         else:
             backlog = self.backlog(lane)
@@ -394,6 +398,7 @@ class ReadyMessages:
         if at < 0:
             return None
         message = returned[at][1]
+        self._returned_bytes -= message.body_bytes
         if self._sorted:
             del returned[at]
         elif at == 0:
@@ -418,8 +423,9 @@ class ReadyMessages:
 
     def purge(self) -> None:
         """Drop them all."""
-        for place, message in self._returned:
-            self.settle(message, place)
+        if self.in_log:
+            self._log.remains.settle(self._returned, self.settle)
+            self._returned = []
         if self.sharing is not None:
             self.sharing.purge()
         for backlog in self._backlogs():
@@ -435,12 +441,14 @@ class ReadyMessages:
         # It has us, and we have it: nothing must be left for the cyclic collector.
         sharing = self.sharing
         if sharing is not None:
-            sharing.purge()
+            sharing.close()
             self.sharing = None
         self._forget()
 
     def _forget(self) -> None:
-        self._returned.clear()
+        self._log.remains.add(self._returned, 0)
+        self._returned = []
+        self._returned_bytes = 0
         self.count = 0
         self.body_bytes = 0
 
@@ -465,6 +473,31 @@ class ReadyMessages:
         """Return how many are on disk only."""
         return sum([int(backlog.middle_count) + backlog.sealed_count() for backlog in self._backlogs()])
 
+    def paged_out_bytes(self) -> int:
+        """Return the bodies of those that are on disk only."""
+        if not self.paged_out_count():
+            return 0
+        # A stream that has been compacted has in memory what is counted no more.
+        return max(int(self.body_bytes) - self._bodies_in_memory(), 0)
+
+    def _bodies_in_memory(self) -> int:
+        sharing = self.sharing
+        aside_bytes: i64 = self._returned_bytes if sharing is None else sharing.aside_bytes
+        return int(aside_bytes) + sum([backlog.bodies_in_memory() for backlog in self._backlogs()])
+
+    def persistent(self) -> tuple[int, int]:
+        """Return how many messages a restart keeps, ready or unacked, and their bodies: those that are stored."""
+        count: i64 = 0
+        body_bytes: i64 = 0
+        lane: i64 = 0
+        while lane < self.lane_count():
+            index = self.index_of(lane)
+            if index is not None:
+                count += index.live_count - index.droppable_count
+                body_bytes += index.live_body_bytes
+            lane += 1
+        return int(count), int(body_bytes)
+
     def memory_bytes(self) -> int:
         """Return what those in memory take, about; what came back is not counted."""
         return sum([backlog.memory_bytes() for backlog in self._backlogs()])
@@ -484,6 +517,8 @@ class ReadyMessages:
         backlogs = self._backlogs()
         middle = sum(int(backlog.middle_count) + backlog.sealed_count() for backlog in backlogs)
         assert self.count == len(resident) + middle
+        assert self._returned_bytes == sum(int(message.body_bytes) for _, message in self._returned)
+        assert self._bodies_in_memory() == sum(int(message.body_bytes) for message in resident)
         if middle == 0:
             assert self.body_bytes == sum(int(message.body_bytes) for message in resident)
         for place, _ in self._returned:

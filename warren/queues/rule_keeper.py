@@ -11,13 +11,16 @@ that has a rule of its own (an expiration, a delay).
 1. A message is never delivered behind its deadline, and leaves within a second of it wherever it waits. With the
    queue's TTL alone deadlines have the order of the messages: only heads are looked at. A message with a TTL of its
    own, and what stands out of that order, has an entry in `_early`; what is right then is looked for when it is due.
-2. What a dead letter needs at its targets and the end of the message here are in the same batch of the log: after a
-   crash it is in one place. With the at-least-once strategy a dead letter that a target refuses stays in a lane of its
-   own and is tried again every `UNDELIVERED_RETRY_MS`; who has taken it does not get it again, in this process.
+2. What a dead letter needs at its targets and the end of the message here are in the same batch of the log, see
+   ``vhosts.dead_lettering``: after a crash it is in one place. With the at-least-once strategy a dead letter that a
+   target refuses stays in a lane of its own and is tried again every `UNDELIVERED_RETRY_MS`; who has taken it does not
+   get it again, in this process.
 3. Counts of failed deliveries are in the message's header (``x-delivery-count``): a counted message is stored again in
    its place, so the count survives whatever the message survives. Each queue counts anew.
 4. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
    it has come.
+5. Of what leaves at one moment, expired or too much, `LEAVE_MAX` go at once, the rest when the agenda is kept again.
+   What has expired is not delivered meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ from mypy_extensions import i64
 
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import HEADERS, find_property_from, headers_of
-from warren.msgstore.message import HEADER_AT, Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import EXPIRING, IndexPage, QueueIndex
+from warren.msgstore.log.message import HEADER_AT, Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import EXPIRING, IndexPage, QueueIndex
 from warren.queues.agenda import NEVER, Appointment
 from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED, with_headers, without_header
 from warren.queues.deadlines import Deadlines
@@ -60,6 +63,8 @@ UNDELIVERED_RETRY_MS: Final = 5000
 # How many expired messages are fetched from the middle of a backlog in one go.
 EXPIRE_MAX: Final = 512
 EXPIRE_MAX_BYTES: Final = 1 << 20
+# How many messages leave at a time: each may be dead-lettered.
+LEAVE_MAX: Final = 1024
 # From so many on, deadlines and time limits of what has been settled meanwhile are looked for.
 STALE_MIN: Final = 1024
 
@@ -105,7 +110,7 @@ class RuleKeeper(Appointment):
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._limits_made: i64 = 0
         self.counts: bool = False
-        self._deaths = host.deaths.at(False, False, False)
+        self._deaths = host.deaths.at(is_quorum=False, has_exchange=False, at_least_once=False)
         self.change(rules)
 
     def change(self, rules: QueueRules) -> None:
@@ -117,7 +122,9 @@ class RuleKeeper(Appointment):
             self._used_ms = self.log.now_ms
         self.rules = rules
         self._deaths = self._host.deaths.at(
-            rules.is_quorum, rules.dead_letter_exchange is not None, rules.dead_letters_at_least_once
+            is_quorum=rules.is_quorum,
+            has_exchange=rules.dead_letter_exchange is not None,
+            at_least_once=rules.dead_letters_at_least_once,
         )
         self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
         if rules.dedup and self.seen is None:
@@ -142,8 +149,7 @@ class RuleKeeper(Appointment):
         if rules.overflow != DROP_HEAD and self._would_overflow(message):
             message.refused = True
             if rules.overflow == REJECT_PUBLISH_DLX and rules.dead_letter_exchange is not None:
-                self.queue.count_death(MAXLEN, self._deaths)
-                self._host.dead_letter(self.queue, message, MAXLEN)
+                self._leave(message, -1, MAXLEN)
             return False
         if message.time_ms == 0 and (rules.message_ttl_ms >= 0 or message.expiration_ms >= 0):
             message.time_ms = self.log.now_ms
@@ -223,9 +229,14 @@ class RuleKeeper(Appointment):
         queue = self.queue
         if rules.overflow != DROP_HEAD:
             return
+        left: i64 = LEAVE_MAX
         while (rules.max_length >= 0 and queue.ready.count > rules.max_length) or (
             rules.max_length_bytes >= 0 and queue.ready.body_bytes > rules.max_length_bytes
         ):
+            if left == 0:
+                self._host.agenda.at(self.log.now_ms, self)
+                return
+            left -= 1
             message = queue.ready.maybe_take_oldest()
             if message is None:
                 return
@@ -249,32 +260,43 @@ class RuleKeeper(Appointment):
             at_ms = _earlier(at_ms, since + ttl)
         return at_ms
 
-    def expire(self) -> None:
-        """Let go of whatever has expired, as far as it is in memory; the rest is fetched."""
+    def expire(self) -> bool:
+        """Let go of what has expired, as far as it is in memory; the rest is fetched. False: there was too much.
+
+        What is left goes when the agenda is kept next.
+        """
         now_ms: i64 = self.log.now_ms
         queue = self.queue
         early = self._early
+        left: i64 = LEAVE_MAX
         if len(early) > 0 and early.first_ms() <= now_ms and not self._fetching:
-            self._expire_early(now_ms)
-        if self.rules.message_ttl_ms < 0:
-            return
-        for lane in queue.ready.waiting_lanes():
-            while True:
-                message = queue.ready.maybe_head(lane)
-                if message is None or self.deadline_ms(message) > now_ms:
-                    break
-                self._leave(queue.ready.take_head(lane), queue.ready.next_place, EXPIRED)
+            left = self._expire_early(now_ms, left)
+        if self.rules.message_ttl_ms >= 0:
+            for lane in queue.ready.waiting_lanes():
+                while left > 0:
+                    message = queue.ready.maybe_head(lane)
+                    if message is None or self.deadline_ms(message) > now_ms:
+                        break
+                    left -= 1
+                    self._leave(queue.ready.take_head(lane), queue.ready.next_place, EXPIRED)
+        self._host.agenda.worked += LEAVE_MAX - left
+        if left > 0:
+            return True
+        self._host.agenda.at(now_ms, self)
+        return False
 
     def is_expired(self, message: Message) -> bool:
         """Tell whether a message that is about to be delivered is too old for it."""
         return self.deadline_ms(message) <= self.log.now_ms
 
-    def _expire_early(self, now_ms: i64) -> None:
+    def _expire_early(self, now_ms: i64, left: i64) -> i64:
+        """Let go of at most `left` of those in `_early`; return how many more there may be."""
         queue = self.queue
         early = self._early
         lane: i64 = -1
         missing: list[int] = []
-        while len(early) > 0 and early.first_ms() <= now_ms and len(missing) < EXPIRE_MAX:
+        while left > 0 and len(early) > 0 and early.first_ms() <= now_ms and len(missing) < EXPIRE_MAX:
+            left -= 1
             place: i64 = early.first_number()
             if queue.ready.is_on_disk(place):
                 if lane >= 0 and place >> LANE_SHIFT != lane:
@@ -293,6 +315,7 @@ class RuleKeeper(Appointment):
             if index is not None:
                 self._fetching = True
                 _ExpiredFetch(self.log, index, missing, self, lane << LANE_SHIFT).begin()
+        return left
 
     def _lives_on(self, message: Message, place: i64, now_ms: i64) -> bool:
         """Tell whether `message` has more time than was noted: the time to live of a policy has gone."""
@@ -341,7 +364,9 @@ class RuleKeeper(Appointment):
         queue = self.queue
         if queue.deleted:
             return
-        self.expire()
+        if self.expire():
+            queue.serve_waiters()
+        self.keep_limits()
         for lane in (self.held, self.parked, self.undelivered):
             if lane is not None:
                 lane.release_due(now_ms)
@@ -481,7 +506,9 @@ class RuleKeeper(Appointment):
         self._limit(TimeLimit(at_ms, ledger, tag, 0))
 
     def _take_back(self, now_ms: i64) -> None:
-        while self._limits and self._limits[0][0] <= now_ms:
+        left: i64 = LEAVE_MAX
+        while self._limits and self._limits[0][0] <= now_ms and left > 0:
+            left -= 1
             limit = heappop(self._limits)[2]
             ledger = limit.ledger
             if limit.timeout_ms > 0:
@@ -495,8 +522,7 @@ class RuleKeeper(Appointment):
                 ledger.release(delivery)
                 self.queue.requeue(delivery, failed=True)
                 self.queue.wake()
-                if ledger.prefetch or ledger.starved:
-                    ledger.wake_consumers()
+        self._host.agenda.worked += LEAVE_MAX - left
 
     def takes_back(self, delivery: Delivery, failed: bool, delay_ms: i64) -> bool:
         """Decide what becomes of a returned delivery; False when it does not go to its old place.
@@ -515,8 +541,9 @@ class RuleKeeper(Appointment):
         if own >= 0 or self.rules.message_ttl_ms >= 0:
             deadline: i64 = self.deadline_ms(message)
             if deadline <= self.log.now_ms:
-                self.queue.forget(delivery)
-                self._dead_letter(message, EXPIRED)
+                queue = self.queue
+                queue.unacked_gone(delivery)
+                self._leave(message, delivery.sequence_number, EXPIRED)
                 return False
             if own >= 0 or self.rules.max_priority > 0 or message.time_ms < self._latest_ms:
                 # What is returned need not have the order of its deadlines: of several levels, of a clock set back.
@@ -533,11 +560,13 @@ class RuleKeeper(Appointment):
             failures += 1
         returns: i64 = count_of(old, RETURN_COUNT) + 1
         if failed and rules.delivery_limit >= 0 and failures > rules.delivery_limit:
+            if rules.limit_action == LIMIT_DEAD_LETTERS:
+                queue.unacked_gone(delivery)
+                self._leave(old, delivery.sequence_number, DELIVERY_LIMIT)
+                return False
             queue.forget(delivery)
             if rules.limit_action == LIMIT_PARKS:
                 self.park(_tried(old))
-            elif rules.limit_action == LIMIT_DEAD_LETTERS:
-                self._dead_letter(old, DELIVERY_LIMIT)
             return False
         counts: dict[str, object] = {RETURN_COUNT: int(returns)}
         if failures:
@@ -561,23 +590,24 @@ class RuleKeeper(Appointment):
         return 0
 
     def rejected(self, delivery: Delivery) -> None:
-        """A consumer does not want a message back. It is settled by the queue."""
-        self._dead_letter(delivery.message, REJECTED)
+        """A consumer does not want a message back."""
+        self._leave(delivery.message, delivery.sequence_number, REJECTED)
 
     def expired_at_hand_out(self, message: Message, place: i64) -> None:
         """A message that was about to be delivered is too old."""
         self._leave(message, place, EXPIRED)
 
     def _leave(self, message: Message, place: i64, reason: str) -> None:
-        """A message that waited is gone: settle it, and dead-letter it."""
-        self.queue.ready.settle(message, place)
-        self._dead_letter(message, reason)
+        """A message dies here: settle it, unless `place` is -1, and dead-letter it."""
+        queue = self.queue
+        queue.count_death(reason, self._deaths)
+        if self.rules.dead_letter_exchange is not None:
+            self._host.post_letter(queue, message, place, reason)
+        elif place >= 0:
+            queue.ready.settle(message, place)
 
-    def _dead_letter(self, message: Message, reason: str) -> None:
-        self.queue.count_death(reason, self._deaths)
-        if self.rules.dead_letter_exchange is None:
-            return
-        letter = self._host.dead_letter(self.queue, message, reason)
+    def letter_sent(self, letter: Message | None) -> None:
+        """Hear of the letter of a message that died here: None when it was taken, else it is to be sent again."""
         if not self.rules.dead_letters_at_least_once:
             return
         if letter is None:
@@ -590,7 +620,7 @@ class RuleKeeper(Appointment):
         if self.rules.dead_letter_exchange is None:
             self.park(message)  # there was one when it was asked for
         else:
-            self._dead_letter(message, DELIVERY_LIMIT)
+            self._leave(message, -1, DELIVERY_LIMIT)
 
     def close(self) -> None:
         """The queue is deleted."""

@@ -13,13 +13,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.field_table import Table
+from warren.amqp.numbers import TIME_MAX_MS
 from warren.amqp.term_text import term_text
 from warren.queues.arguments import (
     BY_KEY,
     CLASSIC,
     INTEGER,
     QUORUM,
-    TIME_MAX_MS,
     QueueArguments,
     age_ms,
     backoff_delays,
@@ -45,6 +45,14 @@ LIMIT_PARKS: Final = 2
 
 QUORUM_DELIVERY_LIMIT: Final = 20  # where nobody set one; RabbitMQ since 4.0
 DEDUP_KEYS: Final = 128  # remembered without x-cache-size; LavinMQ's number
+
+
+class PolicySettings:
+    """What a queue knows of a policy that it follows: its name, and its settings by key."""
+
+    def __init__(self, name: str, definition: dict[str, object]) -> None:
+        self.name = name
+        self.definition = definition
 
 
 class QueueRules:

@@ -48,9 +48,9 @@ from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, TableWalker, Timestamp, decode_table, find_tag
 from warren.amqp.inequivalence import check_argument
 from warren.amqp.properties import FLAGS_OFFSET, HEADERS, headers_of
-from warren.msgstore.message import Envelope, Message, build_message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import IndexOwner, QueueIndex
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
 from warren.queues.agenda import NEVER, Agenda, Appointment
 from warren.queues.arguments import BY_KEY, fault_of
 from warren.queues.fetch import Fetch
@@ -216,18 +216,6 @@ class SeenKeys(Appointment):
         """Return of how many producers the highest number is remembered."""
         return len(self._producers.producers)
 
-    def maybe_until_ms(self, key: str | bytes | int) -> int | None:
-        """Return until when `key` is remembered, in ms since the epoch, `NEVER` without end; None: it is not."""
-        found = self._keys.keys.get(key_bytes(key))
-        if found is None or found.until_ms <= self._log.now_ms:
-            return None
-        return int(found.until_ms)
-
-    def maybe_sequence(self, producer: str | bytes) -> int | None:
-        """Return the highest number that was accepted of `producer`; None when it is not remembered."""
-        found = self._producers.producers.get(key_bytes(producer))
-        return None if found is None else int(found.sequence)
-
     def oldest(self, most: int) -> list[tuple[str, int]]:
         """Return at most so many keys as texts, with the time until which each is remembered, oldest first."""
         listed: list[tuple[str, int]] = []
@@ -236,24 +224,6 @@ class SeenKeys(Appointment):
                 break
             listed.append((_text_of(key), int(seen.until_ms)))
         return listed
-
-    def latest_producers(self, most: int) -> list[tuple[str, int]]:
-        """Return at most so many producers with their highest numbers, that which has published last at the end."""
-        listed: list[tuple[str, int]] = []
-        for name, producer in reversed(self._producers.producers.items()):
-            if len(listed) == most:
-                break
-            listed.append((_text_of(name), int(producer.sequence)))
-        listed.reverse()
-        return listed
-
-    def forget(self, key: str | bytes | int) -> bool:
-        """Let the next message with `key` in; False when it is not remembered."""
-        return self._keys.forget(key_bytes(key))
-
-    def forget_producer(self, producer: str | bytes) -> bool:
-        """Let `producer` begin anew with any number; False when it is not remembered."""
-        return self._producers.forget(key_bytes(producer))
 
     def clear(self) -> int:
         """Forget all keys and producers, and return how many that were."""
@@ -456,7 +426,8 @@ class KeyLane(RecordLane):
 
     def close(self) -> None:
         super().close()
-        self.keys.clear()
+        self.log.remains.add_named(self.keys, 0)
+        self.keys = OrderedDict()
 
     def first_until_ms(self) -> i64:
         """Return until when the oldest key is remembered; `NEVER` when there is none."""
@@ -565,14 +536,6 @@ class ProducerLane(RecordLane):
             self.drop(producer.number)
             self._free.append(int(producer.number))
 
-    def forget(self, name: bytes) -> bool:
-        """Forget a producer; False when it was not there."""
-        producer = self.producers.pop(name, None)
-        if producer is None:
-            return False
-        self._give_up(producer)
-        return True
-
     def clear(self) -> int:
         """Forget everybody, and return how many that were."""
         count = len(self.producers)
@@ -583,7 +546,8 @@ class ProducerLane(RecordLane):
 
     def close(self) -> None:
         super().close()
-        self.producers.clear()
+        self.log.remains.add_named(self.producers, 0)
+        self.producers = OrderedDict()
         self._free = []
         self._found = []
 

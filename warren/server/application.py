@@ -1,4 +1,4 @@
-"""The running broker: engine, reactor, catalogue, login, HTTP and signals, put together in one place.
+"""The running broker: engine, reactor, catalogue, login, plugins and signals, put together in one place.
 
 Start:    lock the data directory; open the catalogue; recover the message store; restore the engine from the catalogue
           and give the queues their messages; import definitions, and wait until they are committed; read what decides
@@ -7,17 +7,17 @@ Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, co
           for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends
           at once.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
-Tasks:    reactor, ticker, memory watch, catalogue writer, message store, HTTP, signals, and one short task per login.
+Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
+          and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
+          the process. Plugins start tasks of their own under the same supervision, and open the listeners of HTTP.
 Process:  signals, resource limits, the watch over its memory, the cyclic collector and what is printed are the business
           of `serve`, which has the process to itself. `warren.testing` runs an `Application` in a thread instead.
 Threads:  those of the message store; and of trio, for logins and commits of the catalogue.
-
-Nothing else in the package starts tasks or opens listeners.
 """
 
 from __future__ import annotations
 
-import ctypes
+import faulthandler
 import gc
 import hmac
 import math
@@ -40,22 +40,23 @@ from warren.amqp.errors import AmqpError
 from warren.channels import fast_path
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import LoginRequest
-from warren.msgstore.checksum import checksum_function, default_algorithm
-from warren.msgstore.errors import StoreError
-from warren.msgstore.file_system import FileSystem, OsFileSystem
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.recovery import Recovery, log_has, recover
-from warren.msgstore.store import Store, wall_time_ms
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.msgstore.files.recovery import Recovery, log_has, recover
+from warren.msgstore.files.store import Store, wall_time_ms
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.message_log import MessageLog
 from warren.queues.agenda import NEVER
-from warren.queues.metadata import MetadataChange, UserPut
-from warren.queues.topology_watcher import INTERNAL_USER
 from warren.server.admission import Admission
 from warren.server.authenticator import Authenticator, Users
-from warren.server.catalogue_writer import CatalogueWriter, InThread, in_worker_thread
+from warren.server.catalogue_writer import CatalogueWriter, InThread
 from warren.server.catalogue_writer import Store as MetadataFiles
+from warren.server.clock import SteadyClock
 from warren.server.data_dir import DataDir
+from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
 from warren.server.errors import StartError, listen_error
+from warren.server.freed_memory import maybe_trim, return_freed_memory
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
@@ -64,11 +65,18 @@ from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
 from warren.server.settings import Endpoint, Settings
+from warren.server.supervision import ESSENTIAL, Supervision
+from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
 from warren.server.tls import ServerTls, maybe_user_of_certificate
+from warren.vhosts.metadata import MetadataChange, UserPut
+from warren.vhosts.topology_watcher import INTERNAL_USER
 
+NODE: Final = "rabbit"  # as who announces itself as RabbitMQ is called
 STOP_DEADLINE_S: Final = 10.0
 # For peers to answer connection.close. A blocking client that nobody calls at the moment never does.
 CLOSE_GRACE_S: Final = 3.0
+# What is to be done behind the deadline: closing files, and ending the interpreter.
+STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
 TICK_S: Final = 0.5
 CLOCK_CHECK_S: Final = 1.0
@@ -86,6 +94,16 @@ LISTEN_BACKLOG: Final = 4096
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
 MESSAGES: Final = "messages"
+# Signals that end a process which does not mind them, and that nobody sends a broker on purpose.
+STRAY_SIGNALS: Final = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+)
 
 log = get_logger("server")
 
@@ -99,18 +117,22 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
     # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
     from warren.server.catalogue import Catalogue
 
+    for number in STRAY_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     with DataDir.open(settings.data_dir):
         directory = _messages_directory(settings.data_dir)
         _check_file_size_limit(directory, settings.store.segment_bytes)
-        _raise_descriptor_limit()
+        descriptors = raise_limit()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # What is loaded on an empty store is all there is.
         catalogue = Catalogue.open(settings.catalogue_url(), first_contents=settings.load_definitions is None)
-        application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins, descriptors=descriptors)
+        tasks = application.tasks
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_obey, signals, application)
-                nursery.start_soon(application.watch_memory)
+                nursery.start_soon(tasks.keep, "signals", partial(_obey, signals, application), ESSENTIAL)
+                nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
+                nursery.start_soon(tasks.keep, "freed memory", return_freed_memory)
                 exit_code = await application.run(lambda: _serving(settings, application))
                 nursery.cancel_scope.cancel()
         return exit_code
@@ -120,7 +142,11 @@ async def _obey(signals: AsyncIterator[int], application: Application) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
             application.reload_certificates()
+        elif number in STRAY_SIGNALS:
+            log.warning("signal ignored", signal=signal.Signals(number).name)
         else:
+            # Whatever hangs: when the process has not ended by then, it says where and is gone.
+            faulthandler.dump_traceback_later(STOP_DEADLINE_S + STOP_GRACE_S, exit=True)
             application.stop()
 
 
@@ -160,19 +186,28 @@ class Application:
         plugins: Sequence[Plugin] = (),
         *,
         make_authenticator: Callable[[Users, Callable[[UserPut], None]], Authenticator] = Authenticator,
-        in_thread: InThread = in_worker_thread,
+        in_thread: InThread = in_thread,
         abandon: Callable[[], None] = end_process,
+        descriptors: Descriptors = UNLIMITED,
     ) -> None:
         self._settings = settings
         self._plugins = plugins
+        self.tasks = Supervision()
         uses_tls = settings.amqps is not None or settings.https is not None
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
-        store, message_log, self._recovery, self._recovery_s = _recover_messages(settings, files)
-        message_log.now_ms = wall_time_ms()
-        self._broker = Broker(_engine_limits(settings), _entropy, secrets.randbits(63), message_log)
+        store, message_log, self._recovery, self._recovery_s = _recover_messages(
+            settings, files, descriptors.store_handles
+        )
+        self._clock = SteadyClock()
+        message_log.now_ms = self._clock.now_ms()
+        clients_max = descriptors.clients_max()
+        self._broker = Broker(_engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)
         self._broker.syncs_confirms = self._syncs_confirms
-        self._broker.host_name = socket.gethostname()
+        if settings.node_name:
+            self._broker.node = settings.node_name
+        else:
+            self._broker.node = f"{NODE}@{socket.gethostname().partition('.')[0]}"
         self._messages = MessageStoreService(
             store,
             self._broker,
@@ -181,15 +216,18 @@ class Application:
             self._settle,
             self._store_failed,
             abandon,
+            self._clock.now_ms,
             in_thread=in_thread,
+            tasks=self.tasks,
         )
         limits = settings.limits
         self._reactor = Reactor(
             self._broker,
             Admission(
-                limits.unauthenticated_connections_max,
+                min(limits.unauthenticated_connections_max, clients_max // 2),
                 limits.unauthenticated_per_network_max,
                 limits.accept_rate_per_s,
+                descriptors.clients_below,
             ),
             self._certificate_user,
             self._crashed,
@@ -198,6 +236,7 @@ class Application:
             self._messages.dispatch,
             self._messages.completed,
             limits.tls_handshake_timeout_s,
+            clock_ms=self._clock.now_ms,
         )
         self._writer = CatalogueWriter(
             catalogue, self._broker.journal, self._committed, self._messages.deleted, in_thread
@@ -215,6 +254,9 @@ class Application:
             self._tls,
             wall_time_ms(),
             settings.limits.memory_high_watermark.limit_bytes(total_memory_bytes()),
+            self.tasks,
+            descriptors,
+            self._clock.now_ms,
         )
         self._sooner = trio.Event()
         self._broker.agenda.on_earlier = lambda: self._sooner.set()
@@ -238,16 +280,17 @@ class Application:
             listeners = self._listen()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._writer.run)
+                tasks = self.tasks
+                nursery.start_soon(tasks.keep, "catalogue writer", self._writer.run, ESSENTIAL)
                 for plugin in self._plugins:
                     plugin.prepare(self._management)
                 await self._load_definitions()
                 await self._start_plugins(nursery)
                 self._messages.start()
-                nursery.start_soon(self._messages.run)
-                nursery.start_soon(self._reactor.run)
-                nursery.start_soon(self._tick)
-                nursery.start_soon(self._keep_time)
+                nursery.start_soon(tasks.keep, "store timers", self._messages.run, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "time keeper", self._keep_time, ESSENTIAL)
                 # That this process has begun is on disk before it delivers anything, unless there is no space.
                 with trio.move_on_after(BEGIN_WITHIN_S):
                     await self._messages.deleted()
@@ -320,7 +363,7 @@ class Application:
                 del orphans[queue_id]
         for index in orphans.values():
             log.error(
-                "messages of a queue that the metadata store does not know are kept, and not served",
+                "messages of a queue that is not in the metadata store are kept, but not served",
                 vhost=index.vhost,
                 queue=index.name,
                 messages=int(index.live_count),
@@ -328,7 +371,7 @@ class Application:
             )
         for stream_id, table in self._broker.log.sealed.items():
             log.error(
-                "messages of a stream that the metadata store does not know are kept, and not served",
+                "messages of a stream that is not in the metadata store are kept, but not served",
                 stream_id=stream_id,
                 messages=int(table.count),
             )
@@ -365,7 +408,8 @@ class Application:
 
     async def _start_plugins(self, nursery: trio.Nursery) -> None:
         for plugin in self._plugins:
-            self._management.listening += await nursery.start(plugin.run, self._management)
+            name = type(plugin).__name__
+            self._management.listening += await nursery.start(self.tasks.begin, name, plugin.run, self._management)
 
     def _tell_started(self, restored: int) -> None:
         compiled = fast_path.__file__.endswith(".so")
@@ -380,6 +424,13 @@ class Application:
             messages=recovery.messages,
             seconds=round(self._recovery_s, 3),
         )
+        accepted = self._broker.limits.connections_max
+        if accepted < self._settings.limits.connections_max:
+            log.warning(
+                "fewer connections than limits.connections_max: the limit of open files (ulimit -n) allows no more",
+                connections=accepted,
+                descriptors=self._management.descriptors.limit,
+            )
         log.info("started", version=__version__, compiled=compiled, restored=restored, pid=os.getpid())
 
     # --- tasks ------------------------------------------------------------------------------------------------------
@@ -389,6 +440,7 @@ class Application:
         while True:
             await trio.sleep(TICK_S)
             now_s = time.monotonic()
+            self._clock.follow()
             self._reactor.tick(now_s)
             # Cycles come from tracebacks and libraries only: rarely enough to wait for a quiet moment.
             if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
@@ -400,14 +452,14 @@ class Application:
         agenda = self._broker.agenda
         while True:
             self._sooner = trio.Event()
-            now_ms = wall_time_ms()
+            now_ms = self._clock.now_ms()
             next_ms = agenda.next_ms()
             if next_ms <= now_ms:
                 self._broker.keep_time(now_ms)
                 self._settle()
                 await trio.lowlevel.checkpoint()
                 continue
-            # Not longer, for the clock on the wall may be set.
+            # Not longer, for this time may go a little faster than trio's.
             with trio.move_on_after(min((next_ms - now_ms) / 1000, CLOCK_CHECK_S) if next_ms < NEVER else math.inf):
                 await self._sooner.wait()
 
@@ -416,7 +468,7 @@ class Application:
         total = total_memory_bytes()
         limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
         pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        trim = maybe_trim()
         last_trim_s = 0.0
         pause_s = MEMORY_CHECK_S
         broker = self._broker
@@ -445,6 +497,11 @@ class Application:
     async def _login(self, request: LoginRequest) -> None:
         try:
             await self._check_login(request)
+        except Exception:
+            # A defect of ours, or no thread to be had: this login is refused, and the others go on.
+            request.connection.login_refused()
+            self._settle()
+            raise
         finally:
             self._logins_under_way -= 1
 
@@ -455,6 +512,10 @@ class Application:
         elif request.certificate:
             known = self._broker.access.get(request.user) is not None
             accepted = known and self._authenticator.may_log_in_from(request.user, address)
+            if not accepted:
+                await self._authenticator.refuse()
+        elif request.problem:
+            accepted = await self._authenticator.refuse()
         else:
             accepted = await self._authenticator.check(request.user, request.password, address)
         if accepted:
@@ -469,7 +530,7 @@ class Application:
         self._management.stopping = True
         log.info("stopping", connections=self._reactor.connection_count())
         with trio.move_on_after(STOP_DEADLINE_S), self._drain_scope:
-            await self._drain()
+            await self.tasks.once("stop", self._drain)
         self._reactor.stop()
         log.info("stopped", clean=self._stopped_clean)
 
@@ -492,8 +553,17 @@ class Application:
             return Health(False, "stopping", confirm)
         if not self._writer.healthy:
             return Health(False, "the metadata store is unavailable", confirm)
+        failing = self.tasks.failing()
+        stuck = threads().stuck()
+        degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck))
         trouble = self._messages.trouble()
-        return Health(not trouble, trouble, confirm)
+        if CATALOGUE in stuck:
+            trouble = trouble or "the metadata store does not answer"
+        elif LOGINS in stuck:
+            trouble = trouble or "logins are stuck"
+        if not trouble and failing and failing[0].need == ESSENTIAL:
+            trouble = f"the {failing[0].name} fails and is started again"
+        return Health(not trouble, trouble, confirm, degraded)
 
     def _confirm_mode(self) -> str:
         """Return what a confirm promises: durable, os, or mixed when that differs between vhosts."""
@@ -543,10 +613,12 @@ class Application:
         assert self._nursery is not None
         for request in logins:
             self._logins_under_way += 1
-            self._nursery.start_soon(self._login, request)
+            self._nursery.start_soon(self.tasks.once, "login", self._login, request)
 
 
-def _recover_messages(settings: Settings, files: FileSystem) -> tuple[Store, MessageLog, Recovery, float]:
+def _recover_messages(
+    settings: Settings, files: FileSystem, handles_max: int
+) -> tuple[Store, MessageLog, Recovery, float]:
     """Open the message store and bring its log to what is on disk, ready to go on; return how long that took, too.
 
     Raises:
@@ -556,7 +628,7 @@ def _recover_messages(settings: Settings, files: FileSystem) -> tuple[Store, Mes
     message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
     message_log.checkpoint_bytes = settings.store.checkpoint_bytes
     message_log.memory_bytes = settings.store.memory_bytes
-    store = Store(files)
+    store = Store(files, handles_max=handles_max)
     try:
         store.open()
         recovery = recover(store, message_log, secrets.token_bytes(16))
@@ -608,18 +680,21 @@ def _check_file_size_limit(directory: Path, segment_bytes: int) -> None:
         )
 
 
-def _engine_limits(settings: Settings) -> Limits:
+def _engine_limits(settings: Settings, clients_max: int) -> Limits:
     given = settings.limits
     limits = Limits()
     limits.frame_max_bytes = given.frame_max_bytes
     limits.channel_max = given.channel_max
     limits.heartbeat_s = given.heartbeat_s
     limits.message_max_bytes = given.max_message_bytes
-    limits.connections_max = given.connections_max
+    limits.content_timeout_s = given.content_timeout_s
+    # A few less than there could be, for who is one too many is to be told so.
+    limits.connections_max = min(given.connections_max, clients_max - min(clients_max // 8, 64))
     limits.handshake_timeout_s = given.handshake_timeout_s
     limits.consumers_per_channel_max = given.consumers_per_channel_max
     limits.unacked_per_channel_max = given.unacked_per_channel_max
     limits.delivery_timeout_s = given.delivery_timeout_s
+    limits.send_timeout_s = given.send_timeout_s
     limits.queues_per_vhost_max = given.queues_per_vhost_max
     limits.exchanges_per_vhost_max = given.exchanges_per_vhost_max
     limits.bindings_per_exchange_max = given.bindings_per_exchange_max
@@ -628,12 +703,6 @@ def _engine_limits(settings: Settings) -> Limits:
     watermark_bytes = given.memory_high_watermark.limit_bytes(total_memory_bytes())
     limits.inbound_max_bytes = max(given.max_message_bytes, min(limits.inbound_max_bytes, watermark_bytes // 4))
     return limits
-
-
-def _raise_descriptor_limit() -> None:
-    """Allow as many descriptors as the system lets us have: a connection is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _entropy() -> bytes:

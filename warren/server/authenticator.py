@@ -2,13 +2,14 @@
 
 1. Every refused check looks the same: unknown user, wrong password, no password set, guest from afar, too
    many attempts. A check that hashes costs exactly one scrypt, whichever hash the user has.
-2. At most `KDF_THREADS` hashes run at a time; who waits costs no thread.
-3. A verified pair of name and password is remembered for `CACHE_S` under a key only this process can compute.
-   The stored hash is part of the key: a changed password, like a deleted user, is not remembered. Equal
-   checks that arrive together share one hash.
-4. Failures are paid from two budgets, the peer's and the user's; an empty one refuses before hashing. A
-   remembered pair costs nothing, and a peer that has logged in as this user before has no need of the user's
-   budget, so guessing at a user from afar does not lock that user out.
+2. At most `KDF_THREADS` hashes run at a time, in threads of their own; who waits costs no thread.
+3. A verified pair of name and password is remembered for `CACHE_S` after it was last used, under a key only this
+   process can compute. The stored hash is part of the key: a changed password, like a deleted user, is not remembered.
+   Equal checks that arrive together share one hash.
+4. The right password is never refused. Failures are paid from budgets, of the peer's network, of the user, and of the
+   user from there; while one is empty guesses are slow: their hashes have the turns of suspects (``hash_turns.py``),
+   one at a time with a pause, and refusals are told later. A remembered pair waits for nothing. Somebody from where
+   this user has logged in before does not wait behind others from there, nor behind guesses at the user from afar.
 5. A user in `LOOPBACK_ONLY` logs in from this machine only. What counts is the address of the accepted
    socket.
 6. A password that fits a RabbitMQ hash is hashed with scrypt, and the new record announced, before the check
@@ -28,15 +29,19 @@ from typing import Final, Protocol
 
 import trio
 
-from warren.queues.metadata import UserPut
+from warren.server.hash_turns import HashTurns, Share
 from warren.server.logs import get_logger
-from warren.server.passwords import DUMMY_HASH, SCRYPT, PasswordHash, hash_password, verify_password
+from warren.server.passwords import DUMMY_HASH, SCRYPT, PasswordHash, check_hash, hash_password, verify_password
 from warren.server.peer_address import is_loopback, origin_of
+from warren.server.threads import LOGINS, in_thread
+from warren.vhosts.metadata import UserPut
 
 LOOPBACK_ONLY: Final = frozenset({"guest"})
 KDF_THREADS: Final = 2
-CACHE_S: Final = 60.0
+CACHE_S: Final = 600.0
 FAILURE_DELAY_S: Final = 1.0
+SLOW_FACTOR: Final = 5.0  # how much later a suspect's refusal is told
+SUSPECT_PAUSE_S: Final = 0.1
 
 _CACHE_ENTRIES_MAX: Final = 8192
 _BUDGET_ENTRIES_MAX: Final = 8192
@@ -90,6 +95,7 @@ class _Flight:
     """
 
     answer: bool | None = None
+    slowly: bool = False
     landed: trio.Event = field(default_factory=trio.Event)
 
 
@@ -111,27 +117,32 @@ class Authenticator:
         self._on_upgrade = on_upgrade
         self._failure_delay_s = failure_delay_s
         self._clock = clock
-        self._kdf_slots = trio.CapacityLimiter(KDF_THREADS)
+        self._turns = HashTurns(KDF_THREADS, self._is_suspect)
         self._cache_secret = os.urandom(32)
         self._verified_until: OrderedDict[bytes, float] = OrderedDict()
         self._flights: dict[bytes, _Flight] = {}
         self._peer_failures = FailureBudget(burst=_PEER_BURST, refill_per_s=_PEER_REFILL_PER_S)
         self._user_failures = FailureBudget(burst=_USER_BURST, refill_per_s=_USER_REFILL_PER_S)
+        self._pair_failures = FailureBudget(burst=_PEER_BURST, refill_per_s=_PEER_REFILL_PER_S)
         self._known_peers: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def check(self, user: str, password: bytes, peer_address: str) -> bool:
         """Tell whether `password` opens `user` for a peer at `peer_address`; a refusal is delayed."""
         while True:
             record = self._login_record(user, password, peer_address)
-            accepted = await self._check_record(user, record, password, origin_of(peer_address))
+            accepted, slowly = await self._check_record(user, record, password, origin_of(peer_address))
             # The record may have changed while its hash was computed; the answer holds for the record it was
             # computed from only. A record this check upgraded itself verifies the same password.
             if not accepted:
-                await trio.sleep(self._failure_delay_s)
-                return False
+                return await self.refuse(slowly=slowly)
             current = self._login_record(user, password, peer_address)
             if current == record or self._is_remembered(self._key(user, current, password)):
                 return True
+
+    async def refuse(self, *, slowly: bool = False) -> bool:
+        """Return False, as late as every refusal is told, or as one of a suspect."""
+        await trio.sleep(self._failure_delay_s * (SLOW_FACTOR if slowly else 1.0))
+        return False
 
     def may_log_in_from(self, user: str, peer_address: str) -> bool:
         """Tell whether `user` may log in from `peer_address` at all (5), by whatever mechanism."""
@@ -144,24 +155,25 @@ class Authenticator:
             return None
         return record if self.may_log_in_from(user, peer_address) else None
 
-    async def _check_record(self, user: str, record: UserPut | None, password: bytes, origin: str) -> bool:
+    async def _check_record(self, user: str, record: UserPut | None, password: bytes, origin: str) -> tuple[bool, bool]:
+        """Return whether the password fits, and whether a refusal is to be a slow one."""
         key = self._key(user, record, password)
         while True:
             if self._is_remembered(key):
                 self._note_known_peer(user, origin)
-                return True
+                return True, False
             flight = self._flights.get(key)
             if flight is None:
                 break
             await flight.landed.wait()
             if flight.answer is not None:
-                return flight.answer
+                return flight.answer, flight.slowly
         flight = self._flights[key] = _Flight()
         try:
-            async with self._kdf_slots:
-                if self._is_out_of_attempts(user, origin):
-                    return False
+            async with self._turns.turn(*self._share_of(user, origin)) as flight.slowly:
                 flight.answer = await self._hash_and_compare(user, record, password, key)
+                if flight.slowly and not flight.answer:
+                    await trio.sleep(SUSPECT_PAUSE_S)
         finally:
             del self._flights[key]
             flight.landed.set()
@@ -170,11 +182,14 @@ class Authenticator:
         else:
             self._peer_failures.spend(origin, self._clock())
             self._user_failures.spend(user, self._clock())
-        return flight.answer
+            self._pair_failures.spend(f"{origin} {user}", self._clock())
+        return flight.answer, flight.slowly
 
     async def _hash_and_compare(self, user: str, record: UserPut | None, password: bytes, key: bytes) -> bool:
-        fits, upgrade = await trio.to_thread.run_sync(_compare, record, password)
+        fits, upgrade = await in_thread(LOGINS, _compare, record, password, abandon=True)
         if not fits or record is None:
+            if record is not None:
+                _warn_of_hash(record)
             return False
         self._remember(key)
         if upgrade is not None and self._users.get(user) == record:
@@ -184,11 +199,21 @@ class Authenticator:
             log.info("password hash upgraded", user=user, was=record.hashing_algorithm)
         return True
 
-    def _is_out_of_attempts(self, user: str, origin: str) -> bool:
-        now = self._clock()
-        if self._peer_failures.is_spent(origin, now):
-            return True
-        return (user, origin) not in self._known_peers and self._user_failures.is_spent(user, now)
+    def _share_of(self, user: str, origin: str) -> tuple[Share, str]:
+        """Return the share of turns from which a check is served, and its name there."""
+        if (user, origin) in self._known_peers:
+            return (origin, user), ""
+        if self._user_failures.is_spent(user, self._clock()):
+            return ("", user), origin
+        return (origin, ""), user
+
+    def _is_suspect(self, share: Share) -> bool:
+        origin, user = share
+        if not origin:
+            return True  # guesses at one user from everywhere
+        if user:
+            return self._pair_failures.is_spent(f"{origin} {user}", self._clock())
+        return self._peer_failures.is_spent(origin, self._clock())
 
     def _key(self, user: str, record: UserPut | None, password: bytes) -> bytes:
         stored = (record.hashing_algorithm, record.password_hash) if record is not None else ("", "")
@@ -204,6 +229,7 @@ class Authenticator:
         if self._clock() >= until:
             del self._verified_until[key]
             return False
+        self._remember(key)
         return True
 
     def _remember(self, key: bytes) -> None:
@@ -219,12 +245,28 @@ class Authenticator:
             self._known_peers.popitem(last=False)
 
 
+def _problem_of(stored: PasswordHash) -> str:
+    """Return why a stored hash cannot be verified; empty when it can."""
+    try:
+        check_hash(stored)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _warn_of_hash(record: UserPut) -> None:
+    """Tell when nobody can log in as this user, whatever the password: such a record was stored by an older Warren."""
+    problem = _problem_of(PasswordHash(record.password_hash, record.hashing_algorithm))
+    if problem:
+        log.warning("nobody can log in with a password", user=record.name, reason=problem)
+
+
 def _compare(record: UserPut | None, password: bytes) -> tuple[bool, PasswordHash | None]:
     """Tell, in a worker thread, whether the password fits, and its new hash if the record needs one."""
     if record is None:
         return verify_password(password, DUMMY_HASH), None
     stored = PasswordHash(record.password_hash, record.hashing_algorithm)
-    if stored.algorithm == SCRYPT:
+    if stored.algorithm == SCRYPT and not _problem_of(stored):
         return verify_password(password, stored), None
     if verify_password(password, stored):
         return True, hash_password(password)

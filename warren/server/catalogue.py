@@ -22,14 +22,14 @@ Schema versions: 1, the first; 2, queues have a `queue_id`, under which their me
    are.
 2. Changes take effect in their order. Committing the same changes again, after an answer that got lost,
    leaves the same rows: a put is an upsert, a delete of what is missing does nothing.
-3. A delete takes along what it is documented to (`warren.queues.metadata`). There are no foreign keys: a row
+3. A delete takes along what it is documented to (`warren.vhosts.metadata`). There are no foreign keys: a row
    that refers to nothing loads and is the engine's to judge.
 4. Names are equal only when they are byte for byte the same UTF-8, on both databases, whatever their
    collation.
 5. Arguments and routing keys are client data and stored as bytes. Names are text, so that a person can read
    the tables; PostgreSQL's text has no NUL and UTF-8 no lone surrogates, so `commit` refuses both on either
-   database with ValueError, before it writes anything. Names with control characters are refused where they
-   are declared.
+   database with ValueError, before it writes anything. Names with NUL are refused where they are declared; other
+   control characters are kept.
 6. A schema newer than this program is refused and left alone; an older one is migrated in one transaction.
    A migration names tables and columns itself: those described here are the newest, not the ones it meets.
 7. One broker at a time: the data directory's lock guards the SQLite file, an advisory lock the PostgreSQL
@@ -76,7 +76,9 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from warren.queues.metadata import (
+from warren.server.errors import CatalogueError as CatalogueError
+from warren.server.passwords import hash_password
+from warren.vhosts.metadata import (
     BindingDelete,
     BindingPut,
     ExchangeDelete,
@@ -103,8 +105,6 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.server.errors import CatalogueError as CatalogueError
-from warren.server.passwords import hash_password
 
 SCHEMA_VERSION: Final = 4
 # The global parameter that says which file of definitions was imported last, and, in a new store, that none was yet.

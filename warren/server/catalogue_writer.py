@@ -4,7 +4,8 @@
 2. `committed(ticket)` is called in the trio thread, after the commit of everything up to `ticket` and in
    order.
 3. A failed commit is repeated, the same batch, until it succeeds: nobody is told "declared" before. The state
-   changes of the store, not the attempts, are logged.
+   changes of the store, not the attempts, are logged. A fault of ours ends `run`, which begins with that batch when it
+   is called again.
 4. A commit that has begun is finished and reported even when the task is cancelled.
 5. A batch that deletes a queue, an exchange or a vhost is committed after `before_delete` has returned: a queue is
    deleted in the message store first, its row last. The other way round a crash in between would leave messages of a
@@ -19,9 +20,10 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from warren.queues.metadata import ExchangeDelete, MetadataChange, MetadataJournal, QueueDelete, VhostDelete
 from warren.server.errors import CatalogueError
 from warren.server.logs import get_logger
+from warren.server.threads import CATALOGUE, Purpose, in_thread
+from warren.vhosts.metadata import ExchangeDelete, MetadataChange, MetadataJournal, QueueDelete, VhostDelete
 
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
@@ -39,14 +41,9 @@ class Store(Protocol):
 
 
 class InThread(Protocol):
-    """Makes a call that blocks, and returns what it returns; `abandon_on_cancel`: a cancelled caller need not wait."""
+    """Makes a call that blocks, and returns what it returns; as `threads.in_thread`."""
 
-    async def __call__(self, work: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result: ...
-
-
-async def in_worker_thread(work: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
-    """Call `work` in one of trio's threads."""
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=abandon_on_cancel)
+    async def __call__(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool = False) -> _Result: ...
 
 
 async def _nothing_before_delete() -> None:
@@ -67,7 +64,7 @@ class CatalogueWriter:
         journal: MetadataJournal,
         committed: Callable[[int], None],
         before_delete: Callable[[], Awaitable[None]] = _nothing_before_delete,
-        in_thread: InThread = in_worker_thread,
+        in_thread: InThread = in_thread,
     ) -> None:
         self.healthy = True
         self.reason = ""
@@ -76,6 +73,7 @@ class CatalogueWriter:
         self._committed = committed
         self._before_delete = before_delete
         self._in_thread = in_thread
+        self._batch: tuple[list[MetadataChange], int] | None = None  # that is being committed
         self._committed_ticket = journal.committed_ticket
         self._wake_up: trio.Event | None = None
         self._progress = trio.Event()
@@ -84,14 +82,18 @@ class CatalogueWriter:
     async def run(self) -> None:
         """Commit for ever. Exceptions other than CatalogueError are our own faults and pass through."""
         while True:
-            changes, ticket = self._journal.take()
-            if not changes:
-                self._wake_up = trio.Event()
-                await self._wake_up.wait()
-                continue
+            if self._batch is None:
+                taken = self._journal.take()
+                if not taken[0]:
+                    self._wake_up = trio.Event()
+                    await self._wake_up.wait()
+                    continue
+                self._batch = taken
+            changes, ticket = self._batch
             if any(isinstance(change, QueueDelete | ExchangeDelete | VhostDelete) for change in changes):
                 await self._before_delete()
             await self._commit(changes)
+            self._batch = None
             self._committed_ticket = ticket
             self._committed(ticket)
             self._progress.set()
@@ -113,10 +115,10 @@ class CatalogueWriter:
         pause_s = _RETRY_FIRST_S
         while True:
             try:
-                await self._in_thread(partial(self._store.commit, changes))
+                await self._in_thread(CATALOGUE, partial(self._store.commit, changes))
             except CatalogueError as error:
                 if self.healthy:
-                    log.error("metadata store unavailable, declarations wait", reason=str(error))
+                    log.error("metadata store unavailable; declarations wait", reason=str(error))
                 self.healthy, self.reason = False, str(error)
             else:
                 if not self.healthy:

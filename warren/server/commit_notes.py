@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from warren.queues.vhost_records import VhostRecords
+from warren.vhosts.records import VhostRecords
 
 NOTES_MAX: Final = 100_000
 

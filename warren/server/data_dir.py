@@ -1,8 +1,9 @@
 """The data directory: private to the user that runs the broker, and to one broker at a time.
 
-1. While a `DataDir` is open no other process has one on the same directory: the lock is the kernel's (flock)
-   and ends with the process, however that ends. The lock file stays; its contents (a process id) only help a
-   person.
+1. While a `DataDir` is open no other process has one on the same directory: the locks are the kernel's (flock), on the
+   directory itself and on a file in it, and end with the process, however that ends. The directory's holds when the
+   file is deleted or replaced; the file's, where a file system (NFS) locks no directories. The file stays; its contents
+   (a process id) only help a person.
 2. The directory has mode 0700 and the files made here 0600.
 3. A directory that holds other people's files is not taken over: its mode is only tightened when it is empty
    or was a data directory before.
@@ -23,14 +24,16 @@ LOCK_NAME: Final = "warren.lock"
 
 # What a file system puts into its own root.
 _NOBODYS_FILES: Final = frozenset({"lost+found"})
+# NFS makes a lock of a range of bytes of flock, for which a descriptor must be writable; some file systems have none.
+_LOCKS_NO_DIRECTORIES: Final = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 
 
 class DataDir:
     """An open, locked data directory."""
 
-    def __init__(self, path: Path, lock_fd: int) -> None:
+    def __init__(self, path: Path, locks: list[int]) -> None:
         self.path = path
-        self._lock_fd = lock_fd
+        self._locks = locks
 
     @classmethod
     def open(cls, path: Path) -> DataDir:
@@ -49,9 +52,8 @@ class DataDir:
 
     def close(self) -> None:
         """Give the directory free for another broker."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        while self._locks:
+            os.close(self._locks.pop())
 
     def __enter__(self) -> DataDir:
         return self
@@ -72,21 +74,56 @@ def _make_private(path: Path) -> None:
     path.chmod(0o700)
 
 
-def _lock(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    lock_fd = os.open(path / LOCK_NAME, flags, 0o600)
+def _lock(path: Path) -> list[int]:
+    """Return the descriptors that hold the locks.
+
+    Raises:
+        StartError: another broker has one of them.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    locks = [directory]
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, b"%d\n" % os.getpid(), 0)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _LOCKS_NO_DIRECTORIES:
+                raise
+        while len(locks) == 1:
+            file = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+            locks.append(file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_still(LOCK_NAME, file, directory):
+                os.close(locks.pop())  # somebody deleted it in between: that lock keeps nobody out
+        os.ftruncate(file, 0)
+        os.pwrite(file, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
-        holder = os.pread(lock_fd, 20, 0).decode("ascii", "replace").strip()
-        os.close(lock_fd)
-        raise StartError(f"data directory {path}: another broker uses it (process {holder or '?'})") from None
+        _close(locks)
+        raise StartError(f"data directory {path}: another broker uses it (process {_holder(path)})") from None
     except OSError:
-        os.close(lock_fd)
+        _close(locks)
         raise
-    return lock_fd
+    return locks
+
+
+def _is_still(name: str, file: int, directory: int) -> bool:
+    """Tell whether a name still is that of an open file."""
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=directory, follow_symlinks=False), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(path: Path) -> str:
+    """Return the process id that the lock file has, for a person."""
+    try:
+        return (path / LOCK_NAME).read_bytes()[:20].decode("ascii", "replace").strip() or "?"
+    except OSError:
+        return "?"
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:

@@ -24,7 +24,7 @@ from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.direct import DirectConnection
-from warren.msgstore.message import write_frames
+from warren.msgstore.log.message import HEADER_AT, write_frames
 
 CHANNEL: Final = 1
 SHORT_TEXT_BYTES_MAX: Final = 255
@@ -35,11 +35,19 @@ _HEADER_PREFIX_BYTES: Final = 12  # of a content header payload: class, weight, 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as basic.get or basic.return brought it; `method` is what came with it."""
+    """A message as basic.get or basic.return brought it; `method` is what came with it.
+
+    `parts` of its body are not put together: one of many MiB would hold up everybody.
+    """
 
     method: Any
     properties: BasicProperties
-    body: bytes
+    parts: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """How many bytes the body has."""
+        return sum(map(len, self.parts))
 
 
 class Published(NamedTuple):
@@ -95,6 +103,7 @@ class DirectClient:
         self._properties = BasicProperties()
         self._parts: list[bytes] = []
         self._missing = 0
+        self._unread = b""  # of a frame that has not come whole
         self._woken = trio.Event()
         self._opened = False
         self._confirming = False
@@ -134,10 +143,11 @@ class DirectClient:
 
     async def reply(self) -> Any:
         """Return the next reply, when it is there."""
-        while True:
-            self._read()
-            if self._received:
-                break
+        while not self._received:
+            if self._read_some():
+                if not self._received:
+                    await trio.lowlevel.checkpoint()  # it is large
+                continue
             await self._woken.wait()
             self._woken = trio.Event()
         received = self._received.popleft()
@@ -237,17 +247,28 @@ class DirectClient:
         self._clients.settle()
 
     def _read(self) -> None:
+        """Read all that is there."""
+        while self._read_some():
+            pass
+
+    def _read_some(self) -> bool:
+        """Read what is there, or a part when that is much; tell whether there was anything."""
         connection = self._connection
-        data = b"".join(connection.outbox.take())
-        if connection.outbox.sent(len(data)):
+        taken = b"".join(connection.outbox.take_some())
+        if connection.outbox.sent(len(taken)):
             connection.drained()
+        data = self._unread + taken
         pos = 0
-        while pos < len(data):
+        while len(data) - pos >= HEADER_AT:
             size = int.from_bytes(data[pos + 3 : pos + 7], "big")
+            if len(data) - pos < 8 + size:
+                break
             self._frame(data[pos], data[pos + 7 : pos + 7 + size])
             pos += 8 + size
-        if connection.carry and not connection.paused:
+        self._unread = data[pos:]
+        if connection.outbox.waiting_bytes() == 0 and connection.carry and not connection.paused:
             self._feed(b"")
+        return len(taken) > 0 or connection.outbox.waiting_bytes() > 0
 
     def _frame(self, kind: int, payload: bytes) -> None:
         if kind == _METHOD:
@@ -265,7 +286,7 @@ class DirectClient:
             self._parts.append(payload)
             self._missing -= len(payload)
         if self._missing == 0:
-            self._received.append(Received(self._content, self._properties, b"".join(self._parts)))
+            self._received.append(Received(self._content, self._properties, self._parts))
 
 
 def _frame_of(method: Any) -> bytes:

@@ -20,7 +20,7 @@ A session is a vhost, a queue and the name of a consumer; what it has claimed is
    claimed then goes back as if an operator had released it, when no call of it and no read of its claims was under way
    for that long. Time in which the broker did not run, or could not listen, is no silence.
 
-The epoch and the lease of a session are among the records of its vhost (`queues.vhost_records`), which no client can
+The epoch and the lease of a session are among the records of its vhost (`vhosts.records`), which no client can
 change.
 """
 
@@ -35,21 +35,22 @@ from typing import Final
 import msgspec
 import trio
 
-from warren.msgstore.store import wall_time_ms
+from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of, mark_of
-from warren.queues.limits import MAX_QUEUES, is_reached
 from warren.queues.queue import Queue
-from warren.queues.stream import Stream
-from warren.queues.virtual_host import VirtualHost
 from warren.server.logs import get_logger
 from warren.server.management import Management
+from warren.server.shares import Quota
+from warren.streams.stream import Stream
+from warren.vhosts.limits import MAX_QUEUES, is_reached
+from warren.vhosts.virtual_host import VirtualHost
 
 CLAIM_S: Final = 20.0
 # How long a call waits for the one before it.
 TURN_S: Final = 30.0
 # Of one queue: whoever may read it can open them, and each is a queue.
-DRAINS_MAX: Final = 100
+DRAINS_QUOTA: Final = Quota(total=100, of_user=50)
 # Who wakes so much later than he wanted was kept from hearing readers, too.
 LATE_S: Final = 1.0
 _CONGESTED_POLL_S: Final = 0.01
@@ -94,12 +95,13 @@ class Busy(DrainError):
 
 
 class Note(msgspec.Struct):
-    """What is remembered of a session. `lease_s`: None: claims are not given back by themselves."""
+    """What is remembered of a session, opened last by `user`. `lease_s` None: claims are not given back by itself."""
 
     epoch: int
     owner: str = ""
     opened_ms: int = 0
     lease_s: int | None = None
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +169,20 @@ class Drains:
         vhost = drain.vhost
         self._check_restored(vhost)
         if drain.claims_name not in vhost.queues:
-            self._check_room(drain)
+            self._check_room(drain, by)
         arguments = claims_arguments(drain.queue, drain.consumer)
-        ticket = vhost.declare_queue(drain.claims_name, True, False, False, arguments, None, by)
+        ticket = vhost.declare_queue(
+            drain.claims_name,
+            durable=True,
+            exclusive=False,
+            auto_delete=False,
+            arguments=arguments,
+            connection=None,
+            by=by,
+        )
         claims = self._claims(drain)
         with self._under_way(vhost.name, drain.claims_name):
-            epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s))
+            epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s, by))
             self._leased.set()
             self._management.settle()
             await self._management.commit(ticket)
@@ -198,7 +208,7 @@ class Drains:
         async with self._turn(drain, epoch):
             claims = self._claims(drain)
             if after > claims.next_offset():
-                raise Ahead(f"the reader has got to {after}, but what was ever claimed ends at {claims.next_offset()}")
+                raise Ahead(f"the reader is at offset {after}, but claims end at {claims.next_offset()}")
             if after > claims.synced_end():
                 await self._management.messages.deleted()
             await self._first(claims)
@@ -241,7 +251,7 @@ class Drains:
             claims = self._claims(drain)
             queue = drain.vhost.queues.get(drain.queue)
             if queue is None or not is_drainable(queue):
-                raise NoQueue(f"queue '{drain.queue}' is not there to take anything back")
+                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take messages back")
             await self._management.messages.deleted()
             first = await self._first(claims)
             count = 0
@@ -328,15 +338,17 @@ class Drains:
         try:
             count = await self.release(drain, None)
         except DrainError as error:
-            log.warning("the lease of a drain is over, and its claims are not released", **place, reason=str(error))
+            log.warning(
+                "the lease of a drain has expired, but its claims were not released", **place, reason=str(error)
+            )
         else:
-            log.warning("the lease of a drain is over: its claims are released", **place, messages=count)
+            log.warning("the lease of a drain has expired: its claims are released", **place, messages=count)
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
-    def of(self, vhost: VirtualHost) -> list[Listed]:
-        """Return the sessions of a vhost, by queue and consumer."""
-        return [self._listed(vhost, each) for each in vhost.sorted_queues() if isinstance(each, ClaimQueue)]
+    def of(self, vhost: VirtualHost) -> list[ClaimQueue]:
+        """Return the claims of the sessions of a vhost, by queue and consumer."""
+        return [each for each in vhost.sorted_queues() if isinstance(each, ClaimQueue)]
 
     def find(self, drain: Drain) -> Listed:
         """Return a session.
@@ -344,9 +356,10 @@ class Drains:
         Raises:
             DrainError: `NoDrain`.
         """
-        return self._listed(drain.vhost, self._claims(drain))
+        return self.listed(drain.vhost, self._claims(drain))
 
-    def _listed(self, vhost: VirtualHost, claims: ClaimQueue) -> Listed:
+    def listed(self, vhost: VirtualHost, claims: ClaimQueue) -> Listed:
+        """Return the session whose claims these are."""
         seat = self._seats.get((vhost.name, claims.name))
         return Listed(claims, _note_of(vhost, claims.name), None if seat is None else seat.last_seen_ms)
 
@@ -377,11 +390,15 @@ class Drains:
         if self._management.stopping:
             raise Busy("the broker is stopping")
 
-    def _check_room(self, drain: Drain) -> None:
+    def _check_room(self, drain: Drain, user: str) -> None:
         vhost = drain.vhost
-        claims = [each for each in vhost.queues.values() if isinstance(each, ClaimQueue)]
-        if sum(each.source_name == drain.queue for each in claims) >= DRAINS_MAX:
-            raise TooMany(f"queue '{drain.queue}' has {DRAINS_MAX} drains")
+        claims = [each for each in self.of(vhost) if each.source_name == drain.queue]
+        users = [_note_of(vhost, each.name).user for each in claims]
+        what = f"drains of queue '{drain.queue}'"
+        access = self._management.broker.access
+        refusal = DRAINS_QUOTA.maybe_refusal(what, access, user, users.count(user), len(users))
+        if refusal:
+            raise TooMany(refusal)
         count = len(vhost.queues)
         if count >= self._management.broker.limits.queues_per_vhost_max or is_reached(vhost.limits, MAX_QUEUES, count):
             raise TooMany(f"the queue limit of vhost '{vhost.name}' is reached")
@@ -418,7 +435,7 @@ class Drains:
             with trio.move_on_after(TURN_S) as waiting:
                 await seat.turn.acquire()
             if waiting.cancelled_caught:
-                raise Busy("another call of this drain is under way")
+                raise Busy("another request for this drain is in progress")
             try:
                 if epoch is not None:
                     self._check(drain, epoch)
@@ -486,8 +503,8 @@ class Drains:
 
 
 def is_drainable(queue: Queue) -> bool:
-    """Tell whether `queue` is of a kind whose messages can be claimed."""
-    return not isinstance(queue, Stream | ClaimQueue)
+    """Tell whether the messages of `queue` can be claimed: it is of a kind for that, and of no connection."""
+    return queue.owner is None and not isinstance(queue, Stream | ClaimQueue)
 
 
 def _note_of(vhost: VirtualHost, name: str) -> Note:

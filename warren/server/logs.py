@@ -4,7 +4,8 @@
     log.info("metadata store available", batch=12)
 
 1. One record is one line on stderr: line breaks and control characters in values, names from the network
-   included, are escaped. Only a traceback for the console has more.
+   included, are escaped. Only a traceback for the console has more, each of them indented, so that no text in an
+   exception looks like a record.
 2. No credential is written: a field whose name speaks of one, and the password inside a URL, become ``***``.
 3. A disabled level costs one comparison and formats nothing.
 
@@ -109,7 +110,7 @@ class _JsonFormatter(_LineFormatter):
         }
         for name, value in self._fields(record).items():
             line[f"{name}_" if name in line else name] = value
-        return json.dumps(line)
+        return json.dumps(line).replace("\x7f", "\\u007f")
 
 
 class _ConsoleFormatter(_LineFormatter):
@@ -120,7 +121,9 @@ class _ConsoleFormatter(_LineFormatter):
         parts = [f"{_timestamp(record, ' ')} {record.levelname.lower():<7} {event}"]
         parts += [f"{name}={_console_value(value)}" for name, value in fields.items()]
         line = "  ".join(parts)
-        return line if traceback is None else f"{line}\n{traceback}"
+        if traceback is None:
+            return line
+        return "\n    ".join([line, *(_CONTROL.sub(_escape, each) for each in str(traceback).split("\n"))])
 
 
 def _presentable(value: object) -> object:

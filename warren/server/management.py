@@ -13,18 +13,20 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
 from warren.channels.broker import Broker
-from warren.queues.metadata import MetadataChange
 from warren.server.authenticator import Authenticator
+from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
 from warren.server.message_store import MessageStoreService
 from warren.server.reactor import Reactor
 from warren.server.settings import Settings
+from warren.server.supervision import Supervision
 from warren.server.tls import ServerTls
+from warren.vhosts.metadata import MetadataChange
 
 # Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password
 # uses up the attempts of links, not those of clients on this machine.
@@ -37,11 +39,21 @@ class Health:
     """Whether the broker can do its work; `reason` says in one sentence why not.
 
     `confirm` is what a confirm promises: ``durable`` or ``os``, or ``mixed`` when that differs between vhosts.
+    `degraded` names the tasks that are failing; what is not essential does not make the broker unhealthy.
     """
 
     ok: bool
     reason: str = ""
     confirm: str = "durable"
+    degraded: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``/health`` answers; nothing in it tells a stranger more than names of parts."""
+        found: dict[str, Any] = {"status": "ok"} if self.ok else {"status": "failed", "reason": self.reason}
+        found["confirm"] = self.confirm
+        if self.degraded:
+            found["degraded"] = list(self.degraded)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,10 @@ class CommitTimeout(Exception):
 
 @dataclass(slots=True)
 class Management:
-    """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch."""
+    """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch.
+
+    `clock_ms` is the time that everything which expires goes by (`clock`).
+    """
 
     broker: Broker
     settings: Settings
@@ -72,6 +87,9 @@ class Management:
     tls: ServerTls | None
     started_ms: int
     memory_limit_bytes: int
+    tasks: Supervision
+    descriptors: Descriptors
+    clock_ms: Callable[[], int]
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
@@ -107,11 +125,16 @@ class Management:
         The internal user (`topology_watcher.INTERNAL_USER`, with `internal_password`) can log in here only.
 
         Raises:
-            ConnectionRefusedError: the broker stops, which waits until all connections have ended.
+            ConnectionRefusedError: the broker stops, which waits until all connections have ended; or there are no
+                descriptors left for links.
         """
         if self.stopping:
-            raise ConnectionRefusedError("the broker stops")
+            raise ConnectionRefusedError("the broker is stopping")
         ours, served = socket.socketpair()
+        if max(ours.fileno(), served.fileno()) >= self.descriptors.clients_below:
+            ours.close()
+            served.close()
+            raise ConnectionRefusedError("too many descriptors are in use")
         self.reactor.adopt(served, LOCAL_ADDRESS)
         self.settle()
         return ours

@@ -1,8 +1,8 @@
 """The threads of the message store, and its clock: who carries out what the message log asks for, and when.
 
-The log (``msgstore.message_log``) gathers batches and says what is to be written, read and removed; it knows neither
-time nor disk. Three threads do the work: the committer writes and syncs, the reader reads, and the housekeeper does
-what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal.
+The log (``msgstore.log.message_log``) gathers batches and says what is to be written, read and removed; it knows
+neither time nor disk. Three threads do the work: the committer writes and syncs, the reader reads, and the housekeeper
+does what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal.
 
 1. Each thread does its jobs one after the other, in the order in which they were asked for. A segment that is to be
    removed goes through the reader first, so a read that was asked for before still finds it; and it is gone before the
@@ -11,10 +11,12 @@ what nobody waits for: checkpoints, spare segments, copies for the quarantine, r
    through its eventfd: a confirm does not wait for a scheduler.
 3. When there is no space, the same commit is tried again every `RETRY_S` for ever. Publishers wait meanwhile, nothing
    is confirmed, and everything that needs no space goes on.
-4. When the disk fails, nothing is confirmed any more and the process stops, within `GRACE_S` even when something
-   hangs on the disk that failed.
+4. When the disk fails, or the engine at what a thread has done, nothing is confirmed any more and the process stops,
+   within `GRACE_S` even when something hangs on the disk that failed. What the engine holds is not trusted then; what
+   is on the disk is.
 5. What is written is synced at the latest `SYNC_WITHIN_S` later, whether somebody waits for it or not; a batch that
    nobody waits for is written at the latest about `LINGER_S` after its first message.
+6. How long commits take decides how much the next ones may hold (``commit_pace.py``).
 """
 
 from __future__ import annotations
@@ -29,19 +31,22 @@ from typing import Final, Protocol
 
 import trio
 
-from warren.msgstore.checkpoint import CLEAN, seal
-from warren.msgstore.compaction import PIECE_BYTES, Compaction
-from warren.msgstore.errors import StoreError, StoreFullError
-from warren.msgstore.jobs import CheckpointJob, CommitJob, DropJob, Errand, SealedRead, SealJob, UnlinkJob
-from warren.msgstore.message_log import LINGER_S, MessageLog
-from warren.msgstore.recovery import ADVICE
-from warren.msgstore.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
-from warren.msgstore.scrub import Scrubber
-from warren.msgstore.store import ReadProblem, wall_time_ms
-from warren.server.catalogue_writer import InThread, in_worker_thread
+from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.recovery import ADVICE
+from warren.msgstore.files.store import ReadProblem, wall_time_ms
+from warren.msgstore.log.checkpoint import CLEAN, seal
+from warren.msgstore.log.compaction import PIECE_BYTES, Compaction
+from warren.msgstore.log.jobs import CheckpointJob, CommitJob, DropJob, Errand, SealedRead, SealJob, UnlinkJob
+from warren.msgstore.log.message_log import LINGER_S, MessageLog
+from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
+from warren.msgstore.log.scrub import Scrubber
+from warren.server.catalogue_writer import InThread
+from warren.server.commit_pace import CommitPace
 from warren.server.histogram import Histogram
 from warren.server.logs import get_logger
 from warren.server.settings import DISK_FREE_RESUME_SHARE, StoreSettings
+from warren.server.supervision import ESSENTIAL, Supervision
+from warren.server.threads import STORE, in_thread
 
 EXIT_CODE: Final = 3
 RETRY_S: Final = 0.5
@@ -72,7 +77,7 @@ def end_process() -> None:
 
 
 class StoreFiles(Protocol):
-    """What the threads need of ``msgstore.store.Store``."""
+    """What the threads need of ``msgstore.files.store.Store``."""
 
     def commit(self, job: CommitJob, time_ms: int) -> None: ...
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
@@ -228,7 +233,8 @@ class MessageStoreService:
         on_failed: Callable[[], None],
         abandon: Callable[[], None] = end_process,
         clock_ms: Callable[[], int] = wall_time_ms,
-        in_thread: InThread = in_worker_thread,
+        in_thread: InThread = in_thread,
+        tasks: Supervision | None = None,
     ) -> None:
         self.failed = ""  # why the store has failed
         self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
@@ -249,7 +255,9 @@ class MessageStoreService:
         self._abandon = abandon
         self._clock_ms = clock_ms
         self._in_thread = in_thread
+        self._tasks = Supervision() if tasks is None else tasks
         self._compaction = Compaction(broker.log)
+        self._pace = CommitPace()  # the committer's
         self._outcomes: deque[Outcome] = deque()
         self._committer = Worker("committer", self._commit, self._report, _committer_retries)
         self._reader = Worker("reader", self._read, self._report, _reader_retries)
@@ -313,38 +321,45 @@ class MessageStoreService:
         outcomes = self._outcomes
         while outcomes and not self.failed:
             outcome = outcomes.popleft()
-            if isinstance(outcome, CommitJob):
-                self.batches += 1
-                self.written_bytes += int(outcome.payload_bytes)
-                if outcome.sync:
-                    self.syncs += 1
-                    self.synced_bytes = self.written_bytes
-                self._broker.stored(outcome)
-                self._maybe_prepare_spare(outcome)
-                self._note_segment(outcome)
-            elif isinstance(outcome, Errand):
-                self.reads += 1
-                self._broker.loaded(outcome)
-                if self._log.damages:
-                    self._tell_damages()
-            elif isinstance(outcome, CheckpointJob):
-                self.checkpoints += 1
-                self._clean_checkpoint = bool(outcome.content[13] & CLEAN)
-                self._log.checkpointed(outcome)
-            elif isinstance(outcome, ReleaseJob):
-                self._released(outcome)
-            elif isinstance(outcome, SpareJob):
-                self._space_taken.set()
-            elif isinstance(outcome, Shortage):
-                self._met_shortage(outcome)
-                continue
-            elif isinstance(outcome, Failure):
-                self._fail(outcome)
-                continue
-            if self._shortages:
-                self._has_space(_kind(outcome))
+            try:
+                self._take(outcome)
+            except Exception as error:
+                self._fail(Failure(f"internal error: {error!r}", error))
         if not self._progress.is_set():
             self._progress.set()
+
+    def _take(self, outcome: Outcome) -> None:
+        if isinstance(outcome, CommitJob):
+            self.batches += 1
+            self.written_bytes += int(outcome.payload_bytes)
+            if outcome.sync:
+                self.syncs += 1
+                self.synced_bytes = self.written_bytes
+            self._log.batch_bytes = self._pace.batch_bytes
+            self._broker.stored(outcome)
+            self._maybe_prepare_spare(outcome)
+            self._note_segment(outcome)
+        elif isinstance(outcome, Errand):
+            self.reads += 1
+            self._broker.loaded(outcome)
+            if self._log.damages:
+                self._tell_damages()
+        elif isinstance(outcome, CheckpointJob):
+            self.checkpoints += 1
+            self._clean_checkpoint = bool(outcome.content[13] & CLEAN)
+            self._log.checkpointed(outcome)
+        elif isinstance(outcome, ReleaseJob):
+            self._released(outcome)
+        elif isinstance(outcome, SpareJob):
+            self._space_taken.set()
+        elif isinstance(outcome, Shortage):
+            self._met_shortage(outcome)
+            return
+        elif isinstance(outcome, Failure):
+            self._fail(outcome)
+            return
+        if self._shortages:
+            self._has_space(_kind(outcome))
 
     def _released(self, job: ReleaseJob) -> None:
         self._releasing -= 1
@@ -372,7 +387,7 @@ class MessageStoreService:
         for damage in damages[:_DAMAGES_LOGGED_MAX]:
             if damage.queue or damage.sequence_number >= 0:
                 log.error(
-                    "what a queue had on disk is damaged and not served",
+                    "data of a queue is damaged on disk and not served",
                     vhost=damage.vhost,
                     queue=damage.queue,
                     sequence_number=damage.sequence_number,
@@ -382,7 +397,7 @@ class MessageStoreService:
             else:
                 log.error("the message log is damaged on disk", segment=damage.segment, lsn=damage.lsn, advice=ADVICE)
         if len(damages) > _DAMAGES_LOGGED_MAX:
-            log.error("more is damaged on disk", places=len(damages) - _DAMAGES_LOGGED_MAX)
+            log.error("further damage on disk", places=len(damages) - _DAMAGES_LOGGED_MAX)
         hurt = {int(damage.segment) for damage in damages if damage.segment >= 0}  # of streams others are files too
         for segment in hurt - self._quarantined:
             self._quarantined.add(segment)
@@ -394,7 +409,9 @@ class MessageStoreService:
         assert isinstance(job, CommitJob)
         began_s = time.monotonic()
         self._store.commit(job, self._clock_ms())
-        self.commit_times.observe(time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        self.commit_times.observe(took_s)
+        self._pace.note(int(job.payload_bytes), took_s, synced=job.sync)
 
     def _read(self, job: Job) -> None:
         store = self._store
@@ -443,7 +460,7 @@ class MessageStoreService:
             return
         kind = _kind(job)
         if kind not in self._shortages:
-            log.error("no space for the message store, publishers wait", what=kind, reason=shortage.reason)
+            log.error("no space for the message store; publishers wait", what=kind, reason=shortage.reason)
         self._shortages[kind] = shortage.reason
         if isinstance(job, SealJob) or not isinstance(job, CommitJob | Errand):
             self._postponed.append(job)
@@ -462,7 +479,7 @@ class MessageStoreService:
 
     def _fail(self, failure: Failure) -> None:
         self.failed = failure.reason
-        log.error("the message store has failed, the broker stops", reason=failure.reason, exception=failure.error)
+        log.error("the message store has failed; the broker stops", reason=failure.reason, exception=failure.error)
         self._on_failed()
 
     # --- counts -----------------------------------------------------------------------------------------------------
@@ -480,12 +497,13 @@ class MessageStoreService:
     async def run(self) -> None:
         """Close batches in time, sync, take checkpoints when it is quiet, watch the disk, compact, scrub. For ever."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._linger)
-            nursery.start_soon(self._watch_writes)
-            nursery.start_soon(self._watch_disk)
-            nursery.start_soon(self._compact)
+            keep = self._tasks.keep
+            nursery.start_soon(keep, "store linger", self._linger, ESSENTIAL)
+            nursery.start_soon(keep, "store sync", self._watch_writes, ESSENTIAL)
+            nursery.start_soon(keep, "disk watch", self._watch_disk, ESSENTIAL)
+            nursery.start_soon(keep, "compaction", self._compact)
             if self._settings.scrub_bytes_per_s:
-                nursery.start_soon(self._scrub)
+                nursery.start_soon(keep, "scrubbing", self._scrub)
 
     def _on_open(self) -> None:
         if not self._opened.is_set():
@@ -539,7 +557,7 @@ class MessageStoreService:
                 free = self._store.free_bytes()
             except OSError as error:
                 if self._disk_is_known:
-                    log.error("the free space of the disk is not known", reason=str(error))
+                    log.error("the free disk space cannot be determined", reason=str(error))
                 self._disk_is_known = False
             else:
                 self._disk_is_known = True
@@ -630,7 +648,7 @@ class MessageStoreService:
                 self._settle()
                 await self._next_progress()
             if not self.failed:
-                return await self._in_thread(self._finish, abandon_on_cancel=True)
+                return await self._in_thread(STORE, self._finish, abandon=True)
         return False
 
     def _is_clean(self) -> bool:

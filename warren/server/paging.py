@@ -5,6 +5,8 @@
 2. When stored messages take more memory than `store.memory_bytes`, durable queues give theirs up, however much memory
    there is.
 3. A call takes about `SLICE_S` and goes on where the last one stopped, so that every queue has its turn.
+4. A queue gives up a piece at a time, and the queues together no more than a batch has room for
+   (``MessageLog.room_to_page``): who waits for a confirm waits for a bounded part of what others have in memory.
 """
 
 from __future__ import annotations

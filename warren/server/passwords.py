@@ -4,9 +4,10 @@
     scrypt                                        $scrypt$ln=14,r=8,p=1$base64(salt:16)$base64(key:32)
 
 1. Comparison takes the same time wherever the first difference is.
-2. What is not a well-formed hash of its algorithm verifies nothing and raises nothing: hashes come from
-   imports.
-3. A stored hash cannot cost more than `_COST_BYTES_MAX` of memory to verify, whatever parameters it claims.
+2. What is not a well-formed hash of its algorithm, within the bounds below, verifies nothing and raises nothing:
+   hashes come from imports. `check_hash` refuses it where it would come in.
+3. A stored hash cannot cost more than `_COST_BYTES_MAX` of memory to verify, nor four times the work of ours, whatever
+   parameters it claims.
 
 One scrypt costs about 50 ms and 16 MiB: never call these functions on the event loop.
 Source of the first form: RabbitMQ, "Passwords", computing a password hash.
@@ -37,8 +38,15 @@ _KEY_BYTES: Final = 32
 _SALT_BYTES: Final = 16
 _RABBITMQ_SALT_BYTES: Final = 4
 _COST_BYTES_MAX: Final = 64 << 20
-_P_MAX: Final = 4
+_LOG2_N_RANGE: Final = range(4, 20)
+_R_RANGE: Final = range(1, 33)
+_P_RANGE: Final = range(1, 5)
+_SALT_RANGE: Final = range(8, 65)
+_KEY_RANGE: Final = range(16, 65)
+# n * r * p of ours, times four.
+_WORK_MAX: Final = 4 << (_LOG2_N + 3)
 
+_ENCODED_MAX: Final = 256
 _ENCODED: Final = re.compile(
     r"\$scrypt\$ln=([0-9]{1,2}),r=([0-9]{1,2}),p=([0-9]{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
 )
@@ -79,17 +87,59 @@ def verify_password(password: bytes, password_hash: PasswordHash) -> bool:
     return digest is not None and _verify_rabbitmq(password, password_hash.text, digest)
 
 
+def check_hash(password_hash: PasswordHash) -> None:
+    """Make sure that a hash can be verified. An empty one can: it fits no password.
+
+    Raises:
+        binascii.Error: it is not base64. ValueError: it cannot for another reason, and why.
+    """
+    text, algorithm = password_hash.text, password_hash.algorithm
+    if algorithm != SCRYPT and algorithm not in RABBITMQ_DIGESTS:
+        raise ValueError(f"hashing_algorithm '{algorithm}' is not one of {', '.join((SCRYPT, *RABBITMQ_DIGESTS))}")
+    if not text:
+        return
+    if algorithm == SCRYPT:
+        _parse_scrypt(text)
+        return
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        raise binascii.Error("password_hash is not base64") from None
+
+
 def _verify_scrypt(password: bytes, text: str) -> bool:
-    match = _ENCODED.fullmatch(text)
-    if match is None:
+    try:
+        log2_n, r, p, salt, key = _parse_scrypt(text)
+        return hmac.compare_digest(_scrypt(password, salt, log2_n, r, p, len(key)), key)
+    except ValueError:
         return False
+
+
+def _parse_scrypt(text: str) -> tuple[int, int, int, bytes, bytes]:
+    """Return log2 of n, r, p, the salt and the key.
+
+    Raises:
+        ValueError: it is no such hash, or out of bounds.
+    """
+    match = _ENCODED.fullmatch(text) if len(text) <= _ENCODED_MAX else None
+    salt, key = (_maybe_decode(match[4]), _maybe_decode(match[5])) if match is not None else (None, None)
+    if match is None or salt is None or key is None:
+        raise ValueError("password_hash is not of the form $scrypt$ln=…,r=…,p=…$salt$key")
     log2_n, r, p = (int(number) for number in match.group(1, 2, 3))
-    salt, key = _maybe_decode(match[4]), _maybe_decode(match[5])
-    if salt is None or key is None or not 1 <= p <= _P_MAX or r < 1 or log2_n < 1:
-        return False
-    if 128 * r * ((1 << log2_n) + p + 2) > _COST_BYTES_MAX:
-        return False
-    return hmac.compare_digest(_scrypt(password, salt, log2_n, r, p, len(key)), key)
+    for name, value, allowed in (
+        ("ln", log2_n, _LOG2_N_RANGE),
+        ("r", r, _R_RANGE),
+        ("p", p, _P_RANGE),
+        ("length of the salt", len(salt), _SALT_RANGE),
+        ("length of the key", len(key), _KEY_RANGE),
+    ):
+        if value not in allowed:
+            raise ValueError(f"password_hash: {name} must be from {allowed[0]} to {allowed[-1]}")
+    if 128 * r * ((1 << log2_n) + p + 2) > _COST_BYTES_MAX or (r * p << log2_n) > _WORK_MAX:
+        raise ValueError("password_hash: these ln, r and p cost too much to verify")
+    if log2_n >= 16 * r:
+        raise ValueError("password_hash: ln must be less than 16 times r")
+    return log2_n, r, p, salt, key
 
 
 def _verify_rabbitmq(password: bytes, text: str, digest: str) -> bool:

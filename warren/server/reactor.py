@@ -3,13 +3,18 @@
 A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes what
 became dirty. The engine never waits, so nothing here awaits but the end of a turn.
 
-1. A turn stops reading after `TURN_BUDGET_S`; epoll's ready list is round-robin, so the rest comes first next time.
-   One connection gives at most 256 KiB to a turn.
-2. A paused connection is not watched for input. It is watched again when the engine says that it resumed.
-3. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
+1. A turn ends its reading after `TURN_UNITS` of work (`channels.fast_path`) or `TURN_BUDGET_S`, its sending after
+   `TURN_BUDGET_S`. What it did not reach comes first in the next, in its order: the ready list of epoll begins with
+   the same sockets each time that all of it fits into one answer. So everybody is served before anybody twice.
+   A connection does at most `feed_units` at a time, less the more are ready; what it has read beyond that waits,
+   like a connection whose pause is over, for its place among the others.
+2. A turn does steps of TLS handshakes for `HANDSHAKE_BUDGET_S`, at least one; addresses take turns in that
+   (`server.handshakes`). Accepting for TLS waits while `HANDSHAKES_DUE_MAX` steps are due.
+3. A paused connection is not watched for input. It is watched again when the engine says that it resumed.
+4. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
    half, then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
-4. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
-5. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
+5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
+6. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
    confirms and deliveries in that very turn.
 """
 
@@ -26,19 +31,50 @@ from typing import Any, Final
 import trio
 from mypy_extensions import i64
 
+from warren.amqp.outbox import Outbox
 from warren.channels.broker import Broker
 from warren.channels.connection import AWAIT_TUNE_OK, ENDED, Connection
-from warren.server.admission import Admission
+from warren.channels.fast_path import FEED_UNITS_MAX
+from warren.msgstore.files.store import wall_time_ms
+from warren.server.admission import Admission, address_block
+from warren.server.handshakes import Handshakes
 from warren.server.histogram import Histogram
-from warren.server.transport import TlsTransport, Transport
+from warren.server.transport import RECEIVE_BYTES, TlsTransport, Transport
 
 TURN_BUDGET_S: Final = 0.010
+TURN_UNITS: Final = 16384
+FEED_UNITS_MIN: Final = 256
+# How much one connection may read at a time: what it may handle, in frames as small as they come, and not too little
+# for large ones.
+UNIT_BYTES: Final = 64
+RECEIVE_MIN_BYTES: Final = 65536
+# What an event costs besides what the engine does, and what the bytes cost that it brings.
+EVENT_UNITS: Final = 8
+BYTES_PER_UNIT: Final = 1024
+CLOCK_EVERY_UNITS: Final = 2048
+CLOCK_EVERY_SENDS: Final = 16
+ACCEPTS_PER_TURN: Final = 32
+# How long a listener rests when more have connected than may, and when accepting has failed.
+ACCEPT_PAUSE_S: Final = 0.02
+ACCEPT_FAILED_S: Final = 1.0
 YIELD_EVERY_S: Final = 0.002
 LURK_S: Final = 0.001
-BUDGET_CHECK_EVENTS: Final = 8
+# A step of a TLS handshake takes 1 to 3 ms with RSA: one or two in a turn.
+HANDSHAKE_BUDGET_S: Final = 0.001
+HANDSHAKES_DUE_MAX: Final = 64
 LINGER_S: Final = 3.0
+UNSENT_S: Final = 30.0
 READ: Final = select.EPOLLIN | select.EPOLLRDHUP
 WRITE: Final = select.EPOLLOUT
+# Not from epoll: the connection has something left to handle, or its pause is over.
+GO_ON: Final = 1 << 40
+
+
+def feed_units(ready: int) -> int:
+    """Return how many units of work each of `ready` sockets may do in a turn."""
+    if ready * FEED_UNITS_MAX <= TURN_UNITS:
+        return FEED_UNITS_MAX
+    return max(TURN_UNITS // ready, FEED_UNITS_MIN)
 
 
 class Listener:
@@ -54,7 +90,8 @@ class Reactor:
 
     `certificate_user` maps a verified certificate to a user name, `on_crash` is told of our own faults, `on_settled`
     runs when the engine has left notices or login requests, `is_alone` tells that no other task waits to run.
-    `dispatch` runs when the message log has jobs, `on_wake` in the turn after a `wake`.
+    `dispatch` runs when the message log has jobs, `on_wake` in the turn after a `wake`. `clock` is monotonic, in
+    seconds.
     """
 
     def __init__(
@@ -68,8 +105,11 @@ class Reactor:
         dispatch: Callable[[], None],
         on_wake: Callable[[], None],
         tls_handshake_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        clock_ms: Callable[[], int] = wall_time_ms,
     ) -> None:
         self.broker = broker
+        self._clock_ms = clock_ms
         self.crashes = 0
         self.turn_times = Histogram()
         self._admission = admission
@@ -79,16 +119,21 @@ class Reactor:
         self._is_alone = is_alone
         self._dispatch = dispatch
         self._on_wake = on_wake
-        self._tls_handshake_timeout_s = tls_handshake_timeout_s
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._listeners: dict[int, Listener] = {}
-        self._idle_listeners: list[Listener] = []  # not watched until the next second
+        self._idle_listeners: dict[Listener, float] = {}  # not watched until then
         self._transports: dict[int, Transport] = {}
         self._by_key: dict[int, Transport] = {}
-        self._handshakes: dict[int, float] = {}  # TLS handshakes under way: fd -> deadline
-        self._second_ends_s = 0.0
+        self._handshakes = Handshakes(tls_handshake_timeout_s)
+        self._clock = clock
+        self._ready: dict[int, int] = {}  # what the last turn did not reach, and what is to go on: fd -> events
+        self._accepting: list[Listener] = []  # have connections waiting, in this turn
+        self._unsent: list[Outbox] = []  # to be sent in the next turn
+        self._units: i64 = 0  # done in this turn
+        self._feed_units: i64 = FEED_UNITS_MAX  # what a connection may do in this turn
+        self._receive_bytes: int = RECEIVE_BYTES  # and read
         self._stopped = False
 
     # --- from outside -----------------------------------------------------------------------------------------------
@@ -103,32 +148,38 @@ class Reactor:
         for fd, listener in self._listeners.items():
             if listener not in self._idle_listeners:
                 self._epoll.unregister(fd)
+            self._ready.pop(fd, None)
             listener.sock.close()
         self._listeners = {}
-        self._idle_listeners = []
+        self._idle_listeners = {}
 
     def connection_count(self) -> int:
         return len(self._transports)
 
     async def run(self) -> None:
         """Serve until `stop`."""
-        last_yield_s = time.monotonic()
+        last_yield_s = self._clock()
         busy = False
         while not self._stopped:
             events = self._epoll.poll(0)
-            if not events and not self.broker.has_work():
+            if not events and not self._has_work():
                 if busy and self._is_alone():
                     # Requests come in answer to what was just sent: waiting here for a moment costs a third of
                     # the way through trio's scheduler and back.
                     events = self._epoll.poll(LURK_S)
                 if not events:
                     busy = False
-                    await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    last_yield_s = time.monotonic()
+                    if self._idle_listeners:
+                        with trio.move_on_after(ACCEPT_PAUSE_S):
+                            await trio.lowlevel.wait_readable(self._epoll.fileno())
+                        self._watch_listeners(self._clock())
+                    else:
+                        await trio.lowlevel.wait_readable(self._epoll.fileno())
+                    last_yield_s = self._clock()
                     continue
             busy = True
             self.turn(events)
-            now_s = time.monotonic()
+            now_s = self._clock()
             self.turn_times.observe(now_s - self.broker.now_s)  # since the turn began
             if now_s - last_yield_s > YIELD_EVERY_S:
                 # Other tasks (timers, commits, HTTP) get their turn however busy the sockets are.
@@ -150,45 +201,73 @@ class Reactor:
 
     def tick(self, now_s: float) -> None:
         """Let time pass: heartbeats, deadlines, lingering sockets. Call about twice a second."""
+        self.broker.log.now_ms = self._clock_ms()
         self.broker.tick(now_s)
-        if now_s >= self._second_ends_s:
-            self._second_ends_s = now_s + 1.0
-            self._admission.next_second()
-            for listener in self._idle_listeners:
-                self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
-            self._idle_listeners = []
-        for fd, deadline_s in list(self._handshakes.items()):
-            if now_s >= deadline_s and fd in self._transports:
-                self._close(self._transports[fd])
+        for fd in self._handshakes.overdue(now_s):
+            self._close(self._transports[fd])
         for transport in list(self._transports.values()):
-            if transport.linger_deadline_s and now_s >= transport.linger_deadline_s:
+            deadline_s = transport.linger_deadline_s or transport.unsent_deadline_s
+            if deadline_s and now_s >= deadline_s:
                 self._close(transport)
         self.settle()
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def turn(self, events: list[tuple[int, int]]) -> None:
-        """Handle ready sockets, then settle."""
-        start_s = time.monotonic()
+        """Handle ready sockets, those first that the last turn did not reach, then settle."""
+        start_s = self._clock()
         self.broker.now_s = start_s
-        self.broker.log.now_ms = time.time_ns() // 1000000
+        self.broker.log.now_ms = self._clock_ms()
+        if self._idle_listeners:
+            self._watch_listeners(start_s)
+        if self._ready:
+            events = self._behind_the_ready(events)
+        self._share_out(len(events))
         transports = self._transports
-        countdown: i64 = BUDGET_CHECK_EVENTS
-        for fd, mask in events:
+        self._units = 0
+        check_at: i64 = CLOCK_EVERY_UNITS
+        for at, (fd, mask) in enumerate(events):
             transport = transports.get(fd)
             if transport is None:
                 self._other_event(fd)
                 continue
+            self._units += EVENT_UNITS
             if mask & WRITE:
                 self._flush(transport)
+            if mask & GO_ON:
+                self._go_on(transport)
+                mask &= ~GO_ON
             if mask & ~WRITE:
                 self._read(transport)
-                countdown -= 1
-                if countdown == 0:
-                    if time.monotonic() - start_s > TURN_BUDGET_S:
-                        break
-                    countdown = BUDGET_CHECK_EVENTS
+            if self._units >= check_at:
+                if self._units >= TURN_UNITS or self._clock() - start_s > TURN_BUDGET_S:
+                    self._ready = dict(events[at + 1 :])
+                    break
+                check_at = self._units + CLOCK_EVERY_UNITS
+        # Behind the last event: until here no descriptor that was closed in this turn is another connection's.
+        if self._accepting:
+            self._accept_some()
+        if self._handshakes.due_count:
+            self._shake_hands()
         self.settle()
+
+    def _behind_the_ready(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Take what the last turn left, each once, and `events` behind it."""
+        ready = self._ready
+        self._ready = {}
+        for fd, mask in events:
+            ready[fd] = ready.get(fd, 0) | mask
+        if ready.pop(self._wake_fd, 0):
+            self._other_event(self._wake_fd)
+        return list(ready.items())
+
+    def _share_out(self, ready: int) -> None:
+        """Divide the work of a turn among so many sockets."""
+        units = feed_units(ready)
+        if units != self._feed_units:
+            self._feed_units = units
+            self._receive_bytes = min(max(units * UNIT_BYTES, RECEIVE_MIN_BYTES), RECEIVE_BYTES)
+            self.broker.shared.feed_units = units
 
     def settle(self) -> None:
         """Let the engine finish its turn, and send what it wrote. Call after every engine call made from outside."""
@@ -197,21 +276,47 @@ class Reactor:
         log = broker.log
         if log.commit_jobs or log.read_jobs or log.seal_jobs or log.checkpoint_jobs or log.unlink_jobs:
             self._dispatch()
-        resumed = broker.take_resumed()
-        for connection in resumed:
+        for connection in broker.take_resumed():
             transport = self._by_key.get(connection.key)
             if transport is not None:
-                self._feed(transport, connection, b"")
-        for outbox in broker.take_dirty():
+                self._ready[transport.fd] = self._ready.get(transport.fd, 0) | GO_ON
+        outboxes = broker.take_dirty()
+        # Last words: when they are with the kernel, the socket is closed.
+        for connection in broker.take_ended():
+            transport = self._by_key.get(connection.key)
+            if connection.is_unreachable and transport is not None:
+                self._close(transport)
+            else:
+                outboxes.append(connection.outbox)
+        if self._unsent:
+            outboxes = self._unsent + outboxes
+            self._unsent = []
+        if outboxes:
+            self._send(outboxes)
+        if broker.notices or broker.logins or broker.direct_outboxes:
+            self._on_settled()
+        if self._has_work():
+            self.wake()
+
+    def _has_work(self) -> bool:
+        """Tell whether another turn is due though no socket is ready."""
+        mine = len(self._ready) > 0 or len(self._unsent) > 0 or self._handshakes.due_count > 0
+        return mine or self.broker.has_work()
+
+    def _send(self, outboxes: list[Outbox]) -> None:
+        """Send what is in `outboxes`, and what time does not allow in the next turn."""
+        start_s = self._clock() if len(outboxes) > CLOCK_EVERY_SENDS else 0.0
+        countdown: i64 = CLOCK_EVERY_SENDS
+        for sent, outbox in enumerate(outboxes):
+            if countdown == 0:
+                if self._clock() - start_s > TURN_BUDGET_S:
+                    self._unsent = outboxes[sent:]
+                    return
+                countdown = CLOCK_EVERY_SENDS
+            countdown -= 1
             transport = self._by_key.get(outbox.key)
             if transport is not None:
                 self._flush(transport)
-        for connection in broker.take_ended():
-            self._ended(connection)
-        if broker.notices or broker.logins or broker.direct_outboxes:
-            self._on_settled()
-        if resumed or broker.has_work():
-            self.wake()
 
     def wake(self) -> None:
         """Have another turn soon, whoever calls this: the only method for other threads."""
@@ -225,15 +330,16 @@ class Reactor:
             os.eventfd_read(fd)
             self._on_wake()
         elif fd in self._listeners:
-            self._accept(self._listeners[fd])
+            self._accepting.append(self._listeners[fd])
 
     def _read(self, transport: Transport) -> None:
         connection = transport.connection
         if connection is None:
-            self._handshake(transport)
+            self._handshakes.make_due(transport.fd)
+            self._set_interest(transport, 0)
             return
         try:
-            data = transport.receive()
+            data = transport.receive(self._receive_bytes)
         except OSError:
             self._lost(transport)
             return
@@ -248,9 +354,15 @@ class Reactor:
             return
         self._feed(transport, connection, data)
 
+    def _go_on(self, transport: Transport) -> None:
+        connection = transport.connection
+        if connection is not None:
+            self._feed(transport, connection, b"")
+
     def _feed(self, transport: Transport, connection: Connection, data: bytes) -> None:
         try:
             connection.feed(data)
+            self._units += self._feed_units - connection.units_left + len(data) // BYTES_PER_UNIT
         except Exception as error:
             # A defect of ours, met by one connection: the others go on.
             self.crashes += 1
@@ -272,8 +384,11 @@ class Reactor:
         wanted = transport.interest & ~WRITE if done else transport.interest | WRITE
         if wanted != transport.interest:
             self._set_interest(transport, wanted)
-        if done and transport.connection.state == ENDED and not transport.linger_deadline_s:
-            self._linger(transport)
+        if transport.connection.state == ENDED and not transport.linger_deadline_s:
+            if done:
+                self._linger(transport)
+            elif not transport.unsent_deadline_s:
+                transport.unsent_deadline_s = self._clock() + UNSENT_S
 
     def _watch(self, transport: Transport) -> None:
         """Watch for input unless the connection is paused."""
@@ -291,25 +406,32 @@ class Reactor:
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
+    def _accept_some(self) -> None:
+        """Accept a few connections for each listener; the rest is ready again in the next turn."""
+        listeners = self._accepting
+        self._accepting = []
+        for listener in listeners:
+            self._accept(listener)
+
     def _accept(self, listener: Listener) -> None:
-        while True:
-            if not self._admission.may_accept():
-                self._epoll.unregister(listener.sock.fileno())
-                self._idle_listeners.append(listener)
+        for _ in range(ACCEPTS_PER_TURN):
+            if listener.tls is not None and self._handshakes.due_count >= HANDSHAKES_DUE_MAX:
+                return  # they wait in the backlog, where they cost nothing
+            if not self._admission.may_accept(self.broker.now_s):
+                self._rest(listener, ACCEPT_PAUSE_S)
                 return
             try:
                 sock, peer = listener.sock.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors, most likely: leave the rest in the backlog until the next second.
+                # Out of descriptors, most likely: leave the rest in the backlog for a while.
                 self.broker.note("error", "accept.failed", {"error": str(error)})
-                self._epoll.unregister(listener.sock.fileno())
-                self._idle_listeners.append(listener)
+                self._rest(listener, ACCEPT_FAILED_S)
                 return
             address = str(peer[0])
-            if not self._admission.enter(address):
-                self.broker.note("warning", "connection.refused", {"peer": address, "reason": "too many logins"})
+            if not self._admission.enter(address, sock.fileno()):
+                self.broker.note("warning", "connection.refused", {"peer": address, "reason": self._admission.refusal})
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -320,7 +442,19 @@ class Reactor:
                 transport = TlsTransport(sock, address, listener.tls())
             self._begin(transport)
             if not transport.is_ready():
-                self._handshakes[transport.fd] = self.broker.now_s + self._tls_handshake_timeout_s
+                self._handshakes.begin(transport.fd, address_block(address), self._clock())
+
+    def _rest(self, listener: Listener, pause_s: float) -> None:
+        """Accept nothing from `listener` for a while."""
+        self._epoll.unregister(listener.sock.fileno())
+        self._idle_listeners[listener] = self.broker.now_s + pause_s
+
+    def _watch_listeners(self, now_s: float) -> None:
+        """Accept again from those that have rested."""
+        for listener, until_s in list(self._idle_listeners.items()):
+            if now_s >= until_s:
+                del self._idle_listeners[listener]
+                self._epoll.register(listener.sock.fileno(), select.EPOLLIN)
 
     def _begin(self, transport: Transport) -> None:
         self._transports[transport.fd] = transport
@@ -340,6 +474,21 @@ class Reactor:
         connection.is_internal = True
         connection.peer = f"internal:{connection.key}"
 
+    def _shake_hands(self) -> None:
+        """Do steps of TLS handshakes, one at least and not for long: others are served between them."""
+        start_s = self._clock()
+        while self._handshakes.due_count:
+            transport = self._transports[self._handshakes.take_next()]
+            try:
+                self._handshake(transport)
+            except Exception as error:
+                # A certificate that we cannot read, perhaps: that ends this connection only.
+                self.crashes += 1
+                self._on_crash(error)
+                self._close(transport)
+            if self._clock() - start_s > HANDSHAKE_BUDGET_S:
+                return
+
     def _handshake(self, transport: Transport) -> None:
         assert isinstance(transport, TlsTransport)
         try:
@@ -348,9 +497,10 @@ class Reactor:
             self.broker.note("warning", "tls.failed", {"peer": transport.address, "reason": str(error)})
             self._close(transport)
             return
+        self._set_interest(transport, READ)
         if not done:
             return
-        del self._handshakes[transport.fd]
+        self._handshakes.end(transport.fd)
         self._connect(transport)
         # What the client sent right behind its handshake is decrypted here, not by another event.
         self._read(transport)
@@ -365,14 +515,9 @@ class Reactor:
         transport.connection = connection
         self._by_key[connection.key] = transport
 
-    def _ended(self, connection: Connection) -> None:
-        transport = self._by_key.get(connection.key)
-        if transport is not None:
-            self._flush(transport)
-
     def _linger(self, transport: Transport) -> None:
         """Everything is sent: end our half and wait for the peer to end its own."""
-        transport.linger_deadline_s = time.monotonic() + LINGER_S
+        transport.linger_deadline_s = self._clock() + LINGER_S
         try:
             transport.finish_sending()
         except OSError:
@@ -389,7 +534,8 @@ class Reactor:
     def _close(self, transport: Transport) -> None:
         if self._transports.pop(transport.fd, None) is None:
             return
-        self._handshakes.pop(transport.fd, None)
+        self._ready.pop(transport.fd, None)  # the next socket may get its number
+        self._handshakes.end(transport.fd)
         connection = transport.connection
         if connection is not None:
             self._by_key.pop(connection.key, None)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from warren.amqp.numbers import is_long
 from warren.server.errors import SettingsError
 from warren.server.logs import LEVELS, REDACTED, LogFormat, redact_url
 
@@ -150,7 +151,13 @@ def _flag(value: object) -> bool:
 
 def _host_names(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9.,\s-]*", value):
-        raise ValueError("must be host names with commas in between, without ports")
+        raise ValueError("must be a comma-separated list of host names without ports")
+    return value
+
+
+def _node_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}@[A-Za-z0-9._-]{1,190}", value):
+        raise ValueError("must be a name such as rabbit@host")
     return value
 
 
@@ -158,12 +165,12 @@ def _networks(value: object) -> str:
     import ipaddress
 
     if not isinstance(value, str):
-        raise ValueError("must be networks with commas in between, such as 127.0.0.0/8")
+        raise ValueError("must be a comma-separated list of networks, such as 127.0.0.0/8")
     for text in value.split(",") if value.strip() else ():
         try:
             ipaddress.ip_network(text.strip())
         except ValueError:
-            raise ValueError(f"{_shown(text.strip())} is no network such as 127.0.0.0/8") from None
+            raise ValueError(f"{_shown(text.strip())} is not a network such as 127.0.0.0/8") from None
     return value
 
 
@@ -184,7 +191,7 @@ def _choice_by_name(*words: str) -> _Parser:
             except ValueError:
                 value = None
         if not isinstance(value, dict):
-            raise ValueError(f'must be a table, in the environment JSON such as {{"name": "{words[0]}"}}')
+            raise ValueError(f'must be a table, or JSON in the environment, such as {{"name": "{words[0]}"}}')
         for name, word in value.items():
             if word not in words:
                 raise ValueError(f"{name!r} must be one of {', '.join(words)}")
@@ -239,7 +246,7 @@ def _watermark(value: object) -> MemoryWatermark:
         raise ValueError('must be a share such as 0.4 or "40%", or a size such as "2 GiB"')
     if 0 < value <= 1:
         return MemoryWatermark(fraction=float(value))
-    if not isinstance(value, int) or value < _WATERMARK_MIN_BYTES:
+    if not isinstance(value, int) or not is_long(value) or value < _WATERMARK_MIN_BYTES:
         raise ValueError("must be a share above 0 and up to 1, or at least 64 MiB")
     return MemoryWatermark(size_bytes=value)
 
@@ -313,7 +320,14 @@ class LimitSettings:
     heartbeat_s: int = field(
         default=60, metadata=_about(_integer(0, 65535), "heartbeat interval offered in tune; 0 is none")
     )
-    max_message_bytes: int = field(default=16 << 20, metadata=_about(_size(1, 512 << 20), "largest message body"))
+    max_message_bytes: int = field(default=128 << 20, metadata=_about(_size(1, 512 << 20), "largest message body"))
+    content_timeout_s: float = field(
+        default=60.0,
+        metadata=_about(
+            _seconds(0, 10**8),
+            "how long a message may halt halfway before its channel is closed; 0 is for ever",
+        ),
+    )
     connections_max: int = field(default=65536, metadata=_about(_integer(1, _MILLION), "most connections"))
     unauthenticated_connections_max: int = field(
         default=4096, metadata=_about(_integer(1, _MILLION), "most connections that have not logged in yet")
@@ -323,7 +337,7 @@ class LimitSettings:
         metadata=_about(_integer(1, _MILLION), "the same from one /24 (IPv4) or /64 (IPv6); this machine is exempt"),
     )
     accept_rate_per_s: int = field(
-        default=2000, metadata=_about(_integer(1, _MILLION), "most connections accepted in a second")
+        default=10_000, metadata=_about(_integer(1, _MILLION), "most connections accepted in a second")
     )
     handshake_timeout_s: float = field(
         default=10.0, metadata=_about(_seconds(0.1, 3600), "from accepting a connection to its open")
@@ -338,6 +352,12 @@ class LimitSettings:
     outbox_bytes: int = field(
         default=1 << 20,
         metadata=_about(_size(64 << 10, 1 << 30), "unsent bytes of a connection above which its consumers wait"),
+    )
+    send_timeout_s: float = field(
+        default=30.0,
+        metadata=_about(
+            _seconds(0, 10**8), "how long a client may take nothing of what waits to be sent to it; 0 is for ever"
+        ),
     )
     consumers_per_channel_max: int = field(
         default=10_000, metadata=_about(_integer(1, _MILLION), "most consumers of a channel")
@@ -409,6 +429,10 @@ class Settings:
     data_dir: Path = field(
         default_factory=default_data_dir,
         metadata=_about(_path, "directory of everything that outlives the broker"),
+    )
+    node_name: str = field(
+        default="",
+        metadata=_about(_node_name, "what this node is called in the API, metrics and events; rabbit@ and the host"),
     )
     amqp: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _AMQP_PORT),
@@ -571,7 +595,7 @@ def _check_together(settings: Settings) -> None:
         return SettingsError(f"{key} ({settings.origins[key]}): {problem}")
 
     if settings.amqp is None and settings.amqps is None:
-        raise refuse("amqp", "neither amqp nor amqps listens anywhere")
+        raise refuse("amqp", "neither amqp nor amqps has an address to listen on")
     for key in ("amqps", "https"):
         if getattr(settings, key) is not None and settings.tls.certificate is None:
             raise refuse(key, "needs tls.certificate")

@@ -8,7 +8,7 @@
 3. A message that returns to its queue meanwhile may be in it or not, and never twice.
 4. A file lives until its time is over, at the longest until the broker stops: files that are found at a start are of a
    process that was killed, and removed.
-5. Memory: about two chunks for each of at most `MAKING_MAX` that are being made, and what a look reads.
+5. Memory: about two chunks for each of at most `MAKING_QUOTA` that are being made, and what a look reads.
 6. No file is made while the disk is short (`store.disk_free_min_bytes`), and one that would make it so is given up.
 
 The time of a row is when the message was published; where nobody has noted that, when the snapshot was begun.
@@ -26,19 +26,21 @@ from typing import Final
 import trio
 
 from warren.channels.channel import Channel
-from warren.msgstore.columns import Columns, ColumnsWriter
-from warren.msgstore.message import Message
-from warren.msgstore.store import wall_time_ms
+from warren.msgstore.files.store import wall_time_ms
+from warren.msgstore.log.columns import Columns, ColumnsWriter
+from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claims import ends_of, mark_of
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.queue import Queue
 from warren.server.logs import get_logger
 from warren.server.management import Management
+from warren.server.shares import Quota
+from warren.server.threads import SNAPSHOTS, in_thread
 
 DIRECTORY: Final = "snapshots"
-MAKING_MAX: Final = 2
-KEPT_MAX: Final = 100
+MAKING_QUOTA: Final = Quota(total=4, of_user=2)
+KEPT_QUOTA: Final = Quota(total=100, of_user=50)
 LOOK_MESSAGES: Final = 512
 # Of what clients have a list is made in one go.
 UNACKED_MAX: Final = 1_000_000
@@ -135,10 +137,15 @@ class Snapshots:
         """
         if self._management.broker.has_alarm("disk"):
             raise DiskLow("the disk is low on space")
-        if sum(each.state == MAKING for each in self._snapshots.values()) >= MAKING_MAX:
-            raise Busy(f"{MAKING_MAX} snapshots are being made")
-        if len(self._snapshots) >= KEPT_MAX:
-            raise TooMany(f"there are {KEPT_MAX} snapshots: delete some")
+        access = self._management.broker.access
+        users = [each.user for each in self._snapshots.values() if each.state == MAKING]
+        refusal = MAKING_QUOTA.maybe_refusal("snapshots in the making", access, user, users.count(user), len(users))
+        if refusal:
+            raise Busy(refusal)
+        users = [each.user for each in self._snapshots.values()]
+        refusal = KEPT_QUOTA.maybe_refusal("snapshots", access, user, users.count(user), len(users))
+        if refusal:
+            raise TooMany(f"{refusal}: delete some")
         if unacked and queue.unacked_count > UNACKED_MAX:
             raise TooMany(f"more than {UNACKED_MAX} messages are unacknowledged")
         number = next(self._numbers)
@@ -158,7 +165,8 @@ class Snapshots:
         self._changed.set()
         # Both in this turn: what a client has now is not among what is ready.
         had = self._unacked(queue) if unacked else []
-        nursery.start_soon(self._make, snapshot, queue, mark_of(queue), had)
+        once = self._management.tasks.once
+        nursery.start_soon(once, "snapshot", self._make, snapshot, queue, mark_of(queue), had)
         return snapshot
 
     def delete(self, snapshot: Snapshot) -> None:
@@ -214,7 +222,7 @@ class Snapshots:
     async def run(self) -> None:
         """Remove what an earlier process has left, and files whose time is over, until cancelled; then all."""
         try:
-            await trio.to_thread.run_sync(_empty, self._directory)
+            await in_thread(SNAPSHOTS, _empty, self._directory)
             while True:
                 self._changed = trio.Event()
                 now_s = trio.current_time()
@@ -252,7 +260,7 @@ class _Maker:
         Raises:
             SnapshotError, OSError: it cannot be.
         """
-        self._file = await trio.to_thread.run_sync(_create, self._snapshot.path)
+        self._file = await in_thread(SNAPSHOTS, _create, self._snapshot.path)
         try:
             for _, message in self._had:
                 if self._add(message, redelivered=True):
@@ -310,7 +318,7 @@ class _Maker:
         first = snapshot.count - int(self._writer.count)
         columns = self._writer.finish(first, snapshot.count)
         self._writer = ColumnsWriter()
-        size = await trio.to_thread.run_sync(_append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
+        size = await in_thread(SNAPSHOTS, _append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
         snapshot.chunks.append((first, snapshot.count, self._position, size))
         self._position += size
 

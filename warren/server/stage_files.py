@@ -127,7 +127,7 @@ class StageFiles:
         except (OSError, ValueError) as error:
             raise DamagedPart(f"part {part} of stage '{stage}' cannot be read: {error}") from None
         if (head.vhost, head.stage, head.part) != (vhost, stage, part):
-            raise DamagedPart(f"part {part} of stage '{stage}' is one of another stage")
+            raise DamagedPart(f"part {part} of stage '{stage}' belongs to another stage")
         return head
 
     def read(self, head: PartHead, first: int, end: int) -> list[bytes]:
@@ -179,7 +179,7 @@ class StageFiles:
                         if os.fstat(file.fileno()).st_size != file.tell() + content_bytes:
                             raise ValueError("its length is wrong")
                     if directory != self._directory(head.vhost, head.stage) or path.name != f"{head.part:010d}":
-                        raise ValueError("it is one of another stage")
+                        raise ValueError("it belongs to another stage")
                 except (OSError, ValueError) as error:
                     yield DamagedPart(f"{path}: {error}")
                 else:
@@ -206,17 +206,17 @@ def _read_head(file: BinaryIO) -> tuple[PartHead, int]:
     """
     fixed = file.read(_FIXED_BYTES)
     if len(fixed) < _FIXED_BYTES or fixed[:8] != MAGIC:
-        raise ValueError("it is no part of a stage")
+        raise ValueError("it is not a part of a stage")
     _, major, _, head_bytes, content_bytes, _ = _FIXED.unpack_from(fixed)
     if major != MAJOR:
-        raise ValueError("a newer Warren has written it")
+        raise ValueError("it was written by a newer Warren")
     encoded = file.read(head_bytes) if head_bytes <= HEAD_BYTES_MAX else b""
     if zlib.crc32(encoded, zlib.crc32(fixed[: _FIXED.size])) != int.from_bytes(fixed[_FIXED.size :], "big"):
-        raise ValueError("its head is damaged")
+        raise ValueError("its header is damaged")
     try:
         return msgspec.json.decode(encoded, type=PartHead), content_bytes
     except msgspec.DecodeError as error:
-        raise ValueError(f"its head cannot be read: {error}") from None
+        raise ValueError(f"its header cannot be read: {error}") from None
 
 
 def _write_all(file: int, data: bytes) -> None:

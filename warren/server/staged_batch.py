@@ -17,12 +17,11 @@ import trio
 
 from warren.amqp.publishes import FRAME_BYTES_MAX
 from warren.channels.channel import Channel
-from warren.msgstore.store import wall_time_ms
-from warren.queues.virtual_host import VirtualHost
 from warren.server.commit_notes import CommitNotes, Note, Plan
 from warren.server.direct_client import DirectClient
 from warren.server.management import Management
 from warren.server.stage_files import PartHead
+from warren.vhosts.virtual_host import VirtualHost
 
 # Of what is published in one go; one message may be larger.
 PIECE_BYTES: Final = 8 << 20
@@ -189,9 +188,15 @@ class BatchPublishing:
         note = self._notes.maybe_note(order.query)
         plan = self._notes.maybe_plan(order.query)
         if plan is None or note is None:
-            until_ms = None if order.kept_ms is None else wall_time_ms() + order.kept_ms
+            now_ms = self._management.clock_ms()
+            until_ms = None if order.kept_ms is None else now_ms + order.kept_ms
             note = Note(
-                order.batch, self._user, done=False, mandatory=order.mandatory, at_ms=wall_time_ms(), until_ms=until_ms
+                order.batch,
+                self._user,
+                done=False,
+                mandatory=order.mandatory,
+                at_ms=self._management.clock_ms(),
+                until_ms=until_ms,
             )
             if not self._in_one_piece:
                 await self._try_out()
@@ -245,7 +250,7 @@ class BatchPublishing:
                 unroutable=note.unroutable + unroutable,
                 part=following.part,
                 cell=following.cell,
-                at_ms=wall_time_ms(),
+                at_ms=self._management.clock_ms(),
             )
             client.commit(lambda: self._notes.store(self._order.query, further))
             await client.committed()
@@ -269,4 +274,4 @@ class BatchPublishing:
 def _check_queues(channel: Channel) -> None:
     queue = channel.maybe_full_queue()
     if queue is not None:
-        raise QueueFull(f"queue '{queue.name}' in vhost '{queue.vhost_name}' has no room for all of it")
+        raise QueueFull(f"queue '{queue.name}' in vhost '{queue.vhost_name}' has no room for the whole batch")

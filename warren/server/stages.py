@@ -19,8 +19,9 @@ stages that the batch consists of, and publishes them as the user who commits wo
 5. A commit goes on when nobody waits for it any more; whoever asks again for the same batch waits for the same commit.
    There is one at a time for a query.
 6. A stage belongs to the user who made it. One that nobody has added to for `STAGE_TTL_S`, and that no commit needs, is
-   removed. What one may have on disk is bounded by `BYTES_MAX`, `STAGES_MAX` and `PARTS_MAX`, all together.
-7. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`.
+   removed. `BYTES_QUOTA`, `STAGES_QUOTA` and `PARTS_QUOTA` bound what a user, and all together, may have on disk.
+7. Memory: the messages of one piece for each commit under way, of which there are at most `COMMITS_MAX`, and
+   `COMMITS_OF_USER_MAX` of one user; the others wait.
 
 Transient messages, and those for transient queues, are published once as well, but a crash loses them as it loses all.
 """
@@ -29,7 +30,8 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,11 +41,10 @@ import trio
 
 from warren.amqp.errors import AmqpError
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.msgstore.store import wall_time_ms
-from warren.queues.virtual_host import VirtualHost
 from warren.server.commit_notes import CommitNotes, Note, Plan
 from warren.server.logs import get_logger
 from warren.server.management import Management
+from warren.server.shares import Quota
 from warren.server.stage_files import Cell, DamagedPart, PartHead, StageFiles
 from warren.server.staged_batch import (
     PIECE_BYTES,
@@ -57,20 +58,22 @@ from warren.server.staged_batch import (
     StageError,
     Unroutable,
 )
+from warren.server.threads import STAGES, in_thread
+from warren.vhosts.virtual_host import VirtualHost
 
 # What is checked, read and handed to the engine without giving way.
 CELL_BYTES: Final = 256 << 10
 CELL_MESSAGES: Final = 1024
 
 COMMITS_MAX: Final = 8
-STAGES_MAX: Final = 20_000
-PARTS_MAX: Final = 200_000
-BYTES_MAX: Final = 64 << 30
+COMMITS_OF_USER_MAX: Final = 4
+STAGES_QUOTA: Final = Quota(total=20_000, of_user=10_000)
+PARTS_QUOTA: Final = Quota(total=200_000, of_user=100_000)
+BYTES_QUOTA: Final = Quota(total=64 << 30, of_user=32 << 30)
 STAGE_TTL_S: Final = 24 * 3600
 SWEEP_EVERY_S: Final = 3600
 
 _POLL_S: Final = 0.02
-_THREADS: Final = 4
 
 _Result = TypeVar("_Result")
 
@@ -101,6 +104,15 @@ class Stage:
 
 
 @dataclass(slots=True)
+class Used:
+    """What a user has staged."""
+
+    stages: int = 0
+    parts: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
 class _Commit:
     """A commit under way."""
 
@@ -121,9 +133,10 @@ class Stages:
         self._stages: dict[tuple[str, str], Stage] = {}
         self._bytes = 0
         self._parts = 0
+        self._used: dict[str, Used] = {}
         self._commits: dict[tuple[str, str], _Commit] = {}
         self._places = trio.CapacityLimiter(COMMITS_MAX)
-        self._threads = trio.CapacityLimiter(_THREADS)
+        self._places_of_user: dict[str, trio.CapacityLimiter] = {}
         self._ready = trio.Event()
         self._nursery: trio.Nursery | None = None
 
@@ -133,21 +146,36 @@ class Stages:
         """Find what is there, go on with commits that a crash has cut short, remove what is old. For ever."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self._find()
-            while self._management.broker.is_restoring():
-                await trio.sleep(_POLL_S)
-            self._go_on()
-            self._ready.set()
-            while True:
-                await self._sweep()
-                await trio.sleep(SWEEP_EVERY_S)
+            # Inside, for commits under way end with the nursery.
+            keep = self._management.tasks.keep
+            await keep("stages: what there is", self._resume)
+            await keep("stages: removal", self._sweep_for_ever)
+
+    async def _resume(self) -> None:
+        await self._find()
+        while self._management.broker.is_restoring():
+            await trio.sleep(_POLL_S)
+        self._go_on()
+        self._ready.set()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await self._sweep()
+            await trio.sleep(SWEEP_EVERY_S)
 
     async def _find(self) -> None:
+        self._stages.clear()
+        self._bytes = self._parts = 0
         for found in await self._in_thread(lambda: list(self._files.scan())):
             if isinstance(found, DamagedPart):
-                log.error("a part of a stage cannot be used, and is left where it is", reason=str(found))
+                log.error("a part of a stage is unusable and left in place", reason=str(found))
                 continue
-            stage = self._stages.setdefault((found.vhost, found.stage), Stage(found.vhost, found.stage, found.user))
+            key = (found.vhost, found.stage)
+            stage = self._stages.get(key)
+            if stage is None:
+                stage = Stage(found.vhost, found.stage, found.user)
+                self._stages[key] = stage
+                self._count(found.user, 1, 0, 0)
             self._add(stage, found.part, found.messages, found.size)
             stage.changed_ms = max(stage.changed_ms, found.at_ms)
 
@@ -157,7 +185,7 @@ class Stages:
             notes = CommitNotes(vhost.records)
             for query, plan in notes.plans().items():
                 note = notes.maybe_note(query)
-                if note is None or note.done:
+                if note is None or note.done or (vhost.name, query) in self._commits:
                     continue
                 order = _order_of(query, note, plan)
                 for stage in self._maybe_stages(vhost.name, order.stages):
@@ -165,18 +193,18 @@ class Stages:
                 try:
                     self._begin(vhost, note.user, order)
                 except StageError as error:
-                    log.error("a commit cannot go on", vhost=vhost.name, query=query, reason=str(error))
+                    log.error("a commit cannot be resumed", vhost=vhost.name, query=query, reason=str(error))
                 else:
-                    log.info("going on with a commit", vhost=vhost.name, query=query, batch=note.batch)
+                    log.info("resuming a commit", vhost=vhost.name, query=query, batch=note.batch)
 
     async def _sweep(self) -> None:
-        now_ms = wall_time_ms()
+        now_ms = self._management.clock_ms()
         vhosts = self._management.broker.vhosts
         for stage in list(self._stages.values()):
             if stage.needed_by is not None and stage.vhost in vhosts:
                 continue
             if stage.vhost not in vhosts or now_ms - stage.changed_ms > STAGE_TTL_S * 1000:
-                log.info("a stage that nobody has committed is removed", vhost=stage.vhost, stage=stage.name)
+                log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
                 await self._remove(stage)
         for vhost in list(vhosts.values()):
             if CommitNotes(vhost.records).expire(now_ms):
@@ -200,19 +228,20 @@ class Stages:
         cells = await _cells(scan, content)
         for exchange in scan.exchanges:
             authorize(exchange)
-        head = PartHead(vhost, stage_name, part, user, wall_time_ms(), cells)
+        head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells)
         key = (vhost, stage_name)
         stage = self._stages.get(key)
         if stage is None:
-            if len(self._stages) >= STAGES_MAX:
-                raise NoRoom(f"there are {STAGES_MAX} stages")
+            mine = self._used.get(user, Used()).stages
+            self._check_quota(STAGES_QUOTA, "stages", user, mine, len(self._stages))
             stage = Stage(vhost, stage_name, user, changed_ms=head.at_ms)
             self._stages[key] = stage
+            self._count(user, 1, 0, 0)
         async with stage.lock:
             if self._stages.get(key) is not stage or stage.user != user or stage.needed_by is not None:
                 raise Conflict(f"stage '{stage_name}' is another user's, or is being committed or removed")
             try:
-                self._check_room(len(content))
+                self._check_room(user, len(content))
                 await self._in_thread(partial(self._files.write, head, content))
             except OSError as error:
                 raise NoRoom(f"the part cannot be stored: {error.strerror}") from None
@@ -222,22 +251,37 @@ class Stages:
             finally:
                 if not stage.parts:
                     del self._stages[key]
+                    self._count(user, -1, 0, 0)
         return head.messages
 
-    def _check_room(self, size: int) -> None:
-        if self._parts >= PARTS_MAX:
-            raise NoRoom(f"there are {PARTS_MAX} parts of stages")
-        if self._bytes + size > BYTES_MAX:
-            raise NoRoom(f"stages may have {BYTES_MAX} bytes, all together")
+    def _check_room(self, user: str, size: int) -> None:
+        mine = self._used.get(user, Used())
+        self._check_quota(PARTS_QUOTA, "parts of stages", user, mine.parts, self._parts)
+        self._check_quota(BYTES_QUOTA, "bytes in stages", user, mine.bytes, self._bytes, size)
         settings = self._management.settings
         if shutil.disk_usage(settings.data_dir).free - size < settings.store.disk_free_min_bytes:
-            raise NoRoom("free disk is short")
+            raise NoRoom("the disk is low on space")
+
+    def _check_quota(self, quota: Quota, what: str, user: str, has: int, all_have: int, more: int = 1) -> None:
+        refusal = quota.maybe_refusal(what, self._management.broker.access, user, has, all_have, more)
+        if refusal:
+            raise NoRoom(refusal)
 
     def _add(self, stage: Stage, part: int, messages: int, size: int) -> None:
         _, before = stage.parts.get(part, (0, 0))
-        self._parts += part not in stage.parts
-        self._bytes += size - before
+        self._count(stage.user, 0, int(part not in stage.parts), size - before)
         stage.parts[part] = (messages, size)
+
+    def _count(self, user: str, stages: int, parts: int, size: int) -> None:
+        """Count so many more stages, parts and bytes of a user."""
+        self._parts += parts
+        self._bytes += size
+        used = self._used.setdefault(user, Used())
+        used.stages += stages
+        used.parts += parts
+        used.bytes += size
+        if not used.stages:
+            del self._used[user]
 
     async def remove(self, vhost: str, stage_name: str, user: str | None) -> None:
         """Remove a stage; `user` None: whoever made it.
@@ -265,8 +309,7 @@ class Stages:
                 log.error("a stage cannot be removed", vhost=stage.vhost, stage=stage.name, reason=str(error))
                 return
             del self._stages[stage.vhost, stage.name]
-            self._parts -= len(stage.parts)
-            self._bytes -= stage.size
+            self._count(stage.user, -1, -len(stage.parts), -stage.size)
 
     async def listed(self, vhosts: list[str], user: str | None) -> list[Stage]:
         """Return the stages in these vhosts, of `user` or of all; the oldest first."""
@@ -298,7 +341,7 @@ class Stages:
             if note is None or note.done:
                 running = self._begin(vhost, user, order)
             elif plan is None or order.batch != note.batch:
-                raise Conflict(f"batch {note.batch} of query '{order.query}' has begun and is not done")
+                raise Conflict(f"batch {note.batch} of query '{order.query}' has begun and is not finished")
             else:
                 running = self._begin(vhost, user, _order_of(order.query, note, plan))
         await running.done.wait()
@@ -333,13 +376,13 @@ class Stages:
             stage.needed_by = order.query
         commit = _Commit(vhost, user, order)
         self._commits[vhost.name, order.query] = commit
-        self._nursery.start_soon(self._carry_out, commit, needed)
+        self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
         return commit
 
     async def _carry_out(self, commit: _Commit, needed: list[Stage]) -> None:
         order = commit.order
         try:
-            async with self._places:
+            async with self._place(commit.user):
                 for stage in needed:
                     async with stage.lock:
                         pass  # what is being written is written, and nothing is any more
@@ -359,9 +402,9 @@ class Stages:
             for stage in needed:
                 stage.needed_by = None
         else:
-            reason = str(commit.error) if commit.error is not None else "nobody would get some of the messages"
+            reason = str(commit.error) if commit.error is not None else "some of the messages would reach no queue"
             log.warning(
-                "a commit has begun and waits to be asked for again",
+                "a commit has begun, and goes on when it is requested again",
                 vhost=commit.vhost.name,
                 query=order.query,
                 batch=order.batch,
@@ -369,6 +412,17 @@ class Stages:
             )
         del self._commits[commit.vhost.name, order.query]
         commit.done.set()
+
+    @asynccontextmanager
+    async def _place(self, user: str) -> AsyncIterator[None]:
+        """Have one of the places for commits, of those that `user` can have."""
+        mine = self._places_of_user.setdefault(user, trio.CapacityLimiter(COMMITS_OF_USER_MAX))
+        try:
+            async with mine, self._places:
+                yield
+        finally:
+            if not mine.borrowed_tokens:
+                self._places_of_user.pop(user, None)  # nobody waits for a place when all are free
 
     def _publishing(self, commit: _Commit, needed: list[Stage]) -> BatchPublishing:
         messages = sum(stage.messages for stage in needed)
@@ -434,7 +488,7 @@ class Stages:
         return await self._in_thread(partial(self._files.read, head, first, end))
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await trio.to_thread.run_sync(work, limiter=self._threads)
+        return await in_thread(STAGES, work)
 
 
 async def _cells(scan: PublishScan, content: bytes) -> list[Cell]:

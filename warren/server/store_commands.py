@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 
 import typer
 
-from warren.msgstore.errors import StoreError
-from warren.msgstore.file_system import OsFileSystem
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import OsFileSystem
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore
 from warren.server.data_dir import LOCK_NAME, DataDir
 from warren.server.errors import StartError
@@ -142,7 +142,7 @@ def repair_command(
         with _reading(directory) as files:
             _exit_with(_print(Repair(files, None).lines())[ACTION])
         return
-    from warren.msgstore.store import Store
+    from warren.msgstore.files.store import Store
 
     with _changing(directory) as files:
         store = Store(OsFileSystem(str(directory / MESSAGES)))

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
+from warren.server.regular_files import copied, read_regular
 from warren.server.settings import CertLoginFrom, TlsSettings
 
 log = get_logger("tls")
@@ -64,7 +65,7 @@ class ServerTls:
         try:
             self.context = server_context(self._settings)
         except TlsError as error:
-            log.error("TLS reload failed, the certificate in use stays", reason=str(error))
+            log.error("TLS reload failed; the certificate in use is kept", reason=str(error))
             return False
         log.info("TLS certificate reloaded", certificate=self._settings.certificate)
         return True
@@ -80,7 +81,8 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     _load_identity(context, settings)
     if settings.ca is not None:
         try:
-            context.load_verify_locations(cafile=settings.ca)
+            with copied(read_regular(settings.ca)) as path:
+                context.load_verify_locations(cafile=path)
         except (OSError, ValueError) as error:
             raise TlsError(f"tls.ca {settings.ca}: {_reason(error)}") from None
     context.verify_mode = _VERIFY_MODES[settings.client_certificates]
@@ -108,15 +110,17 @@ def maybe_user_of_certificate(certificate: Mapping[str, Any] | None, login_from:
 def _load_identity(context: ssl.SSLContext, settings: TlsSettings) -> None:
     certificate, key = settings.certificate, settings.private_key
     assert certificate is not None
-    encrypted = False
+    read: list[bytes] = []
     for setting, path in (("tls.certificate", certificate), ("tls.private_key", key or certificate)):
         try:
-            encrypted = b"ENCRYPTED" in path.read_bytes()
+            read.append(read_regular(path))
         except OSError as error:
             raise TlsError(f"{setting} {path}: {_reason(error)}") from None
+    encrypted = b"ENCRYPTED" in read[1]
     try:
-        # Without a password callback OpenSSL would stop and ask the terminal.
-        context.load_cert_chain(certificate, key, password=lambda: settings.private_key_password)
+        with copied(read[0]) as certificate_path, copied(read[1]) as key_path:
+            # Without a password callback OpenSSL would stop and ask the terminal.
+            context.load_cert_chain(certificate_path, key_path, password=lambda: settings.private_key_password)
     except (OSError, ValueError) as error:
         files = f"{certificate}" if key is None else f"{certificate} and {key}"
         reason = _reason(error)

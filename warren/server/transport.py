@@ -2,8 +2,8 @@
 
 A transport moves bytes between a socket and an engine connection and decides nothing else.
 
-1. The outbox is taken only when everything taken before is with the kernel. A peer that does not read costs one
-   outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
+1. The outbox is taken only when everything taken before is with the kernel, and a large one in parts. A peer that does
+   not read costs one outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
 2. `receive` returns what is there now: ``b""`` at the end of the stream, None when nothing is.
 3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it.
 """
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES: Final = 262144
 TLS_RECEIVE_BYTES: Final = 65536
+# A flush ends when it has sent more than this: a peer that reads as fast as we write is not alone.
+FLUSH_MAX_BYTES: Final = 4 << 20
 # The kernel takes 1,024 pieces in one gathering write.
 PIECES_MAX: Final = 1000
 
@@ -34,22 +36,23 @@ class Transport:
         self.interest = 0  # what epoll watches
         self.pre_auth = True  # counted by admission control
         self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
+        self.unsent_deadline_s = 0.0  # not 0: the connection has ended, and its last bytes are not with the kernel
         self._backlog: list[bytes] = []
         self._offset = 0  # sent bytes of _backlog[0]
 
-    def receive(self) -> bytes | None:
-        """Return received bytes.
+    def receive(self, limit_bytes: int) -> bytes | None:
+        """Return received bytes, at most `limit_bytes`; more of what TLS has decrypted.
 
         Raises:
             OSError: the connection is gone.
         """
         try:
-            return self.sock.recv(RECEIVE_BYTES)
+            return self.sock.recv(limit_bytes)
         except BlockingIOError:
             return None
 
     def flush(self) -> bool:
-        """Send the outbox; False when the socket is full and EPOLLOUT has to call again.
+        """Send the outbox; False when the socket is full, or much was sent, and EPOLLOUT has to call again.
 
         Raises:
             OSError: the connection is gone.
@@ -58,7 +61,7 @@ class Transport:
         assert connection is not None
         outbox = connection.outbox
         if not self._backlog:
-            chunks = self._take(outbox.take())
+            chunks = self._take(outbox.take_some())
             if len(chunks) == 1:
                 # Nearly always: one piece, and the socket takes it whole.
                 size = self._send_whole(chunks[0])
@@ -67,21 +70,25 @@ class Transport:
                         connection.drained()
                     if outbox.waiting_bytes() == 0:
                         return True
-                    chunks = self._take(outbox.take())
+                    chunks = self._take(outbox.take_some())
                 elif size:
                     outbox.sent(size)
                     self._offset = size
             self._backlog = chunks
+        flushed = 0
         while self._backlog:
+            if flushed > FLUSH_MAX_BYTES:
+                return False
             try:
                 size = self._send_some()
             except BlockingIOError:
                 return False
+            flushed += size
             if outbox.sent(size):
                 connection.drained()
             self._advance(size)
             if not self._backlog and outbox.waiting_bytes() > 0:
-                self._backlog = self._take(outbox.take())
+                self._backlog = self._take(outbox.take_some())
         return True
 
     def _take(self, chunks: list[bytes]) -> list[bytes]:
@@ -179,7 +186,7 @@ class TlsTransport(Transport):
                 return
             self._raw = self._raw[sent:]
 
-    def receive(self) -> bytes | None:
+    def receive(self, limit_bytes: int) -> bytes | None:
         try:
             data = self.sock.recv(TLS_RECEIVE_BYTES)
         except BlockingIOError:

@@ -35,21 +35,14 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
 from warren.channels.broker import Broker as Engine
 from warren.channels.connection import Connection
-from warren.msgstore.file_system import FileSystem, OsFileSystem
-from warren.queues.metadata import (
-    GlobalParameterDelete,
-    PermissionPut,
-    UserDelete,
-    UserPut,
-    VhostDelete,
-    VhostPut,
-)
+from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.server.application import MESSAGES, Application, MetadataStore
 from warren.server.data_dir import DataDir
 from warren.server.errors import StartError
 from warren.server.management import Listening, Management
 from warren.server.reactor import Listener
 from warren.server.settings import LimitSettings, MemoryWatermark, Settings, StoreSettings
+from warren.server.threads import Purpose
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import Disk, MemoryFiles
 from warren.testing.faults import FaultyPublishes
@@ -57,6 +50,14 @@ from warren.testing.logins import LoginsInTests, hash_cheaply
 from warren.testing.messages import Body, Properties, PublishedMessage, Text, Wanted
 from warren.testing.sockets import BACKLOG, ClientSocket, ListeningSocket
 from warren.testing.views import ConnectionView, QueueView
+from warren.vhosts.metadata import (
+    GlobalParameterDelete,
+    PermissionPut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
 
 CALL_TIMEOUT_S: Final = 30.0
 WITHIN_S: Final = 2.0
@@ -291,7 +292,19 @@ class Broker:
     ) -> QueueView:
         """Declare a queue, as a client would. Waits until it is committed; raises AmqpError as the client would get."""
         table = encode_table(arguments or {})
-        self._act(vhost, m.QueueDeclare(0, name, False, durable, False, auto_delete, False, table))
+        self._act(
+            vhost,
+            m.QueueDeclare(
+                0,
+                name,
+                passive=False,
+                durable=durable,
+                exclusive=False,
+                auto_delete=auto_delete,
+                no_wait=False,
+                arguments=table,
+            ),
+        )
         return self.queue(name, vhost)
 
     def declare_exchange(
@@ -307,7 +320,20 @@ class Broker:
     ) -> None:
         """Declare an exchange, likewise."""
         table = encode_table(arguments or {})
-        self._act(vhost, m.ExchangeDeclare(0, name, type, False, durable, auto_delete, internal, False, table))
+        self._act(
+            vhost,
+            m.ExchangeDeclare(
+                0,
+                name,
+                type,
+                passive=False,
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                no_wait=False,
+                arguments=table,
+            ),
+        )
 
     def bind(
         self,
@@ -319,7 +345,9 @@ class Broker:
         vhost: str | None = None,
     ) -> None:
         """Bind a queue to an exchange, likewise."""
-        self._act(vhost, m.QueueBind(0, queue, exchange, binding_key, False, encode_table(arguments or {})))
+        self._act(
+            vhost, m.QueueBind(0, queue, exchange, binding_key, no_wait=False, arguments=encode_table(arguments or {}))
+        )
 
     def publish(
         self,
@@ -750,7 +778,7 @@ def _settings(data_dir: Path) -> Settings:
     )
 
 
-async def _at_once(work: Callable[[], _Result], *, abandon_on_cancel: bool = False) -> _Result:
+async def _at_once(purpose: Purpose, work: Callable[[], _Result], *, abandon: bool = False) -> _Result:
     """Make a call that blocks on the loop: in memory it does not, and SQLite's milliseconds matter to nobody here.
 
     Trio would keep a thread for it, for ten seconds after the last call.

@@ -1,7 +1,7 @@
 """The metadata store of a broker under test, in memory: what is committed survives the broker, not the process.
 
 1. Changes take effect in their order and are durable when `commit` returns, as in `warren.server.catalogue`; what a
-   delete takes along is the same (`warren.queues.metadata`).
+   delete takes along is the same (`warren.vhosts.metadata`).
 2. What names a thing is what its deletion names it by, so a kind of change that comes to be needs nothing here.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Final, get_args
 
-from warren.queues.metadata import (
+from warren.vhosts.metadata import (
     BindingPut,
     ExchangeDelete,
     MetadataChange,

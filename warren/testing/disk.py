@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import Final
 
-from warren.msgstore.file_system import IOV_MAX, FileSystem, assert_relative
+from warren.msgstore.files.file_system import IOV_MAX, FileSystem, assert_relative
 
 FREE_BYTES: Final = 1 << 40
 _ROOT: Final = "."

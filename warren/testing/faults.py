@@ -16,7 +16,7 @@ from warren.testing.messages import PublishedMessage, properties_of
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
     from warren.channels.fast_path import FastChannel
-    from warren.msgstore.message import Message
+    from warren.msgstore.log.message import Message
     from warren.queues.queue import Queue
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import BasicProperties, decode_properties
-from warren.msgstore.message import Message
+from warren.msgstore.log.message import Message
 
 SHOWN_BYTES: Final = 80
 SHOWN_MAX: Final = 20

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warren.msgstore.file_system import FileSystem, read_exactly
-from warren.msgstore.message import Message
-from warren.msgstore.queue_index import LENGTH_SHIFT, LSN_MASK
-from warren.msgstore.records import page_entries
-from warren.msgstore.store import segment_path
+from warren.msgstore.files.file_system import FileSystem, read_exactly
+from warren.msgstore.files.store import segment_path
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
+from warren.msgstore.log.records import page_entries
 from warren.queues.backlog import Backlog
 from warren.queues.queue import Queue
 from warren.testing.messages import QueuedMessage, properties_of

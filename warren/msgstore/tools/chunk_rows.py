@@ -1,4 +1,4 @@
-"""The messages of a chunk of columns, which is taken apart by the table in the header of ``msgstore.columns``.
+"""The messages of a chunk of columns, which is taken apart by the table in the header of ``msgstore.log.columns``.
 
 A chunk that does not fit together is a ValueError, which says where: its crc was right, so it was written like that.
 """
@@ -9,7 +9,7 @@ from itertools import pairwise
 from struct import calcsize, error, unpack
 from typing import Final
 
-from warren.msgstore.columns import (
+from warren.msgstore.log.columns import (
     BODIES,
     BODY_ENDS,
     FLAGS,
@@ -21,7 +21,7 @@ from warren.msgstore.columns import (
     TIMES,
     ChunkHead,
 )
-from warren.msgstore.message import Envelope, Message, build_message
+from warren.msgstore.log.message import Envelope, Message, build_message
 
 # How the frames of a body are cut; nobody sees it.
 _FRAME_MAX_BYTES: Final = 131072

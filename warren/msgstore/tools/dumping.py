@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warren.msgstore.queue_index import QueueIndex
-from warren.msgstore.records import NOTES_FROM
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.msgstore.log.records import NOTES_FROM
 from warren.msgstore.tools.lines import Line, UnreadableStore, problem
 from warren.msgstore.tools.message_json import message_fields
 from warren.msgstore.tools.sealed_streams import SealedStream

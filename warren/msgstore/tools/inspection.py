@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from warren.msgstore.checksum import CRC32C
-from warren.msgstore.format import FLAG_NAMES, KIND_NAMES, MESSAGE, QUEUE, QUEUE_DELETED, TRANSIENT_QUEUE, Record
-from warren.msgstore.records import MessageReader
-from warren.msgstore.sealed_files import STREAMS
+from warren.msgstore.files.sealed_files import STREAMS
+from warren.msgstore.log.checksum import CRC32C
+from warren.msgstore.log.records import MessageReader
+from warren.msgstore.tools.format import FLAG_NAMES, KIND_NAMES, MESSAGE, QUEUE, QUEUE_DELETED, TRANSIENT_QUEUE, Record
 from warren.msgstore.tools.lines import Line, UnreadableStore, crc_text, note, time_text
 from warren.msgstore.tools.log_files import Gap, IntactFrame, RecordAt, SegmentFile, StoreFiles
 from warren.msgstore.tools.message_json import base64_text, message_fields

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from warren.msgstore.format import EPOCH, SEGMENT_HEADER_BYTES
+from warren.msgstore.tools.format import EPOCH, SEGMENT_HEADER_BYTES
 from warren.msgstore.tools.lines import Line, UnreadableStore, crc_text, note, problem
 from warren.msgstore.tools.log_files import Gap, IntactFrame, RecordAt, SegmentFile, StoreFiles
 from warren.msgstore.tools.stored_state import CheckpointFacts

@@ -24,9 +24,10 @@ from typing import Any, Final
 
 from warren.amqp.methods import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_OVERHEAD_BYTES
 from warren.amqp.properties import MIN_HEADER_BYTES
-from warren.msgstore.checksum import checksum
-from warren.msgstore.file_system import FileSystem, read_exactly
-from warren.msgstore.format import (
+from warren.msgstore.files.file_system import FileSystem, read_exactly
+from warren.msgstore.files.store import CHECKPOINT, LOG, QUARANTINE, maybe_segment_number, segment_path
+from warren.msgstore.log.checksum import checksum
+from warren.msgstore.tools.format import (
     ACK,
     ALIGNMENT_BYTES,
     EXPIRES,
@@ -43,7 +44,6 @@ from warren.msgstore.format import (
     Record,
     SegmentHeader,
 )
-from warren.msgstore.store import CHECKPOINT, LOG, QUARANTINE, maybe_segment_number, segment_path
 from warren.msgstore.tools.lines import UnreadableStore
 
 # Segments in the making: a crash leaves them, the next start removes them.

@@ -20,7 +20,7 @@ from warren.amqp.errors import ConnectionException
 from warren.amqp.field_table import Timestamp, decode_table
 from warren.amqp.properties import decode_properties
 from warren.amqp.specification import PROPERTIES
-from warren.msgstore.message import Message
+from warren.msgstore.log.message import Message
 from warren.msgstore.tools.lines import Line
 
 

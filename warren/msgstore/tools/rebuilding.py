@@ -15,8 +15,13 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
-from warren.msgstore.checksum import checksum_function
-from warren.msgstore.format import (
+from warren.msgstore.log.checksum import checksum_function
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.msgstore.log.records import STORE_TAG_BYTES, body_bytes_of, page_entries
+from warren.msgstore.log.replay import Replay, damaged_payload, trusted_end
+from warren.msgstore.log.segments import Segment
+from warren.msgstore.tools.format import (
     ACK,
     DROPPABLE,
     EXPIRES,
@@ -29,11 +34,6 @@ from warren.msgstore.format import (
     SEGMENT_HEADER_BYTES,
     Record,
 )
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import QueueIndex
-from warren.msgstore.records import STORE_TAG_BYTES, body_bytes_of, page_entries
-from warren.msgstore.replay import Replay, damaged_payload, trusted_end
-from warren.msgstore.segments import Segment
 from warren.msgstore.tools.log_check import LogCheck
 from warren.msgstore.tools.log_files import Gap, RecordAt, SegmentFile, StoreFiles
 from warren.msgstore.tools.stored_state import new_log
@@ -114,6 +114,8 @@ class Rebuild:
             elif record.kind in (QUEUE, QUEUE_DELETED):
                 self._queue(file, payload, record, lsn)
         log = self.log
+        # As at every start: what was deleted on the way refers to nothing any more.
+        log.remains.release_pages()
         for index in log.indexes.values():
             index.named = True
             index.delivered_below = index.next_number

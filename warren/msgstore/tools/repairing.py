@@ -27,10 +27,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from warren.msgstore.checkpoint import seal, snapshot
-from warren.msgstore.checksum import CRC32, CRC32C
-from warren.msgstore.file_system import write_all
-from warren.msgstore.format import (
+from warren.msgstore.files.file_system import write_all
+from warren.msgstore.files.store import QUARANTINE, Store, segment_path
+from warren.msgstore.log.checkpoint import seal, snapshot
+from warren.msgstore.log.checksum import CRC32, CRC32C
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.msgstore.tools.format import (
     ALIGNMENT_BYTES,
     FRAME_HEAD_BYTES,
     FRAME_MAGIC,
@@ -38,9 +41,6 @@ from warren.msgstore.format import (
     STORE_TAG_BYTES,
     SegmentHeader,
 )
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import QueueIndex
-from warren.msgstore.store import QUARANTINE, Store, segment_path
 from warren.msgstore.tools.lines import Line, UnreadableStore, note
 from warren.msgstore.tools.log_check import LogCheck, foreign_frame
 from warren.msgstore.tools.log_files import IntactFrame, SegmentFile, StoreFiles

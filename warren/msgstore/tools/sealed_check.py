@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warren.msgstore.columns import CHUNK_HEAD_BYTES
-from warren.msgstore.queue_index import QueueIndex
-from warren.msgstore.sealed_files import STREAMS
-from warren.msgstore.sealed_table import SEGMENT_HEADER_BYTES
+from warren.msgstore.files.sealed_files import STREAMS
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 from warren.msgstore.tools.lines import Line, note, problem
 from warren.msgstore.tools.log_files import StoreFiles
 from warren.msgstore.tools.sealed_streams import FileFacts, SealedNames, SealedStream, read_file, read_streams

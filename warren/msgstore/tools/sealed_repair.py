@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from warren.msgstore.columns import CHUNK_HEAD_BYTES
-from warren.msgstore.file_system import write_all
-from warren.msgstore.sealed_files import STREAMS, UNUSABLE, sealed_path, segment_header
-from warren.msgstore.sealed_table import SEGMENT_HEADER_BYTES
-from warren.msgstore.store import QUARANTINE, QUARANTINE_TMP, wall_time_ms
+from warren.msgstore.files.file_system import write_all
+from warren.msgstore.files.sealed_files import STREAMS, UNUSABLE, sealed_path, segment_header
+from warren.msgstore.files.store import QUARANTINE, QUARANTINE_TMP, wall_time_ms
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 from warren.msgstore.tools.lines import Line
 from warren.msgstore.tools.log_files import StoreFiles
 from warren.msgstore.tools.sealed_check import copy_prefix, fits, tail_gap

@@ -1,4 +1,4 @@
-"""The sealed files of streams, read one chunk at a time, whatever state they are in (``msgstore.sealed_files``).
+"""The sealed files of streams, read one chunk at a time, whatever state they are in (``msgstore.files.sealed_files``).
 
 1. Reading changes nothing and stops at nothing: damaged bytes and read errors are things found, not exceptions.
 2. A chunk is a `WholeChunk` when its head, its mark and both checksums are right and, if that is asked for, its columns
@@ -21,18 +21,8 @@ from itertools import groupby
 from types import TracebackType
 from typing import Final, Self
 
-from warren.msgstore.columns import (
-    ALIGNMENT_BYTES,
-    BODIES,
-    CHUNK_HEAD_BYTES,
-    CHUNK_MAGIC,
-    COMPACTED,
-    ChunkHead,
-    is_whole,
-    maybe_head,
-)
-from warren.msgstore.file_system import FileSystem, read_exactly
-from warren.msgstore.sealed_files import (
+from warren.msgstore.files.file_system import FileSystem, read_exactly
+from warren.msgstore.files.sealed_files import (
     CHUNK_FLAGS_AT,
     CLEAR_BYTES,
     REPLACEMENT,
@@ -45,7 +35,17 @@ from warren.msgstore.sealed_files import (
     sealed_path,
     uncompressed,
 )
-from warren.msgstore.sealed_table import SEGMENT_HEADER_BYTES
+from warren.msgstore.log.columns import (
+    ALIGNMENT_BYTES,
+    BODIES,
+    CHUNK_HEAD_BYTES,
+    CHUNK_MAGIC,
+    COMPACTED,
+    ChunkHead,
+    is_whole,
+    maybe_head,
+)
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES
 from warren.msgstore.tools.chunk_rows import ChunkRows
 from warren.msgstore.tools.lines import UnreadableStore
 

@@ -15,12 +15,14 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from warren.msgstore.checkpoint import CheckpointError, CheckpointReader
-from warren.msgstore.checksum import checksum_function, default_algorithm
-from warren.msgstore.errors import StoreError
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import BODY_MASK, LENGTH_SHIFT, LSN_MASK, IndexPage, QueueIndex
-from warren.msgstore.records import (
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.recovery import Recovery, recover
+from warren.msgstore.files.store import SegmentHeader
+from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import BODY_MASK, LENGTH_SHIFT, LSN_MASK, IndexPage, QueueIndex
+from warren.msgstore.log.records import (
     DROPPABLE,
     MESSAGE,
     PAGE,
@@ -31,8 +33,6 @@ from warren.msgstore.records import (
     record_length,
     sequence_number_of_place,
 )
-from warren.msgstore.recovery import Recovery, recover
-from warren.msgstore.store import SegmentHeader
 from warren.msgstore.tools.lines import Line, UnreadableStore
 from warren.msgstore.tools.log_files import SegmentFile, StoreFiles
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem
 from warren.msgstore.tools.log_check import LogCheck
 from warren.msgstore.tools.log_files import StoreFiles

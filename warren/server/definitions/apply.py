@@ -18,9 +18,9 @@ import trio
 from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker
 from warren.exchanges.destination import Destination
-from warren.queues.topology_watcher import INTERNAL_USER
 from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, Plan, Step
 from warren.server.definitions.schema import Pause
+from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _SETTLE_EVERY: Final = 64
 
@@ -64,10 +64,24 @@ def _carry_out(broker: Broker, step: Step, by: str) -> None:
         match step:
             case DeclareExchange():
                 vhost.declare_exchange(
-                    step.name, step.type, step.durable, step.auto_delete, step.internal, step.arguments, by
+                    step.name,
+                    step.type,
+                    durable=step.durable,
+                    auto_delete=step.auto_delete,
+                    internal=step.internal,
+                    arguments=step.arguments,
+                    by=by,
                 )
             case DeclareQueue():
-                vhost.declare_queue(step.name, step.durable, False, step.auto_delete, step.arguments, None, by)
+                vhost.declare_queue(
+                    step.name,
+                    durable=step.durable,
+                    exclusive=False,
+                    auto_delete=step.auto_delete,
+                    arguments=step.arguments,
+                    connection=None,
+                    by=by,
+                )
             case Bind():
                 destination: Destination = (
                     vhost.queue(step.destination, None)

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
 from warren.channels.broker import Broker
-from warren.queues.metadata import GlobalParameterPut
 from warren.server.catalogue import DEFINITIONS_HASH
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, PlannedChange, make_plan
 from warren.server.definitions.schema import DefinitionsRefused, read_definitions
 from warren.server.errors import StartError
 from warren.server.logs import get_logger
+from warren.server.regular_files import read_regular
+from warren.vhosts.metadata import GlobalParameterPut
 
+_FILE_BYTES_MAX: Final = 1 << 30
 _PROBLEMS_SHOWN: Final = 3
 _CONFLICTS_LOGGED: Final = 20
 
@@ -38,9 +39,9 @@ async def load_definitions(path: Path, broker: Broker, *, skip_if_unchanged: boo
         StartError: the file cannot be read, or is refused; one line with the first reasons.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _FILE_BYTES_MAX)
     except OSError as error:
-        raise StartError(f"load_definitions {path}: {os.strerror(error.errno or 0)}") from None
+        raise StartError(f"load_definitions {path}: {error.strerror or error}") from None
     digest = hashlib.sha256(data).hexdigest()
     imported = broker.parameters.maybe_global(DEFINITIONS_HASH)
     if skip_if_unchanged and imported is not None and imported.value == digest:

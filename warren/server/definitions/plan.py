@@ -6,8 +6,9 @@
    is there under the same name; nothing is deleted.
 3. An exchange or queue that exists with other properties stays as it is: a conflict, as is a binding between ends of
    which one does not exist. The rest is imported; RabbitMQ does the same, and does not tell.
-4. Who imports cannot lose access unawares: a change of their own password, tags or permissions, and of a user tagged
-   ``protected``, is a conflict, unless that was asked for.
+4. Who imports cannot lose access unawares: another password, fewer tags or fewer permissions of their own, and any
+   change of a user tagged ``protected``, are a conflict, unless that was asked for. What a file grants them besides is
+   granted.
 5. Of two items for the same thing the later one counts; a queue or exchange that is declared in two ways is a mistake.
 6. Names beginning with ``amq.``, the default exchange and global parameters beginning with ``internal`` are skipped.
 7. The steps are in an order in which each can be applied: an exchange or queue finds its policies in place.
@@ -25,8 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import trio
-
+from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import EMPTY_TABLE, encode_table, find_tag, with_length
 from warren.channels.broker import Broker
@@ -35,33 +35,7 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import create_exchange
 from warren.queues import seen_keys
 from warren.queues.arguments import QueueArguments
-from warren.queues.definitions import parse_definition
-from warren.queues.limits import MAX_QUEUES, USER_LIMITS, VHOST_LIMITS, is_reached, parse_limits
-from warren.queues.metadata import (
-    NAME_MAX_BYTES,
-    GlobalParameterPut,
-    MetadataChange,
-    ParameterPut,
-    PermissionPut,
-    PolicyPut,
-    TopicPermissionPut,
-    UserLimitsPut,
-    UserPut,
-    VhostLimitsPut,
-    VhostPut,
-    check_storable,
-)
-from warren.queues.parameters import Parameter, own_change
-from warren.queues.pattern import Pattern
-from warren.queues.policies import Policy
 from warren.queues.queue import Queue
-from warren.queues.virtual_host import (
-    CONTROL_EXCHANGE,
-    DEFAULT_QUEUE_TYPES,
-    QUEUE_TYPE,
-    VirtualHost,
-    standard_exchanges,
-)
 from warren.server.definitions.schema import (
     BindingItem,
     Definitions,
@@ -79,6 +53,32 @@ from warren.server.definitions.schema import (
 )
 from warren.server.json_tables import table_from_json, table_to_json
 from warren.server.passwords import PasswordHash, hash_password, verify_password
+from warren.server.threads import LOGINS, in_thread
+from warren.vhosts.definitions import parse_definition
+from warren.vhosts.limits import MAX_QUEUES, USER_LIMITS, VHOST_LIMITS, is_reached, parse_limits
+from warren.vhosts.metadata import (
+    GlobalParameterPut,
+    MetadataChange,
+    ParameterPut,
+    PermissionPut,
+    PolicyPut,
+    TopicPermissionPut,
+    UserLimitsPut,
+    UserPut,
+    VhostLimitsPut,
+    VhostPut,
+    check_storable,
+)
+from warren.vhosts.parameters import Parameter, own_change
+from warren.vhosts.pattern import Pattern
+from warren.vhosts.policies import Policy
+from warren.vhosts.virtual_host import (
+    CONTROL_EXCHANGE,
+    DEFAULT_QUEUE_TYPES,
+    QUEUE_TYPE,
+    VirtualHost,
+    standard_exchanges,
+)
 
 CREATE: Final = "create"
 UPDATE: Final = "update"
@@ -89,6 +89,9 @@ SKIP: Final = "skip"
 INTERNAL_PREFIX: Final = "internal"
 PROTECTED_TAG: Final = "protected"
 ADMINISTRATOR_TAG: Final = "administrator"
+
+EVERYTHING: Final = ".*"
+NOTHING: Final = ("", "^$")
 
 _SHA256: Final = "rabbit_password_hashing_sha256"
 _MD5: Final = "rabbit_password_hashing_md5"
@@ -253,9 +256,9 @@ class _Planner:
         record = self._broker.access.users.get(item.name)
         if record is not None:
             kept = PasswordHash(record.password_hash, record.hashing_algorithm)
-            if await trio.to_thread.run_sync(verify_password, password, kept):
+            if await in_thread(LOGINS, verify_password, password, kept, abandon=True):
                 return kept
-        return await trio.to_thread.run_sync(hash_password, password)
+        return await in_thread(LOGINS, hash_password, password, abandon=True)
 
     def _user(self, item: UserItem, password: PasswordHash) -> None:
         _check_given(item.name)
@@ -272,6 +275,7 @@ class _Planner:
             if current.tags != put.tags:
                 changed.append("tags")
         guard = "" if current is None else self._guard_user(current, put)
+        guard = f"{guard}: {', '.join(changed)}" if guard else ""
         self._put(("user", item.name), put, "", current, changed, guard)
         self._limits_of_user(item)
 
@@ -336,8 +340,8 @@ class _Planner:
             ("permission", put.user, put.vhost), self._broker.access.permissions.get((put.user, put.vhost))
         )
         changed = _differences(current, put, ("configure", "write", "read"))
-        own = self._by == put.user and bool(changed) and not self._overwrite_own
-        guard = "the user who imports would have other permissions" if own else ""
+        taken = [name for name in changed if not _is_wider(getattr(current, name), getattr(put, name))]
+        guard = self._guard_permissions(put.user, taken)
         self._put(("permission", put.user, put.vhost), put, put.vhost, current, changed, guard)
 
     def _topic_permission(self, item: Any) -> None:
@@ -347,9 +351,20 @@ class _Planner:
         there = self._broker.access.topic_permissions.get(key)
         current: TopicPermissionPut | None = self._planned(("topic_permission", *key), there)
         changed = _differences(current, put, ("write", "read"))
-        own = self._by == put.user and bool(changed) and not self._overwrite_own
-        guard = "the user who imports would have other permissions" if own else ""
+        fields = changed
+        before = put if current is None else current
+        if current is None and (put.user, put.vhost) in self._broker.access.permissions:
+            # Without a topic permission every topic is open.
+            before, fields = TopicPermissionPut(put.user, put.vhost, put.exchange, ".*", ".*"), ["write", "read"]
+        taken = [name for name in fields if not _is_wider(getattr(before, name), getattr(put, name))]
+        guard = self._guard_permissions(put.user, taken)
         self._put(("topic_permission", *key), put, put.vhost, current, changed, guard, f"{put.user}, {put.exchange}")
+
+    def _guard_permissions(self, user: str, taken: list[str]) -> str:
+        """Return why permissions of `user` may not lose what is `taken` unasked (4), or ``""``."""
+        if not taken or self._by != user or self._overwrite_own:
+            return ""
+        return f"the user who imports would lose permissions: {', '.join(taken)}"
 
     def _check_patterns(self, put: PermissionPut | TopicPermissionPut, patterns: tuple[str, ...]) -> None:
         check_storable(put)
@@ -432,12 +447,21 @@ class _Planner:
         _check_name("exchange", item.name)
         arguments = _arguments(item.arguments)
         step = DeclareExchange(vhost, item.name, item.type, item.durable, item.auto_delete, item.internal, arguments)
-        made = create_exchange(step.type, step.name, step.durable, step.auto_delete, step.internal, arguments, 0, vhost)
+        made = create_exchange(
+            step.type,
+            step.name,
+            durable=step.durable,
+            auto_delete=step.auto_delete,
+            internal=step.internal,
+            arguments=arguments,
+            seed=0,
+            vhost_name=vhost,
+        )
         seen_keys.exchange_rules(step.name, vhost, arguments, False)
         planned = self._exchanges.get((vhost, item.name))
         if planned is not None:
             if planned[0] != step:
-                raise ValueError("the file has the exchange twice, with different properties")
+                raise ValueError("the file declares the exchange twice, with different properties")
             return
         there = self._maybe_vhost(vhost)
         existing = None if there is None else there.exchanges.get(item.name)
@@ -451,7 +475,14 @@ class _Planner:
             self._add(CREATE, "exchange", vhost, item.name, item.type, step)
             return
         try:
-            existing.check_equivalent(step.type, step.durable, step.auto_delete, step.internal, arguments, vhost)
+            existing.check_equivalent(
+                step.type,
+                durable=step.durable,
+                auto_delete=step.auto_delete,
+                internal=step.internal,
+                arguments=arguments,
+                vhost_name=vhost,
+            )
             seen_keys.check_equivalent(step.name, vhost, arguments, existing.arguments)
         except AmqpError as error:
             self._differing.add((vhost, item.name))
@@ -471,16 +502,20 @@ class _Planner:
         existing = None if there is None else there.queues.get(item.name)
         if existing is not None:
             # What is said twice of it is compared with what is there, each time.
-            QueueArguments(item.name, vhost, item.durable, False, item.auto_delete, arguments)
+            QueueArguments(
+                item.name, vhost, durable=item.durable, exclusive=False, auto_delete=item.auto_delete, encoded=arguments
+            )
             self._existing_queue(existing, item, arguments)
             return
         arguments = self._with_default_type(vhost, item, arguments)
-        QueueArguments(item.name, vhost, item.durable, False, item.auto_delete, arguments)
+        QueueArguments(
+            item.name, vhost, durable=item.durable, exclusive=False, auto_delete=item.auto_delete, encoded=arguments
+        )
         step = DeclareQueue(vhost, item.name, item.durable, item.auto_delete, arguments)
         planned = self._queues.get((vhost, item.name))
         if planned is not None:
             if planned != step:
-                raise ValueError("the file has the queue twice, with different properties")
+                raise ValueError("the file declares the queue twice, with different properties")
             return
         self._new_queues[vhost] += 1
         self._check_room_for_queue(vhost, there)
@@ -520,7 +555,9 @@ class _Planner:
         elif item.type == "classic" and not find_tag(arguments, QUEUE_TYPE):
             arguments = _with_type(arguments, "classic") if find_tag(existing.arguments, QUEUE_TYPE) else arguments
         try:
-            QueueArguments.check_equivalent(existing, item.durable, item.auto_delete, arguments)
+            QueueArguments.check_equivalent(
+                existing, durable=item.durable, auto_delete=item.auto_delete, arguments=arguments
+            )
         except AmqpError as error:
             self._add(CONFLICT, "queue", vhost, item.name, error.explanation)
         else:
@@ -653,14 +690,14 @@ class _Planner:
     ) -> None:
         """Plan `put` in the place of `current`, from which it differs in what is `changed`; a `guard` forbids it."""
         name = shown or (key[1] if len(key) == 2 or key[0].endswith("permission") else key[-1])
-        if current is None:
-            self._add(CREATE, key[0], vhost, name, "", put)
-        elif not changed:
+        if current is not None and not changed:
             self._add(SAME, key[0], vhost, name)
             return
-        elif guard:
-            self._add(CONFLICT, key[0], vhost, name, f"{guard}: {', '.join(changed)}")
+        if guard:
+            self._add(CONFLICT, key[0], vhost, name, guard)
             return
+        if current is None:
+            self._add(CREATE, key[0], vhost, name, "", put)
         else:
             self._add(UPDATE, key[0], vhost, name, ", ".join(changed), put)
         self._puts[key] = put if kept is None else kept
@@ -696,6 +733,11 @@ def _first(*values: Any) -> Any:
 
 def _differences(current: object, put: object, fields: tuple[str, ...]) -> list[str]:
     return [] if current is None else [name for name in fields if getattr(current, name) != getattr(put, name)]
+
+
+def _is_wider(before: str, after: str) -> bool:
+    """Tell whether pattern `after` surely matches all that `before` does."""
+    return after in (before, EVERYTHING) or before in NOTHING
 
 
 def _as_dict(given: object) -> dict[str, Any]:

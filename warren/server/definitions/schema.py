@@ -24,14 +24,13 @@ Source: RabbitMQ, "Definition Export and Import"; forms from 3.10.8 and 4.x.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from warren.server.passwords import RABBITMQ_DIGESTS, SCRYPT, PasswordHash
+from warren.server.passwords import SCRYPT, PasswordHash, check_hash
 
 # Called between small pieces of work; lets others run when it is time.
 Pause = Callable[[], Awaitable[None]]
@@ -247,15 +246,14 @@ def hash_from_file(text: str, algorithm: str) -> PasswordHash:
     Raises:
         ValueError: it cannot be one of `algorithm`, or that is unknown.
     """
-    if algorithm != SCRYPT and algorithm not in RABBITMQ_DIGESTS:
-        raise ValueError(f"hashing_algorithm '{algorithm}' is none of {', '.join((SCRYPT, *RABBITMQ_DIGESTS))}")
-    if text == "" or (algorithm == SCRYPT and text.startswith("$")):
-        return PasswordHash(text, algorithm)
-    try:
-        decoded = base64.b64decode(text, validate=True)
-        return PasswordHash(decoded.decode("ascii") if algorithm == SCRYPT else text, algorithm)
-    except (binascii.Error, ValueError):
-        raise ValueError("password_hash is not base64") from None
+    if algorithm == SCRYPT and text and not text.startswith("$"):
+        try:
+            text = base64.b64decode(text, validate=True).decode("ascii")
+        except ValueError:
+            raise ValueError("password_hash is not base64") from None
+    found = PasswordHash(text, algorithm)
+    check_hash(found)
+    return found
 
 
 def tags_of(given: list[str] | str) -> tuple[str, ...]:

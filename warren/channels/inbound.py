@@ -1,0 +1,159 @@
+"""Contents that have begun to come and are not whole: what they hold, who waits when it is too much, who gives way.
+
+1. Counted is what has come, with what keeping it costs; what was announced is counted and allocated nowhere.
+2. Up to `max_bytes` nobody waits. Above, there is a shortage, and a connection that adds to it waits if it holds more
+   than its share: `max_bytes` by the number of connections that hold something. Whoever holds less than that, and
+   whoever publishes contents that come in one read, never waits for others.
+3. One of those that would wait has the floor instead, until a content of it is whole. It loses the floor when it
+   sends less than `FLOOR_MIN_BYTES` between two ticks while others wait. So something is completed in every shortage.
+4. Above twice `max_bytes` the connection that holds most is closed, until it is less.
+5. A content that does not grow for `timeout_s` ends its channel. The time in which we do not read its connection does
+   not count, unless it only waits for its next turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.channels.fast_path import FastChannel, FastConnection
+
+# A connection that has the floor and sends less than this between two ticks lets others go first.
+FLOOR_MIN_BYTES: Final = 65536
+# So many contents are given up in a tick, the rest in the next ones.
+EXPIRED_PER_TICK: Final = 500
+
+
+class Inbound:
+    """The unfinished contents of all connections."""
+
+    def __init__(self, max_bytes: i64, timeout_s: float) -> None:
+        self.max_bytes: i64 = max_bytes
+        self.timeout_s: float = timeout_s  # 0: none
+        self.held_bytes: i64 = 0
+        self.is_short: bool = False
+        self.connections: dict[FastConnection, None] = {}  # that hold something
+        self.waiting: dict[FastConnection, None] = {}  # those that are not read, the next to have the floor first
+        self.floor: FastConnection | None = None
+        self._floor_received: i64 = 0  # what it had sent at the latest tick
+        self._grown_s: dict[FastChannel, float] = {}  # when each content grew, in that order
+        self._ticked_s: float = -1.0  # the latest tick, -1: there was none
+        self._now_s: float = 0.0  # what has passed since the first one, as far as it counts
+
+    def hold(self, channel: FastChannel, size: i64) -> None:
+        """Count `size` more bytes of the content that `channel` is receiving; its connection may have to wait."""
+        connection = channel.fast_connection
+        if connection.inbound_bytes == 0:
+            self.connections[connection] = None
+        if channel.held_bytes == 0:
+            channel.grown_s = self._now_s
+            self._grown_s[channel] = self._now_s
+        elif channel.grown_s != self._now_s:
+            self._grew(channel)
+        channel.held_bytes += size
+        connection.inbound_bytes += size
+        self.held_bytes += size
+        if self.held_bytes > self.max_bytes:
+            self._make_wait(connection)
+
+    def _grew(self, channel: FastChannel) -> None:
+        """Put `channel` behind all whose contents grew before now."""
+        channel.grown_s = self._now_s
+        del self._grown_s[channel]
+        self._grown_s[channel] = self._now_s
+
+    def share_bytes(self) -> i64:
+        """Return what a connection may hold in a shortage without waiting."""
+        holders: i64 = len(self.connections)
+        return self.max_bytes // holders if holders else self.max_bytes
+
+    def _make_wait(self, connection: FastConnection) -> None:
+        self.is_short = True
+        if connection is self.floor or connection.inbound_bytes <= self.share_bytes():
+            return
+        if self.floor is None:
+            self._give_floor(connection)
+        elif connection.wait_inbound():
+            self.waiting[connection] = None
+
+    def let_go(self, channel: FastChannel) -> None:
+        """Forget what `channel` holds: its content is whole, or it ends."""
+        size: i64 = channel.held_bytes
+        if size == 0:
+            return
+        channel.held_bytes = 0
+        del self._grown_s[channel]
+        connection = channel.fast_connection
+        connection.inbound_bytes -= size
+        self.held_bytes -= size
+        if connection.inbound_bytes == 0:
+            del self.connections[connection]
+            if self.waiting and connection in self.waiting:
+                del self.waiting[connection]
+                connection.resume_inbound()
+        if self.is_short:
+            if connection is self.floor:
+                self.floor = None
+            if self.held_bytes <= self.max_bytes:
+                self._end_shortage()
+            elif self.floor is None:
+                self._pass_floor()
+
+    def _end_shortage(self) -> None:
+        self.is_short = False
+        self.floor = None
+        waiting = self.waiting
+        self.waiting = {}
+        for connection in waiting:
+            connection.resume_inbound()
+
+    def _give_floor(self, connection: FastConnection) -> None:
+        self.floor = connection
+        self._floor_received = connection.received_bytes
+
+    def _pass_floor(self) -> None:
+        for connection in self.waiting:
+            del self.waiting[connection]
+            self._give_floor(connection)
+            connection.resume_inbound()
+            return
+
+    def maybe_largest(self) -> FastConnection | None:
+        """Return the connection that holds most when so much is held that it has to be closed, else None."""
+        if self.held_bytes <= 2 * self.max_bytes:
+            return None
+        largest: FastConnection | None = None
+        for connection in self.connections:
+            if largest is None or connection.inbound_bytes > largest.inbound_bytes:
+                largest = connection
+        return largest
+
+    def tick(self, now_s: float) -> list[FastChannel]:
+        """Let time pass, and return channels whose contents have not grown for too long."""
+        if self._ticked_s >= 0:
+            # What was not read because we were stopped or busy is read before the next tick.
+            self._now_s += min(now_s - self._ticked_s, self.timeout_s / 2)
+        self._ticked_s = now_s
+        floor = self.floor
+        if floor is not None and self.waiting:
+            if floor.received_bytes - self._floor_received < FLOOR_MIN_BYTES:
+                # It is read on. If it has something to send after all, it waits behind the others.
+                self._pass_floor()
+            else:
+                self._floor_received = floor.received_bytes
+        expired: list[FastChannel] = []
+        if self.timeout_s == 0:
+            return expired
+        held_back: list[FastChannel] = []
+        for channel, grown_s in self._grown_s.items():
+            if self._now_s - grown_s < self.timeout_s or len(expired) == EXPIRED_PER_TICK:
+                break
+            if channel.fast_connection.is_held_back():
+                held_back.append(channel)
+            else:
+                expired.append(channel)
+        for channel in held_back:
+            self._grew(channel)
+        return expired

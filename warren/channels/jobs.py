@@ -1,0 +1,577 @@
+"""What a connection has asked for, or its end, where that is work over many things (``queues.long_work``).
+
+1. The jobs of a connection are done in the order in which they began, and nothing is read from its peer meanwhile
+   (`PAUSED_WORK`): each reply still finds everything before it done.
+2. A channel that ends takes nothing any more from the first moment on. Its consumers leave their queues one by one,
+   then what was out for acknowledgement goes back, the oldest first.
+3. While a channel gives messages of a queue back, that queue hands out none: all are in place before the first leaves
+   again. What is not back yet is unacked. Dropping messages does not hold their queue up: nothing comes to its place,
+   and dead letters that return to it would be dropped for its length, with consumers that have room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.remains import Remains
+from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.long_work import ALL_STEPS, Job, Steps
+from warren.queues.queue import Queue
+from warren.vhosts.metadata import MetadataJournal
+from warren.vhosts.topology_watcher import INTERNAL_USER
+from warren.vhosts.unbinding import Unbinding
+
+if TYPE_CHECKING:
+    from warren.amqp.errors import ChannelException
+    from warren.channels.broker import Broker
+    from warren.channels.channel import Channel, Transaction
+    from warren.channels.connection import Connection
+    from warren.vhosts.virtual_host import VirtualHost
+
+CONSUMER_STEPS: Final = 2
+QUEUE_STEPS: Final = 8
+CLOSE_STEPS: Final = 16
+RESUME_STEPS: Final = 4
+LOOKS_PER_STEP: Final = 8
+ACKS_PER_STEP: Final = 2
+KEPT_STEPS: Final = 4  # for a message whose queue has rules: headers are written anew, dead letters routed
+
+
+class ConnectionJobs(Job):
+    """The jobs of one connection, one behind the other. It exists while there are any."""
+
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection = connection
+        self._jobs: deque[Job] = deque([job])
+
+    def add(self, job: Job) -> None:
+        """Do `job` when all others are done."""
+        self._jobs.append(job)
+
+    def go_on(self, steps: Steps) -> bool:
+        jobs = self._jobs
+        try:
+            while jobs:
+                if not jobs[0].go_on(steps):
+                    self._connection.wait_for_work()
+                    return False
+                jobs.popleft()
+        except BaseException:
+            self._connection.work_done()  # nobody goes on with it: the next job begins afresh
+            raise
+        self._connection.work_done()
+        return True
+
+
+class Returning:
+    """Gives deliveries of a channel back to their queues."""
+
+    def __init__(self, ledger: DeliveryLedger) -> None:
+        self._ledger = ledger
+        self._queues: dict[Queue, None] = {}
+        self._last: Queue | None = None
+        self._dropped_from: dict[Queue, None] = {}
+
+    def put_back(self, delivery: Delivery, *, requeue: bool, failed: bool, delay_ms: int = -1) -> i64:
+        """Requeue or drop `delivery`, which is out of the ledger; return how many steps that took."""
+        queue = delivery.queue
+        self._ledger.release(delivery)
+        if requeue:
+            if queue is not self._last and queue not in self._queues:
+                self._queues[queue] = None
+                queue.begin_return()
+            self._last = queue
+            queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
+        else:
+            self._dropped_from[queue] = None
+            queue.reject(delivery)
+        return 1 if queue.keeper is None else KEPT_STEPS
+
+    def end(self) -> None:
+        """All are back."""
+        for queue in self._queues:
+            queue.end_return()
+        for queue in self._dropped_from:
+            queue.wake()
+
+
+class _Run(Job):
+    """Something for the deliveries of a channel up to a tag, the oldest first; 0: all that have been made so far."""
+
+    def __init__(self, ledger: DeliveryLedger, up_to: i64) -> None:
+        self._ledger = ledger
+        # What is sent while this goes on is not meant.
+        self._up_to: i64 = up_to if up_to else ledger.next_tag - 1
+
+    def _maybe_take(self) -> Delivery | None:
+        return self._ledger.maybe_take_oldest(self._up_to) if self._up_to > 0 else None
+
+
+class ReturnRun(_Run):
+    """They go back or are dropped: basic.nack, basic.recover."""
+
+    def __init__(self, channel: Channel, up_to: i64, *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
+        super().__init__(channel.ledger, up_to)
+        self._requeue = requeue
+        self._failed = failed
+        self._delay_ms = delay_ms
+        self._returning = Returning(channel.ledger)
+
+    def go_on(self, steps: Steps) -> bool:
+        while steps.left > 0:
+            delivery = self._maybe_take()
+            if delivery is None:
+                self._returning.end()
+                return True
+            steps.left -= self._returning.put_back(
+                delivery, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
+            )
+        return False
+
+
+class AckRun(_Run):
+    """They are settled: basic.ack of very many."""
+
+    def __init__(self, channel: Channel, up_to: i64) -> None:
+        super().__init__(channel.ledger, up_to)
+
+    def go_on(self, steps: Steps) -> bool:
+        while steps.left > 0:
+            most: i64 = ACKS_PER_STEP * steps.left
+            if self._up_to <= 0:
+                return True
+            count = self._ledger.ack_run(self._up_to, most)
+            if count < most:
+                return True
+            steps.left = 0
+        return False
+
+
+class BufferRun(_Run):
+    """They are set aside until tx.commit, as acknowledged (`acked`) or as `rejected`."""
+
+    def __init__(
+        self,
+        ledger: DeliveryLedger,
+        up_to: i64,
+        acked: list[Delivery] | None,
+        rejected: list[tuple[Delivery, bool, bool]] | None,
+        *,
+        requeue: bool,
+        failed: bool,
+    ) -> None:
+        super().__init__(ledger, up_to)
+        self._acked = acked
+        self._rejected = rejected
+        self._requeue = requeue
+        self._failed = failed
+
+    def go_on(self, steps: Steps) -> bool:
+        while steps.left > 0:
+            delivery = self._maybe_take()
+            if delivery is None:
+                return True
+            steps.left -= 1
+            if self._acked is not None:
+                self._acked.append(delivery)
+            elif self._rejected is not None:
+                self._rejected.append((delivery, self._requeue, self._failed))
+        return False
+
+
+class Commit(Job):
+    """tx.commit: publishes, then acknowledgements, then what is given back.
+
+    All of it is in one frame of the log, whose batch is held open until the last of it is done; there is nothing to
+    hold where it is done at once. Two that are long do not hold the same batch: the second one waits.
+    """
+
+    def __init__(self, channel: Channel, transaction: Transaction) -> None:
+        self._channel = channel
+        self._transaction = transaction
+        self._next_publish: int = 0
+        self._next_acked: int = 0
+        self._next_rejected: int = 0
+        self._woken: dict[Queue, None] = {}
+        self._returning = Returning(channel.ledger)
+        self._partial: bool = False
+        self._repeats: bool = False
+        self._holds: bool = False
+
+    def go_on(self, steps: Steps) -> bool:
+        log = self._channel.shared.log
+        if not self._holds:
+            if self._is_longer_than(steps.left):
+                if not log.hold():
+                    return False
+                self._holds = True
+            else:
+                steps = Steps(ALL_STEPS)
+        if not (self._publish(steps) and self._settle(steps) and self._put_back(steps)):
+            return False
+        self._returning.end()
+        for queue in self._woken:
+            queue.wake()
+        if self._holds:
+            log.release()
+        self._channel.committed(partial=self._partial, repeats=self._repeats)
+        return True
+
+    def _is_longer_than(self, steps: i64) -> bool:
+        transaction = self._transaction
+        needed: i64 = len(transaction.acked) + KEPT_STEPS * len(transaction.rejected)
+        for publish in transaction.publishes:
+            needed += 1 + len(publish.queues)
+            if needed > steps:
+                break
+        return needed > steps
+
+    def _publish(self, steps: Steps) -> bool:
+        publishes = self._transaction.publishes
+        while self._next_publish < len(publishes):
+            if steps.left <= 0:
+                return False
+            publish = publishes[self._next_publish]
+            self._next_publish += 1
+            steps.left -= 1 + len(publish.queues)
+            self._channel.publish_buffered(publish)
+            self._partial = self._partial or publish.message.refused
+            self._repeats = self._repeats or publish.message.awaits_batch
+        return True
+
+    def _settle(self, steps: Steps) -> bool:
+        acked = self._transaction.acked
+        ledger = self._channel.ledger
+        while self._next_acked < len(acked):
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            delivery = acked[self._next_acked]
+            self._next_acked += 1
+            ledger.acked += 1
+            ledger.release(delivery)
+            delivery.queue.settle(delivery)
+            self._woken[delivery.queue] = None
+        return True
+
+    def _put_back(self, steps: Steps) -> bool:
+        rejected = self._transaction.rejected
+        while self._next_rejected < len(rejected):
+            if steps.left <= 0:
+                return False
+            delivery, requeue, failed = rejected[self._next_rejected]
+            self._next_rejected += 1
+            steps.left -= self._returning.put_back(delivery, requeue=requeue, failed=failed)
+        return True
+
+
+class Rollback(Job):
+    """tx.rollback: what was acknowledged or rejected in the transaction is unacknowledged again."""
+
+    def __init__(self, ledger: DeliveryLedger, transaction: Transaction) -> None:
+        self._ledger = ledger
+        self._transaction = transaction
+        transaction.acked.reverse()  # it is taken from the end, the oldest first
+        transaction.rejected.reverse()
+
+    def go_on(self, steps: Steps) -> bool:
+        acked = self._transaction.acked
+        rejected = self._transaction.rejected
+        while steps.left > 0:
+            if acked:
+                delivery = acked.pop()
+            elif rejected:
+                delivery = rejected.pop()[0]
+            else:
+                return True
+            steps.left -= 1
+            self._ledger.restore(delivery)
+            # Its time may have run out while its answer waited: nobody would look at it again.
+            delivery.queue.touch(self._ledger, delivery)
+        return False
+
+
+class Reply(Job):
+    """A reply that tells that the jobs before it are done."""
+
+    def __init__(self, channel: Channel, method: Any, ticket: int, batch: int) -> None:
+        self._channel = channel
+        self._method = method
+        self._ticket = ticket
+        self._batch = batch
+
+    def go_on(self, steps: Steps) -> bool:
+        if self._channel.is_open():
+            self._channel.reply(self._method, self._ticket, self._batch)
+        return True
+
+
+class Recheck(Job):
+    """A channel whose user has other permissions: consumers of queues that it may not read are cancelled."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._consumers: list[Consumer] = list(channel.ledger.consumers.values())
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._next < len(self._consumers):
+            if steps.left <= 0:
+                return False
+            steps.left -= CONSUMER_STEPS
+            self._channel.recheck(self._consumers[self._next])
+            self._next += 1
+        return True
+
+
+class ChannelEnd(Job):
+    """A channel that takes nothing any more lets go of everything.
+
+    Consumers go first, so that what is requeued does not come back here. `refusal`: why we close it, None: the peer or
+    the connection does. `told`: the peer is to hear of the end.
+    """
+
+    def __init__(self, channel: Channel, *, told: bool, refusal: ChannelException | None = None, method_id: int = 0):
+        self._channel = channel
+        self._told = told
+        self._refusal = refusal
+        self._method_id = method_id
+        self._consumers: list[Consumer] = list(channel.ledger.consumers.values())
+        self._next: int = 0
+        self._returning = Returning(channel.ledger)
+
+    def go_on(self, steps: Steps) -> bool:
+        channel = self._channel
+        consumers = self._consumers
+        while self._next < len(consumers):
+            if steps.left <= 0:
+                return False
+            steps.left -= CONSUMER_STEPS
+            channel.drop_consumer(consumers[self._next])
+            self._next += 1
+        while True:
+            if steps.left <= 0:
+                return False
+            delivery = channel.maybe_take_unanswered()
+            if delivery is None:
+                break
+            steps.left -= self._returning.put_back(delivery, requeue=True, failed=True)
+        self._returning.end()
+        channel.ended()
+        if self._told:
+            channel.connection.channel_ended(channel, self._refusal, self._method_id)
+        return True
+
+
+class QueueEnd(Job):
+    """A queue that is deleted: its consumers are told one by one, by `lost`, then its bindings go."""
+
+    def __init__(self, vhost: VirtualHost, queue: Queue, by: str, lost: Callable[[Consumer], None]) -> None:
+        self._vhost = vhost
+        self._queue = queue
+        self._by = by
+        self._lost = lost
+        self._consumers: list[Consumer] = list(queue.consumers)
+        self._next: int = 0
+        self._unbinding = Unbinding(vhost, queue, INTERNAL_USER)
+        self.ticket: int = vhost.take_queue_out(queue)
+
+    def go_on(self, steps: Steps) -> bool:
+        vhost = self._vhost
+        consumers = self._consumers
+        while self._next < len(consumers):
+            if steps.left <= 0:
+                return False
+            steps.left -= CONSUMER_STEPS
+            consumer = consumers[self._next]
+            self._next += 1
+            if consumer.owner is not None:  # it has not been cancelled meanwhile
+                vhost.watcher.consumer_deleted(consumer)
+                self._lost(consumer)
+        if not self._unbinding.go_on(steps):
+            return False
+        vhost.watcher.queue_deleted(vhost.name, self._queue, self._by)
+        return True
+
+
+class ForcedClose(Job):
+    """Connections that we close for `reason`. Those that are not closed yet are as they were."""
+
+    def __init__(self, connections: list[Connection], reason: str) -> None:
+        self._connections = connections
+        self._reason = reason
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._next < len(self._connections):
+            if steps.left <= 0:
+                return False
+            steps.left -= CLOSE_STEPS
+            connection = self._connections[self._next]
+            self._next += 1
+            connection.force_close(self._reason)
+        return True
+
+
+class VhostEnd(Job):
+    """The connections to a vhost that has been deleted, then its queues and whatever else in it has messages.
+
+    Until its connections are closed it works as before for them, but nothing of it is remembered. The catalogue hears
+    of the deletion when all messages are gone from the log: else a crash would leave some there of which nobody knows.
+    `let_go` is called when nobody is connected to it any more.
+    """
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        journal: MetadataJournal,
+        connections: list[Connection],
+        let_go: Callable[[VirtualHost], None],
+    ) -> None:
+        self._vhost = vhost
+        self._journal = journal
+        self._close = ForcedClose(connections, f"vhost '{vhost.name}' was deleted")
+        self._let_go = let_go
+        self._is_left: bool = False
+        self._queues: list[Queue] = []
+        self._next: int = 0
+        journal.hold()
+
+    def go_on(self, steps: Steps) -> bool:
+        if not self._is_left:
+            if not self._close.go_on(steps):
+                return False
+            self._is_left = True
+            self._let_go(self._vhost)
+            self._queues = list(self._vhost.queues.values())
+        while self._next < len(self._queues):
+            if steps.left <= 0:
+                return False
+            steps.left -= QUEUE_STEPS
+            self._queues[self._next].close()
+            self._next += 1
+        self._journal.release()
+        return True
+
+
+class NewRights(Job):
+    """The connections of a user whose permission in a vhost is another one, or gone."""
+
+    def __init__(self, connections: list[Connection], vhost: str) -> None:
+        self._connections = connections
+        self._vhost = vhost
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._next < len(self._connections):
+            if steps.left <= 0:
+                return False
+            connection = self._connections[self._next]
+            self._next += 1
+            steps.left -= 1
+            if connection.vhost_name == self._vhost:
+                steps.left -= CLOSE_STEPS
+                connection.rights_changed()
+        return True
+
+
+class Resuming(Job):
+    """Publishers that go on because nothing is short any more. Who has not been reached waits as before."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connections: list[Connection] = []
+        self._next: int = 0
+        self._is_due: bool = False
+        self._is_under_way: bool = False
+
+    def is_to_begin(self) -> bool:
+        """Have everybody looked at, once more if that is under way; True when the caller has to begin."""
+        self._is_due = True
+        return not self._is_under_way
+
+    def go_on(self, steps: Steps) -> bool:
+        self._is_under_way = True
+        looks: i64 = LOOKS_PER_STEP
+        while not self._broker.shared.stopped:
+            if self._next == len(self._connections):
+                self._next = 0
+                self._connections = []
+                if not self._is_due:
+                    break
+                self._is_due = False
+                self._connections = list(self._broker.connections.values())
+            elif steps.left <= 0:
+                return False
+            else:
+                connection = self._connections[self._next]
+                self._next += 1
+                if connection.is_held_up():
+                    steps.left -= RESUME_STEPS
+                    connection.unblock()
+                elif looks > 0:
+                    looks -= 1
+                else:
+                    looks = LOOKS_PER_STEP
+                    steps.left -= 1
+        self._connections = []
+        self._next = 0
+        self._is_under_way = False
+        return True
+
+
+class TakingApart(Job):
+    """What queues have let go of is taken apart. One job for all of them: nobody waits for it."""
+
+    def __init__(self, remains: Remains) -> None:
+        self._remains = remains
+        self.is_under_way: bool = False
+
+    def go_on(self, steps: Steps) -> bool:
+        steps.left = self._remains.take_apart(steps.left)
+        self.is_under_way = not self._remains.is_empty()
+        return not self.is_under_way
+
+
+class ConnectionEnd(Job):
+    """The channels of a connection that has ended, or is about to, and then its exclusive queues.
+
+    `answered`: the peer has asked for the end and is to hear of it.
+    """
+
+    def __init__(self, connection: Connection, channels: list[Channel], *, answered: bool) -> None:
+        self._connection = connection
+        self._channels = channels
+        self._end: ChannelEnd | None = None  # of the first of them
+        self._queues: list[Queue] = list(connection.exclusive_queues.values())
+        self._next: int = 0
+        self._next_queue: int = 0
+        self._answered = answered
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._next < len(self._channels):
+            end = self._end
+            if end is None:
+                end = ChannelEnd(self._channels[self._next], told=False)
+                self._end = end
+            steps.left -= 1
+            if not end.go_on(steps):
+                return False
+            self._end = None
+            self._next += 1
+        connection = self._connection
+        vhost = connection.fast_vhost
+        while self._next_queue < len(self._queues):
+            if steps.left <= 0:
+                return False
+            steps.left -= QUEUE_STEPS
+            if vhost is not None:
+                connection.broker.delete_queue(vhost, self._queues[self._next_queue])
+            self._next_queue += 1
+        if self._answered:
+            connection.answer_close()
+        return True

@@ -1,0 +1,93 @@
+"""How much topology may grow while memory is short.
+
+1. What is there already can be declared and bound again, and what takes something away is always done: clients that
+   come back find their queues, and consumers can take messages out.
+2. Each connection may add `CONNECTION_BYTES` during one alarm, all together `ALARM_BYTES`: a consumer's own queue and
+   its bindings, so that whoever drains the broker can begin. Who wants more waits like a publisher.
+3. Bytes are estimates of what an exchange, queue or binding keeps in memory, its arguments decoded included.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.channels.channel import Channel
+from warren.exchanges.destination import Destination
+
+CONNECTION_BYTES: Final = 1 << 16
+ALARM_BYTES: Final = 1 << 24
+QUEUE_BYTES: Final = 4096
+EXCHANGE_BYTES: Final = 2048
+BINDING_BYTES: Final = 1024
+# A decoded argument takes a multiple of its encoded bytes.
+_DECODED: Final = 8
+
+
+class GrowthShare:
+    """What one connection has added during the alarm of that number."""
+
+    def __init__(self) -> None:
+        self.alarm: i64 = 0
+        self.used_bytes: i64 = 0
+
+
+class TopologyGrowth:
+    """What may still be added during the alarm that is on, or was the last."""
+
+    def __init__(self) -> None:
+        self._alarm: i64 = 0
+        self._left_bytes: i64 = 0
+
+    def alarm_set(self) -> None:
+        """Memory has become short."""
+        self._alarm += 1
+        self._left_bytes = ALARM_BYTES
+
+    def allows(self, share: GrowthShare, size_bytes: i64) -> bool:
+        """Tell whether the connection of `share` may add so much, and count it."""
+        if share.alarm != self._alarm:
+            share.alarm = self._alarm
+            share.used_bytes = 0
+        if share.used_bytes + size_bytes > CONNECTION_BYTES or size_bytes > self._left_bytes:
+            return False
+        share.used_bytes += size_bytes
+        self._left_bytes -= size_bytes
+        return True
+
+
+def growth_bytes(channel: Channel, method: Any) -> i64:
+    """Return what one of `topology.TOPOLOGY_METHODS` would add to memory, 0 for nothing.
+
+    Raises:
+        ChannelException: 404, no queue was declared on the channel.
+    """
+    vhost = channel.vhost
+    size: i64 = 0
+    if isinstance(method, m.QueueDeclare):
+        if not method.passive and (method.queue == "" or method.queue not in vhost.queues):
+            size = QUEUE_BYTES + _DECODED * len(method.arguments)
+    elif isinstance(method, m.ExchangeDeclare):
+        if not method.passive and method.exchange not in vhost.exchanges:
+            size = EXCHANGE_BYTES + _DECODED * len(method.arguments)
+    elif isinstance(method, m.QueueBind):
+        queue = vhost.queues.get(channel.queue_name(method.queue))
+        if _is_new(channel, method.exchange, queue, method.routing_key, method.arguments):
+            size = BINDING_BYTES + _DECODED * len(method.arguments)
+    elif isinstance(method, m.ExchangeBind):
+        exchange = vhost.exchanges.get(method.destination)
+        if _is_new(channel, method.source, exchange, method.routing_key, method.arguments):
+            size = BINDING_BYTES + _DECODED * len(method.arguments)
+    return size
+
+
+def _is_new(
+    channel: Channel, source_name: str, destination: Destination | None, binding_key: str, arguments: bytes
+) -> bool:
+    """Tell whether there is no such binding, though there may be: both of its ends are there."""
+    source = channel.vhost.exchanges.get(source_name)
+    return (
+        source is not None and destination is not None and (destination, binding_key, arguments) not in source.bindings
+    )

@@ -1,0 +1,43 @@
+"""The TLS settings of a link's connection, made from files that its URI names.
+
+Whoever may set a parameter chooses the names: which files are read, and by how many threads at a time, is the rule of
+the whole process (``server/regular_files.py``, ``server/threads.py``).
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from warren.links.amqp_uri import BrokerUri
+from warren.server.regular_files import copied, read_regular
+from warren.server.threads import LINKS, in_thread
+
+
+async def client_context(uri: BrokerUri) -> ssl.SSLContext:
+    """Return the TLS settings of `uri`.
+
+    Raises:
+        OSError, ValueError: a file cannot be read or used.
+    """
+    return await in_thread(LINKS, _make, uri, abandon=True)
+
+
+def _make(uri: BrokerUri) -> ssl.SSLContext:
+    if uri.ca_file is None:
+        context = ssl.create_default_context()
+    else:
+        with copied(read_regular(uri.ca_file)) as path:
+            context = ssl.create_default_context(cafile=path)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not uri.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif uri.server_name == "disable":
+        context.check_hostname = False
+    if uri.certificate_file is not None:
+        certificate = read_regular(uri.certificate_file)
+        key = certificate if uri.key_file is None else read_regular(uri.key_file)
+        with copied(certificate) as certificate_path, copied(key) as key_path:
+            # Without a password OpenSSL would stop and ask the terminal.
+            context.load_cert_chain(certificate_path, key_path, lambda: uri.key_password or "")
+    return context

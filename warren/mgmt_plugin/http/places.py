@@ -1,0 +1,121 @@
+"""Who may be connected to a port of HTTP at the same time, and who is closed when there are too many.
+
+    IDLE      nothing has been asked yet, or nothing since the last answer, or a head that is not complete
+    ASKED     a request whose user is not known (yet)
+    KNOWN     a request of a user who has logged in
+
+1. There are `TOTAL` places, of which an address has at most `PER_ADDRESS`. While there are too many, a newcomer takes
+   the place of the longest idle connection of the address that has most of those, or of one that has asked but not
+   logged in; an address that has its share takes it from its own. A request of a known user is never closed for it.
+2. When nobody can be closed, a newcomer gets one of `RESERVED` places more, where only the health of the broker is
+   answered. The longest idle of these makes room as well, so health is answered however many connections there are.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+TOTAL: Final = 512
+PER_ADDRESS: Final = 384
+RESERVED: Final = 32
+
+
+class Standing(enum.IntEnum):
+    """How far a connection has come, in the order in which they are closed."""
+
+    IDLE = 0
+    ASKED = 1
+    KNOWN = 2
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One connection. `close` closes it when its place is given to another one."""
+
+    address: str
+    close: Callable[[], None]
+    standing: Standing = Standing.IDLE
+    reserved: bool = False
+
+
+class _Share:
+    """The places of one address, or the reserved ones: by standing, the oldest first."""
+
+    def __init__(self) -> None:
+        self.standing: tuple[dict[Place, None], ...] = tuple({} for _ in Standing)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.standing))
+
+
+class Places:
+    """The places of one port."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, _Share] = {}
+        self._reserved = _Share()
+        self._count = 0  # without the reserved ones
+
+    def maybe_enter(self, address: str, close: Callable[[], None]) -> Place | None:
+        """Give a newcomer a place, maybe somebody else's; None when there is none at all."""
+        place = Place(address, close)
+        if not self._make_room(address):
+            place.reserved = True
+            if len(self._reserved) >= RESERVED and not self._close_oldest([self._reserved], (Standing.IDLE,)):
+                return None
+        self._add(place)
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Give a place back; nothing happens when it was taken away."""
+        share = self._reserved if place.reserved else self._shares.get(place.address)
+        if share is None or place not in share.standing[place.standing]:
+            return
+        del share.standing[place.standing][place]
+        if not place.reserved:
+            self._count -= 1
+            if not share:
+                del self._shares[place.address]
+
+    def stand(self, place: Place, standing: Standing) -> None:
+        """Note how far a connection has come."""
+        share = self._reserved if place.reserved else self._shares.get(place.address)
+        if share is not None and place in share.standing[place.standing]:
+            del share.standing[place.standing][place]
+            place.standing = standing
+            share.standing[standing][place] = None
+
+    def may_ask(self, place: Place) -> bool:
+        """Tell whether more than health is answered here; a reserved place becomes one of the others when it can."""
+        if place.reserved and self._make_room(place.address):
+            self.leave(place)
+            place.reserved = False
+            self._add(place)
+        return not place.reserved
+
+    def _add(self, place: Place) -> None:
+        share = self._reserved
+        if not place.reserved:
+            share = self._shares.setdefault(place.address, _Share())
+            self._count += 1
+        share.standing[place.standing][place] = None
+
+    def _make_room(self, address: str) -> bool:
+        own = self._shares.get(address)
+        if own is not None and len(own) >= PER_ADDRESS:
+            return self._close_oldest([own], (Standing.IDLE, Standing.ASKED))
+        return self._count < TOTAL or self._close_oldest(self._shares.values(), (Standing.IDLE, Standing.ASKED))
+
+    def _close_oldest(self, shares: Collection[_Share], standings: tuple[Standing, ...]) -> bool:
+        """Close the oldest connection of the lowest of `standings`, of the share that has most of those."""
+        for standing in standings:
+            most = max((share.standing[standing] for share in shares), key=len)
+            if most:
+                oldest = next(iter(most))
+                oldest.close()
+                self.leave(oldest)
+                return True
+        return False

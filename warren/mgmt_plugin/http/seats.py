@@ -1,0 +1,108 @@
+"""What is long: how much of it goes on at the same time, who waits for a seat, and whose peer has left meanwhile.
+
+1. There are seats for long work before an answer, which ends by itself, and others for long answers, which end when
+   their peers have read them: who does not read keeps nobody from what is short to read.
+2. An account, which is a user or an address, has `PER_ACCOUNT` of `TOTAL` seats. Who finds none stands in line for
+   `LINE_S`; at most `LINE_PER_ACCOUNT` of an account do. Seats go to the first in line whose account has room.
+3. A peer that has hung up, or has shut down its side, while something long goes on for it is found within `LOOK_S`.
+"""
+
+from __future__ import annotations
+
+import select
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+TOTAL: Final = 32
+PER_ACCOUNT: Final = 8
+LINE_PER_ACCOUNT: Final = 32
+LINE_S: Final = 10.0
+LOOK_S: Final = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    account: str
+    admitted: trio.Event = field(default_factory=trio.Event)
+
+
+class Seats:
+    """Seats of one kind."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+        self._total = 0
+        self._line: dict[_Waiter, None] = {}  # in the order in which they came
+
+    async def maybe_enter(self, account: str) -> bool:
+        """Take a seat, to be left again, maybe after a while; False when there is none for this account."""
+        if self._has_room(account):
+            self._take(account)
+            return True
+        if sum(waiter.account == account for waiter in self._line) >= LINE_PER_ACCOUNT:
+            return False
+        waiter = _Waiter(account)
+        self._line[waiter] = None
+        try:
+            with trio.move_on_after(LINE_S):
+                await waiter.admitted.wait()
+        except trio.Cancelled:
+            if waiter.admitted.is_set():
+                self.leave(account)
+            raise
+        finally:
+            self._line.pop(waiter, None)
+        return waiter.admitted.is_set()
+
+    def leave(self, account: str) -> None:
+        """Give a seat back."""
+        self._total -= 1
+        left = self._taken.pop(account) - 1
+        if left:
+            self._taken[account] = left
+        for waiter in self._line:
+            if self._has_room(waiter.account):
+                del self._line[waiter]
+                self._take(waiter.account)
+                waiter.admitted.set()
+                return
+
+    def _has_room(self, account: str) -> bool:
+        return self._total < TOTAL and self._taken.get(account, 0) < PER_ACCOUNT
+
+    def _take(self, account: str) -> None:
+        self._total += 1
+        self._taken[account] = self._taken.get(account, 0) + 1
+
+
+class Departures:
+    """Sockets for whose peers something long is made: its scope is cancelled when the peer leaves."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._poll = select.poll()
+        self._some = trio.Event()
+
+    def watch(self, descriptor: int, scope: trio.CancelScope) -> None:
+        """Cancel `scope` when the peer leaves, until `forget`."""
+        self._scopes[descriptor] = scope
+        self._poll.register(descriptor, select.POLLRDHUP)
+        self._some.set()
+
+    def forget(self, descriptor: int) -> None:
+        """Nothing long is made any more."""
+        if self._scopes.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self._some.wait()
+            await trio.sleep(LOOK_S)
+            # Not the trio task's own waiting: that may be for the same socket, and one task at a time can.
+            for descriptor, _ in self._poll.poll(0):
+                self._scopes[descriptor].cancel()
+            if not self._scopes:
+                self._some = trio.Event()

@@ -1,0 +1,616 @@
+"""HTTP/1.1 over trio streams: requests in, responses out. The protocol itself is h11's.
+
+1. So many connections at a time as ``places.py`` says; one that has said nothing has no task yet (``newcomers.py``). A
+   head over 16 KiB or with more than `HEADERS_MAX` lines, or one that is not there in `REQUEST_TIMEOUT_S`, ends it.
+2. A body is read when a handler asks for it, that is for a user who may ask, up to a limit that holds while it comes;
+   `PROGRESS_BYTES` of it have to come in each `PROGRESS_TIMEOUT_S`. All bodies together have `BODIES_BYTES_MAX`, which
+   they share with what answers hold until they are sent; a user has at most what is left for all others.
+3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; any other
+   exception ends its connection and is told to the log. The other connections go on.
+4. A request with both Content-Length and Transfer-Encoding is refused, and its connection closed.
+5. Requests begin, and bodies in many small chunks go on, in the turns of ``pace.py``: however many clients send however
+   strange requests, the rest of the broker has its turn after a few milliseconds.
+6. What a peer sends takes its own size in memory, and no object for each piece of it.
+7. An answer in `pieces` is made while the peer takes it: of a long one there are at most `PART_BYTES` and a piece at a
+   time. It has a seat (``seats.py``), and begins with a status that nothing can change any more: what fails later cuts
+   the connection. A short one, less than `PART_BYTES`, needs no seat and is sent with its length.
+8. A peer has to take each part of an answer in `UNREAD_TIMEOUT_S`, and all of it in `ANSWER_TIMEOUT_S`. The work for a
+   long answer ends when its peer leaves.
+
+One task serves a connection from its socket to its answer: while the broker is busy each switch of tasks costs one
+of its turns, up to 10 ms, which is why there is no server framework of several tasks a request in between.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import h11
+import msgspec
+import trio
+
+from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
+from warren.mgmt_plugin.http.pace import Breather, pace
+from warren.mgmt_plugin.http.places import Place, Places, Standing
+from warren.mgmt_plugin.http.seats import Departures, Seats
+from warren.server.descriptors import UNLIMITED
+from warren.server.errors import listen_error
+from warren.server.histogram import Histogram
+from warren.server.logs import get_logger
+from warren.server.supervision import Supervision
+
+REQUEST_TIMEOUT_S: Final = 10.0
+HANDLER_TIMEOUT_S: Final = 60.0
+UNREAD_TIMEOUT_S: Final = 20.0
+ANSWER_TIMEOUT_S: Final = 600.0
+TLS_TIMEOUT_S: Final = 5.0
+IDLE_TIMEOUT_S: Final = 75.0
+PROGRESS_TIMEOUT_S: Final = 5.0
+PROGRESS_BYTES: Final = 16 << 10
+BODY_BYTES_MAX: Final = 32 << 20
+BODIES_BYTES_MAX: Final = 256 << 20
+LOOK_BYTES: Final = 8 << 10  # as much as is measured in one go
+PART_BYTES: Final = 128 << 10  # of an answer that is made while it is sent
+HEADERS_MAX: Final = 100
+HEALTH: Final = "/health"  # answered on the reserved places too
+
+_HEADER_BYTES_MAX: Final = 16 << 10
+_READ_BYTES: Final = 64 << 10
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+# What is not read of a body is drained up to here, so that the connection can go on.
+_DRAIN_BYTES_MAX: Final = 64 << 10
+# What is there already is sent in parts of this size.
+_SENT_AT_ONCE: Final = 1 << 20
+
+log = get_logger("http")
+
+
+class HttpError(Exception):
+    """A request that is refused: `status`, a short `error` for programs, and the `reason` for people."""
+
+    def __init__(self, status: int, error: str, reason: object, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(status, error, reason)
+        self.status = status
+        self.error = error
+        self.reason = reason
+        self.headers = headers
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer; `body` is sent as it is, and behind it the `blocks` of a large one, which is never put together.
+
+    Behind them come the `pieces`, which are made when the peer has taken what is before them. An empty one gives way.
+    """
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+    cache_control: str = "no-store"
+    blocks: Sequence[bytes] = ()
+    pieces: Iterator[bytes] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes are sent behind the head, without the pieces."""
+        return len(self.body) + sum(map(len, self.blocks))
+
+
+class ReadBody(Protocol):
+    """How a handler gets the body of its request."""
+
+    async def __call__(self, limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
+        """Return the body; `look` sees each piece of it as it comes, and may raise.
+
+        Raises:
+            HttpError: 413, it is larger than `limit_bytes`; 408, it does not come; 503, there are too many.
+        """
+
+
+def _ignore(told: object) -> None:
+    """Do nothing."""
+
+
+async def _go_on() -> None:
+    """Wait for nothing."""
+
+
+@dataclass(slots=True)
+class Request:
+    """The head of a request. Names of `headers` are lower case; `path` and `query` are still percent-encoded.
+
+    `identified` is to be called with the name of the user as soon as that has logged in, `hold` with how many bytes
+    more are kept until the answer is sent (it raises 503 when there are too many), `begin_work` before work that takes
+    long (it waits in line for a seat, which the request has until its handler returns, and raises 503 when there is
+    none).
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    peer: str
+    is_tls: bool
+    read_body: ReadBody = field(repr=False)
+    identified: Callable[[str], None] = field(default=_ignore, repr=False)
+    hold: Callable[[int], None] = field(default=_ignore, repr=False)
+    begin_work: Callable[[], Awaitable[None]] = field(default=_go_on, repr=False)
+
+
+Respond = Callable[[Request], Awaitable[Response]]
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+
+class HttpTraffic:
+    """What the ports of HTTP have done, counted. `requests` by their status; `times` from the request to its answer."""
+
+    def __init__(self) -> None:
+        self.connections = 0  # open now
+        self.requests: dict[int, int] = {}
+        self.sent_bytes = 0  # of bodies
+        self.times = Histogram()
+
+    def opened(self, more: int) -> None:
+        """Count connections that were accepted, or -1 for one that was closed."""
+        self.connections += more
+
+    def count(self, status: int, sent_bytes: int, seconds: float) -> None:
+        """Count an answer that took so long."""
+        self.requests[status] = self.requests.get(status, 0) + 1
+        self.sent_bytes += sent_bytes
+        self.times.observe(seconds)
+
+
+class BodyBudget:
+    """How many bytes all bodies that are being received, and answers that are there and not sent, may have.
+
+    An account, which is a user or an address, has at most as many as are left then: alone half of them.
+    """
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._of_account: dict[str, int] = {}
+
+    def take(self, account: str, size: int) -> None:
+        """Count `size` more bytes.
+
+        Raises:
+            HttpError: 503.
+        """
+        own = self._of_account.get(account, 0) + size
+        if own > BODIES_BYTES_MAX - self._taken - size:
+            raise HttpError(503, "overloaded", "too many large requests at once", (("Retry-After", "1"),))
+        self._taken += size
+        self._of_account[account] = own
+
+    def give_back(self, account: str, size: int) -> None:
+        """They are handled."""
+        self._taken -= size
+        own = self._of_account.pop(account, 0) - size
+        if own:
+            self._of_account[account] = own
+
+
+class Load:
+    """What all ports of HTTP carry together."""
+
+    def __init__(self) -> None:
+        self.traffic = HttpTraffic()
+        self.budget = BodyBudget()
+        self.work = Seats()
+        self.answers = Seats()
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port: what answers its requests, who may be connected to it, and what it shares with the others."""
+
+    respond: Respond
+    load: Load
+    places: Places = field(default_factory=Places)
+    departures: Departures = field(default_factory=Departures)
+
+
+async def serve_http(
+    name: str,
+    host: str,
+    port: int,
+    respond: Respond,
+    wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
+    load: Load | None = None,
+    tasks: Supervision | None = None,
+    descriptors_below: int = UNLIMITED.http_below,
+    task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; started with the host and port bound (`port` 0 chooses one).
+
+    `name` is the setting that errors name, `wrap` puts TLS around a stream, `load` is shared with other ports, `tasks`
+    has the listeners and connections. A connection with a descriptor from `descriptors_below` on is closed at once.
+
+    Raises:
+        StartError: the address cannot be bound.
+    """
+    try:
+        listeners = await _listen(host, port)
+    except OSError as error:
+        raise listen_error(name, host, port, error) from None
+    port_served = Port(respond, Load() if load is None else load)
+    counted = port_served.load.traffic
+    supervision = Supervision() if tasks is None else tasks
+
+    async def talk(newcomer: Newcomer) -> None:
+        try:
+            if newcomer.sock.fileno() < 0:
+                return  # its place was given to another one just now
+            async with trio.SocketStream(trio.socket.from_stdlib_socket(newcomer.sock)) as stream:
+                await _converse(stream, newcomer, wrap, port_served)
+        except Exception as error:
+            # A defect of ours, met by one connection: the others go on.
+            log.error("internal error, the connection is closed", exception=error)
+        finally:
+            port_served.places.leave(newcomer.place)
+            counted.opened(-1)
+
+    def begin(newcomer: Newcomer) -> None:
+        nursery.start_soon(supervision.once, f"{name} connection", talk, newcomer)
+
+    patience_s = IDLE_TIMEOUT_S if wrap is None else TLS_TIMEOUT_S
+    with Newcomers(port_served.places, patience_s, descriptors_below, counted.opened, begin) as newcomers:
+        try:
+            async with trio.open_nursery() as nursery:
+                # What accepting raises, for want of descriptors above all, pauses this listener and nothing else.
+                for listener in listeners:
+                    accept = partial(newcomers.accept, listener)
+                    nursery.start_soon(supervision.keep, f"{name} listener", accept)
+                nursery.start_soon(supervision.keep, f"{name} newcomers", newcomers.run)
+                nursery.start_soon(supervision.keep, f"{name} departures", port_served.departures.run)
+                bound: tuple[str, int] = listeners[0].getsockname()[:2]
+                task_status.started(bound)
+        finally:
+            for listener in listeners:
+                listener.close()
+
+
+async def _listen(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets as trio opens them, without trio around them: it would accept one connection a turn."""
+    return [_own(listener) for listener in await trio.open_tcp_listeners(port, host=host)]
+
+
+def _own(listener: trio.SocketListener) -> socket.socket:
+    sock = socket.socket(fileno=listener.socket.detach())
+    sock.setblocking(False)
+    return sock
+
+
+async def _converse(
+    plain: trio.SocketStream,
+    newcomer: Newcomer,
+    wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
+    port: Port,
+) -> None:
+    peer, place = newcomer.peer, newcomer.place
+    with trio.CancelScope() as scope:
+        place.close = scope.cancel
+        try:
+            stream: Stream = plain
+            if wrap is not None:
+                stream = wrap(plain)
+                with trio.move_on_after(TLS_TIMEOUT_S) as timeout:
+                    await pace().begin()
+                    await stream.do_handshake()
+                if timeout.cancelled_caught:
+                    return
+            await Conversation(stream, peer, wrap is not None, port, place, plain.socket.fileno()).run()
+        except (trio.BrokenResourceError, OSError):
+            return  # the peer is gone
+
+
+class Conversation:
+    """One connection: requests answered one after the other. `descriptor` is that of its socket, -1 without one."""
+
+    def __init__(self, stream: Stream, peer: str, is_tls: bool, port: Port, place: Place, descriptor: int = -1) -> None:
+        self._stream = stream
+        self._peer = peer
+        self._is_tls = is_tls
+        self._port = port
+        self._budget = port.load.budget
+        self._places = port.places
+        self._place = place
+        self._descriptor = descriptor
+        self._protocol = _protocol()
+        self._unread = bytearray()  # what has come and the protocol has not been given: the next head at least
+        self._account = peer
+        self._taken = 0
+        self._held = 0  # of that, what the answer holds
+        self._seats: list[Seats] = []  # in which this request has one
+        self._answering = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Answer until the peer has no more, or breaks the rules."""
+        try:
+            while True:
+                self._places.stand(self._place, Standing.IDLE)
+                self._account = self._peer
+                with trio.move_on_after(IDLE_TIMEOUT_S) as idle:
+                    await self._receive()
+                if idle.cancelled_caught:
+                    return
+                head: h11.Request | None = None
+                with trio.move_on_after(REQUEST_TIMEOUT_S):
+                    head = await self._maybe_head()
+                if head is None:
+                    return
+                self._places.stand(self._place, Standing.ASKED)
+                try:
+                    if not await self._answer(head):
+                        return
+                finally:
+                    self._give_back()
+                if self._protocol.our_state is not h11.DONE or not await self._drained():
+                    return
+                self._unread[:0] = self._protocol.trailing_data[0]
+                self._protocol = _protocol()
+        except h11.RemoteProtocolError as error:
+            if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                with trio.move_on_after(REQUEST_TIMEOUT_S):
+                    refusal = HttpError(
+                        error.error_status_hint, "bad_request", "malformed request", (("Connection", "close"),)
+                    )
+                    await self._send(error_response(refusal), "GET")
+
+    async def _receive(self) -> None:
+        """Wait for the first bytes of the next request, unless they came with the last one."""
+        if not self._unread:
+            self._unread += await self._stream.receive_some(_READ_BYTES)
+
+    async def _maybe_head(self) -> h11.Request | None:
+        """Return the head of the next request, None when the peer has no more.
+
+        The protocol is given a head that is complete and not too large, so it looks at each byte of it once.
+        """
+        searched = 0
+        while (end := _HEAD_END.search(self._unread, searched)) is None:
+            if not self._unread:
+                return None
+            if self._unread[0] < 0x21:
+                raise h11.RemoteProtocolError("no request line")  # TLS, for one
+            if len(self._unread) > _HEADER_BYTES_MAX:
+                raise h11.RemoteProtocolError("the request head is too large", error_status_hint=431)
+            searched = max(0, len(self._unread) - 2)
+            received = await self._stream.receive_some(_READ_BYTES)
+            if not received:
+                raise h11.RemoteProtocolError("the request head is incomplete")
+            self._unread += received
+        size = end.end()
+        if size > _HEADER_BYTES_MAX or self._unread.count(b"\n", 0, size) > HEADERS_MAX + 2:
+            raise h11.RemoteProtocolError("the request head is too large", error_status_hint=431)
+        await pace().begin()
+        self._protocol.receive_data(bytes(self._unread[:size]))
+        del self._unread[:size]
+        event = self._protocol.next_event()
+        assert isinstance(event, h11.Request)
+        names = {name for name, _ in event.headers}
+        if b"content-length" in names and b"transfer-encoding" in names:
+            # A proxy that believes the other one sees other requests than we do (RFC 9112, 6.1).
+            raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding are given")
+        return event
+
+    async def _next_event(self) -> Any:
+        """Return the next piece of the body."""
+        while True:
+            event = self._protocol.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            if self._protocol.they_are_waiting_for_100_continue:
+                proceed = self._protocol.send(h11.InformationalResponse(status_code=100, headers=[]))
+                await self._stream.send_all(proceed or b"")
+            received = bytes(self._unread) or bytes(await self._stream.receive_some(_READ_BYTES))
+            self._unread.clear()
+            self._protocol.receive_data(received)
+
+    async def _answer(self, head: h11.Request) -> bool:
+        """Answer one request; False when the peer did not take the answer, of which a part may be under way."""
+        method = head.method.decode("ascii")
+        path, _, query = head.target.decode("ascii").partition("?")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+        request = Request(
+            method,
+            path,
+            query,
+            headers,
+            self._peer,
+            self._is_tls,
+            self._read_body,
+            self._identified,
+            self._hold,
+            self._begin_work,
+        )
+        began_s = time.perf_counter()
+        with trio.CancelScope() as self._answering:
+            response = await self._response_to(request)
+            sent_bytes = 0 if method == "HEAD" else response.size
+            self._port.load.traffic.count(response.status, sent_bytes, time.perf_counter() - began_s)
+            with trio.move_on_after(ANSWER_TIMEOUT_S):
+                return await self._send(response, method)
+        return False
+
+    async def _response_to(self, request: Request) -> Response:
+        """Return the answer, of which all is there but the pieces of a long one."""
+        with trio.move_on_after(HANDLER_TIMEOUT_S):
+            try:
+                if request.path.rstrip("/") != HEALTH and not self._places.may_ask(self._place):
+                    close = (("Connection", "close"), ("Retry-After", "1"))
+                    raise HttpError(503, "overloaded", "too many connections", close)
+                response = await self._port.respond(request)
+                self._stand_up()
+                if response.pieces is not None:
+                    await self._begin(response, response.pieces, request.method)
+                if response.blocks:
+                    self._hold(max(0, response.size - self._held))
+                return response
+            except HttpError as error:
+                return error_response(error)
+            except (h11.RemoteProtocolError, trio.BrokenResourceError):
+                raise
+            except Exception as error:
+                # A defect of ours, met by one request: the others go on.
+                log.error("internal error, the request is answered with 500", path=request.path, exception=error)
+                return error_response(HttpError(500, "internal_error", "see the log of the broker"))
+        return error_response(HttpError(503, "timeout", "the request took too long"))
+
+    async def _begin(self, response: Response, pieces: Iterator[bytes], method: str) -> None:
+        """Make the first part of an answer, which may be all there is."""
+        part = await _next_part(pieces, Breather())
+        response.body += part
+        if len(part) < PART_BYTES:
+            response.pieces = None
+        elif method != "HEAD":
+            await self._sit(self._port.load.answers)
+
+    def _identified(self, user: str) -> None:
+        self._places.stand(self._place, Standing.KNOWN)
+        if not self._taken and not self._seats:
+            self._account = f"user {user}"
+
+    def _take(self, size: int) -> None:
+        self._budget.take(self._account, size)
+        self._taken += size
+
+    def _hold(self, size: int) -> None:
+        self._take(size)
+        self._held += size
+
+    async def _begin_work(self) -> None:
+        await self._sit(self._port.load.work)
+
+    async def _sit(self, seats: Seats) -> None:
+        if seats in self._seats:
+            return
+        if self._descriptor >= 0:
+            self._port.departures.watch(self._descriptor, self._answering)
+        if not await seats.maybe_enter(self._account):
+            reason = "too many long answers at a time: ask for pages (page and page_size), or later"
+            raise HttpError(503, "overloaded", reason, (("Retry-After", "5"),))
+        self._seats.append(seats)
+
+    def _stand_up(self) -> None:
+        for seats in self._seats:
+            seats.leave(self._account)
+        self._seats.clear()
+
+    def _give_back(self) -> None:
+        """The request is answered."""
+        self._budget.give_back(self._account, self._taken)
+        self._taken = self._held = 0
+        self._stand_up()
+        self._port.departures.forget(self._descriptor)
+
+    async def _read_body(self, limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
+        body = io.BytesIO()
+        breather = Breather()
+        size = last_mark = 0
+        last_s = trio.current_time() + HANDLER_TIMEOUT_S / 2
+        with trio.CancelScope(deadline=trio.current_time() + PROGRESS_TIMEOUT_S) as scope:
+            while True:
+                await breather.breathe()
+                event = await self._next_event()
+                if isinstance(event, h11.EndOfMessage):
+                    return body.getvalue()
+                if not isinstance(event, h11.Data):
+                    raise HttpError(400, "bad_request", "the body is incomplete")
+                size += len(event.data)
+                if size > limit_bytes:
+                    raise HttpError(413, "payload_too_large", f"a request body may have at most {limit_bytes} bytes")
+                self._take(len(event.data))
+                body.write(event.data)
+                if look is not None:
+                    for at in range(0, len(event.data), LOOK_BYTES):
+                        look(bytes(event.data[at : at + LOOK_BYTES]))
+                        await breather.breathe()
+                if size - last_mark >= PROGRESS_BYTES:
+                    last_mark = size
+                    scope.deadline = min(last_s, trio.current_time() + PROGRESS_TIMEOUT_S)
+        raise HttpError(408, "timeout", "the body did not arrive in time")
+
+    async def _drained(self) -> bool:
+        """Throw away what was not read of the request; False when that is not worth it."""
+        size = 0
+        breather = Breather()
+        with trio.move_on_after(PROGRESS_TIMEOUT_S):
+            while self._protocol.their_state is h11.SEND_BODY and size <= _DRAIN_BYTES_MAX:
+                await breather.breathe()
+                event = await self._next_event()
+                if isinstance(event, h11.Data):
+                    size += len(event.data)
+        return self._protocol.their_state is h11.DONE
+
+    async def _send(self, response: Response, method: str) -> bool:
+        """Send an answer; False when the peer does not take it."""
+        protocol = self._protocol
+        headers = [
+            ("Date", formatdate(usegmt=True)),
+            ("Cache-Control", response.cache_control),
+            ("X-Content-Type-Options", "nosniff"),
+            *response.headers,
+        ]
+        if response.status != 204:
+            headers.append(("Content-Type", response.content_type))
+            if response.pieces is None:
+                headers.append(("Content-Length", str(response.size)))
+        reason = HTTPStatus(response.status).phrase.encode()
+        data = protocol.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
+        if method != "HEAD" and response.status != 204:
+            for block in (response.body, *response.blocks):
+                for at in range(0, len(block), _SENT_AT_ONCE):
+                    data += protocol.send(h11.Data(data=block[at : at + _SENT_AT_ONCE])) or b""
+                    if len(data) >= PART_BYTES:
+                        if not await self._write(data):
+                            return False
+                        data = b""
+            if response.pieces is not None:
+                breather = Breather()
+                while part := await _next_part(response.pieces, breather):
+                    data += protocol.send(h11.Data(data=part)) or b""
+                    if not await self._write(data):
+                        return False
+                    self._port.load.traffic.sent_bytes += len(part)
+                    data = b""
+        data += protocol.send(h11.EndOfMessage()) or b""
+        return await self._write(data)
+
+    async def _write(self, data: bytes) -> bool:
+        """Send a part; False when the peer does not take it in time."""
+        with trio.move_on_after(UNREAD_TIMEOUT_S) as timeout:
+            await self._stream.send_all(data)
+        return not timeout.cancelled_caught
+
+
+async def _next_part(pieces: Iterator[bytes], breather: Breather) -> bytes:
+    """Return `PART_BYTES` of some pieces, or what there is up to their end."""
+    part = io.BytesIO()
+    for piece in pieces:
+        part.write(piece)
+        if part.tell() >= PART_BYTES:
+            break
+        await breather.breathe()
+    return part.getvalue()
+
+
+def _protocol() -> h11.Connection:
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=_HEADER_BYTES_MAX)
+
+
+def error_response(error: HttpError) -> Response:
+    """Return the answer to a refused request."""
+    body = msgspec.json.encode({"error": error.error, "reason": error.reason})
+    return Response(error.status, body, headers=error.headers)

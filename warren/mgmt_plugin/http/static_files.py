@@ -1,0 +1,73 @@
+"""The web UI: the files of the folder `static`, read once, served from memory.
+
+1. What is served is what the folder had at the start, under the names it had: no name of a request is ever opened.
+2. Every answer forbids scripts, styles and connections from anywhere else, and being framed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS: Final = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+)
+TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "mjs": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "woff2": "font/woff2",
+    "txt": "text/plain; charset=utf-8",
+    "md": "text/plain; charset=utf-8",
+}
+# Where a file is found besides under its own name.
+ALIASES: Final = {"/": "/index.html", "/api/docs": "/docs.html", "/api": "/docs.html", "/api/index.html": "/docs.html"}
+
+
+class StaticFiles:
+    """The files by path, each with its entity tag."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[bytes, str, str]] = {}
+        root = resources.files("warren.mgmt_plugin") / "static"
+        if root.is_dir():
+            self._read(root, "")
+
+    def _read(self, folder: Traversable, path: str) -> None:
+        for entry in folder.iterdir():
+            name = f"{path}/{entry.name}"
+            if entry.is_dir():
+                self._read(entry, name)
+                continue
+            suffix = entry.name.rpartition(".")[2]
+            if suffix in TYPES:
+                data = entry.read_bytes()
+                self._files[name] = (data, TYPES[suffix], f'"{hashlib.sha256(data).hexdigest()[:24]}"')
+
+    def maybe_respond(self, request: Request) -> Response | None:
+        """Answer a request for a file; None when the path is not of one."""
+        found = self._files.get(ALIASES.get(request.path, request.path))
+        if found is None:
+            return None
+        if request.method not in ("GET", "HEAD"):
+            raise HttpError(405, "method_not_allowed", "only GET and HEAD are allowed here", (("Allow", "GET, HEAD"),))
+        data, content_type, tag = found
+        headers = (*SECURITY_HEADERS, ("ETag", tag))
+        if request.headers.get("if-none-match") == tag:
+            return Response(304, b"", content_type, headers, "no-cache")
+        return Response(200, data, content_type, headers, "no-cache")

@@ -1,0 +1,1 @@
+"""What is counted over time, and the pages of Prometheus."""

@@ -1,0 +1,172 @@
+"""Counters and gauges over time: what they were at each tick, so that rates and charts have a past.
+
+    level     step      reaches back      kept of
+    0         5 s       12 min            everything
+    1         1 min     90 min            totals: the broker, its vhosts, the node
+    2         10 min    10 h              totals
+    3         30 min    30 h              totals
+
+1. All series are sampled at the same ticks, `STEP_S` apart; a row of a series is one number per field.
+2. A series that does not change costs nothing at a tick: the rows in between are filled in when it changes again.
+3. A rate is the difference over the last tick; an average the difference over the range asked for.
+4. A range that is asked for is told whole, as a grid of ticks: before its first row an object was as in that row, one
+   without rows is as it is now. What a full ring has dropped is not told.
+
+Source of the shapes: RabbitMQ, management HTTP API, "sampling" (``rate``, ``samples``, ``avg``, ``avg_rate``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+STEP_S: Final = 5
+ROWS: Final = 144
+# Ticks per row, and rows, of the coarser levels.
+COARSE: Final = ((12, 90), (120, 60), (360, 60))
+SAMPLES_MAX: Final = 1000
+
+
+class Clock:
+    """The ticks: number `tick` was taken at `time_ms` of the wall clock."""
+
+    def __init__(self) -> None:
+        self.tick = 0
+        self.time_ms = 0
+
+    def time_of(self, tick: int) -> int:
+        """Return when an earlier tick was."""
+        return self.time_ms - (self.tick - tick) * STEP_S * 1000
+
+
+class _Ring:
+    """The last rows of one level; row number n is that of tick ``n * ticks_per_row``."""
+
+    def __init__(self, fields: int, ticks_per_row: int, rows: int) -> None:
+        self.ticks_per_row = ticks_per_row
+        self._fields = fields
+        self._rows = rows
+        self._values = array("d")  # grows with the first rows
+        self.first = -1  # the oldest row ever set
+        self.last = -1
+
+    def put(self, number: int, row: Sequence[float]) -> None:
+        """Set a row; those left out since the last one were like the last one."""
+        if self.last < 0:
+            self.first = number
+        else:
+            before = self.row(self.last)
+            for skipped in range(max(self.last + 1, number - self._rows), number):
+                self._set(skipped, before)
+        self._set(number, row)
+        self.last = number
+
+    def _set(self, number: int, row: Sequence[float]) -> None:
+        at = (number - self.first) % self._rows * self._fields
+        missing = at - len(self._values)
+        if missing > 0:
+            self._values.frombytes(bytes(8 * missing))
+        self._values[at : at + self._fields] = array("d", row)
+
+    def row(self, number: int) -> Sequence[float]:
+        """Return a row that is still kept."""
+        at = (number - self.first) % self._rows * self._fields
+        return self._values[at : at + self._fields]
+
+    def oldest(self) -> int:
+        """Return the number of the oldest row kept."""
+        return max(self.first, self.last - self._rows + 1)
+
+
+class Series:
+    """The past of one object."""
+
+    __slots__ = ("_latest", "_latest_tick", "_previous", "_rings", "fields")
+
+    def __init__(self, fields: tuple[str, ...], *, totals: bool = False) -> None:
+        self.fields = fields
+        self._rings = [_Ring(len(fields), 1, ROWS)]
+        if totals:
+            self._rings += [_Ring(len(fields), ticks, rows) for ticks, rows in COARSE]
+        self._latest: Sequence[float] = ()
+        self._previous: Sequence[float] = ()
+        self._latest_tick = -1
+
+    def take(self, tick: int, row: Sequence[float]) -> None:
+        """Note the row of a tick."""
+        if self._latest and tuple(row) == tuple(self._latest) and len(self._rings) == 1:
+            return
+        self._previous = self._latest
+        self._latest = tuple(row)
+        self._latest_tick = tick
+        for ring in self._rings:
+            if tick % ring.ticks_per_row == 0 or ring.last < 0:
+                ring.put(tick // ring.ticks_per_row, row)
+
+    def is_empty(self) -> bool:
+        """Tell whether no row was ever taken."""
+        return self._latest_tick < 0
+
+    def rate(self, clock: Clock, field: str) -> float:
+        """Return the change of `field` per second over the last tick."""
+        if self._latest_tick != clock.tick or not self._previous:
+            return 0.0
+        at = self.fields.index(field)
+        return (self._latest[at] - self._previous[at]) / STEP_S
+
+    def details(self, clock: Clock, field: str, now: float, age_s: int, incr_s: int) -> dict[str, object]:
+        """Return what RabbitMQ calls the details of a field: its rate, and with an age its samples, newest first.
+
+        `now` is the value at this moment.
+        """
+        details: dict[str, object] = {"rate": self.rate(clock, field)}
+        if age_s <= 0 or incr_s <= 0:
+            return details
+        at = self.fields.index(field)
+        ring = self._ring_for(clock, age_s)
+        ticks = max(1, round(incr_s / STEP_S / ring.ticks_per_row)) * ring.ticks_per_row
+        count = min(age_s // incr_s + 1, SAMPLES_MAX)
+        samples: list[dict[str, object]] = []
+        for back in range(count):
+            tick = clock.tick - back * ticks
+            number = tick // ring.ticks_per_row
+            value = float(now)
+            if ring.last >= 0:
+                if number < ring.oldest() != ring.first:
+                    break
+                value = ring.row(min(max(number, ring.first), ring.last))[at]
+            samples.append({"sample": _number(value), "timestamp": clock.time_of(number * ring.ticks_per_row)})
+        details["samples"] = samples
+        if len(samples) > 1:
+            first, last = samples[-1], samples[0]
+            span_s = (_int(last["timestamp"]) - _int(first["timestamp"])) / 1000
+            values = [_float(sample["sample"]) for sample in samples]
+            details["avg_rate"] = (values[0] - values[-1]) / span_s if span_s else 0.0
+            details["avg"] = sum(values) / len(values)
+        else:
+            details["avg_rate"] = 0.0
+            details["avg"] = now
+        return details
+
+    def _ring_for(self, clock: Clock, age_s: int) -> _Ring:
+        """Return the finest ring that reaches back so far, or the coarsest."""
+        for ring in self._rings:
+            reach_s = ring.ticks_per_row * STEP_S * (ROWS if ring is self._rings[0] else 60)
+            if reach_s >= age_s:
+                return ring
+        return self._rings[-1]
+
+
+def _number(value: float) -> int | float:
+    return int(value) if value.is_integer() else value
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _float(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)

@@ -1,0 +1,741 @@
+"""Metrics for Prometheus, under the names that RabbitMQ gives them, and Warren's own.
+
+    /metrics                     sums; what a large broker is scraped for
+    /metrics/per-object          the same, but of every queue, channel and connection
+    /metrics/detailed            families that are asked for with ?family=…, each of which may be given several times;
+                                 ?vhost=… and ?queue=<pattern> choose among queues, ?vhost=… among the rest
+    /metrics/memory-breakdown    what takes memory
+
+1. A page is made in pieces of about a millisecond. Sums that need a walk over all objects are taken at most every
+   `TOTALS_S`, however often a page is asked for; one page with single objects is made at a time, and none is longer
+   than `PAGE_BYTES_MAX`.
+2. No counter goes back. ``rabbitmq_channel_…`` and ``rabbitmq_connection_…`` counters of ``/metrics`` include what has
+   ended, which those of RabbitMQ do not.
+3. On the port of the setting `prometheus` nobody is asked who he is; that port knows these pages and ``/health`` only.
+
+Left out, since nothing here corresponds to it: ``erlang_*`` and ``rabbitmq_erlang_*`` but for the uptime,
+``rabbitmq_*_process_reductions_total``, ``rabbitmq_raft_*``, ``rabbitmq_schema_db_*``, ``rabbitmq_io_*_time_*``,
+``rabbitmq_io_seek_*``, ``rabbitmq_io_reopen_*``, ``rabbitmq_io_read_bytes_total``, ``rabbitmq_queue_index_read_*``,
+``rabbitmq_global_stream_*``, ``rabbitmq_stream_*``, ``telemetry_*``; and what is not counted:
+``rabbitmq_queue_disk_*``, ``rabbitmq_connection_pending_packets``, and of single exchanges what was confirmed, returned
+and dropped, ``rabbitmq_auth_attempts_detailed_*``. Families of which nothing is left may be asked for, and are empty.
+Only for single objects: what has no sensible sum (``rabbitmq_queue_consumer_capacity``, ``…_utilisation``,
+``rabbitmq_queue_head_message_timestamp``), and ``rabbitmq_connection_…_packets_total``.
+
+Source: RabbitMQ, "Monitoring with Prometheus and Grafana"; names and labels compared with 3.10.8.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import resource
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+import trio
+
+from warren import __version__
+from warren.channels import fast_path
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response
+from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, UNTYPED, Metric, Page, labels, wants_open_metrics
+from warren.mgmt_plugin.metrics.families import (
+    ARRIVALS,
+    BYTES,
+    CHANNEL_DELIVERIES,
+    CHANNEL_FAMILIES,
+    CHANNEL_PUBLISHES,
+    CHANNEL_STATE,
+    CLUSTER,
+    CONNECTION_BYTES,
+    CONNECTION_CHANNELS,
+    CONNECTION_FAMILIES,
+    CONSUMERS,
+    DETAILED,
+    EXCHANGE_FAMILIES,
+    EXCHANGE_METRICS,
+    IN_MEMORY,
+    LENGTHS,
+    MEMORY,
+    PAGED_OUT,
+    PERSISTENT,
+    QUEUE_ARRIVALS,
+    QUEUE_COARSE,
+    QUEUE_CONSUMERS,
+    QUEUE_DELIVERY,
+    QUEUE_FAMILIES,
+    QUEUE_METRICS,
+    Family,
+    VhostExchange,
+)
+from warren.mgmt_plugin.metrics.totals import GoneQueues, Totals, chunks, walk
+from warren.mgmt_plugin.names import cluster_id, node_name
+from warren.mgmt_plugin.operators import Doorkeeper
+from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
+from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Route, bad_request, not_found
+from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
+from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
+from warren.queues.queue import Queue
+from warren.server.histogram import BOUNDS_S
+from warren.server.management import Management
+from warren.server.process_memory import resident_bytes
+from warren.vhosts.pattern import Pattern
+
+TOTALS_S: Final = 1.0
+# A page is sent in blocks of this size, and is refused when it would be longer than that.
+BLOCK_BYTES: Final = 256 << 10
+PAGE_BYTES_MAX: Final = 100 << 20
+RABBITMQ: Final = "rabbitmq_"
+WARREN: Final = "warren_"
+PAGES: Final = {
+    "/metrics": "aggregated",
+    "/metrics/per-object": "per-object",
+    "/metrics/detailed": "detailed",
+    "/metrics/memory-breakdown": "memory-breakdown",
+}
+PROTOCOL: Final = ("protocol", "amqp091")
+
+Item = TypeVar("Item")
+Rows = Iterable[tuple[Metric, Iterable[tuple[str, float]]]]
+
+
+class Metrics:
+    """Makes the pages for one broker. `traffic` is what its HTTP ports count."""
+
+    def __init__(self, management: Management, doorkeeper: Doorkeeper, traffic: HttpTraffic) -> None:
+        self._management = management
+        self._broker = management.broker
+        self._doorkeeper = doorkeeper
+        self._traffic = traffic
+        self._gone = GoneQueues(management.broker)
+        management.broker.watchers.add(self._gone)
+        self._totals = Totals()
+        self._totals_from_s = float("-inf")
+        self._walking = trio.Lock()
+        self._writing = trio.Lock()
+        self._node: dict[str, Callable[[], Rows]] = {
+            "alarms": self._alarms,
+            "connection_churn_metrics": self._churn,
+            "node_metrics": self._limits,
+            "node_persister_metrics": self._persister,
+            "auth_attempt_metrics": self._attempts,
+        }
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request for one of `PAGES`.
+
+        Raises:
+            HttpError: 400, a parameter makes no sense; 404, there is no such page; 503, it would be too long.
+        """
+        endpoint = PAGES.get(request.path.rstrip("/"))
+        if endpoint is None:
+            raise not_found()
+        page = Page(open_metrics=wants_open_metrics(request.headers.get("accept", "")))
+        _write(page, RABBITMQ, self._identity(endpoint))
+        if endpoint == "aggregated":
+            await self._write_aggregated(page)
+        elif endpoint == "memory-breakdown":
+            _write(page, RABBITMQ, await self._memory())
+        else:
+            choice = Choice(request.query) if endpoint == "detailed" else None
+            async with self._writing:
+                if choice is None:
+                    await self._write_per_object(page)
+                else:
+                    await self._write_detailed(page, choice)
+        return Response(200, b"", page.content_type, blocks=await _blocks(page.end(), Breather()))
+
+    # --- pages ------------------------------------------------------------------------------------------------------
+
+    async def _write_aggregated(self, page: Page) -> None:
+        totals = await self._recent_totals()
+        counts = self._broker.totals()
+        await self._write_node(page, RABBITMQ)
+        _write(page, RABBITMQ, self._sums(totals, counts))
+        self._write_common(page, totals, counts)
+
+    async def _write_per_object(self, page: Page) -> None:
+        breather = Breather()
+        totals = await self._recent_totals()
+        counts = self._broker.totals()
+        await self._write_node(page, RABBITMQ)
+        queues = (QUEUE_COARSE, QUEUE_METRICS, QUEUE_DELIVERY, QUEUE_ARRIVALS)
+        await _write_objects(page, RABBITMQ, queues, self._queues(None), breather)
+        await _write_objects(page, RABBITMQ, (EXCHANGE_METRICS,), self._exchanges(None), breather)
+        await _write_objects(page, RABBITMQ, CHANNEL_FAMILIES, await self._channels(None, breather), breather)
+        await _write_objects(page, RABBITMQ, CONNECTION_FAMILIES, self._connections(None), breather)
+        self._write_common(page, totals, counts)
+
+    async def _write_detailed(self, page: Page, choice: Choice) -> None:
+        breather = Breather()
+        wanted = choice.families
+        prefix = RABBITMQ + DETAILED
+        if "node_coarse_metrics" in wanted:
+            _write(page, prefix, await self._coarse())
+        for name, rows in self._node.items():
+            if name in wanted:
+                _write(page, prefix, rows())
+        queues = [family for family in QUEUE_FAMILIES if family.name in wanted]
+        if QUEUE_METRICS in queues and QUEUE_CONSUMERS in queues:
+            queues.remove(QUEUE_CONSUMERS)
+        if queues:
+            found = self._queues(choice.vhosts)
+            if choice.queues:
+                found = await choice.matching(found, breather)
+            await _write_objects(page, prefix, queues, found, breather)
+        exchanges = [family for family in EXCHANGE_FAMILIES if family.name in wanted]
+        if exchanges:
+            await _write_objects(page, prefix, exchanges, self._exchanges(choice.vhosts), breather)
+        channels = [family for family in CHANNEL_FAMILIES if family.name in wanted]
+        if channels:
+            await _write_objects(page, prefix, channels, await self._channels(choice.vhosts, breather), breather)
+        connections = [family for family in CONNECTION_FAMILIES if family.name in wanted]
+        if connections:
+            await _write_objects(page, prefix, connections, self._connections(choice.vhosts), breather)
+        if "vhost_status" in wanted:
+            metric = Metric("vhost_status", GAUGE, "1 for each vhost that runs")
+            names = [name for name in self._broker.vhosts if choice.vhosts is None or name in choice.vhosts]
+            page.samples(RABBITMQ + CLUSTER, metric, [(labels(("vhost", name)), 1) for name in names])
+
+    async def _write_node(self, page: Page, prefix: str) -> None:
+        _write(page, prefix, await self._coarse())
+        for rows in self._node.values():
+            _write(page, prefix, rows())
+
+    def _write_common(self, page: Page, totals: Totals, counts: MessageCounts) -> None:
+        """Write what is the same with and without single objects."""
+        _write(page, RABBITMQ, self._objects(totals))
+        _write(page, RABBITMQ, self._global(totals, counts))
+        metric = Metric("message_size_bytes", "histogram", "Bodies of the messages received from publishers")
+        buckets = self._broker.size_buckets(counts)
+        page.histogram(RABBITMQ, metric, SIZE_BOUNDS, buckets, int(counts.published_bytes), PROTOCOL)
+        self._write_own(page, totals)
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    async def _recent_totals(self) -> Totals:
+        async with self._walking:
+            if time.monotonic() - self._totals_from_s >= TOTALS_S:
+                self._totals = await walk(self._broker, self._gone)
+                self._totals_from_s = time.monotonic()
+            return self._totals
+
+    def _queues(self, vhosts: set[str] | None) -> list[Queue]:
+        chosen = [vhost for name, vhost in self._broker.vhosts.items() if vhosts is None or name in vhosts]
+        return [queue for vhost in chosen for queue in vhost.queues.values()]
+
+    def _exchanges(self, vhosts: set[str] | None) -> list[VhostExchange]:
+        chosen = [vhost for name, vhost in self._broker.vhosts.items() if vhosts is None or name in vhosts]
+        return [(vhost.name, exchange) for vhost in chosen for exchange in vhost.exchanges.values()]
+
+    def _connections(self, vhosts: set[str] | None) -> list[Connection]:
+        return [
+            connection
+            for connection in self._broker.connections.values()
+            if not connection.is_direct and connection.is_known and (vhosts is None or connection.vhost_name in vhosts)
+        ]
+
+    async def _channels(self, vhosts: set[str] | None, breather: Breather) -> list[Channel]:
+        found: list[Channel] = []
+        for connection in self._connections(vhosts):
+            found += [channel for channel in connection.channels.values() if isinstance(channel, Channel)]
+            await breather.breathe()
+        return found
+
+    # --- the node ---------------------------------------------------------------------------------------------------
+
+    def _identity(self, endpoint: str) -> Rows:
+        broker = self._broker
+        build = labels(
+            ("rabbitmq_version", RABBITMQ_VERSION),
+            ("prometheus_plugin_version", __version__),
+            ("prometheus_client_version", __version__),
+            ("erlang_version", ""),
+            ("product_name", PRODUCT),
+            ("product_version", __version__),
+        )
+        yield (
+            Metric("build_info", UNTYPED, "Versions: of the RabbitMQ whose metrics these are, and of Warren"),
+            [(build, 1)],
+        )
+        identity = labels(
+            ("rabbitmq_node", node_name(broker)),
+            ("rabbitmq_cluster", broker.cluster_name()),
+            ("rabbitmq_cluster_permanent_id", cluster_id(broker)),
+            ("rabbitmq_endpoint", endpoint),
+        )
+        yield Metric("identity_info", UNTYPED, "Names of the node and of the cluster that it is"), [(identity, 1)]
+
+    def _alarms(self) -> Rows:
+        broker = self._broker
+        for name, what, resource_name in (
+            ("alarms_file_descriptor_limit", "file descriptors", ""),
+            ("alarms_free_disk_space_watermark", "free disk space", "disk"),
+            ("alarms_memory_used_watermark", "memory", "memory"),
+        ):
+            metric = Metric(name, UNTYPED, f"1 while publishers wait for {what}")
+            yield metric, _one(int(resource_name != "" and broker.has_alarm(resource_name)))
+
+    def _churn(self) -> Rows:
+        churn = self._broker.churn
+        for name, text, value in (
+            ("connections_opened_total", "Connections opened", churn.connections_opened),
+            ("connections_closed_total", "Connections closed or lost", churn.connections_closed),
+            ("channels_opened_total", "Channels opened", churn.channels_opened),
+            ("channels_closed_total", "Channels closed", churn.channels_closed),
+            ("queues_declared_total", "Queues declared, those included that were there", churn.queues_declared),
+            ("queues_created_total", "Queues created", churn.queues_created),
+            ("queues_deleted_total", "Queues deleted", churn.queues_deleted),
+        ):
+            yield Metric(name, COUNTER, text), _one(value)
+
+    async def _coarse(self) -> Rows:
+        descriptors = await open_descriptors(Breather())
+        values = (
+            ("process_open_fds", "Open file descriptors", descriptors),
+            ("process_open_tcp_sockets", "Sockets of AMQP clients", self._management.reactor.connection_count()),
+            ("process_resident_memory_bytes", "Resident memory", resident_bytes()),
+            ("disk_space_available_bytes", "Free disk space", self._disk_free_bytes()),
+        )
+        return [(Metric(name, GAUGE, text), _one(value)) for name, text, value in values]
+
+    def _disk_free_bytes(self) -> int:
+        return shutil.disk_usage(self._management.settings.data_dir).free
+
+    def _limits(self) -> Rows:
+        management = self._management
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for name, text, value in (
+            ("process_max_fds", "How many file descriptors may be open", descriptors),
+            (
+                "process_max_tcp_sockets",
+                "How many connections are accepted",
+                int(management.broker.limits.connections_max),
+            ),
+            ("resident_memory_limit_bytes", "Memory above which publishers wait", management.memory_limit_bytes),
+            (
+                "disk_space_available_limit_bytes",
+                "Free disk space below which publishers wait",
+                management.settings.store.disk_free_min_bytes,
+            ),
+            ("erlang_uptime_seconds", "How long the broker has been running", self._uptime_s()),
+        ):
+            yield Metric(name, GAUGE, text), _one(value)
+
+    def _uptime_s(self) -> float:
+        return max(0.0, time.time() - self._management.started_ms / 1000)
+
+    def _persister(self) -> Rows:
+        messages = self._management.messages
+        for name, text, value in (
+            ("io_read_ops_total", "Reads of the message log", messages.reads),
+            ("io_write_ops_total", "Batches written to the message log", messages.batches),
+            ("io_write_bytes_total", "Bytes written to the message log", messages.written_bytes),
+            ("io_sync_ops_total", "Syncs of the message log", messages.syncs),
+            ("msg_store_read_total", "Reads of the message log", messages.reads),
+            ("msg_store_write_total", "Batches written to the message log", messages.batches),
+            ("queue_index_write_ops_total", "Checkpoints of the message log", messages.checkpoints),
+        ):
+            yield Metric(name, COUNTER, text), _one(value)
+
+    def _attempts(self) -> Rows:
+        churn, doorkeeper = self._broker.churn, self._doorkeeper
+        found = (
+            ("http", doorkeeper.succeeded, doorkeeper.failed),
+            ("amqp091", churn.logins_accepted, churn.logins_refused),
+        )
+        of = [labels(("protocol", protocol)) for protocol, _, _ in found]
+        for name, text, values in (
+            ("auth_attempts_total", "Logins tried", [accepted + refused for _, accepted, refused in found]),
+            ("auth_attempts_succeeded_total", "Logins accepted", [accepted for _, accepted, _ in found]),
+            ("auth_attempts_failed_total", "Logins refused", [refused for _, _, refused in found]),
+        ):
+            yield Metric(name, COUNTER, text), list(zip(of, values, strict=True))
+
+    # --- sums -------------------------------------------------------------------------------------------------------
+
+    def _sums(self, totals: Totals, counts: MessageCounts) -> Rows:
+        """Yield what per-object pages have for single objects."""
+        ready_ram = totals.ready - totals.paged_out
+        in_memory = (
+            totals.messages - totals.paged_out,
+            ready_ram,
+            totals.unacked,
+            totals.message_bytes - totals.paged_out_bytes,
+        )
+        lengths = (totals.ready, totals.unacked, totals.messages)
+        for metric, value in (
+            *zip(LENGTHS, lengths, strict=True),
+            (CONSUMERS, totals.consumers),
+            (MEMORY, totals.memory_bytes),
+            *zip(IN_MEMORY, in_memory, strict=True),
+            *zip(PAGED_OUT, (totals.paged_out, totals.paged_out_bytes), strict=True),
+            *zip(PERSISTENT, (totals.persistent, totals.persistent_bytes), strict=True),
+            *zip(BYTES, (totals.message_bytes, totals.ready_bytes, totals.unacked_bytes), strict=True),
+            (ARRIVALS, int(counts.routed)),
+            *zip(CHANNEL_STATE, totals.channel_state, strict=True),
+            *zip(
+                CHANNEL_PUBLISHES,
+                (counts.publish, counts.confirm, counts.return_unroutable, counts.drop_unroutable),
+                strict=True,
+            ),
+            *zip(
+                CHANNEL_DELIVERIES,
+                (
+                    counts.get,
+                    counts.get_no_ack,
+                    counts.deliver,
+                    counts.deliver_no_ack,
+                    counts.redeliver,
+                    counts.ack,
+                    counts.get_empty,
+                ),
+                strict=True,
+            ),
+            *zip(CONNECTION_BYTES, (totals.received_bytes, totals.sent_bytes), strict=True),
+            (CONNECTION_CHANNELS, self._open_channels()),
+        ):
+            yield metric, _one(int(value))
+
+    def _open_channels(self) -> int:
+        churn = self._broker.churn
+        return churn.channels_opened - churn.channels_closed
+
+    def _objects(self, totals: Totals) -> Rows:
+        for name, text, value in (
+            ("connections", "Open connections", int(self._broker.open_connections)),
+            ("channels", "Open channels", self._open_channels()),
+            ("consumers", "Consumers", totals.consumers),
+            ("queues", "Queues", totals.queues),
+            ("unreachable_cluster_peers_count", "Other nodes that cannot be reached: there are none", 0),
+        ):
+            yield Metric(name, GAUGE, text), _one(value)
+
+    def _global(self, totals: Totals, counts: MessageCounts) -> Rows:
+        protocol = labels(PROTOCOL)
+        yield Metric("global_publishers", GAUGE, "Channels that have published"), [(protocol, totals.publishers)]
+        yield Metric("global_consumers", GAUGE, "Consumers"), [(protocol, totals.consumers)]
+        for name, text, value in (
+            ("received", "Messages received from publishers", counts.publish),
+            ("received_confirm", "Messages received from publishers that want confirms", counts.publish_confirm),
+            ("routed", "Messages put into queues, once for each queue", counts.routed),
+            ("unroutable_dropped", "Messages that no queue took, dropped", counts.drop_unroutable),
+            ("unroutable_returned", "Mandatory messages that no queue took, returned", counts.return_unroutable),
+            ("confirmed", "Messages confirmed to publishers", counts.confirm),
+        ):
+            yield Metric(f"global_messages_{name}_total", COUNTER, text), [(protocol, int(value))]
+        yield from _global_deliveries(totals)
+        yield from self._global_deaths()
+
+    def _global_deaths(self) -> Rows:
+        deaths = self._broker.deaths.counts
+        of = {
+            (is_quorum, strategy): labels(
+                ("queue_type", LONG_TYPES[QUORUM if is_quorum else CLASSIC]), ("dead_letter_strategy", strategy)
+            )
+            for is_quorum, strategy in deaths
+        }
+        for reason, text in (
+            ("expired", "Messages whose time to live was over"),
+            ("maxlen", "Messages for which a queue was too long"),
+            ("rejected", "Messages rejected without requeue"),
+            ("delivery_limit", "Messages delivered in vain too often"),
+        ):
+            rows = [(of[key], int(getattr(each, reason))) for key, each in deaths.items()]
+            yield Metric(f"global_messages_dead_lettered_{reason}_total", COUNTER, text), rows
+        metric = Metric("global_messages_dead_lettered_confirmed_total", COUNTER, "Dead letters taken by their queues")
+        yield metric, [(of[key], int(each.confirmed)) for key, each in deaths.items() if key[1] == AT_LEAST_ONCE]
+
+    async def _memory(self) -> Rows:
+        used = resident_bytes()
+        totals = await self._recent_totals()
+        log = self._broker.log
+        parts = {
+            "queue_messages": int(log.resident_bytes),
+            "connection_readers": int(self._broker.shared.inbound.held_bytes),
+            "connection_writers": totals.waiting_bytes,
+        }
+        parts["other_system"] = max(0, used - sum(parts.values()))
+        metrics: list[tuple[Metric, Sequence[tuple[str, float]]]] = [
+            (Metric(f"memory_{name}_bytes", GAUGE, f"Memory of {MEMORY_OF[name]}"), _one(value))
+            for name, value in parts.items()
+        ]
+        metrics.append((Metric("process_resident_memory_bytes", GAUGE, "Resident memory"), _one(used)))
+        return metrics
+
+    # --- Warren's own -----------------------------------------------------------------------------------------------
+
+    def _write_own(self, page: Page, totals: Totals) -> None:
+        compiled = str(fast_path.__file__.endswith(".so")).lower()
+        build = labels(("version", __version__), ("python", platform.python_version()), ("compiled", compiled))
+        page.samples(WARREN, Metric("build_info", UNTYPED, "What runs"), [(build, 1)])
+        _write(page, WARREN, self._store())
+        times = self._management.messages.commit_times
+        metric = Metric("store_commit_seconds", "histogram", "Writing and syncing one batch of the message log")
+        page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
+        _write(page, WARREN, self._reactor(totals))
+        times = self._management.reactor.turn_times
+        metric = Metric("reactor_turn_seconds", "histogram", "Turns of the reactor, which serves all AMQP sockets")
+        page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
+        _write(page, WARREN, self._http())
+        times = self._traffic.times
+        metric = Metric("http_request_seconds", "histogram", "From the head of an HTTP request to its answer")
+        page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
+        _write(page, WARREN, self._tasks())
+        _write(page, WARREN, self._process())
+        started_s = self._management.started_ms / 1000
+        page.single(
+            "", Metric("process_start_time_seconds", GAUGE, "When the broker started, since the epoch"), started_s
+        )
+
+    def _store(self) -> Rows:
+        messages, log = self._management.messages, self._broker.log
+        segments = log.segments.segments
+        for name, kind, text, value in (
+            ("segments", GAUGE, "Files of the message log", len(segments)),
+            ("bytes", GAUGE, "Their size", sum(int(each.capacity) for each in segments)),
+            ("live_bytes", GAUGE, "What is still needed of them", sum(int(each.live_bytes) for each in segments)),
+            ("resident_bytes", GAUGE, "Memory of the messages of all queues", int(log.resident_bytes)),
+            ("resident_limit_bytes", GAUGE, "Above, stored messages leave memory", int(log.memory_bytes)),
+            (
+                "unsynced_bytes",
+                GAUGE,
+                "Written, or to be written, and not yet synced",
+                int(log.next_lsn - log.durable_lsn),
+            ),
+            ("recovery_bytes", GAUGE, "Log behind the last checkpoint", int(log.next_lsn - log.checkpoint_lsn)),
+            ("trouble", GAUGE, "1 while the disk is full or has failed", int(messages.trouble() != "")),
+            ("batches_total", COUNTER, "Batches written or synced", messages.batches),
+            ("written_bytes_total", COUNTER, "Bytes written", messages.written_bytes),
+            ("syncs_total", COUNTER, "Syncs", messages.syncs),
+            ("synced_bytes_total", COUNTER, "Bytes written that are synced", messages.synced_bytes),
+            ("reads_total", COUNTER, "Reads of what is on disk only", messages.reads),
+            ("checkpoints_total", COUNTER, "Checkpoints written", messages.checkpoints),
+            ("compacted_segments_total", COUNTER, "Files emptied by compaction", messages.compacted_segments()),
+            ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.moved_bytes()),
+        ):
+            yield Metric(f"store_{name}", kind, text), _one(value)
+
+    def _reactor(self, totals: Totals) -> Rows:
+        reactor = self._management.reactor
+        inbound = self._broker.shared.inbound
+        for name, kind, text, value in (
+            ("connections", GAUGE, "AMQP sockets, logged in or not", reactor.connection_count()),
+            ("waiting_bytes", GAUGE, "Written for clients and not yet taken by them", totals.waiting_bytes),
+            ("inbound_bytes", GAUGE, "Bodies received in part", int(inbound.held_bytes)),
+            ("inbound_limit_bytes", GAUGE, "From where their connections take turns", int(inbound.max_bytes)),
+            ("inbound_waiting_connections", GAUGE, "Connections that wait for their turn", len(inbound.waiting)),
+            ("crashes_total", COUNTER, "Connections ended by a defect of the broker", reactor.crashes),
+        ):
+            yield Metric(f"reactor_{name}", kind, text), _one(value)
+
+    def _http(self) -> Rows:
+        traffic = self._traffic
+        yield Metric("http_connections", GAUGE, "Open HTTP connections"), _one(traffic.connections)
+        rows = [(labels(("status", str(status))), count) for status, count in sorted(traffic.requests.items())]
+        yield Metric("http_requests_total", COUNTER, "HTTP requests answered"), rows
+        yield Metric("http_sent_bytes_total", COUNTER, "Bodies of the answers"), _one(traffic.sent_bytes)
+
+    def _tasks(self) -> Rows:
+        tasks = self._management.tasks
+        failing = [(labels(("task", task.name), ("need", task.need)), 1.0) for task in tasks.failing()]
+        yield Metric("task_failing", GAUGE, "1 for each task of the broker that fails or is switched off"), failing
+        failed = [(labels(("task", task.name)), task.failures) for task in tasks.tasks.values() if task.failures]
+        yield Metric("task_failures_total", COUNTER, "Failures of tasks; the log has the tracebacks"), failed
+
+    def _process(self) -> Rows:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        for mode, seconds in (("user", usage.ru_utime), ("system", usage.ru_stime)):
+            text = f"Processor time of the broker as {mode}"
+            yield Metric(f"process_cpu_{mode}_seconds_total", COUNTER, text), _one(seconds)
+        yield Metric("process_resident_memory_bytes", GAUGE, "Resident memory"), _one(resident_bytes())
+        yield (
+            Metric("process_allocated_blocks", GAUGE, "Blocks of memory in use by Python"),
+            _one(sys.getallocatedblocks()),
+        )
+        yield Metric("process_threads", GAUGE, "Threads"), _one(threading.active_count())
+        yield Metric("process_uptime_seconds", GAUGE, "How long the broker has been running"), _one(self._uptime_s())
+        rows = [
+            (labels(("generation", str(generation))), float(stats["collections"]))
+            for generation, stats in enumerate(gc.get_stats())
+        ]
+        yield Metric("process_gc_collections_total", COUNTER, "Runs of the cyclic collector"), rows
+
+
+MEMORY_OF: Final = {
+    "queue_messages": "messages in queues",
+    "connection_readers": "bodies received in part",
+    "connection_writers": "what is written for clients and not yet taken by them",
+    "other_system": "everything else",
+}
+
+
+class Choice:
+    """What a detailed page is asked for. ``vhosts`` None: all of them.
+
+    Raises:
+        HttpError: 400.
+    """
+
+    def __init__(self, query: str) -> None:
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
+        except (ValueError, UnicodeDecodeError):
+            raise bad_request("the query string is malformed") from None
+        self.families = {value for name, value in pairs if name == "family"}
+        vhosts = {value for name, value in pairs if name == "vhost"}
+        self.vhosts = vhosts or None
+        self.queues: list[Pattern] = []
+        for name, value in pairs:
+            if name == "queue" and value:
+                try:
+                    self.queues.append(Pattern(value))
+                except ValueError as error:
+                    raise bad_request(str(error)) from None
+
+    async def matching(self, queues: Iterable[Queue], breather: Breather) -> list[Queue]:
+        """Return those whose name one of the patterns is found in."""
+        found: list[Queue] = []
+        for chunk in chunks(queues):
+            found += [queue for queue in chunk if any(pattern.matches(queue.name) for pattern in self.queues)]
+            await breather.breathe()
+        return found
+
+
+def _one(value: float) -> list[tuple[str, float]]:
+    return [("", value)]
+
+
+def _write(page: Page, prefix: str, rows: Rows) -> None:
+    for metric, samples in rows:
+        page.samples(prefix, metric, samples)
+
+
+async def _write_objects(
+    page: Page, prefix: str, families: Sequence[Family[Item]], items: Sequence[Item], breather: Breather
+) -> None:
+    """Write families of one kind of objects: each object is looked at once, each metric is written in one go."""
+    columns = [(family, metric) for family in families for metric in family.metrics]
+    names = [(RABBITMQ + CLUSTER if family.is_cluster else prefix) + metric.name for family, metric in columns]
+    written: list[list[bytes]] = [[] for _ in columns]
+    size = 0
+    for chunk in chunks(items):
+        at = 0
+        for family in families:
+            label = family.label
+            of = [label(item) for item in chunk]
+            for values in zip(*[family.row(item) for item in chunk], strict=True):
+                name = names[at]
+                lines = [f"{name}{each} {value}\n" for each, value in zip(of, values, strict=True) if value is not None]
+                piece = "".join(lines).encode()
+                written[at].append(piece)
+                size += len(piece)
+                at += 1
+        if size > PAGE_BYTES_MAX:
+            raise HttpError(503, "too_large", "there is too much for one page: choose families, vhosts or queues")
+        await breather.breathe()
+    for name, (_, metric), pieces in zip(names, columns, written, strict=True):
+        page.head(name, metric.kind, metric.help)
+        page.pieces += pieces
+
+
+async def _blocks(pieces: Sequence[bytes], breather: Breather) -> list[bytes]:
+    """Put pieces together to blocks."""
+    blocks: list[bytes] = []
+    some: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        some.append(piece)
+        size += len(piece)
+        if size >= BLOCK_BYTES:
+            blocks.append(b"".join(some))
+            some, size = [], 0
+            await breather.breathe()
+    blocks.append(b"".join(some))
+    return blocks
+
+
+def _global_deliveries(totals: Totals) -> Rows:
+    of = {kind: labels(PROTOCOL, ("queue_type", queue_type)) for kind, queue_type in LONG_TYPES.items()}
+    for name, text, places in (
+        ("delivered", "Messages delivered", (0, 1, 2, 3)),
+        ("delivered_consume_auto_ack", "Deliveries to consumers without acknowledgement", (3,)),
+        ("delivered_consume_manual_ack", "Deliveries to consumers, to be acknowledged", (2,)),
+        ("delivered_get_auto_ack", "Messages got with basic.get, without acknowledgement", (1,)),
+        ("delivered_get_manual_ack", "Messages got with basic.get, to be acknowledged", (0,)),
+        ("get_empty", "basic.get that found nothing", (6,)),
+        ("redelivered", "Deliveries of what had been delivered before", (4,)),
+        ("acknowledged", "Messages acknowledged", (5,)),
+    ):
+        rows = [(of[kind], sum(numbers[place] for place in places)) for kind, numbers in totals.deliveries.items()]
+        yield Metric(f"global_messages_{name}_total", COUNTER, text), rows
+
+
+async def open_descriptors(breather: Breather) -> int:
+    """Return how many file descriptors are open."""
+    count = os.stat("/proc/self/fd").st_size
+    if count:
+        return count
+    # An older kernel does not tell, and has to be asked for their names.
+    with os.scandir("/proc/self/fd") as entries:
+        for _ in entries:
+            count += 1
+            await breather.breathe()
+    return count - 1  # without the one that lists them
+
+
+# --- the ports --------------------------------------------------------------------------------------------------------
+
+
+class MetricsPort:
+    """Answers every request on the port that asks nobody for a login."""
+
+    def __init__(self, metrics: Metrics, management: Management) -> None:
+        self._metrics = metrics
+        self._management = management
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            HttpError: it is refused.
+        """
+        path = request.path.rstrip("/")
+        if path not in PAGES and path != "/health":
+            raise not_found()
+        if request.method not in ("GET", "HEAD"):
+            raise HttpError(405, "method_not_allowed", "only GET and HEAD are allowed here", (("Allow", "GET, HEAD"),))
+        if path != "/health":
+            return await self._metrics.answer(request)
+        health = self._management.health()
+        return Response(200 if health.ok else 503, msgspec.json.encode(health.document()))
+
+
+async def show_metrics(call: Call) -> Response:
+    return await call.services.metrics.answer(call.request)
+
+
+_MONITOR: Final = Access.MONITORING
+ROUTES: Final = (
+    Route("GET", "/metrics", _MONITOR, show_metrics, "Metrics for Prometheus, summed up"),
+    Route("GET", "/metrics/per-object", _MONITOR, show_metrics, "Metrics of every queue, channel and connection"),
+    Route(
+        "GET",
+        "/metrics/detailed",
+        _MONITOR,
+        show_metrics,
+        "Chosen families of metrics",
+        query=("family", "vhost", "queue"),
+    ),
+    Route("GET", "/metrics/memory-breakdown", _MONITOR, show_metrics, "What takes memory, for Prometheus"),
+)

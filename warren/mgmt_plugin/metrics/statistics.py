@@ -1,0 +1,387 @@
+"""Samples what the engine counts, every `history.STEP_S`, so that rates and charts have a past.
+
+1. Everything has a rate, of the last tick. The node, the broker and its vhosts always have a past; of queues,
+   exchanges, channels and connections at most `KEPT_MAX` have. One that begins to change takes the place of one that
+   has rested for `REST_TICKS`, if there is one; one that somebody looks at that of whichever rests longest.
+2. Sampling goes on in pieces of about a millisecond. An object that has gone is forgotten at the next tick.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import trio
+
+from warren.channels.broker import Broker
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.http.numbers import integer
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
+from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
+from warren.queues.counters import MessageCounts
+from warren.queues.queue import Queue
+from warren.vhosts.virtual_host import VirtualHost
+
+KEPT_MAX: Final = 2000
+# Of each field, in all items of a list together; but so many of each item.
+SAMPLES_IN_LIST: Final = 100_000
+SAMPLES_MIN: Final = 2
+REST_TICKS: Final = 12
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+DELIVERY: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
+QUEUE_STATS: Final = ("publish", *DELIVERY)
+CHANNEL_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERY)
+EXCHANGE_STATS: Final = ("publish_in", "publish_out")
+CONNECTION_FIELDS: Final = ("recv_oct", "send_oct")
+CHURN: Final = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+QUEUE_FIELDS: Final = (*LENGTHS, *QUEUE_STATS)
+TOTAL_FIELDS: Final = (*LENGTHS, *CHANNEL_STATS, *CONNECTION_FIELDS)
+BROKER_FIELDS: Final = (*TOTAL_FIELDS, *CHURN)
+NODE_FIELDS: Final = ("mem_used", "fd_used", "sockets_used", "disk_free", "proc_used")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """How far back each group of samples is wanted, and how far apart: seconds, 0 for none."""
+
+    lengths: tuple[int, int] = (0, 0)
+    messages: tuple[int, int] = (0, 0)
+    data: tuple[int, int] = (0, 0)
+    node: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, query: Mapping[str, str], items: int = 1) -> Ranges:
+        """Read the ranges from a query string; the more `items` a list has, the fewer samples each field gets."""
+        if "page" in query:
+            items = min(items, PAGE_SIZE_MAX)
+        most = max(SAMPLES_MIN, SAMPLES_IN_LIST // max(1, items))
+        return cls(
+            _range(query, "lengths", most),
+            _range(query, "msg_rates", most),
+            _range(query, "data_rates", most),
+            _range(query, "node_stats", most),
+        )
+
+
+def _range(query: Mapping[str, str], prefix: str, most: int) -> tuple[int, int]:
+    try:
+        age, incr = integer(query.get(f"{prefix}_age", "0")), integer(query.get(f"{prefix}_incr", "0"))
+    except ValueError:
+        return 0, 0
+    return (min(age, incr * (most - 1)), incr) if age > 0 and incr > 0 else (0, 0)
+
+
+RANGE_QUERY: Final = tuple(
+    f"{prefix}_{end}" for prefix in ("lengths", "msg_rates", "data_rates", "node_stats") for end in ("age", "incr")
+)
+
+
+def queue_row(queue: Queue) -> tuple[int, ...]:
+    """Return `QUEUE_FIELDS` of a queue now."""
+    counts = queue.counts()
+    ready, unacked = int(queue.ready_count), int(queue.unacked_count)
+    return (int(queue.message_count), ready, unacked, int(counts.publish), *_delivery(counts))
+
+
+def channel_row(channel: Channel) -> tuple[int, ...]:
+    """Return `CHANNEL_STATS` of a channel now."""
+    counts = MessageCounts()
+    channel.add_counts(counts)
+    return _stats(counts)
+
+
+def exchange_row(exchange: Exchange) -> tuple[int, ...]:
+    """Return `EXCHANGE_STATS` of an exchange now."""
+    return (int(exchange.published_in), int(exchange.published_out))
+
+
+def connection_row(connection: Connection) -> tuple[int, ...]:
+    """Return `CONNECTION_FIELDS` of a connection now."""
+    return (int(connection.received_bytes), int(connection.outbox.sent_bytes))
+
+
+def _stats(counts: MessageCounts) -> tuple[int, ...]:
+    unroutable = (int(counts.return_unroutable), int(counts.drop_unroutable))
+    return (int(counts.publish), int(counts.confirm), *unroutable, *_delivery(counts))
+
+
+def _delivery(counts: MessageCounts) -> tuple[int, ...]:
+    return (
+        int(counts.deliver),
+        int(counts.deliver_no_ack),
+        int(counts.get),
+        int(counts.get_no_ack),
+        int(counts.get_empty),
+        int(counts.redeliver),
+        int(counts.ack),
+        counts.deliver_get,
+    )
+
+
+class Statistics:
+    """The past of one broker. `node_row` returns `NODE_FIELDS` of its node now."""
+
+    def __init__(self, broker: Broker, node_row: Callable[[], tuple[int, ...]]) -> None:
+        self.node_row = node_row
+        self._node_series = Series(NODE_FIELDS, totals=True)
+        self.clock = Clock()
+        self._broker = broker
+        self._kept: OrderedDict[object, Series] = OrderedDict()
+        self._seen: dict[object, tuple[int, ...]] = {}  # the last row of everything
+        self._before: dict[object, tuple[int, ...]] = {}  # the row before that, of what has changed in the last tick
+        self._octets: dict[str, list[int]] = {}  # received from and sent to all clients of a vhost, ever
+        self._changed_ms: dict[object, int] = {}  # when a row was last another one
+        self._broker_series = Series(BROKER_FIELDS, totals=True)
+        self._vhost_series: dict[str, Series] = {}
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        next_s = trio.current_time()
+        while True:
+            await self.sample()
+            next_s = max(next_s + STEP_S, trio.current_time())
+            await trio.sleep_until(next_s)
+
+    async def sample(self) -> None:
+        """Take the samples of one tick."""
+        clock = self.clock
+        clock.tick += 1
+        clock.time_ms = int(time.time() * 1000)
+        tick = clock.tick
+        broker = self._broker
+        breather = Breather()
+        totals = [0, 0, 0]
+        seen: dict[object, tuple[int, ...]] = {}
+        changed: dict[object, tuple[int, ...]] = {}
+        for connection in list(broker.connections.values()):
+            if connection.is_direct:
+                continue
+            row = connection_row(connection)
+            self._count_octets(connection, row)
+            self._take(connection, CONNECTION_FIELDS, row, seen, changed)
+            for channel in list(connection.channels.values()):
+                if isinstance(channel, Channel):
+                    self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
+                    channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
+                await breather.breathe()
+        counts = broker.totals_by_vhost()
+        for vhost in list(broker.vhosts.values()):
+            lengths = [0, 0, 0]
+            for queue in list(vhost.queues.values()):
+                row = queue_row(queue)
+                self._take(queue, QUEUE_FIELDS, row, seen, changed)
+                for at in range(3):
+                    lengths[at] += row[at]
+                await breather.breathe()
+            for exchange in list(vhost.exchanges.values()):
+                self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
+                await breather.breathe()
+            row = self.vhost_row(vhost.name, lengths, counts.get(vhost.name, MessageCounts()))
+            self._vhost_series.setdefault(vhost.name, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
+            totals = [before + more for before, more in zip(totals, lengths, strict=True)]
+        self._broker_series.take(tick, self.broker_row(totals))
+        self._node_series.take(tick, self.node_row())
+        self._before = changed
+        self._forget_gone(seen)
+
+    def _count_octets(self, connection: Connection, row: tuple[int, ...]) -> None:
+        """Add what a connection has received and sent since the last tick to its vhost: sums must not go back."""
+        received, sent = self._seen.get(connection, (0, 0))
+        octets = self._octets.setdefault(connection.vhost_name, [0, 0])
+        octets[0] += row[0] - received
+        octets[1] += row[1] - sent
+
+    def _take(
+        self,
+        item: object,
+        fields: tuple[str, ...],
+        row: tuple[int, ...],
+        seen: dict[object, tuple[int, ...]],
+        changed: dict[object, tuple[int, ...]],
+    ) -> None:
+        before = self._seen.get(item)
+        if before == row:
+            seen[item] = before  # the same object: most things are idle, and there may be many
+            watched = self._kept.get(item)
+            if watched is not None and watched.is_empty():
+                watched.take(self.clock.tick, row)
+            return
+        seen[item] = row
+        self._changed_ms[item] = self.clock.time_ms
+        if before is not None:
+            changed[item] = before
+        series = self._kept.get(item)
+        if series is not None:
+            self._kept.move_to_end(item)
+        elif (before is None and not any(row)) or not self._has_place():
+            return
+        else:
+            series = self._keep(item, fields)
+            if before is not None:
+                series.take(self.clock.tick - 1, before)
+        series.take(self.clock.tick, row)
+
+    def _has_place(self) -> bool:
+        """Tell whether something may begin to have a past."""
+        if len(self._kept) < KEPT_MAX:
+            return True
+        rested_ms = self.clock.time_ms - self._changed_ms.get(next(iter(self._kept)), 0)
+        return rested_ms >= REST_TICKS * STEP_S * 1000
+
+    def _keep(self, item: object, fields: tuple[str, ...]) -> Series:
+        series = Series(fields)
+        self._kept[item] = series
+        if len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+        return series
+
+    def _forget_gone(self, seen: dict[object, tuple[int, ...]]) -> None:
+        for item in [item for item in self._kept if item not in seen]:
+            del self._kept[item]
+        self._seen = seen
+        for item in [item for item in self._changed_ms if item not in seen]:
+            del self._changed_ms[item]
+        for name in [name for name in self._vhost_series if name not in self._broker.vhosts]:
+            del self._vhost_series[name]
+        for name in [name for name in self._octets if name not in self._broker.vhosts]:
+            del self._octets[name]
+
+    # --- rows now -----------------------------------------------------------------------------------------------------
+
+    def vhost_row(self, name: str, lengths: Sequence[int], counts: MessageCounts | None = None) -> tuple[int, ...]:
+        """Return `TOTAL_FIELDS` of a vhost; `counts`, if they are known, are its totals."""
+        received, sent = self._octets.get(name, (0, 0))
+        return (*lengths, *_stats(self._broker.totals(name) if counts is None else counts), received, sent)
+
+    def broker_row(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Return `BROKER_FIELDS`."""
+        churn = self._broker.churn
+        received, sent = int(churn.received_bytes), int(churn.sent_bytes)
+        for connection in self._broker.connections.values():
+            received += int(connection.received_bytes)
+            sent += int(connection.outbox.sent_bytes)
+        return (
+            *lengths,
+            *_stats(self._broker.totals(None)),
+            received,
+            sent,
+            churn.connections_opened,
+            churn.connections_closed,
+            churn.channels_opened,
+            churn.channels_closed,
+            churn.queues_declared,
+            churn.queues_created,
+            churn.queues_deleted,
+        )
+
+    # --- what is shown ------------------------------------------------------------------------------------------------
+
+    def rate(self, item: object, field: str) -> float:
+        """Return a rate of a queue, exchange, channel or connection, per second."""
+        before = self._before.get(item)
+        if before is None:
+            return 0.0
+        at = _fields_of(item).index(field)
+        return (self._seen[item][at] - before[at]) / STEP_S
+
+    def idle_since(self, item: object) -> str | None:
+        """Return since when nothing has happened to an object, as exact as the ticks; None while something does."""
+        changed_ms = self._changed_ms.get(item)
+        if changed_ms is None or changed_ms >= self.clock.time_ms:
+            return None
+        return datetime.fromtimestamp(changed_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+    def watch(self, item: object, fields: tuple[str, ...]) -> None:
+        """Somebody looks at `item`: have it keep its past."""
+        if item in self._kept:
+            self._kept.move_to_end(item)
+        else:
+            self._keep(item, fields)
+
+    def of(self, item: object, fields: tuple[str, ...], row: Sequence[int]) -> Shown:
+        """Return what can be shown of an object whose fields are `row` now."""
+        before = self._before.get(item)
+        rates: Sequence[float] | None = None
+        if before is not None:
+            rates = [(now - then) / STEP_S for now, then in zip(self._seen[item], before, strict=True)]
+        return Shown(self._kept.get(item), self.clock, fields, row, rates)
+
+    def of_vhost(self, name: str, lengths: Sequence[int], counts: MessageCounts | None = None) -> Shown:
+        """Return what can be shown of a vhost; `counts`, if they are known, are its totals."""
+        return Shown(self._vhost_series.get(name), self.clock, TOTAL_FIELDS, self.vhost_row(name, lengths, counts))
+
+    def of_vhosts(self, vhosts: Sequence[VirtualHost], lengths: Sequence[int]) -> Shown:
+        """Return what can be shown of some vhosts together: sums, and the past only when it is one of them."""
+        if len(vhosts) == 1:
+            return self.of_vhost(vhosts[0].name, lengths)
+        sums = [0] * len(TOTAL_FIELDS)
+        counts = self._broker.totals_by_vhost()
+        for vhost in vhosts:
+            row = self.vhost_row(vhost.name, (0, 0, 0), counts[vhost.name])
+            sums = [before + more for before, more in zip(sums, row, strict=True)]
+        return Shown(None, self.clock, TOTAL_FIELDS, (*lengths, *sums[3:]))
+
+    def of_node(self) -> Shown:
+        """Return what can be shown of the node."""
+        return Shown(self._node_series, self.clock, NODE_FIELDS, self.node_row())
+
+    def of_broker(self, lengths: Sequence[int]) -> Shown:
+        """Return what can be shown of the whole broker."""
+        return Shown(self._broker_series, self.clock, BROKER_FIELDS, self.broker_row(lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Fields of one object with their past. `rates` where they are not those of the series; None: it rests."""
+
+    series: Series | None
+    clock: Clock
+    fields: tuple[str, ...]
+    row: Sequence[int]
+    rates: Sequence[float] | None = None
+
+    def add(self, to: dict[str, Any], names: Sequence[str], over: tuple[int, int] = (0, 0)) -> None:
+        """Add fields and their details to a description."""
+        for name in names:
+            at = self.fields.index(name)
+            value = self.row[at]
+            to[name] = value
+            details: dict[str, object] = {"rate": 0.0}
+            if over[0]:
+                series = Series((name,)) if self.series is None else self.series
+                details = series.details(self.clock, name, value, *over)
+            elif self.series is not None and self.rates is None:
+                details = self.series.details(self.clock, name, value, *over)
+            if self.rates is not None:
+                details["rate"] = self.rates[at]
+            to[f"{name}_details"] = details
+
+    def message_stats(self, names: Sequence[str], over: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+        """Return the object ``message_stats``, empty when nothing has happened yet."""
+        stats: dict[str, Any] = {}
+        if any(self.row[self.fields.index(name)] for name in names):
+            self.add(stats, names, over)
+        return stats
+
+
+def _fields_of(item: object) -> tuple[str, ...]:
+    if isinstance(item, Queue):
+        return QUEUE_FIELDS
+    if isinstance(item, Exchange):
+        return EXCHANGE_STATS
+    return CHANNEL_STATS if isinstance(item, Channel) else CONNECTION_FIELDS

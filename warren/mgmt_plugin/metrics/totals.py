@@ -1,0 +1,173 @@
+"""Sums over all queues, channels and connections, for the page on which no single one is shown.
+
+1. Counters among them never go back: queues that are deleted are remembered in a sum (`GoneQueues`), channels and
+   connections by the engine.
+2. A walk goes on in pieces of about a millisecond. What it counts was there when it began; a queue that is deleted
+   meanwhile is counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import Final, TypeVar
+
+from warren.channels.broker import Broker
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.channels.fast_path import CLOSING
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.metrics.families import (
+    CHANNEL_STATE,
+    channel_state,
+    queue_deliveries,
+)
+from warren.queues.arguments import LONG_TYPES
+from warren.queues.queue import Queue
+from warren.vhosts.topology_watcher import TopologyWatcher
+from warren.vhosts.virtual_host import VirtualHost
+
+CHUNK: Final = 32
+DELIVERIES: Final = 7  # numbers in `queue_deliveries`
+
+Item = TypeVar("Item")
+
+
+class GoneQueues(TopologyWatcher):
+    """What was delivered from queues that have been deleted: ``deliveries`` by their type."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.deliveries = {kind: [0] * DELIVERIES for kind in LONG_TYPES}
+        self._highest: list[int] = []  # that was told of each counter
+        self._broker = broker
+        self._vhosts: dict[str, VirtualHost] = dict(broker.vhosts)  # still known when their deletion is told
+
+    def keep_up(self, totals: Totals) -> None:
+        """Have no counter of `totals` be less than it was in earlier ones.
+
+        What ends while it is counted may have counted a little more than it was remembered with.
+        """
+        now = [totals.received_bytes, totals.sent_bytes, *chain.from_iterable(totals.deliveries.values())]
+        if self._highest:
+            now = [max(before, number) for before, number in zip(self._highest, now, strict=True)]
+        self._highest = now
+        totals.received_bytes, totals.sent_bytes = now[:2]
+        for place, kind in enumerate(totals.deliveries):
+            start = 2 + place * DELIVERIES
+            totals.deliveries[kind] = now[start : start + DELIVERIES]
+
+    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
+        if vhost not in self._vhosts:
+            self._vhosts[vhost] = self._broker.vhosts[vhost]
+
+    def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
+        _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
+
+    def vhost_deleted(self, vhost: str) -> None:
+        gone = self._vhosts.pop(vhost, None)
+        if gone is not None:
+            for queue in gone.queues.values():
+                _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
+
+
+class Totals:
+    """The outcome of one walk."""
+
+    def __init__(self) -> None:
+        self.queues = 0
+        self.messages = 0
+        self.ready = 0
+        self.unacked = 0
+        self.message_bytes = 0
+        self.ready_bytes = 0
+        self.unacked_bytes = 0
+        self.persistent = 0
+        self.persistent_bytes = 0
+        self.memory_bytes = 0
+        self.paged_out = 0
+        self.paged_out_bytes = 0
+        self.consumers = 0
+        self.deliveries: dict[str, list[int]] = {}  # by queue type
+        self.publishers = 0
+        self.channel_state = [0] * len(CHANNEL_STATE)
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.waiting_bytes = 0  # written for clients, not yet taken by the kernel
+
+    def add_queues(self, queues: Sequence[Queue]) -> None:
+        """Count some queues."""
+        rows: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in LONG_TYPES}
+        for queue in queues:
+            ready = int(queue.ready_count)
+            if ready:
+                on_disk = queue.ready.paged_out_count()
+                self.ready += ready
+                self.ready_bytes += int(queue.ready_bytes)
+                self.paged_out += on_disk
+                self.paged_out_bytes += queue.ready.paged_out_bytes()
+                self.memory_bytes += queue.ready.memory_bytes()
+            self.messages += int(queue.message_count)
+            self.unacked += int(queue.unacked_count)
+            self.message_bytes += int(queue.message_bytes)
+            self.unacked_bytes += int(queue.unacked_bytes)
+            persistent, persistent_bytes = queue.persistent()
+            self.persistent += persistent
+            self.persistent_bytes += persistent_bytes
+            self.consumers += len(queue.consumers)
+            rows[queue.rules.queue_type].append(queue_deliveries(queue))
+        for kind, found in rows.items():
+            if found:
+                _add(self.deliveries[kind], [sum(column) for column in zip(*found, strict=True)])
+
+    def add_channels(self, channels: Sequence[object]) -> None:
+        """Count some channels."""
+        rows: list[tuple[int, ...]] = []
+        for channel in channels:
+            if isinstance(channel, Channel) and channel.state != CLOSING:
+                rows.append(channel_state(channel))
+                self.publishers += int(channel.published) > 0
+        if rows:
+            _add(self.channel_state, [sum(column) for column in zip(*rows, strict=True)])
+
+    def add_connection(self, connection: Connection) -> None:
+        """Count the bytes of a connection."""
+        self.received_bytes += int(connection.received_bytes)
+        self.sent_bytes += int(connection.outbox.sent_bytes)
+        self.waiting_bytes += int(connection.outbox.waiting_bytes())
+
+
+async def walk(broker: Broker, gone: GoneQueues) -> Totals:
+    """Return the sums over everything there is."""
+    breather = Breather()
+    totals = Totals()
+    churn = broker.churn
+    # All of this without a pause: what goes from here on is in these lists, and not in what has gone.
+    totals.deliveries = {kind: list(numbers) for kind, numbers in gone.deliveries.items()}
+    queues = [list(vhost.queues.values()) for vhost in broker.vhosts.values()]
+    connections = list(broker.connections.values())
+    totals.received_bytes, totals.sent_bytes = churn.received_bytes, churn.sent_bytes
+    for some_queues in queues:
+        totals.queues += len(some_queues)
+        for queue_chunk in chunks(some_queues):
+            totals.add_queues(queue_chunk)
+            await breather.breathe()
+    for connection in connections:
+        if not connection.is_direct:
+            totals.add_connection(connection)
+            for channel_chunk in chunks(list(connection.channels.values())):
+                totals.add_channels(channel_chunk)
+                await breather.breathe()
+    gone.keep_up(totals)
+    return totals
+
+
+def chunks(items: Iterable[Item]) -> Iterable[list[Item]]:
+    """Yield `items` in lists of at most `CHUNK`."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk
+
+
+def _add(sums: list[int], numbers: Sequence[int]) -> None:
+    for at, number in enumerate(numbers):
+        sums[at] += number

@@ -1,0 +1,1 @@
+"""What the API shows and does, a subject a file."""

@@ -1,0 +1,374 @@
+"""Looking into queues without side effects: what waits, what is held, what clients have not answered yet.
+
+A body is never put together: it is searched frame by frame, and of what is shown text is made when it is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from warren.amqp.properties import decode_properties
+from warren.channels.access import READ
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.mgmt_plugin.http.numbers import integer
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import channel_name, connection_name, the_queue, the_shared_queue
+from warren.mgmt_plugin.resources.messages import encode_payload
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.mgmt_plugin.terms import properties_to_json, table_to_json
+from warren.msgstore.log.message import Message
+from warren.queues.browse import Cursor, Seen, look
+from warren.queues.held_messages import PARKED_UNTIL, HeldMessage
+from warren.queues.lanes import DELAYED, NUMBER_MASK, PARKED, UNDELIVERED
+from warren.queues.queue import Queue
+from warren.server.management import Management
+
+STATES: Final = {"ready": None, "unacked": None, "delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
+COUNT_MAX: Final = 500
+LOOK_MESSAGES: Final = 100
+# How far a request looks for messages that pass its filter, and how deep into what is held.
+SCANNED_MAX: Final = 200_000
+HELD_MAX: Final = 20_000
+SCAN_S: Final = 20.0
+TRUNCATE_BYTES: Final = 4096
+SHOWN_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages are wanted: a part of the routing key, a header with a value, a part of the body."""
+
+    routing_key: str = ""
+    header: str = ""
+    body: bytes = b""
+
+    def accepts(self, message: Message) -> bool:
+        """Tell whether `message` is wanted."""
+        if self.routing_key and self.routing_key not in message.envelope.routing_key:
+            return False
+        if self.header and not self._has_header(message):
+            return False
+        return not self.body or any(self.search(message))
+
+    def accepts_head(self, message: Message) -> bool:
+        """Tell whether `message` is wanted as far as its body is not looked at."""
+        return Filter(self.routing_key, self.header).accepts(message)
+
+    def search(self, message: Message) -> Iterator[bool]:
+        """Look through the body part by part; tell of each whether the text is there, or ends there."""
+        before = b""
+        for part in message.body_parts(message.body_bytes):
+            some = before + part
+            yield self.body in some
+            before = some[max(0, len(some) - len(self.body) + 1) :]
+
+    def _has_header(self, message: Message) -> bool:
+        name, equals, wanted = self.header.partition("=")
+        payload = message.header_payload()
+        headers = decode_properties(payload, 0, len(payload)).headers
+        value = table_to_json(headers).get(name, _MISSING) if headers is not None else _MISSING
+        if value is _MISSING:
+            return False
+        shown = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        return not equals or shown == wanted
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything passes."""
+        return not (self.routing_key or self.header or self.body)
+
+
+_MISSING: Final = object()
+
+
+async def looks(management: Management, queue: Queue, cursor: Cursor) -> AsyncIterator[list[Seen]]:
+    """Yield what waits in `queue` in pieces, until the end of the queue as it is then."""
+    while not cursor.ended and not queue.deleted:
+        done = trio.Event()
+        found: list[list[Seen]] = []
+
+        def told(seen: list[Seen], found: list[list[Seen]] = found, done: trio.Event = done) -> None:
+            found.append(seen)
+            done.set()
+
+        look(queue, cursor, LOOK_MESSAGES, told)
+        management.settle()
+        await done.wait()
+        yield found[0]
+
+
+async def describe_message(message: Message, truncate: int) -> Described:
+    """Return a message with at most `truncate` bytes of its body, which is read where it lies."""
+    payload = message.header_payload()
+    size = int(message.body_bytes)
+    text, encoding = await encode_payload(message.body_parts(truncate), whole=size <= truncate)
+    return {
+        "exchange": message.envelope.exchange,
+        "routing_key": message.envelope.routing_key,
+        "properties": properties_to_json(decode_properties(payload, 0, len(payload))),
+        "persistent": message.persistent,
+        "payload": text,
+        "payload_encoding": encoding,
+        "payload_bytes": size,
+        "truncated": size > truncate,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request asks to see."""
+
+    state: str
+    offset: int
+    count: int
+    truncate: int
+    filter: Filter
+
+    @classmethod
+    def of(cls, query: dict[str, str]) -> Wanted:
+        """Read it from a query string.
+
+        Raises:
+            HttpError: 400.
+        """
+        state = query.get("state", "ready")
+        if state not in STATES:
+            raise bad_request(f"state must be one of {', '.join(STATES)}")
+        passes = Filter(query.get("routing_key", ""), query.get("header", ""), query.get("body", "").encode())
+        return cls(
+            state,
+            _number(query, "offset", 0, 0, 1 << 62),
+            _number(query, "count", 50, 1, COUNT_MAX),
+            _number(query, "truncate", TRUNCATE_BYTES, 0, SHOWN_BYTES_MAX),
+            passes,
+        )
+
+
+def _number(query: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    try:
+        value = integer(query.get(name, str(default)))
+    except ValueError:
+        value = -1
+    if not least <= value <= most:
+        raise bad_request(f"{name} must be a number from {least} to {most}")
+    return value
+
+
+class _Page:
+    """What is found so far: `skip` more are to be passed over, if they pass the filter."""
+
+    def __init__(self, call: Call, wanted: Wanted, skip: int) -> None:
+        self._hold = call.request.hold
+        self._breather = Breather()
+        self._wanted = wanted
+        self._skip = skip
+        self._bytes = 0
+        self.items: list[Described] = []
+        self.scanned = 0
+        self.more = False
+        self._began_s = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Tell whether nothing more is looked at."""
+        return (
+            self.more
+            or self._bytes >= SHOWN_BYTES_MAX
+            or self.scanned >= SCANNED_MAX
+            or time.monotonic() - self._began_s > SCAN_S
+        )
+
+    async def add(self, message: Message, more: Described) -> None:
+        """Look at one message."""
+        self.scanned += 1
+        wanted = self._wanted
+        await self._breather.breathe()
+        if not await self._is_wanted(message):
+            return
+        if self._skip > 0:
+            self._skip -= 1
+            return
+        if len(self.items) == wanted.count:
+            self.more = True
+            return
+        described = await describe_message(message, wanted.truncate)
+        position = wanted.offset + len(self.items)
+        self.items.append({"position": position, **more, **described})
+        shown_bytes = min(int(message.body_bytes), wanted.truncate)
+        self._hold(shown_bytes)
+        self._bytes += shown_bytes
+
+    async def _is_wanted(self, message: Message) -> bool:
+        passes = self._wanted.filter
+        if not passes.body or not passes.accepts_head(message):
+            return passes.accepts_head(message)
+        for found in passes.search(message):
+            if found:
+                return True
+            await self._breather.breathe()
+        return False
+
+    def answer(self, total: int, *, complete: bool) -> Described:
+        """Return the answer."""
+        return {
+            "state": self._wanted.state,
+            "offset": self._wanted.offset,
+            "count": len(self.items),
+            "scanned": self.scanned,
+            "total": total,
+            "more": self.more or not complete,
+            "items": self.items,
+        }
+
+
+async def browse(call: Call) -> Described:
+    queue = the_shared_queue(call)
+    wanted = Wanted.of(call.query)
+    call.authorize(READ, "queue", queue.name)
+    if wanted.state == "ready":
+        return await _browse_ready(call, queue, wanted)
+    if wanted.state == "unacked":
+        return await _browse_unacked(call, queue, wanted)
+    return await _browse_held(call, queue, wanted)
+
+
+async def _browse_ready(call: Call, queue: Queue, wanted: Wanted) -> Described:
+    unfiltered = wanted.filter.is_open
+    cursor = Cursor(wanted.offset if unfiltered else 0)
+    page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
+    breather = Breather()
+    async for seen in looks(call.management, queue, cursor):
+        for each in seen:
+            lane_number = each.place & NUMBER_MASK
+            await page.add(each.message, {"sequence_number": lane_number, "redelivered": each.redelivered})
+            await breather.breathe()
+            if page.is_over():
+                break
+        if page.is_over():
+            break
+    return page.answer(int(queue.ready_count), complete=cursor.ended)
+
+
+async def _browse_held(call: Call, queue: Queue, wanted: Wanted) -> Described:
+    lane = STATES[wanted.state]
+    assert lane is not None
+    held = queue.held(lane)
+    page = _Page(call, wanted, wanted.offset)
+    if held is None:
+        return page.answer(0, complete=True)
+    most = HELD_MAX if not wanted.filter.is_open else wanted.offset + wanted.count + 1
+    most = min(most, int(held.count))
+    if most > HELD_MAX:
+        raise bad_request(f"held messages can be looked at up to number {HELD_MAX}; use a filter")
+    breather = Breather()
+    listed = await held_messages(call.management, queue, lane, most)
+    for each in listed:
+        more: Described = {"sequence_number": each.number, "redelivered": each.message.attempts > 0}
+        if each.until_ms < PARKED_UNTIL:
+            more["due_at_ms"] = each.until_ms
+        await page.add(each.message, more)
+        await breather.breathe()
+        if page.is_over():
+            break
+    return page.answer(int(held.count), complete=len(listed) < most or len(listed) >= held.count)
+
+
+async def held_messages(management: Management, queue: Queue, lane: int, most: int) -> list[HeldMessage]:
+    """Return the earliest messages that are held in a lane of `queue`."""
+    held = queue.held(lane)
+    if held is None:
+        return []
+    done = trio.Event()
+    found: list[HeldMessage] = []
+
+    def told(listed: list[HeldMessage]) -> None:
+        found.extend(listed)
+        done.set()
+
+    held.list_earliest(most, told)
+    management.settle()
+    await done.wait()
+    return found
+
+
+async def _browse_unacked(call: Call, queue: Queue, wanted: Wanted) -> Described:
+    page = _Page(call, wanted, wanted.offset)
+    breather = Breather()
+    now_s = call.management.broker.now_s
+    complete = True
+    for connection in list(call.management.broker.connections.values()):
+        if connection.vhost_name != queue.vhost_name:
+            continue
+        for channel in list(connection.channels.values()):
+            if not isinstance(channel, Channel):
+                continue
+            await breather.breathe()
+            for delivery in channel.ledger.outstanding_of(queue):
+                await page.add(delivery.message, _holder(connection, channel, delivery.tag, delivery.consumer, now_s))
+                await breather.breathe()
+                if page.is_over():
+                    complete = False
+                    break
+    return page.answer(int(queue.unacked_count), complete=complete)
+
+
+def _holder(connection: Connection, channel: Channel, tag: int, consumer: Any, now_s: float) -> Described:
+    return {
+        "connection": connection_name(connection),
+        "channel": channel_name(channel),
+        "user": connection.user_name,
+        "consumer_tag": None if consumer is None else consumer.tag,
+        "delivery_tag": int(tag),
+        "delivered_ms_ago": max(0, int(1000 * (now_s - channel.ledger.delivered_by(int(tag), now_s)))),
+    }
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+async def show_held(call: Call) -> Described:
+    queue = the_queue(call)
+    shown: Described = {}
+    for name, lane in (("delayed", DELAYED), ("parked", PARKED), ("undelivered", UNDELIVERED)):
+        held = queue.held(lane)
+        first_ms = None if held is None or held.count == 0 else int(held.first_ms())
+        shown[name] = {
+            "messages": 0 if held is None else int(held.count),
+            "bytes": 0 if held is None else int(held.body_bytes),
+            "next_due_ms": first_ms if first_ms is not None and first_ms < PARKED_UNTIL else None,
+        }
+    return shown
+
+
+def lane_of(call: Call) -> int:
+    """Return the lane that the path names.
+
+    Raises:
+        HttpError: 404.
+    """
+    lane = STATES.get(call.params["lane"])
+    if lane is None:
+        raise HttpError(404, "not_found", "held messages are delayed, parked or undelivered")
+    return lane
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/api/warren/queues/{vhost}/{queue}/messages",
+        Access.VHOST,
+        browse,
+        "Look at the messages of a queue; nothing happens to them",
+        query=("state", "offset", "count", "routing_key", "header", "body", "truncate"),
+    ),
+    Route(
+        "GET", "/api/warren/queues/{vhost}/{queue}/held", Access.VHOST_VISIBLE, show_held, "How much a queue holds back"
+    ),
+)

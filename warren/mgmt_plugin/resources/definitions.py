@@ -1,0 +1,306 @@
+"""Definitions: everything that is configured, or everything of a vhost, as one JSON file out, and in.
+
+1. What is exported has RabbitMQ's keys and forms, so that a RabbitMQ can import it; but passwords that were set here
+   are hashed with scrypt, which no RabbitMQ verifies.
+2. Left out is what a file cannot bring back: exclusive queues with their bindings, predeclared exchanges, the implicit
+   bindings of the default exchange, global parameters that are internal.
+3. An import is refused as a whole or planned as a whole; see `warren.server.definitions`. There is one at a time.
+4. A name for the downloaded file is made of letters, digits and ``.-_`` before it goes into a header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from email.parser import BytesParser
+from email.policy import HTTP
+from typing import Any, Final
+
+from warren import __version__
+from warren.exchanges.exchange import Exchange
+from warren.mgmt_plugin.http.json_bodies import BodyLimits
+from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import sorted_queues, visible_vhosts
+from warren.mgmt_plugin.resources.exchanges import describe_binding
+from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
+from warren.mgmt_plugin.resources.policies import describe_policy, list_parameters
+from warren.mgmt_plugin.resources.queues import queue_type
+from warren.mgmt_plugin.resources.users import describe_permission, describe_topic_permission, describe_user
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, measure
+from warren.mgmt_plugin.terms import table_to_json, text
+from warren.queues.claims import ClaimQueue
+from warren.queues.queue import Queue
+from warren.server.definitions.apply import apply_plan
+from warren.server.definitions.plan import INTERNAL_PREFIX, Plan, PlannedChange, make_plan
+from warren.server.definitions.schema import DefinitionsRefused, hash_to_file, read_definitions
+from warren.server.passwords import PasswordHash
+from warren.server.threads import DEFINITIONS, in_thread
+from warren.vhosts.metadata import UserPut
+from warren.vhosts.virtual_host import VirtualHost
+
+MULTIPART: Final = "multipart/form-data"
+FILE_FIELD: Final = "file"
+OF_VHOST: Final = ("queues", "exchanges", "bindings")
+BLOCK_ROWS: Final = 256
+ROW_BYTES: Final = 40  # what a row takes beside its bytes
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+async def export_definitions(call: Call) -> Response:
+    """Answer with the definitions of everything, or of the vhost of the path.
+
+    The file is made before it is sent: what a slow reader took over minutes would not fit together.
+    """
+    await call.request.begin_work()
+    of_vhost = "vhost" in call.params
+    broker = call.management.broker
+    breather = Breather()
+    vhosts = list(visible_vhosts(call))
+    head: Described = {"rabbit_version": RABBITMQ_VERSION}
+    sections = _Sections(call.request.hold, without="vhost" if of_vhost else "")
+    if not of_vhost:
+        head |= {"rabbitmq_version": RABBITMQ_VERSION, "product_name": PRODUCT, "product_version": __version__}
+        access = broker.access
+        sections.begin("users", "vhosts", "permissions", "topic_permissions")
+        permissions, topics = access.permissions, access.topic_permissions
+        # At one moment, as they name each other.
+        described = {
+            "users": [_user(call, access.users[name]) for name in sorted(access.users)],
+            "vhosts": [_vhost(vhost) for vhost in vhosts],
+            "permissions": [describe_permission(permissions[key]) for key in sorted(permissions)],
+            "topic_permissions": [describe_topic_permission(topics[key]) for key in sorted(topics)],
+        }
+        for section, rows in described.items():
+            await sections.add(section, *rows)
+    sections.begin("parameters", *(() if of_vhost else ("global_parameters",)), "policies", *OF_VHOST)
+    await sections.add("parameters", *await list_parameters(call))
+    if not of_vhost:
+        for each in broker.parameters.global_parameters():
+            if not each.name.startswith(INTERNAL_PREFIX):
+                await sections.add("global_parameters", {"name": each.name, "value": each.value})
+    for vhost in vhosts:
+        policies = vhost.policies.policies
+        await sections.add("policies", *[describe_policy(policies[name]) for name in sorted(policies)])
+        for queue in await sorted_queues(call, vhost):
+            if queue.owner is None and not isinstance(queue, ClaimQueue):
+                await sections.add("queues", _queue(queue))
+        exchanges = [vhost.exchanges[name] for name in sorted(vhost.exchanges)]
+        for exchange in exchanges:
+            if exchange.name and not exchange.name.startswith("amq."):
+                await sections.add("exchanges", _exchange(exchange, vhost.name))
+        for exchange in exchanges:
+            for binding in list(exchange.bindings.values()):
+                destination = binding.destination
+                if not isinstance(destination, Queue) or destination.owner is None:
+                    shown = describe_binding(vhost.name, binding)
+                    del shown["properties_key"]
+                    await sections.add("bindings", shown)
+                await breather.breathe()
+    return Response(200, blocks=await sections.blocks(head), headers=_disposition(call))
+
+
+def _user(call: Call, record: UserPut) -> Described:
+    described = describe_user(call, record)
+    described["password_hash"] = hash_to_file(PasswordHash(record.password_hash, record.hashing_algorithm))
+    return described
+
+
+def _vhost(vhost: VirtualHost) -> Described:
+    record = vhost.record
+    metadata: Described = {"description": record.description, "tags": list(record.tags)}
+    if record.default_queue_type:
+        metadata["default_queue_type"] = record.default_queue_type
+    if record.protected_from_deletion:
+        metadata["protected_from_deletion"] = True
+    # Flat for RabbitMQ 3.x, nested for 4.x.
+    return {"name": vhost.name, **metadata, "metadata": metadata}
+
+
+def _queue(queue: Queue) -> Described:
+    return {
+        "name": text(queue.name),
+        "vhost": queue.vhost_name,
+        "type": queue_type(queue),
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "arguments": table_to_json(queue.arguments),
+    }
+
+
+def _exchange(exchange: Exchange, vhost: str) -> Described:
+    return {
+        "name": text(exchange.name),
+        "vhost": vhost,
+        "type": exchange.type_name,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": table_to_json(exchange.arguments),
+    }
+
+
+class _Sections:
+    """The sections of a file, each row encoded as soon as it is described; `hold` is told how large they are.
+
+    Rows of queues, exchanges and bindings are `without` one of their fields.
+    """
+
+    def __init__(self, hold: Callable[[int], None], *, without: str) -> None:
+        self._breather = Breather()
+        self._hold = hold
+        self._without = without
+        self._rows: dict[str, list[bytes]] = {}
+        self._size = 0
+
+    def begin(self, *names: str) -> None:
+        """Begin sections, which stand in the file in this order."""
+        for name in names:
+            self._rows[name] = []
+
+    async def add(self, name: str, *described: Described) -> None:
+        """Add rows to a section."""
+        rows = self._rows[name]
+        for each in described:
+            if name in OF_VHOST:
+                each.pop(self._without, None)
+            rows.append((b"," if rows else b"") + encode_json(each))
+            self._hold(len(rows[-1]) + ROW_BYTES)
+            await self._breather.breathe()
+
+    async def blocks(self, head: Described) -> list[bytes]:
+        """Return the file."""
+        blocks: list[bytes] = []
+        opening = encode_json(head)[:-1]
+        for name, rows in self._rows.items():
+            opening += b',"%s":[' % name.encode()
+            for at in range(0, len(rows), BLOCK_ROWS):
+                blocks.append(opening + b"".join(rows[at : at + BLOCK_ROWS]))
+                opening = b""
+                await self._breather.breathe()
+            opening += b"]"
+        return [*blocks, opening + b"}"]
+
+
+def _disposition(call: Call) -> tuple[tuple[str, str], ...]:
+    wanted = call.query.get("download")
+    if wanted is None:
+        return ()
+    return (("Content-Disposition", f"attachment; filename={re.sub(r'[^A-Za-z0-9._-]', '_', wanted)[:255]}"),)
+
+
+# --- import -----------------------------------------------------------------------------------------------------------
+
+
+async def import_definitions(call: Call) -> Response | None:
+    """Import the body: 204, or 200 with what is not imported because of what is there."""
+    breathe = Breather().breathe
+    async with _planned(call) as plan:
+        management = call.management
+        ticket = await apply_plan(management.broker, plan, breathe, management.settle, call.operator.name)
+    await management.commit(ticket)
+    conflicts = plan.conflicts()
+    if not conflicts:
+        return None
+    return Response(200, pieces=json_pieces({"conflicts": Rows(conflicts, _describe)}))
+
+
+async def plan_import(call: Call) -> Response:
+    """Answer with what importing the body would do."""
+    async with _planned(call) as plan:
+        pass
+    shown = {"changes": Rows(plan.changes, _describe), "conflicts": len(plan.conflicts())}
+    return Response(200, pieces=json_pieces(shown))
+
+
+@asynccontextmanager
+async def _planned(call: Call) -> AsyncIterator[Plan]:
+    """Plan the import of the body; nobody else imports meanwhile.
+
+    Raises:
+        HttpError: 400, with every problem there is.
+    """
+    breathe = Breather().breathe
+    data = await _file(call)
+    async with call.services.importing:
+        try:
+            definitions = await read_definitions(data, call.params.get("vhost"), breathe)
+            plan = await make_plan(
+                call.management.broker,
+                definitions,
+                breathe,
+                by=call.operator.name,
+                overwrite_own=call.flag("overwrite_own"),
+            )
+        except DefinitionsRefused as refused:
+            raise bad_request("\n".join(refused.shown())) from None
+        yield plan
+
+
+def _describe(change: PlannedChange) -> Described:
+    return {
+        "action": change.action,
+        "kind": change.kind,
+        "vhost": change.vhost,
+        "name": change.name,
+        "detail": change.detail,
+    }
+
+
+async def _file(call: Call) -> bytes:
+    """Return the file: the body, or the field `FILE_FIELD` of a form.
+
+    Raises:
+        HttpError: 400.
+    """
+    content_type = call.request.headers.get("content-type", "")
+    body = await call.request.read_body(call.limits.size)
+    if content_type.partition(";")[0].strip().lower() == MULTIPART:
+        # The parser is Python, and slow: in a thread it shares the interpreter.
+        found = await in_thread(DEFINITIONS, _file_of_form, content_type, body, abandon=True)
+    else:
+        found = body
+    if not found.strip():
+        raise bad_request("there are no definitions in the request")
+    await measure(found, call.limits)
+    return found
+
+
+def _file_of_form(content_type: str, body: bytes) -> bytes:
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
+    form: Any = BytesParser(policy=HTTP).parsebytes(head + body)
+    if not form.is_multipart():
+        raise HttpError(400, "bad_request", "the form is malformed")
+    for part in form.iter_parts():
+        if part.get_param("name", header="content-disposition") == FILE_FIELD and not part.is_multipart():
+            content: bytes = part.get_payload(decode=True) or b""
+            return content
+    raise HttpError(400, "bad_request", f"the form has no field {FILE_FIELD}")
+
+
+# Large ones have a value or key for each 6 bytes.
+LIMITS: Final = BodyLimits(BODY_BYTES_MAX, BODY_BYTES_MAX // 5)
+_ADMIN: Final = Access.ADMINISTRATOR
+_DRY_RUN: Final = "/api/warren/definitions/dry-run"
+_OWN: Final = ("overwrite_own",)
+ROUTES: Final = (
+    Route("GET", "/api/definitions", _ADMIN, export_definitions, "Definitions of everything", query=("download",)),
+    Route("GET", "/api/definitions/{vhost}", _ADMIN, export_definitions, "Definitions of a vhost", query=("download",)),
+    Route("POST", "/api/definitions", _ADMIN, import_definitions, "Import definitions", query=_OWN, limits=LIMITS),
+    Route(
+        "POST",
+        "/api/definitions/{vhost}",
+        _ADMIN,
+        import_definitions,
+        "Import them into a vhost",
+        query=_OWN,
+        limits=LIMITS,
+    ),
+    Route("POST", _DRY_RUN, _ADMIN, plan_import, "What importing definitions would change", query=_OWN, limits=LIMITS),
+    Route("POST", f"{_DRY_RUN}/{{vhost}}", _ADMIN, plan_import, "The same in a vhost", query=_OWN, limits=LIMITS),
+)

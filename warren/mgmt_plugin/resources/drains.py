@@ -1,0 +1,239 @@
+"""Drains: opening and claiming for readers, which need no tag; and what operators see of them and can do about them.
+
+1. A user who may read a queue over AMQP may drain it, and read what was claimed of it. Configuring is not needed.
+2. Releasing without an epoch, and discarding, is for operators: it takes claims away from whoever has the session open.
+
+What a drain is, and what it promises, is in ``server.drains``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from warren.amqp.codec import NAME_MAX_BYTES
+from warren.channels.access import READ
+from warren.mgmt_plugin.http.json_pieces import Rows
+from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.resources.ranges import incarnation_of
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_authorised, not_found
+from warren.server.drains import (
+    Ahead,
+    Busy,
+    Drain,
+    DrainError,
+    Fenced,
+    Listed,
+    NoDrain,
+    NoQueue,
+    StillClaimed,
+    TooMany,
+    is_drainable,
+)
+from warren.vhosts.virtual_host import VirtualHost
+
+OWNER_BYTES_MAX: Final = 1024
+LEASE_MAX_S: Final = 30 * 24 * 3600
+ROWS_MAX: Final = 1 << 40
+BYTES_MAX: Final = 1 << 50
+OFFSET_MAX: Final = (1 << 62) - 1
+RETRY_AFTER_S: Final = 2
+_REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
+    Fenced: (409, "fenced"),
+    Ahead: (409, "ahead"),
+    StillClaimed: (409, "claimed"),
+    NoDrain: (404, "no_drain"),
+    NoQueue: (404, "no_queue"),
+    TooMany: (400, "too_many"),
+    Busy: (503, "busy"),
+}
+
+
+class Opening(msgspec.Struct):
+    """Who opens a session, in words for people, and after how long a silence its claims go back; None: never."""
+
+    owner: str = ""
+    lease_s: int | None = None
+
+
+class Claiming(msgspec.Struct):
+    """What to acknowledge and what to claim: see `Drains.claim`."""
+
+    epoch: int
+    after: int
+    max_rows: int
+    max_bytes: int | None = None
+    until: int | None = None
+
+
+class Epoch(msgspec.Struct):
+    """The epoch of a session."""
+
+    epoch: int
+
+
+class Releasing(msgspec.Struct):
+    """The epoch of a session; None: as an operator, whoever has it."""
+
+    epoch: int | None = None
+
+
+def _refused(error: DrainError) -> HttpError:
+    status, word = _REFUSALS[type(error)]
+    headers = (("Retry-After", str(RETRY_AFTER_S)),) if status == 503 else ()
+    return HttpError(status, word, str(error), headers)
+
+
+def _the_drain(call: Call) -> Drain:
+    """Return the session of the path; the user may read its queue.
+
+    Raises:
+        HttpError: 400. ChannelException: 403.
+    """
+    queue, consumer = call.params["queue"], call.params["consumer"]
+    if not consumer or not _fits(consumer, NAME_MAX_BYTES) or not consumer.isprintable():
+        raise bad_request(f"the name of a consumer has 1 to {NAME_MAX_BYTES} bytes and no control characters")
+    call.authorize(READ, "queue", queue)
+    return Drain(the_vhost(call), queue, consumer)
+
+
+def _fits(text: str, most_bytes: int) -> bool:
+    try:
+        return len(text.encode()) <= most_bytes
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold
+        return False
+
+
+async def open_drain(call: Call) -> Described:
+    order = await call.body(Opening)
+    if not _fits(order.owner, OWNER_BYTES_MAX):
+        raise bad_request(f"owner must be a string of at most {OWNER_BYTES_MAX} bytes")
+    if order.lease_s is not None and not 1 <= order.lease_s <= LEASE_MAX_S:
+        raise bad_request(f"lease_s must be a number from 1 to {LEASE_MAX_S}")
+    drain = _the_drain(call)
+    if drain.queue in drain.vhost.queues:
+        queue = drain.vhost.queue(drain.queue, None)  # not one that belongs to a connection
+        if not is_drainable(queue):
+            raise bad_request(
+                f"queue '{drain.queue}' cannot be drained: streams and claimed messages are read by offset"
+            )
+    elif drain.claims_name not in drain.vhost.queues:
+        raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost.name}'")
+    try:
+        opened = await call.services.drains.open(drain, order.owner, call.operator.name, order.lease_s)
+    except DrainError as error:
+        raise _refused(error) from None
+    return {
+        "epoch": opened.epoch,
+        "queue": opened.claims.name,
+        "id": incarnation_of(call, opened.claims),
+        "first": opened.first,
+        "end": opened.end,
+    }
+
+
+async def claim(call: Call) -> Described:
+    order = await call.body(Claiming)
+    drain = _the_drain(call)
+    if not 0 <= order.after <= OFFSET_MAX:
+        raise bad_request("after must be an offset")
+    if not 1 <= order.max_rows <= ROWS_MAX:
+        raise bad_request(f"max_rows must be a number from 1 to {ROWS_MAX}")
+    if order.max_bytes is not None and not 1 <= order.max_bytes <= BYTES_MAX:
+        raise bad_request(f"max_bytes must be a number from 1 to {BYTES_MAX}")
+    if order.until is not None and order.until < 0:
+        raise bad_request("until must be a mark")
+    try:
+        first, end = await call.services.drains.claim(
+            drain, order.epoch, order.after, order.max_rows, order.max_bytes, order.until
+        )
+    except DrainError as error:
+        raise _refused(error) from None
+    return {"first": first, "end": end}
+
+
+async def mark(call: Call) -> Described:
+    order = await call.body(Epoch)
+    try:
+        return {"mark": call.services.drains.mark(_the_drain(call), order.epoch)}
+    except DrainError as error:
+        raise _refused(error) from None
+
+
+async def release(call: Call) -> Described:
+    order = await call.body(Releasing)
+    drain = _the_drain(call)
+    if order.epoch is None:
+        _check_operator(call)
+    try:
+        return {"released": await call.services.drains.release(drain, order.epoch)}
+    except DrainError as error:
+        raise _refused(error) from None
+
+
+def _check_operator(call: Call) -> None:
+    if not call.operator.is_manager:
+        raise not_authorised(Access.USER.value)
+
+
+def describe(vhost: VirtualHost, listed: Listed) -> Described:
+    """Return a session as operators see it."""
+    claims, note = listed.claims, listed.note
+    return {
+        "vhost": claims.vhost_name,
+        "queue": claims.source_name,
+        "name": claims.consumer_name,
+        "claims": claims.name,
+        "epoch": note.epoch,
+        "owner": note.owner or None,
+        "lease_s": note.lease_s,
+        "claimed": int(claims.ready_count),
+        "claimed_bytes": int(claims.ready_bytes),
+        "first": claims.first_offset(),
+        "end": claims.synced_end(),
+        "opened_at": note.opened_ms or None,
+        "last_seen_at": listed.last_seen_ms,
+        "queue_exists": claims.source_name in vhost.queues,
+    }
+
+
+async def list_drains(call: Call) -> Rows:
+    drains = call.services.drains
+    found = [(vhost, claims) for vhost in visible_vhosts(call) for claims in drains.of(vhost)]
+    return Rows(found, lambda each: describe(each[0], drains.listed(*each)), lambda each: each[1].deleted)
+
+
+async def show_drain(call: Call) -> Described:
+    try:
+        drain = _the_drain(call)
+        return describe(drain.vhost, call.services.drains.find(drain))
+    except DrainError as error:
+        raise _refused(error) from None
+
+
+async def delete_drain(call: Call) -> None:
+    drain = _the_drain(call)
+    discards = call.flag("discard")
+    if discards:
+        _check_operator(call)
+    try:
+        await call.services.drains.delete(drain, call.operator.name, discard=discards)
+    except DrainError as error:
+        raise _refused(error) from None
+
+
+_D: Final = "/api/warren/drains"
+_S: Final = f"{_D}/{{vhost}}/{{queue}}/{{consumer}}"
+ROUTES: Final = (
+    Route("GET", _D, Access.USER, list_drains, "Drains in all vhosts"),
+    Route("GET", f"{_D}/{{vhost}}", Access.VHOST_VISIBLE, list_drains, "Drains in a vhost"),
+    Route("GET", _S, Access.CLIENT, show_drain, "A drain"),
+    Route("POST", f"{_S}/open", Access.CLIENT, open_drain, "Open a drain, or take it over", Opening),
+    Route("POST", f"{_S}/claim", Access.CLIENT, claim, "Acknowledge what was claimed, and claim more", Claiming),
+    Route("POST", f"{_S}/mark", Access.CLIENT, mark, "A mark of where the queue ends now", Epoch),
+    Route("POST", f"{_S}/release", Access.CLIENT, release, "Give back what is claimed", Releasing),
+    Route("DELETE", _S, Access.CLIENT, delete_drain, "Forget a drain", query=("discard",)),
+)

@@ -1,0 +1,91 @@
+"""Shovels and federation links: how they are, and having them begin anew. What they do is set by parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import visible_vhosts
+from warren.mgmt_plugin.routes import Access, Call, Route, not_found
+from warren.vhosts.metadata import ParameterDelete
+
+SHOVEL: Final = "shovel"
+
+
+class Links(Protocol):
+    """Whoever runs the links."""
+
+    def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]: ...
+    def restart_shovel(self, vhost: str, name: str) -> bool: ...
+    def federation_links(self, vhost: str | None = None) -> list[dict[str, Any]]: ...
+    def restart_federation_link(self, vhost: str, link_id: str) -> bool: ...
+
+
+class NoLinks:
+    """Nobody does."""
+
+    def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return []
+
+    def restart_shovel(self, vhost: str, name: str) -> bool:
+        return False
+
+    def federation_links(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return []
+
+    def restart_federation_link(self, vhost: str, link_id: str) -> bool:
+        return False
+
+
+async def list_shovels(call: Call) -> list[Described]:
+    return [row for vhost in visible_vhosts(call) for row in call.services.links.shovels(vhost.name)]
+
+
+async def show_shovel(call: Call) -> Described:
+    for row in call.services.links.shovels(call.params["vhost"]):
+        if row["name"] == call.params["name"]:
+            return row
+    raise not_found()
+
+
+async def delete_shovel(call: Call) -> None:
+    vhost, name = call.params["vhost"], call.params["name"]
+    if call.management.broker.parameters.maybe_parameter(vhost, SHOVEL, name) is None:
+        raise not_found()
+    await call.administer(ParameterDelete(vhost, SHOVEL, name))
+
+
+async def restart_shovel(call: Call) -> None:
+    if not call.services.links.restart_shovel(call.params["vhost"], call.params["name"]):
+        raise not_found()
+
+
+async def list_links(call: Call) -> list[Described]:
+    return [row for vhost in visible_vhosts(call) for row in call.services.links.federation_links(vhost.name)]
+
+
+async def list_links_down(call: Call) -> list[Described]:
+    return [row for row in await list_links(call) if row["status"] != "running"]
+
+
+async def restart_link(call: Call) -> None:
+    if not call.services.links.restart_federation_link(call.params["vhost"], call.params["id"]):
+        raise not_found()
+
+
+_S: Final = "/api/shovels/vhost/{vhost}/{name}"
+_L: Final = "/api/federation-links"
+ROUTES: Final = (
+    Route("GET", "/api/shovels", Access.MONITORING, list_shovels, "Shovels"),
+    Route("GET", "/api/shovels/{vhost}", Access.MONITORING, list_shovels, "Shovels of a vhost"),
+    Route("GET", _S, Access.MONITORING, show_shovel, "A shovel"),
+    Route("DELETE", _S, Access.POLICYMAKER, delete_shovel, "Delete a shovel"),
+    Route("DELETE", f"{_S}/restart", Access.POLICYMAKER, restart_shovel, "Have a shovel begin anew"),
+    Route("GET", _L, Access.MONITORING, list_links, "Federation links"),
+    Route("GET", f"{_L}/state/down", Access.MONITORING, list_links_down, "Federation links that are not running"),
+    Route("GET", f"{_L}/{{vhost}}", Access.MONITORING, list_links, "Federation links of a vhost"),
+    Route("GET", f"{_L}/{{vhost}}/state/down", Access.MONITORING, list_links_down, "Those that are not running"),
+    Route(
+        "DELETE", f"{_L}/vhost/{{vhost}}/{{id}}/{{node}}/restart", Access.POLICYMAKER, restart_link, "Restart a link"
+    ),
+)

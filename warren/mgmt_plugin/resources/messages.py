@@ -1,0 +1,282 @@
+"""Publishing and getting messages over HTTP, for trying things out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from warren.amqp import methods as m
+from warren.amqp.errors import AmqpError
+from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
+from warren.mgmt_plugin.http.json_pieces import LongText
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.terms import properties_from_json, properties_to_json
+from warren.queues.queue import Queue
+from warren.server.direct_client import DirectClient, Received
+
+ACK_MODES: Final = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+PUBLISH: Final = BodyLimits(BODY_BYTES_MAX, ORDINARY.values)
+GOT_BYTES_MAX: Final = 64 << 20
+_MESSAGE_BYTES: Final = 1024  # what a message takes besides its body, roughly
+_ENCODED_AT_ONCE: Final = 32 << 10
+_DECODED_AT_ONCE: Final = 1 << 19  # characters of base64, four to a group
+ALIVENESS_QUEUE: Final = "aliveness-test"
+ALIVENESS_BODY: Final = b"test_message"
+
+
+class Publish(msgspec.Struct):
+    """A message to be published."""
+
+    properties: Any
+    routing_key: str
+    payload: str
+    payload_encoding: str
+
+
+class Get(msgspec.Struct):
+    """How many messages to get, and what to do with them then; the first three have to be there."""
+
+    ackmode: str | None = None
+    count: int | None = None
+    encoding: str | None = None
+    truncate: int | None = None
+    requeue: bool | None = None  # what RabbitMQ had before there were ack modes
+
+
+async def decode_payload(payload: str, encoding: str) -> bytes:
+    """Return the bytes of a body, giving way between pieces of a large one.
+
+    Raises:
+        HttpError: 400.
+    """
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogatepass")
+    if encoding == "base64":
+        # Padding ends the text; inside it, it would end a piece of it unseen.
+        if 0 <= payload.find("=") < len(payload.rstrip("=")) or len(payload) % 4:
+            raise bad_request(["not_base64", payload[:100]])
+        breather = Breather()
+        pieces: list[bytes] = []
+        for at in range(0, len(payload), _DECODED_AT_ONCE):
+            try:
+                pieces.append(base64.b64decode(payload[at : at + _DECODED_AT_ONCE], validate=True))
+            except (binascii.Error, ValueError):
+                raise bad_request(["not_base64", payload[:100]]) from None
+            await breather.breathe()
+        return b"".join(pieces)
+    raise bad_request(["unsupported_encoding", encoding])
+
+
+async def encode_payload(
+    parts: Sequence[bytes | memoryview], wanted: str = "auto", *, whole: bool = True
+) -> tuple[str | LongText, str]:
+    """Return a body as text, and the name of its encoding: a string where it is UTF-8, if ``auto`` is `wanted`.
+
+    A large one is looked through in pieces, and becomes text when it is sent. Of one that is not `whole` the last
+    character may be cut in two, and is left out then.
+    """
+    text, encoding = LongText(partial(_in_base64, parts)), "base64"
+    if wanted == "auto" and await _is_text(parts, whole=whole):
+        text, encoding = LongText(partial(_decoded, parts, whole=whole)), "string"
+    return (text if sum(map(len, parts)) > _ENCODED_AT_ONCE else str(text)), encoding
+
+
+async def _is_text(parts: Sequence[bytes | memoryview], *, whole: bool) -> bool:
+    breather = Breather()
+    try:
+        for _ in _decoded(parts, whole=whole):
+            await breather.breathe()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded(parts: Sequence[bytes | memoryview], *, whole: bool) -> Iterator[str]:
+    """Yield a body as text. Raises UnicodeDecodeError: it is none."""
+    decoder = getincrementaldecoder("utf-8")()
+    for part in _pieces(parts):
+        yield decoder.decode(part)
+    yield decoder.decode(b"", whole)
+
+
+def _in_base64(parts: Sequence[bytes | memoryview]) -> Iterator[str]:
+    """Yield a body in base64, of which three bytes at a time become four characters."""
+    rest = b""
+    for part in _pieces(parts):
+        some = rest + part
+        even = len(some) - len(some) % 3
+        yield base64.b64encode(some[:even]).decode()
+        rest = some[even:]
+    yield base64.b64encode(rest).decode()
+
+
+def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    for part in parts:
+        for at in range(0, len(part), _ENCODED_AT_ONCE):
+            yield bytes(part[at : at + _ENCODED_AT_ONCE])
+
+
+def cut_off(parts: Sequence[bytes], most: int) -> list[bytes]:
+    """Return the first `most` bytes of a body."""
+    kept: list[bytes] = []
+    for part in parts:
+        if most <= 0:
+            break
+        kept.append(part[:most])
+        most -= len(part)
+    return kept
+
+
+async def publish(call: Call) -> Described:
+    wanted = await call.body(Publish)
+    body = await decode_payload(wanted.payload, wanted.payload_encoding)
+    properties = properties_from_json(wanted.properties)
+    if len(wanted.routing_key.encode("utf-8", "replace")) > 255:
+        raise bad_request("the routing key is longer than 255 bytes")
+    limit = call.management.settings.limits.max_message_bytes
+    if len(body) > limit:
+        raise bad_request(f"payload size {len(body)} is larger than the maximum of {limit}")
+    with call.client() as client:
+        try:
+            done = await client.publish(exchange_name(call.params["exchange"]), wanted.routing_key, properties, body)
+        except AmqpError as error:
+            raise bad_request(f"{error.reply_code} {error.reply_text}") from None
+    if not done.accepted:
+        raise bad_request("rejected Unable to publish message. Check queue limits.")
+    return {"routed": done.routed}
+
+
+async def get_messages(call: Call) -> list[Described]:
+    vhost = the_vhost(call)
+    if call.params["queue"] not in vhost.queues:
+        raise not_found(f"NOT_FOUND - no queue '{call.params['queue']}' in vhost '{vhost.name}'")
+    queue = the_queue(call)
+    wanted = await call.body(Get)
+    mode, count, encoding = _asked_for(wanted)
+    with call.client() as client:
+        received = await _get(call, client, queue, count, no_ack=mode == "ack_requeue_false")
+        if received and mode != "ack_requeue_false":
+            last = received[-1].method.delivery_tag
+            requeue = mode.endswith("true")
+            # What goes back counts as failed when it was rejected, and only then.
+            client.send(m.BasicNack(last, multiple=True, requeue=requeue))
+    shown: list[Described] = []
+    breather = Breather()
+    for each in received:
+        shown.append(await _describe(each, encoding, wanted.truncate))
+        await breather.breathe()
+    return shown
+
+
+def _asked_for(wanted: Get) -> tuple[str, int, str]:
+    """Return the ack mode, the count and the encoding of a request.
+
+    Raises:
+        HttpError: 400, with RabbitMQ's reasons for what is missing and for the encoding.
+    """
+    mode = wanted.ackmode
+    if mode is None and wanted.requeue is not None:
+        mode = "ack_requeue_true" if wanted.requeue else "ack_requeue_false"
+    given = {"ackmode": mode, "count": wanted.count, "encoding": wanted.encoding}
+    missing = ",".join(f"{{key_missing,{name}}}" for name, value in given.items() if value is None)
+    if mode is None or wanted.count is None or wanted.encoding is None:
+        raise bad_request(f"[{missing}]")
+    if mode not in ACK_MODES:
+        raise bad_request(f"ackmode '{mode}' is not one of {', '.join(ACK_MODES)}")
+    if wanted.encoding not in ("auto", "base64"):
+        raise bad_request("Unsupported encoding. Please use auto or base64.")
+    if wanted.count < 0 or (wanted.truncate is not None and wanted.truncate < 0):
+        raise bad_request("count and truncate must not be negative")
+    return mode, wanted.count, wanted.encoding
+
+
+async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no_ack: bool) -> list[Received]:
+    """Get messages, as far as the budget of bodies has room for as many bytes as they have on average.
+
+    What has been got is answered with, whatever its size: it may be nowhere else any more.
+
+    Raises:
+        HttpError: 503, there is no room for the first one.
+    """
+    received: list[Received] = []
+    size = 0
+    breather = Breather()
+    while len(received) < count and size < GOT_BYTES_MAX:
+        await breather.breathe()
+        expected = _MESSAGE_BYTES + int(queue.ready_bytes) // max(1, int(queue.ready_count))
+        try:
+            call.request.hold(min(expected, GOT_BYTES_MAX))  # the largest message would never fit with others
+        except HttpError:
+            if received:
+                break
+            raise
+        reply = await client.call(m.BasicGet(0, queue.name, no_ack=no_ack))
+        if not isinstance(reply, Received):
+            break
+        received.append(reply)
+        size += reply.size + _MESSAGE_BYTES
+    return received
+
+
+async def _describe(received: Received, wanted_encoding: str, truncate: int | None) -> Described:
+    parts = received.parts if truncate is None else cut_off(received.parts, truncate)
+    payload, encoding = await encode_payload(parts, wanted_encoding)
+    method = received.method
+    return {
+        "payload_bytes": received.size,
+        "redelivered": method.redelivered,
+        "exchange": method.exchange,
+        "routing_key": method.routing_key,
+        "message_count": method.message_count,
+        "properties": properties_to_json(received.properties) or [],
+        "payload": payload,
+        "payload_encoding": encoding,
+    }
+
+
+async def check_aliveness(call: Call) -> Described:
+    with call.client() as client:
+        await client.call(
+            m.QueueDeclare(
+                0,
+                ALIVENESS_QUEUE,
+                passive=False,
+                durable=False,
+                exclusive=False,
+                auto_delete=False,
+                no_wait=False,
+                arguments=b"\x00\x00\x00\x00",
+            )
+        )
+        await client.publish("", ALIVENESS_QUEUE, properties_from_json({}), ALIVENESS_BODY)
+        reply = await client.call(m.BasicGet(0, ALIVENESS_QUEUE, no_ack=True))
+    if not isinstance(reply, Received):
+        raise bad_request("the message did not come back")
+    return {"status": "ok"}
+
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/api/exchanges/{vhost}/{exchange}/publish",
+        Access.VHOST,
+        publish,
+        "Publish a message",
+        Publish,
+        limits=PUBLISH,
+    ),
+    Route("POST", "/api/queues/{vhost}/{queue}/get", Access.VHOST, get_messages, "Get messages", Get),
+    Route(
+        "GET", "/api/aliveness-test/{vhost}", Access.VHOST, check_aliveness, "Declare a queue, publish, get: it works"
+    ),
+)

@@ -1,0 +1,173 @@
+"""The broker as a whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren import __version__
+from warren.exchanges.registry import EXCHANGE_TYPES
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.metrics.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges
+from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
+from warren.mgmt_plugin.resources.connections import channels_of
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.server.management import Management
+
+# The version whose API this is: tools look at it before they ask for anything.
+RABBITMQ_VERSION: Final = "3.13.7"
+PRODUCT: Final = "Warren"
+
+
+def exchange_types() -> list[Described]:
+    """Return the exchange types there are."""
+    return [
+        {"name": name, "description": f"exchange type {name}", "enabled": True, "internal_purpose": ""}
+        for name in sorted(EXCHANGE_TYPES)
+    ]
+
+
+def listener_rows(management: Management) -> list[Described]:
+    """Return the ports that are open."""
+    node = node_name(management.broker)
+    return [
+        {
+            "node": node,
+            "protocol": {"amqps": "amqp/ssl", "prometheus": "http/prometheus"}.get(each.protocol, each.protocol),
+            "ip_address": each.host,
+            "port": each.port,
+            "tls": each.protocol in ("amqps", "https"),
+            "socket_opts": {"backlog": 4096, "nodelay": True},
+        }
+        for each in management.listening
+    ]
+
+
+def context_rows(management: Management) -> list[Described]:
+    """Return the ports of HTTP, as RabbitMQ lists them."""
+    return [
+        {
+            "description": "Prometheus metrics" if each.protocol == "prometheus" else "Management",
+            "path": "/",
+            "ip": each.host,
+            "port": str(each.port),
+            "ssl_opts": [],
+            "node": node_name(management.broker),
+        }
+        for each in management.listening
+        if each.protocol in ("http", "https", "prometheus")
+    ]
+
+
+async def show_overview(call: Call) -> Described:
+    broker = call.management.broker
+    ranges = Ranges.of(call.query)
+    vhosts = list(visible_vhosts(call))
+    connections = visible_connections(call)
+    totals_of = [vhost.lengths() for vhost in vhosts]
+    messages, ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(4))
+    lengths = (messages, ready, unacked)
+    described: Described = {
+        "management_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": PRODUCT,
+        "product_version": __version__,
+        "erlang_version": "",
+        "erlang_full_version": "",
+        "release_series_support_status": "supported",
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [600, 3600, 28800, 86400], "basic": [600], "detailed": [600]},
+        "exchange_types": exchange_types(),
+        "cluster_name": broker.cluster_name(),
+        "cluster_tags": [],
+        "node_tags": [],
+        "default_queue_type": "classic",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "is_op_policy_updating_enabled": True,
+        "statistics_db_event_queue": 0,
+        "node": node_name(broker),
+        "object_totals": {
+            "channels": len(channels_of(connections)),
+            "connections": len(connections),
+            "consumers": consumers,
+            "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
+            "queues": sum(len(vhost.queues) for vhost in vhosts),
+        },
+    }
+    statistics = call.services.statistics
+    shown = statistics.of_broker(lengths) if call.operator.is_monitor else statistics.of_vhosts(vhosts, lengths)
+    totals: Described = {}
+    shown.add(totals, LENGTHS, ranges.lengths)
+    described["queue_totals"] = totals
+    described["message_stats"] = shown.message_stats(CHANNEL_STATS, ranges.messages)
+    churn: Described = {}
+    statistics.of_broker(lengths).add(churn, CHURN, ranges.messages)
+    described["churn_rates"] = churn
+    if call.operator.is_monitor:
+        described["listeners"] = listener_rows(call.management)
+        described["contexts"] = context_rows(call.management)
+    return described
+
+
+async def show_version(call: Call) -> str:
+    return RABBITMQ_VERSION
+
+
+async def list_extensions(call: Call) -> list[Described]:
+    return [{"javascript": "dispatcher.js"}]
+
+
+async def show_auth(call: Call) -> Described:
+    return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
+
+
+async def list_feature_flags(call: Call) -> list[Described]:
+    return [
+        {
+            "name": name,
+            "desc": description,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "required",
+            "provided_by": "warren",
+        }
+        for name, description in FEATURES
+    ]
+
+
+FEATURES: Final = (
+    ("classic_queue_type_delivery_support", "Queues of several types"),
+    ("direct_exchange_routing_v2", "Fast routing in direct exchanges"),
+    ("quorum_queue", "Support queues of type `quorum`"),
+    ("user_limits", "Configure connection and channel limits for a user"),
+    ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
+)
+
+
+async def enable_feature_flag(call: Call) -> None:
+    if call.params["flag"] not in dict(FEATURES):
+        raise bad_request("unsupported")
+
+
+async def list_nothing(call: Call) -> list[Described]:
+    return []
+
+
+async def rebalance(call: Call) -> None:
+    return None
+
+
+_USER: Final = Access.USER
+ROUTES: Final = (
+    Route("GET", "/api/overview", _USER, show_overview, "The broker as a whole", query=RANGE_QUERY),
+    Route("GET", "/api/version", _USER, show_version, "The version of RabbitMQ whose API this is"),
+    Route("GET", "/api/extensions", _USER, list_extensions, "Extensions of the web UI"),
+    Route("GET", "/api/auth", Access.PUBLIC, show_auth, "How one can log in"),
+    Route("GET", "/api/feature-flags", _USER, list_feature_flags, "Feature flags"),
+    Route(
+        "PUT", "/api/feature-flags/{flag}/enable", Access.ADMINISTRATOR, enable_feature_flag, "Enable a feature flag"
+    ),
+    Route("GET", "/api/deprecated-features", _USER, list_nothing, "Deprecated features"),
+    Route("GET", "/api/deprecated-features/used", _USER, list_nothing, "Deprecated features that are in use"),
+    Route("POST", "/api/rebalance/queues", Access.ADMINISTRATOR, rebalance, "Rebalance the leaders of queues"),
+)

@@ -1,0 +1,360 @@
+"""Queues: listed, described, declared, deleted, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from warren.amqp import methods as m
+from warren.amqp.properties import decode_properties
+from warren.channels.channel import Channel
+from warren.channels.connection import Connection
+from warren.mgmt_plugin.http.json_pieces import Rows
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import Response
+from warren.mgmt_plugin.listing import QUERY, Described, answer_list
+from warren.mgmt_plugin.metrics.statistics import LENGTHS, QUEUE_FIELDS, QUEUE_STATS, RANGE_QUERY, Ranges, queue_row
+from warren.mgmt_plugin.names import channel_details, connection_details, node_name, the_queue, visible_queues
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created
+from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.queues.arguments import CLASSIC
+from warren.queues.delivery import Consumer
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.queue import Queue
+from warren.queues.rules import PolicySettings
+from warren.streams.stream import Stream
+
+# What an empty queue takes, about.
+QUEUE_BYTES: Final = 1500
+# The second octet of the property flags of a content header, and the bit in it.
+_FLAGS_LOW_AT: Final = 13
+_HAS_TIMESTAMP: Final = 0x40
+
+
+class QueueDeclaration(msgspec.Struct):
+    """A queue to be declared."""
+
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Any = None
+    node: str = ""
+
+
+class Action(msgspec.Struct):
+    """What to do with a queue."""
+
+    action: str
+
+
+# --- description ------------------------------------------------------------------------------------------------------
+
+
+def queue_type(queue: Queue) -> str:
+    """Return ``classic``, ``quorum`` or ``stream``."""
+    return queue.rules.queue_type
+
+
+def effective_definition(policy: PolicySettings | None, operator: PolicySettings | None) -> dict[str, Any]:
+    """Return what both policies of a queue come to: of numbers the smaller, of anything else the operator's."""
+    merged: dict[str, Any] = {} if policy is None else dict(policy.definition)
+    imposed: dict[str, Any] = {} if operator is None else operator.definition
+    for key, value in imposed.items():
+        mine: Any = merged.get(key)
+        if _is_number(mine) and _is_number(value):
+            merged[key] = max(mine, value) if key == "delivery-limit" and min(mine, value) < 0 else min(mine, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
+    """Return a queue as lists show it."""
+    statistics = call.services.statistics
+    policy, operator_policy = queue.policy, queue.operator_policy
+    shown = statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
+    ready_bytes = int(queue.ready_bytes)
+    message_bytes = int(queue.message_bytes)
+    paged_out, paged_out_bytes = queue.ready.paged_out_count(), queue.ready.paged_out_bytes()
+    persistent, persistent_bytes = queue.persistent()
+    consumer = _active_consumer(queue)
+    described: Described = {
+        "name": queue.name,
+        "vhost": queue.vhost_name,
+        "type": queue_type(queue),
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.owner is not None,
+        "arguments": table_to_json(queue.arguments),
+        "node": node_name(call.management.broker),
+        "state": "running",
+        "paused": queue.paused,
+        "policy": None if policy is None else policy.name,
+        "operator_policy": None if operator_policy is None else operator_policy.name,
+        "effective_policy_definition": effective_definition(policy, operator_policy),
+        "exclusive_consumer_tag": consumer.tag if consumer is not None and consumer.exclusive else None,
+        "single_active_consumer_tag": consumer.tag if consumer is not None and queue.single_active else None,
+        "consumers": len(queue.consumers),
+        "consumer_capacity": consumer_capacity(queue),
+        "consumer_utilisation": consumer_capacity(queue),
+        "message_bytes": message_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": int(queue.unacked_bytes),
+        "message_bytes_ram": message_bytes - paged_out_bytes,
+        "message_bytes_paged_out": paged_out_bytes,
+        "message_bytes_persistent": persistent_bytes,
+        "messages_persistent": persistent,
+        "messages_paged_out": paged_out,
+        "messages_ram": shown.row[0] - paged_out,
+        "messages_ready_ram": shown.row[1] - paged_out,
+        "messages_unacknowledged_ram": shown.row[2],
+        # What objects cost is counted with the bodies; those that clients have not answered are not.
+        "memory": queue.ready.memory_bytes() + QUEUE_BYTES,
+        "head_message_timestamp": head_timestamp(queue),
+        "idle_since": statistics.idle_since(queue),
+        "storage_version": 1,
+    }
+    if queue.owner is not None and isinstance(queue.owner, Connection):
+        described["owner_pid_details"] = connection_details(queue.owner)
+    if queue.rules.queue_type != CLASSIC:
+        node = node_name(call.management.broker)
+        described |= {"leader": node, "members": [node], "online": [node]}
+    if queue.rules.is_quorum:
+        described["delivery_limit"] = int(queue.rules.delivery_limit)
+    if isinstance(queue, Stream):
+        described |= {
+            "first_offset": queue.first_offset(),
+            "next_offset": queue.next_offset(),
+            "readers": len(queue.consumers),
+        }
+    shown.add(described, LENGTHS, ranges.lengths)
+    for name, lane in (("messages_delayed", DELAYED), ("messages_parked", PARKED), ("messages_dlx", UNDELIVERED)):
+        held = queue.held(lane)
+        described[name] = 0 if held is None else int(held.count)
+    stats = shown.message_stats(QUEUE_STATS, ranges.messages)
+    if stats:
+        described["message_stats"] = stats
+    return described
+
+
+def head_timestamp(queue: Queue) -> int | None:
+    """Return the property timestamp of the message that is next, in s; None without, or when it is on disk only."""
+    ready = queue.ready
+    if queue.ready_count == 0:
+        return None
+    message = ready.maybe_head(-1)
+    lane = 0
+    while message is None and lane < ready.lane_count():
+        backlog = ready.backlog(lane)
+        # Asking the queue for its head would have it read from disk.
+        if int(backlog.resident_count) > 0:
+            message = backlog.head()
+        elif not backlog.is_empty():
+            return None
+        lane += 1
+    if message is None:
+        return None
+    payload = message.header_payload()
+    if not payload[_FLAGS_LOW_AT] & _HAS_TIMESTAMP:
+        return None
+    return decode_properties(payload, 0, len(payload)).timestamp
+
+
+def consumer_capacity(queue: Queue) -> float:
+    """Return the share of consumers that could take a message now, which is as good as a share of time."""
+    if not queue.consumers:
+        return 0.0
+    return sum(consumer.is_ready() for consumer in queue.consumers) / len(queue.consumers)
+
+
+def _active_consumer(queue: Queue) -> Consumer | None:
+    if queue.single_active:
+        return queue.active_consumer()
+    return queue.exclusive_consumer
+
+
+def describe_consumer(call: Call, consumer: Consumer) -> Described:
+    """Return a consumer."""
+    queue = consumer.queue
+    offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
+    # Of a stream's group only one is served.
+    active = offset != -1 and (not queue.single_active or queue.active_consumer() is consumer)
+    channel = consumer.owner
+    node = node_name(call.management.broker)
+    described: Described = {
+        "arguments": table_to_json(consumer.arguments),
+        "ack_required": not consumer.no_ack,
+        "active": active,
+        "activity_status": "single_active" if active and queue.single_active else "up" if active else "waiting",
+        "channel_details": channel_details(channel, node) if isinstance(channel, Channel) else {},
+        "consumer_tag": consumer.tag,
+        "exclusive": consumer.exclusive,
+        "prefetch_count": int(consumer.wanted_prefetch),
+        "queue": {"name": queue.name, "vhost": queue.vhost_name},
+    }
+    if offset is not None:
+        described["next_offset"] = offset if active else None
+    if consumer.timeout_ms >= 0:
+        described["consumer_timeout"] = int(consumer.timeout_ms)  # never null: rabbitmqadmin cannot print that
+    return described
+
+
+def consumer_rows(call: Call, consumers: Iterable[Consumer]) -> Rows:
+    """Return some consumers as a list, those that are still there when it is sent."""
+    return Rows(list(consumers), partial(describe_consumer, call), lambda consumer: consumer.gone)
+
+
+def is_gone(call: Call, queue: Queue) -> bool:
+    """Tell whether a queue, or its vhost, has been deleted."""
+    return queue.deleted or queue.vhost_name not in call.management.broker.vhosts
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+def _queue_keys(call: Call) -> dict[str, Callable[[Queue], object]]:
+    rate = call.services.statistics.rate
+    keys: dict[str, Callable[[Queue], object]] = {
+        "name": lambda queue: queue.name,
+        "vhost": lambda queue: queue.vhost_name,
+        "type": queue_type,
+        "durable": lambda queue: queue.durable,
+        "state": lambda queue: "running",
+        "consumers": lambda queue: len(queue.consumers),
+        "messages": lambda queue: int(queue.message_count),
+        "messages_ready": lambda queue: int(queue.ready_count),
+        "messages_unacknowledged": lambda queue: int(queue.unacked_count),
+        "message_bytes": lambda queue: int(queue.message_bytes),
+        "message_bytes_ready": lambda queue: int(queue.ready_bytes),
+        "message_bytes_unacknowledged": lambda queue: int(queue.unacked_bytes),
+        "messages_persistent": lambda queue: queue.persistent()[0],
+        "message_bytes_persistent": lambda queue: queue.persistent()[1],
+    }
+    for field in QUEUE_STATS:
+        keys[f"message_stats.{field}_details.rate"] = lambda queue, field=field: rate(queue, field)  # type: ignore[misc]
+    return keys
+
+
+def describe_without_stats(call: Call, queue: Queue) -> Described:
+    """Return a queue as lists show it when nobody wants statistics, at most how long it is."""
+    described: Described = {
+        "name": queue.name,
+        "vhost": queue.vhost_name,
+        "type": queue_type(queue),
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.owner is not None,
+        "arguments": table_to_json(queue.arguments),
+        "node": node_name(call.management.broker),
+        "state": "running",
+    }
+    if call.flag("enable_queue_totals"):
+        described |= zip(LENGTHS, queue_row(queue), strict=False)
+    return described
+
+
+async def list_queues(call: Call) -> Response:
+    queues = await visible_queues(call)
+    ranges = Ranges.of(call.query, len(queues))
+    describe = partial(describe_queue, call, ranges=ranges)
+    if call.flag("disable_stats"):
+        describe = partial(describe_without_stats, call)
+    return await answer_list(call, queues, describe, _queue_keys(call), partial(is_gone, call))
+
+
+async def show_queue(call: Call) -> Described:
+    queue = the_queue(call)
+    call.services.statistics.watch(queue, QUEUE_FIELDS)
+    described = describe_queue(call, queue, Ranges.of(call.query))
+    described["consumer_details"] = consumer_rows(call, queue.consumers)
+    described["incoming"] = []
+    described["deliveries"] = []
+    return described
+
+
+async def declare_queue(call: Call) -> Response:
+    declaration = await call.body(QueueDeclaration)
+    name = call.params["queue"]
+    new = name not in call.management.broker.vhosts[call.params["vhost"]].queues
+    arguments = table_from_json(declaration.arguments)
+    with call.client() as client:
+        await client.call(
+            m.QueueDeclare(
+                0,
+                name,
+                passive=False,
+                durable=declaration.durable,
+                exclusive=False,
+                auto_delete=declaration.auto_delete,
+                no_wait=False,
+                arguments=arguments,
+            )
+        )
+    return created(new=new)
+
+
+async def delete_queue(call: Call) -> None:
+    queue = the_queue(call)
+    with call.client() as client:
+        await client.call(
+            m.QueueDelete(
+                0, queue.name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"), no_wait=False
+            )
+        )
+
+
+async def purge_queue(call: Call) -> None:
+    queue = the_queue(call)
+    with call.client() as client:
+        await client.call(m.QueuePurge(0, queue.name, no_wait=False))
+
+
+async def act_on_queue(call: Call) -> None:
+    queue = the_queue(call)
+    wanted = await call.body(Action)
+    if wanted.action not in ("sync", "cancel_sync"):
+        raise bad_request(f"unknown action '{wanted.action}'")
+    assert queue is not None  # there are no mirrors: both are done
+
+
+async def list_consumers(call: Call) -> Response:
+    breather = Breather()
+    consumers: list[Consumer] = []
+    for queue in await visible_queues(call):
+        consumers += queue.consumers
+        await breather.breathe()
+    return await answer_list(
+        call,
+        consumers,
+        lambda consumer: describe_consumer(call, consumer),
+        {"name": lambda consumer: consumer.tag, "consumer_tag": lambda consumer: consumer.tag},
+        lambda consumer: consumer.gone,
+    )
+
+
+_LIST_QUERY: Final = (*QUERY, *RANGE_QUERY, "disable_stats", "enable_queue_totals")
+ROUTES: Final = (
+    Route("GET", "/api/queues", Access.USER, list_queues, "Queues of all vhosts", query=_LIST_QUERY),
+    Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
+    Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
+    Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
+    Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueDeclaration),
+    Route(
+        "DELETE",
+        "/api/queues/{vhost}/{queue}",
+        Access.VHOST,
+        delete_queue,
+        "Delete a queue",
+        query=("if-empty", "if-unused"),
+    ),
+    Route("DELETE", "/api/queues/{vhost}/{queue}/contents", Access.VHOST, purge_queue, "Purge a queue"),
+    Route("POST", "/api/queues/{vhost}/{queue}/actions", Access.VHOST, act_on_queue, "Synchronise mirrors", Action),
+    Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),
+    Route("GET", "/api/consumers/{vhost}", Access.VHOST_VISIBLE, list_consumers, "Consumers of a vhost", query=QUERY),
+)

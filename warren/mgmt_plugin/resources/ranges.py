@@ -1,0 +1,275 @@
+"""Where the data port reads: a stream, the claims of a drain, or a snapshot, each as ranges of offsets.
+
+    stream      sealed: chunks as they lie in its files   |   else: made of what is in the log and in memory
+    claims      made of what is in the log
+    snapshot    chunks as they lie in its file
+
+1. What lies in files is told as it lies there, compressed or not: a chunk may begin before what was asked for, and end
+   behind it. Only whole columns are left out.
+2. `read` tells chunks, and where they end: never before where it began, so that who goes on from there comes to an end.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.routes import Call, not_found
+from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.log.columns import (
+    BODIES,
+    BODY_ENDS,
+    PROPERTIES,
+    PROPERTY_ENDS,
+    Columns,
+    ColumnsWriter,
+    is_whole,
+    maybe_head,
+    without_parts,
+)
+from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
+from warren.queues.claims import ClaimQueue, read_claim_columns
+from warren.queues.queue import Queue
+from warren.server.snapshots import Snapshot
+from warren.server.threads import SNAPSHOTS, in_thread
+from warren.streams.columns import RANGE_MESSAGES, read_columns, read_sealed
+from warren.streams.stream import Stream
+
+PIECES_MAX: Final = 100_000
+
+
+def incarnation_of(call: Call, queue: Queue) -> str:
+    """Return what tells this queue from one of the same name that was before it, or will be.
+
+    Of the store's id only a digest is told: with the id itself a publisher could write frames into his messages.
+    """
+    digest = sha256(call.management.broker.log.store_id + b"queue").hexdigest()
+    return f"{digest[:16]}-{int(queue.store_id)}"
+
+
+class Wanted(NamedTuple):
+    """Which columns are wanted besides offsets, times, flags and routes."""
+
+    bodies: bool
+    properties: bool
+
+    def missing_parts(self) -> list[int]:
+        """Return the parts of a chunk that are not wanted."""
+        bodies = [] if self.bodies else [BODY_ENDS, BODIES]
+        return bodies + ([] if self.properties else [PROPERTY_ENDS, PROPERTIES])
+
+
+class Ranges(Protocol):
+    """What can be read in ranges: from `first` up to `end`, now."""
+
+    id: str
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the oldest offset, and where what is synced ends."""
+
+    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+        """Return where a range can be cut into pieces of about that size, and how large each piece is about."""
+
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+        """Return the next chunk in pieces, and the offset up to which it reaches, at most `end`."""
+
+
+def ranges_of(call: Call, queue: Queue) -> Ranges | None:
+    """Return how `queue` is read in ranges; None when it is not."""
+    if isinstance(queue, Stream):
+        return StreamRanges(call, queue)
+    if isinstance(queue, ClaimQueue):
+        return ClaimRanges(call, queue)
+    return None
+
+
+class StreamRanges:
+    """A stream."""
+
+    def __init__(self, call: Call, stream: Stream) -> None:
+        self.id = incarnation_of(call, stream)
+        self._call = call
+        self._stream = stream
+
+    def bounds(self) -> tuple[int, int]:
+        return self._stream.first_offset(), self._stream.synced_end()
+
+    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+        """Exactly where chunks are sealed; what is in the log by the average size of its messages."""
+        stream = self._stream
+        table = stream.messages.sealer.table
+        last = first
+        bounds, sizes = [first], [0]
+        for _, chunk in table.chunks_between(first, end):
+            behind, size = min(int(chunk.end), end), int(chunk.stored_bytes)
+            if sizes[-1] and sizes[-1] + size > piece_bytes:
+                bounds.append(max(first, int(chunk.first)))
+                sizes.append(0)
+            sizes[-1] += size
+            last = behind
+        if not sizes[-1]:
+            return _cut_evenly(first, end, piece_bytes, _average_bytes(stream))
+        bounds.append(last)
+        if last < end:
+            more, more_sizes = _cut_evenly(last, end, piece_bytes, _average_bytes(stream))
+            bounds += more[1:]
+            sizes += more_sizes
+        return bounds, sizes
+
+    def files(self, first: int, end: int) -> list[tuple[int, int, str, int, int]]:
+        """Return the sealed chunks of a range: first, end, name of the file, place in it, bytes."""
+        stream = self._stream
+        return [
+            (
+                int(chunk.first),
+                int(chunk.end),
+                sealed_path(stream.store_id, int(segment.first)),
+                int(chunk.position),
+                int(chunk.stored_bytes),
+            )
+            for segment, chunk in stream.messages.sealer.table.chunks_between(first, end)
+        ]
+
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+        stream = self._stream
+        table = stream.messages.sealer.table
+        if first < table.end:
+            segment, chunk = table.place(first)
+            if chunk.first >= end:
+                return ColumnsWriter().finish(first, end).encode(), end
+            return [await self._read_sealed(segment, chunk, wanted)], min(int(chunk.end), end)
+        found: list[tuple[Columns, int]] = []
+        done = trio.Event()
+
+        def told(made: Columns, following: int) -> None:
+            found.append((made, following))
+            done.set()
+
+        read_columns(stream, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
+        if not found:
+            await _settled(self._call, done, stream)
+        if first < stream.first_offset():
+            raise HttpError(410, "gone", f"the oldest offset is {stream.first_offset()}")  # retention was quicker
+        if found[0][1] > first and first < table.end:
+            return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
+        return found[0][0].encode(), found[0][1]
+
+    async def _read_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> bytes:
+        found: list[bytes | None] = []
+        done = trio.Event()
+
+        def told(data: bytes | None) -> None:
+            found.append(data)
+            done.set()
+
+        read_sealed(self._stream, segment, chunk, told)
+        await _settled(self._call, done, self._stream)
+        if found[0] is not None:
+            missing = wanted.missing_parts()
+            return without_parts(found[0], missing) if missing else found[0]
+        if chunk.first < self._stream.first_offset():
+            raise HttpError(410, "gone", f"the oldest offset is {self._stream.first_offset()}")
+        self._stream.chunk_damaged(chunk)
+        return b"".join(ColumnsWriter().finish(chunk.first, chunk.end).encode())
+
+
+class ClaimRanges:
+    """The claims of a drain."""
+
+    def __init__(self, call: Call, claims: ClaimQueue) -> None:
+        self.id = incarnation_of(call, claims)
+        self._call = call
+        self._claims = claims
+
+    def bounds(self) -> tuple[int, int]:
+        return self._claims.first_offset(), self._claims.synced_end()
+
+    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+        return _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
+
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+        found: list[tuple[Columns, int]] = []
+        done = trio.Event()
+
+        def told(made: Columns, following: int) -> None:
+            found.append((made, following))
+            done.set()
+
+        with self._call.services.drains.reading(self._claims):
+            read_claim_columns(self._claims, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
+            if not found:
+                await _settled(self._call, done, self._claims)
+        if first < self._claims.first_offset():
+            raise HttpError(410, "gone", f"the oldest offset is {self._claims.first_offset()}")
+        return found[0][0].encode(), found[0][1]
+
+
+class SnapshotRanges:
+    """A snapshot, which is ready."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.id = snapshot.queue_id
+        self._snapshot = snapshot
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, self._snapshot.count
+
+    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+        bounds, sizes = [first], [0]
+        for begin, behind, _, size in self._snapshot.chunks:
+            if begin < end and behind > first:
+                if sizes[-1] and sizes[-1] + size > piece_bytes:
+                    bounds.append(max(first, begin))
+                    sizes.append(0)
+                sizes[-1] += size
+        return ([*bounds, end], sizes) if first < end else ([first], [])
+
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+        for begin, behind, position, size in self._snapshot.chunks:
+            if begin <= first < behind:
+                try:
+                    data = await in_thread(SNAPSHOTS, _read_file, self._snapshot.path, position, size, abandon=True)
+                except FileNotFoundError:
+                    raise HttpError(404, "no_snapshot", "the snapshot has expired") from None
+                head = maybe_head(data)
+                if head is None or not is_whole(head, data):
+                    raise HttpError(500, "damaged", "the snapshot is damaged on disk: take another")
+                missing = wanted.missing_parts()
+                return [without_parts(data, missing) if missing else data], min(behind, end)
+        raise not_found()
+
+
+def _read_file(path: Path, position: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), size, position)
+
+
+def _average_bytes(queue: Queue) -> int:
+    return max(1, int(queue.ready.body_bytes) // max(1, int(queue.message_count)))
+
+
+def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int) -> tuple[list[int], list[int]]:
+    step = max(1, piece_bytes // message_bytes, (end - first) // PIECES_MAX + 1)
+    step = (step + RANGE_MESSAGES - 1) // RANGE_MESSAGES * RANGE_MESSAGES
+    bounds = [*range(first, end, step), end] if first < end else [first]
+    return bounds, [message_bytes * (behind - before) for before, behind in pairwise(bounds)]
+
+
+async def _settled(call: Call, done: trio.Event, queue: Queue) -> None:
+    """Have the engine finish its turn, and wait for what was asked for.
+
+    Raises:
+        HttpError: 404, the queue was deleted meanwhile.
+    """
+    call.management.settle()
+    while not done.is_set():
+        if queue.deleted:
+            raise not_found()
+        with trio.move_on_after(0.1):
+            await done.wait()

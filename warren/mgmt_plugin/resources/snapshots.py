@@ -1,0 +1,147 @@
+"""Snapshots of queues: made for readers, which need no tag, read by them over the data port, listed for operators.
+
+1. A user who may read a queue over AMQP may make a snapshot of it, read those that there are of it, and delete them.
+2. Making one is answered when it is made, or after `WAIT_S` with how far it is.
+
+What a snapshot is, and what is in it, is in ``server.snapshots``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import trio
+
+from warren.channels.access import READ
+from warren.mgmt_plugin.http.server import HttpError, Response
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.resources.ranges import incarnation_of
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.server.snapshots import MAKING, Busy, DiskLow, QueueGone, Snapshot, SnapshotError, TooMany
+from warren.streams.stream import Stream
+
+TTL_S: Final = 3600
+TTL_MAX_S: Final = 7 * 24 * 3600
+WAIT_S: Final = 40.0
+RETRY_AFTER_S: Final = 2
+_REFUSALS: Final[dict[type[SnapshotError], tuple[int, str]]] = {
+    DiskLow: (507, "disk_low"),
+    Busy: (503, "busy"),
+    TooMany: (429, "too_many"),
+    QueueGone: (404, "no_queue"),
+}
+
+
+class SnapshotOrder(msgspec.Struct):
+    """How long a snapshot is kept, and whether what clients have is in it."""
+
+    ttl_s: float = TTL_S
+    unacked: bool = False
+
+
+def _refused(error: SnapshotError) -> HttpError:
+    status, word = _REFUSALS[type(error)]
+    headers = (("Retry-After", str(RETRY_AFTER_S)),) if status in (429, 503) else ()
+    return HttpError(status, word, str(error), headers)
+
+
+def describe(snapshot: Snapshot) -> Described:
+    """Return what is known of a snapshot; `end` is None before all is in it."""
+    return {
+        "snapshot": snapshot.id,
+        "vhost": snapshot.vhost,
+        "queue": snapshot.queue,
+        "id": snapshot.queue_id,
+        "state": snapshot.state,
+        "reason": None if snapshot.error is None else str(snapshot.error),
+        "first": 0,
+        "end": snapshot.count if snapshot.ready else None,
+        "count": snapshot.count,
+        "bytes": snapshot.bytes,
+        "user": snapshot.user,
+        "made_at": snapshot.begun_ms,
+        "expires_at": snapshot.expires_ms,
+    }
+
+
+async def make_snapshot(call: Call) -> Response:
+    order = await call.body(SnapshotOrder)
+    name = call.params["queue"]
+    call.authorize(READ, "queue", name)
+    queue = the_vhost(call).queue(name, None)  # not one that belongs to a connection
+    if isinstance(queue, Stream):
+        raise bad_request(f"queue '{name}' is a stream: streams are read by offset")
+    if not 0 < order.ttl_s <= TTL_MAX_S:
+        raise bad_request(f"ttl_s must be a number up to {TTL_MAX_S}")
+    snapshots, services = call.services.snapshots, call.services
+    try:
+        snapshot = snapshots.begin(
+            queue,
+            incarnation_of(call, queue),
+            call.operator.name,
+            order.ttl_s,
+            services.nursery,
+            unacked=order.unacked,
+        )
+    except SnapshotError as error:
+        raise _refused(error) from None
+    with trio.move_on_after(WAIT_S):
+        await snapshot.over.wait()
+    if snapshot.error is not None:
+        snapshots.delete(snapshot)
+        raise _refused(snapshot.error)
+    place = "/".join(quote(part, safe="") for part in (snapshot.vhost, snapshot.queue, snapshot.id))
+    status = 202 if snapshot.state == MAKING else 201
+    headers = (("Location", f"/api/warren/snapshots/{place}"),)
+    return Response(status, msgspec.json.encode(describe(snapshot)), headers=headers)
+
+
+async def list_snapshots(call: Call) -> list[Described]:
+    names = [vhost.name for vhost in visible_vhosts(call)]
+    return [describe(each) for each in call.services.snapshots.of(names)]
+
+
+def the_snapshot(call: Call, identifier: str) -> Snapshot:
+    """Return a snapshot of the queue of the path, which need not be there any more; the user may read it.
+
+    Raises:
+        HttpError: 404. ChannelException: 403.
+    """
+    call.authorize(READ, "queue", call.params["queue"])
+    found = call.services.snapshots.maybe_find(call.params["vhost"], call.params["queue"], identifier)
+    if found is None:
+        raise HttpError(
+            404,
+            "no_snapshot",
+            "no such snapshot: it may have expired, or the broker was restarted",
+        )
+    return found
+
+
+async def show_snapshot(call: Call) -> Described:
+    return describe(the_snapshot(call, call.params["snapshot"]))
+
+
+async def delete_snapshot(call: Call) -> None:
+    call.services.snapshots.delete(the_snapshot(call, call.params["snapshot"]))
+
+
+_P: Final = "/api/warren/snapshots"
+_S: Final = f"{_P}/{{vhost}}/{{queue}}/{{snapshot}}"
+ROUTES: Final = (
+    Route("GET", _P, Access.USER, list_snapshots, "Snapshots of queues in all vhosts"),
+    Route("GET", f"{_P}/{{vhost}}", Access.VHOST_VISIBLE, list_snapshots, "Snapshots of queues in a vhost"),
+    Route(
+        "POST",
+        f"{_P}/{{vhost}}/{{queue}}",
+        Access.CLIENT,
+        make_snapshot,
+        "Copy what waits in a queue, to be read",
+        SnapshotOrder,
+    ),
+    Route("GET", _S, Access.CLIENT, show_snapshot, "A snapshot"),
+    Route("DELETE", _S, Access.CLIENT, delete_snapshot, "Delete a snapshot"),
+)

@@ -1,0 +1,182 @@
+"""Staged messages: parts that writers store, commits that publish them exactly once, what operators see of both.
+
+1. It needs no tag: a user who may publish over AMQP may do so here, with the same permissions, when a part is stored
+   and again when it is published.
+2. A part has at most 32 MiB, the most that a request may have; it is in memory while it is checked and written.
+
+What a stage is, and what a commit promises, is in ``server.stages``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+import msgspec
+
+from warren.channels.access import WRITE
+from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
+from warren.mgmt_plugin.http.numbers import integer
+from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.server.stage_files import DamagedPart
+from warren.server.staged_batch import Conflict, NoRoom, NoStage, Order, QueueFull, StageError
+from warren.server.stages import STAGES_QUOTA, Stage
+
+PART_MAX: Final = 9_999_999_999
+QUERY_BYTES_MAX: Final = 255
+BATCH_MAX: Final = (1 << 63) - 1
+KEPT_MAX_S: Final = 100 * 365 * 24 * 3600
+
+# A batch may consist of all stages that a user may have.
+COMMIT: Final = BodyLimits(4 << 20, STAGES_QUOTA.of_user + ORDINARY.values)
+
+_STAGE: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_RESERVED: Final = frozenset({"commit", "commits"})
+_REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
+    NoStage: (404, "no_stage"),
+    Conflict: (409, "conflict"),
+    QueueFull: (409, "queue_full"),
+    NoRoom: (503, "no_room"),
+    DamagedPart: (500, "damaged_stage"),
+}
+
+
+class CommitOrder(msgspec.Struct):
+    """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least."""
+
+    query: str
+    batch: int
+    stages: list[str]
+    mandatory: bool = True
+    kept_s: int | None = None
+
+
+def _refused(error: Exception) -> HttpError:
+    status, word = _REFUSALS[type(error)]
+    return HttpError(status, word, str(error))
+
+
+def _stage_name(call: Call) -> str:
+    name = call.params["stage"]
+    if _STAGE.fullmatch(name) is None or name in _RESERVED:
+        raise bad_request("the name of a stage has 1 to 100 letters, digits, - and _; commit and commits are reserved")
+    return name
+
+
+def _part(call: Call) -> int:
+    try:
+        part = integer(call.params["part"])
+    except ValueError:
+        part = -1
+    if not 0 <= part <= PART_MAX:
+        raise bad_request(f"a part is a number from 0 to {PART_MAX}")
+    return part
+
+
+async def put_part(call: Call) -> Response:
+    name, part = _stage_name(call), _part(call)
+    content = await call.request.read_body(BODY_BYTES_MAX)
+    try:
+        messages = await call.services.stages.put(
+            call.params["vhost"],
+            name,
+            part,
+            call.operator.name,
+            content,
+            lambda exchange: call.authorize(WRITE, "exchange", exchange),
+        )
+    except StageError as error:
+        raise _refused(error) from None
+    return Response(201, msgspec.json.encode({"messages": messages, "bytes": len(content)}))
+
+
+async def remove_stage(call: Call) -> None:
+    user = None if call.operator.is_administrator else call.operator.name
+    try:
+        await call.services.stages.remove(call.params["vhost"], _stage_name(call), user)
+    except StageError as error:
+        raise _refused(error) from None
+
+
+async def commit(call: Call) -> Described:
+    order = await call.body(CommitOrder)
+    if not 0 < len(order.query.encode("utf-8", "replace")) <= QUERY_BYTES_MAX:
+        raise bad_request(f"query must have 1 to {QUERY_BYTES_MAX} bytes")
+    if not 0 <= order.batch <= BATCH_MAX:
+        raise bad_request("batch must not be negative")
+    if order.kept_s is not None and not 0 <= order.kept_s <= KEPT_MAX_S:
+        raise bad_request(f"kept_s must be a number from 0 to {KEPT_MAX_S}")
+    kept_ms = None if order.kept_s is None else order.kept_s * 1000
+    wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms)
+    try:
+        outcome = await call.services.stages.commit(the_vhost(call), call.operator.name, wanted)
+    except (StageError, DamagedPart) as error:
+        raise _refused(error) from None
+    if outcome.duplicate:
+        return {"committed": False, "duplicate": True}
+    return {"committed": outcome.committed, "messages": outcome.messages, "unroutable": outcome.unroutable}
+
+
+def _describe(stage: Stage, now_ms: int) -> Described:
+    return {
+        "vhost": stage.vhost,
+        "name": stage.name,
+        "user": stage.user,
+        "parts": len(stage.parts),
+        "messages": stage.messages,
+        "bytes": stage.size,
+        "changed_at": stage.changed_ms,
+        "age_s": max(0, now_ms - stage.changed_ms) // 1000,
+        "needed_by": stage.needed_by,
+    }
+
+
+async def list_stages(call: Call) -> list[Described]:
+    names = [vhost.name for vhost in visible_vhosts(call)]
+    user = None if call.operator.is_monitor else call.operator.name
+    now_ms = int(time.time() * 1000)
+    return [_describe(stage, now_ms) for stage in await call.services.stages.listed(names, user)]
+
+
+async def list_commits(call: Call) -> list[Described]:
+    notes = await call.services.stages.notes(the_vhost(call))
+    return [
+        {
+            "query": query,
+            "batch": note.batch,
+            "user": note.user,
+            "done": note.done,
+            "messages": note.messages,
+            "unroutable": note.unroutable,
+            "at": note.at_ms,
+            "until": note.until_ms,
+        }
+        for query, note in sorted(notes.items())
+    ]
+
+
+async def forget_commits(call: Call) -> None:
+    try:
+        if not await call.services.stages.forget(the_vhost(call), call.params["query"]):
+            raise not_found()
+    except StageError as error:
+        raise _refused(error) from None
+
+
+_S: Final = "/api/warren/stages"
+_V: Final = f"{_S}/{{vhost}}"
+ROUTES: Final = (
+    Route("GET", _S, Access.USER, list_stages, "Staged messages that are not committed, in all vhosts"),
+    Route("GET", _V, Access.VHOST_VISIBLE, list_stages, "Staged messages of a vhost"),
+    Route("PUT", f"{_V}/{{stage}}/{{part}}", Access.CLIENT, put_part, "Store encoded publishes as a part of a stage"),
+    Route("DELETE", f"{_V}/{{stage}}", Access.CLIENT, remove_stage, "Remove a stage that is not committed"),
+    Route(
+        "POST", f"{_V}/commit", Access.CLIENT, commit, "Publish the stages of a batch, once", CommitOrder, limits=COMMIT
+    ),
+    Route("GET", f"{_V}/commits", Access.VHOST, list_commits, "The last batch of each query"),
+    Route("DELETE", f"{_V}/commits/{{query}}", Access.POLICYMAKER, forget_commits, "Forget a query, begun or done"),
+)

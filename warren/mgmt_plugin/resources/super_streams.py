@@ -1,0 +1,203 @@
+"""Super streams: listed, described, made in one step, deleted with their partitions.
+
+Paths, bodies and texts of refusals are those of RabbitMQ's plugin ``rabbitmq_stream_management`` 4.x, which has ``PUT``
+and the lists. Here ``PUT`` of what is there already is accepted when it says the same, and a number of partitions makes
+an exchange that hashes routing keys unless `type` says ``direct``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import msgspec
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.channels.access import CONFIGURE
+from warren.exchanges.exchange import SUPER_STREAM, Exchange
+from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE
+from warren.mgmt_plugin.http.numbers import integer
+from warren.mgmt_plugin.http.server import Response
+from warren.mgmt_plugin.listing import QUERY, Described, answer_list
+from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created, not_found
+from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.queues.arguments import BY_KEY, INTEGER
+from warren.streams.stream import Stream
+from warren.vhosts.super_streams import DIRECT, PARTITIONS_MAX, maybe_order, partition_bindings
+from warren.vhosts.virtual_host import VirtualHost
+
+
+class NewSuperStream(msgspec.Struct):
+    """A super stream: a number of `partitions`, or `binding-keys`, with commas between them.
+
+    `type` is that of the exchange, `arguments` (``max-age``, ``max-length-bytes``, …) are those of the partitions.
+    """
+
+    partitions: Any = None
+    binding_keys: str | None = msgspec.field(default=None, name="binding-keys")
+    type: str | None = None
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def describe_super_stream(vhost: VirtualHost, exchange: Exchange) -> Described:
+    """Return a super stream with its partitions, in order."""
+    described: list[Described] = []
+    arguments = EMPTY_TABLE
+    for binding in partition_bindings(exchange):
+        stream = binding.destination
+        assert isinstance(stream, Stream)
+        if not described:
+            arguments = stream.arguments
+        order = maybe_order(binding)
+        described.append(
+            {
+                "name": stream.name,
+                "routing_key": binding.routing_key,
+                "order": "not_found" if order is None else order,
+                "state": "running",
+                "messages": int(stream.message_count),
+                "first_offset": stream.first_offset(),
+                "next_offset": stream.next_offset(),
+            }
+        )
+    return {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.type_name,
+        "arguments": table_to_json(arguments),
+        "partition_count": len(described),
+        "partitions": described,
+    }
+
+
+async def list_super_streams(call: Call) -> Response:
+    found = [
+        (vhost, vhost.exchanges[name])
+        for vhost in visible_vhosts(call)
+        for name in sorted(vhost.exchanges)
+        if vhost.exchanges[name].is_super_stream
+    ]
+    return await answer_list(
+        call,
+        found,
+        lambda each: describe_super_stream(*each),
+        {
+            "name": lambda each: each[1].name,
+            "vhost": lambda each: each[0].name,
+            "type": lambda each: each[1].type_name,
+        },
+    )
+
+
+def _the_super_stream(call: Call) -> tuple[VirtualHost, Exchange]:
+    vhost = the_vhost(call)
+    exchange = vhost.exchanges.get(call.params["name"])
+    if exchange is None or not exchange.is_super_stream:
+        raise not_found()
+    return vhost, exchange
+
+
+async def show_super_stream(call: Call) -> Described:
+    return describe_super_stream(*_the_super_stream(call))
+
+
+def _wanted(body: NewSuperStream) -> int | list[str]:
+    """Return the value of ``x-super-stream`` that asks for the partitions.
+
+    Raises:
+        HttpError: 400.
+    """
+    if body.partitions is None and body.binding_keys is None:
+        raise bad_request("Must specify partitions or binding keys")
+    if body.binding_keys is not None:
+        if body.partitions is not None:
+            raise bad_request("Specify partitions or binding keys, not both")
+        keys = [key for key in map(str.strip, body.binding_keys.split(",")) if key]
+        if not keys:
+            raise bad_request("The number of binding keys must be greater than 0")
+        if len(keys) > PARTITIONS_MAX:
+            raise bad_request(f"The number of binding keys must not exceed {PARTITIONS_MAX}")
+        if len(keys) > len(set(keys)):
+            raise bad_request("Duplicate binding keys found")
+        return keys
+    try:
+        count = integer(body.partitions) if isinstance(body.partitions, str) else int(body.partitions)
+    except (TypeError, ValueError, OverflowError):
+        raise bad_request("The partitions must be a number") from None
+    if count < 1:
+        raise bad_request("The partition number must be greater than 0")
+    if count > PARTITIONS_MAX:
+        raise bad_request(f"The partition number must not exceed {PARTITIONS_MAX}")
+    return count
+
+
+def _stream_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as streams have them: RabbitMQ's come without ``x-``, and numbers as texts."""
+    arguments: dict[str, Any] = {}
+    for name, value in given.items():
+        key = name.removeprefix("x-")
+        row = BY_KEY.get(key)
+        arguments["x-" + key] = value
+        if row is not None and row.kind == INTEGER and isinstance(value, str):
+            with contextlib.suppress(ValueError):  # the rules of arguments say what is wrong with it
+                arguments["x-" + key] = integer(value)
+    return arguments
+
+
+async def make_super_stream(call: Call) -> Response:
+    body = await call.body(NewSuperStream)
+    wanted = _wanted(body)
+    name = call.params["name"]
+    kind = body.type or (SUPER_STREAM_TYPE if isinstance(wanted, int) else DIRECT)
+    if kind not in (SUPER_STREAM_TYPE, DIRECT):
+        raise bad_request(f"The type must be {SUPER_STREAM_TYPE} or {DIRECT}")
+    new = name not in the_vhost(call).exchanges
+    arguments = table_from_json(_stream_arguments(body.arguments) | {SUPER_STREAM: wanted})
+    with call.client() as client:
+        await client.call(
+            m.ExchangeDeclare(
+                0,
+                name,
+                kind,
+                passive=False,
+                durable=True,
+                auto_delete=False,
+                internal=False,
+                no_wait=False,
+                arguments=arguments,
+            )
+        )
+    return created(new=new)
+
+
+async def delete_super_stream(call: Call) -> None:
+    _the_super_stream(call)
+    with call.client() as client:
+        await client.open()
+        # From here on nothing is awaited until everything is sent: nothing of it changes, and it goes in one batch.
+        _, exchange = _the_super_stream(call)
+        call.authorize(CONFIGURE, "exchange", exchange.name)
+        partitions = [binding.destination.name for binding in partition_bindings(exchange)]
+        for partition in partitions:
+            call.authorize(CONFIGURE, "queue", partition)
+        client.send(
+            m.ExchangeDelete(0, exchange.name, if_unused=False, no_wait=False),
+            *(m.QueueDelete(0, partition, if_unused=False, if_empty=False, no_wait=False) for partition in partitions),
+        )
+        for _ in range(1 + len(partitions)):
+            await client.reply()
+
+
+_ALL: Final = "/api/stream/super-streams"
+_ONE: Final = f"{_ALL}/{{vhost}}/{{name}}"
+_SEE: Final = Access.VHOST_VISIBLE
+_USE: Final = Access.VHOST
+ROUTES: Final = (
+    Route("GET", _ALL, Access.USER, list_super_streams, "Super streams of all vhosts", query=QUERY),
+    Route("GET", f"{_ALL}/{{vhost}}", _SEE, list_super_streams, "Super streams of a vhost", query=QUERY),
+    Route("GET", _ONE, _SEE, show_super_stream, "A super stream and its partitions"),
+    Route("PUT", _ONE, _USE, make_super_stream, "Make a super stream and its partitions", NewSuperStream),
+    Route("DELETE", _ONE, _USE, delete_super_stream, "Delete a super stream with its partitions"),
+)

@@ -1,0 +1,563 @@
+"""Transfers: messages moved or copied from a queue to another one, or to an exchange, in the background.
+
+1. Taking a message out of its queue and giving it to the others happens in one frame of the log: after a crash a
+   durable message is in exactly one place. Copying leaves the source as it was. Parked messages that are on disk only
+   are read once more to be dropped: after a crash in between one is in both places.
+2. A transfer looks at what waits when it begins, and goes on in pieces; clients have their turns in between. What
+   nobody takes, because it is unroutable or refused, stays where it is, and so does what has expired and waits to be
+   dropped; a refusal ends the transfer. It waits while publishers have to wait.
+3. Each piece, and each message in it, is published with the permissions that the user has then: to read the queue, to
+   write to the exchange, and of a topic exchange the topic permission for the routing key. A transfer whose user is
+   gone, or may not do that any more, fails and says why.
+4. How many run is bounded, and how many of one user. When a transfer has ended a summary of it is kept, for `KEPT_S`;
+   `KEPT_MAX` of all users, `KEPT_OF_USER_MAX` of one. All are forgotten when the broker stops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import trio
+
+from warren.amqp.errors import ACCESS_REFUSED, AmqpError, ChannelException
+from warren.amqp.properties import headers_of
+from warren.channels.access import READ, WRITE, Principal
+from warren.channels.broker import Broker
+from warren.mgmt_plugin.http.server import HttpError, Response
+from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.names import exchange_name, the_shared_queue, the_vhost, visible_vhosts
+from warren.mgmt_plugin.resources.browsing import Filter
+from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.terms import table_to_json
+from warren.msgstore.log.message import Message
+from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
+from warren.queues.claims import ClaimQueue
+from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
+from warren.queues.lanes import PARKED
+from warren.queues.queue import Queue
+from warren.server.management import Management
+from warren.server.shares import Quota
+from warren.streams.stream import Stream
+from warren.vhosts.limits import USER_LIMITS, is_reached
+from warren.vhosts.virtual_host import VirtualHost
+
+PIECE_MESSAGES: Final = 100
+RUNNING_QUOTA: Final = Quota(total=32, of_user=8)
+KEPT_MAX: Final = 100
+KEPT_OF_USER_MAX: Final = 25
+KEPT_S: Final = 24 * 3600.0
+COUNT_MAX: Final = (1 << 62) - 1
+RATE_MAX: Final = 1_000_000
+NAME_BYTES_MAX: Final = 255
+HEADER_BYTES_MAX: Final = 1024
+BODY_BYTES_MAX: Final = 4096
+ERROR_CHARACTERS_MAX: Final = 1000
+RUNNING: Final = "running"
+DONE: Final = "done"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+
+
+class Target(msgspec.Struct):
+    """Where to transfer to: a queue; an exchange, with a routing key or each message's own; where each died first."""
+
+    queue: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    origin: bool = False
+
+
+class Passes(msgspec.Struct):
+    """What of a message has to be in it; empty: anything."""
+
+    routing_key: str = ""
+    header: str = ""
+    body: str = ""
+
+
+class Order(msgspec.Struct):
+    """What to transfer, and where to. `rate`: at most so many messages per second are looked at."""
+
+    destination: Target
+    mode: str = "move"
+    state: str = "ready"
+    count: int | None = None
+    rate: int | None = None
+    filter: Passes = msgspec.field(default_factory=Passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The name of an exchange, None: where each message died first; and a routing key, None: each message's own."""
+
+    exchange: str | None
+    routing_key: str | None
+    described: Described
+
+
+@dataclass(slots=True)
+class Transfer:
+    """One transfer that has not ended."""
+
+    id: str
+    vhost: VirtualHost
+    queue: Queue
+    destination: Destination
+    moves: bool
+    filter: Filter
+    parked: bool
+    limit: int
+    rate: int | None
+    total: int
+    user: str
+    started_at_ms: int
+    scanned: int = 0
+    transferred: int = 0
+    unroutable: int = 0
+    state: str = RUNNING
+    error: str = ""
+    ended_at_ms: int | None = None
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def describe(self) -> Described:
+        """Return what is known of it."""
+        return {
+            "id": self.id,
+            "vhost": self.vhost.name,
+            "queue": self.queue.name,
+            "mode": "move" if self.moves else "copy",
+            "from": "parked" if self.parked else "ready",
+            "destination": self.destination.described,
+            "state": self.state,
+            "rate": self.rate,
+            "total": self.total,
+            "scanned": self.scanned,
+            "transferred": self.transferred,
+            "unroutable": self.unroutable,
+            "error": self.error or None,
+            "user": self.user,
+            "started_at": self.started_at_ms,
+            "ended_at": self.ended_at_ms,
+        }
+
+    def stop(self) -> None:
+        """End it; what is transferred stays transferred."""
+        self._scope.cancel()
+
+    async def run(self, management: Management) -> None:
+        """Transfer until nothing is left, the limit is reached, it fails or is stopped."""
+        try:
+            with self._scope:
+                await (self._run_parked(management) if self.parked else self._run(management))
+        except Exception:
+            self._fail("the broker failed to go on with it")
+            raise
+        finally:
+            if self.state == RUNNING:
+                self.state = STOPPED if self._scope.cancelled_caught else DONE
+            self.ended_at_ms = int(time.time() * 1000)
+
+    async def _run(self, management: Management) -> None:
+        cursor = Cursor()
+        while not cursor.ended and self._goes_on():
+            done = trio.Event()
+
+            def told(seen: list[Seen], done: trio.Event = done) -> None:
+                # In the engine's call: what is here now is still where it was seen, and the permissions are today's.
+                principal = self._maybe_principal(management.broker)
+                for each in seen:
+                    if principal is not None and self._goes_on():
+                        self._take(each, principal)
+                done.set()
+
+            async with self._paced(management):
+                look(self.queue, cursor, self._piece, told)
+                management.settle()
+                await done.wait()
+        self._note_deletion()
+
+    async def _run_parked(self, management: Management) -> None:
+        held = self.queue.held(PARKED)
+        numbers = [] if held is None else held.earliest_numbers(self.total)
+        for start in range(0, len(numbers), self._piece):
+            if held is None or self.queue.deleted or not self._goes_on():
+                break
+            done = trio.Event()
+
+            def told(listed: list[HeldMessage], held: HeldMessages = held, done: trio.Event = done) -> None:
+                # In the engine's call, as above.
+                principal = self._maybe_principal(management.broker)
+                taken: list[int] = []
+                for each in listed:
+                    if principal is not None and self._goes_on() and self._take_parked(each, principal):
+                        taken.append(each.number)
+                if taken:
+                    held.take(taken, DROPPED, lambda count: done.set())
+                else:
+                    done.set()
+
+            async with self._paced(management):
+                held.list_numbered(numbers[start : start + self._piece], told)
+                management.settle()
+                await done.wait()
+        self._note_deletion()
+
+    @property
+    def _piece(self) -> int:
+        return PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
+
+    @asynccontextmanager
+    async def _paced(self, management: Management) -> AsyncIterator[None]:
+        """Wait behind a piece for what publishers wait for, and as long as the rate asks for."""
+        began_s = trio.current_time()
+        scanned = self.scanned
+        yield
+        broker = management.broker
+        while broker.log.is_congested() or broker.shared.stopped:
+            await trio.sleep(0.01)  # the disk is behind, or there is an alarm: publishers wait as well
+        if self.rate is not None:
+            await trio.sleep_until(began_s + (self.scanned - scanned) / self.rate)
+        await trio.lowlevel.checkpoint()
+
+    def _note_deletion(self) -> None:
+        if self.queue.deleted:
+            self._fail("the queue was deleted")
+
+    def _fail(self, reason: str) -> None:
+        self.state, self.error = FAILED, reason[:ERROR_CHARACTERS_MAX]
+
+    def _goes_on(self) -> bool:
+        return self.state == RUNNING and self.scanned < self.total and self.transferred < self.limit
+
+    def _maybe_principal(self, broker: Broker) -> Principal | None:
+        """Return the user with its permissions now, if they are enough; else the transfer fails."""
+        try:
+            return principal_for(broker, self.user, self.vhost.name, self.queue.name, self.destination)
+        except AmqpError as error:
+            self._fail(error.explanation)
+            return None
+
+    def _take(self, seen: Seen, principal: Principal) -> None:
+        self.scanned += 1
+        keeper = self.queue.keeper
+        if keeper is not None and keeper.is_expired(seen.message):
+            return  # a copy would live anew
+        if self.moves and not still_waits(self.queue, seen):
+            return  # what went before it has pushed it out
+        if self._publish(seen.message, principal) and self.moves and still_waits(self.queue, seen):
+            settle_seen(self.queue, seen)
+
+    def _take_parked(self, held: HeldMessage, principal: Principal) -> bool:
+        """Tell whether it is to be dropped: the others have it."""
+        self.scanned += 1
+        return self._publish(held.message, principal) and self.moves
+
+    def _publish(self, message: Message, principal: Principal) -> bool:
+        """Give the others a message that passes the filter; tell whether they have it."""
+        if not self.filter.accepts(message):
+            return False
+        taken, refused = 0, False
+        target = self._target(message)
+        if target is not None:
+            try:
+                exchange = principal.publishable(self.vhost, *target)
+            except ChannelException as error:
+                self._fail(error.explanation)
+                return False
+            taken, refused = self.vhost.publish_copy(message, exchange, target[1])
+        if refused:
+            self._fail("a destination refuses more messages")
+        elif taken == 0:
+            self.unroutable += 1
+        else:
+            self.transferred += 1
+        return taken > 0 and not refused
+
+    def _target(self, message: Message) -> tuple[str, str] | None:
+        """Return the exchange and the routing key for `message`; None when it has no origin to go to."""
+        destination = self.destination
+        if destination.exchange is not None:
+            key = destination.routing_key
+            return destination.exchange, message.envelope.routing_key if key is None else key
+        origin = origin_of(message)
+        if origin is None or origin[0] == self.queue.name or origin[0] not in self.vhost.queues:
+            return None
+        return "", origin[0]
+
+
+def principal_for(broker: Broker, user: str, vhost: str, queue: str, destination: Destination) -> Principal:
+    """Return the user as it may act now: read the queue, and write to the destination, as far as it is known before.
+
+    Raises:
+        ChannelException: 403, the user is gone, or may not do that.
+    """
+    access = broker.access
+    if access.get(user) is None:
+        raise ChannelException(ACCESS_REFUSED, f"user '{user}' was deleted")
+    principal = access.maybe_principal(user, vhost)
+    if principal is None:
+        raise ChannelException(ACCESS_REFUSED, f"access to vhost '{vhost}' refused for user '{user}'")
+    for limit in USER_LIMITS:
+        if is_reached(access.usage(user).limits, limit, 0):
+            raise ChannelException(ACCESS_REFUSED, f"user '{user}' may have no connections: {limit} is 0")
+    principal.authorize(READ, "queue", queue)
+    principal.authorize(WRITE, "exchange", destination.exchange or "")
+    return principal
+
+
+def origin_of(message: Message) -> tuple[str, str] | None:
+    """Return the queue in which a dead letter died first, and its routing key then; None when it is none."""
+    encoded = headers_of(message.header_payload())
+    if not encoded:
+        return None
+    headers = table_to_json(encoded)
+    queue = headers.get("x-first-death-queue")
+    deaths = headers.get("x-death")
+    key = message.envelope.routing_key
+    if isinstance(deaths, list) and deaths and isinstance(deaths[-1], dict):
+        first = deaths[-1]
+        queue = queue if isinstance(queue, str) else first.get("queue")
+        keys = first.get("routing-keys")
+        if isinstance(keys, list) and keys and isinstance(keys[0], str):
+            key = keys[0]
+    return (queue, key) if isinstance(queue, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is kept of a transfer that has ended; `ended_s` on the clock of the transfers."""
+
+    id: str
+    vhost: str
+    queue: str
+    user: str
+    described: Described
+    ended_s: float
+
+
+class Transfers:
+    """The transfers of this process. `clock` counts seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._running: dict[str, Transfer] = {}
+        self._ended: OrderedDict[str, Ended] = OrderedDict()  # the one that ended first is the first
+        self._last = 0
+        self._clock = clock
+
+    def maybe_refusal(self, broker: Broker, user: str) -> str:
+        """Return why `user` cannot begin another one now; "" when that is possible."""
+        mine = sum(each.user == user for each in self._running.values())
+        return RUNNING_QUOTA.maybe_refusal("running transfers", broker.access, user, mine, len(self._running))
+
+    def begin(self, transfer: Transfer, management: Management, nursery: trio.Nursery) -> None:
+        """Remember and start a transfer."""
+        self._running[transfer.id] = transfer
+        nursery.start_soon(management.tasks.once, "transfer", self.carry_out, transfer, management)
+
+    async def carry_out(self, transfer: Transfer, management: Management) -> None:
+        """Run a transfer to its end, and keep a summary of it."""
+        try:
+            await transfer.run(management)
+        finally:
+            self._running.pop(transfer.id, None)
+            self._keep(transfer)
+
+    def _keep(self, transfer: Transfer) -> None:
+        self._ended[transfer.id] = Ended(
+            transfer.id,
+            transfer.vhost.name,
+            transfer.queue.name,
+            transfer.user,
+            transfer.describe(),
+            self._clock(),
+        )
+        mine = [each.id for each in self._ended.values() if each.user == transfer.user]
+        if len(mine) > KEPT_OF_USER_MAX:
+            del self._ended[mine[0]]
+        if len(self._ended) > KEPT_MAX:
+            self._ended.popitem(last=False)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        oldest_s = self._clock() - KEPT_S
+        while self._ended and next(iter(self._ended.values())).ended_s <= oldest_s:
+            self._ended.popitem(last=False)
+
+    def next_id(self) -> str:
+        """Return the name of the next transfer."""
+        self._last += 1
+        return str(self._last)
+
+    def of(self, vhosts: list[str]) -> list[Described]:
+        """Return the transfers in these vhosts, the one that was begun last first."""
+        self._forget_old()
+        found = [each.describe() for each in self._running.values() if each.vhost.name in vhosts]
+        found += [each.described for each in self._ended.values() if each.vhost in vhosts]
+        return sorted(found, key=lambda described: int(described["id"]), reverse=True)
+
+    def maybe_find(self, vhost: str, identifier: str) -> Transfer | Ended | None:
+        """Return a transfer that runs, or what is kept of one that has ended."""
+        self._forget_old()
+        running = self._running.get(identifier)
+        if running is not None:
+            return running if running.vhost.name == vhost else None
+        ended = self._ended.get(identifier)
+        return ended if ended is not None and ended.vhost == vhost else None
+
+    def end(self, transfer: Transfer | Ended) -> None:
+        """Stop a running transfer, forget one that has ended."""
+        if isinstance(transfer, Transfer):
+            transfer.stop()
+        else:
+            self._ended.pop(transfer.id, None)
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+def _fits(text: str, most_bytes: int, what: str) -> str:
+    """Return `text`, which a transfer keeps.
+
+    Raises:
+        HttpError: 400, it is too long.
+    """
+    if len(text.encode("utf-8", "replace")) > most_bytes:
+        raise bad_request(f"{what} must be a string of at most {most_bytes} bytes")
+    return text
+
+
+def _destination(call: Call, queue: Queue, order: Order) -> Destination:
+    """Return where the order wants messages to go, if that is possible.
+
+    Raises:
+        HttpError: 400, 404.
+    """
+    vhost = the_vhost(call)
+    wanted = order.destination
+    if wanted.origin:
+        return Destination(None, None, {"origin": True})
+    if wanted.queue is not None:
+        name = _fits(wanted.queue, NAME_BYTES_MAX, "queue")
+        if name not in vhost.queues:
+            raise not_found(f"no queue '{name}' in vhost '{vhost.name}'")
+        if name == queue.name and order.mode == "move":
+            raise bad_request("a queue's messages cannot be moved into the same queue")
+        return Destination("", name, {"queue": name})
+    if wanted.exchange is not None:
+        exchange = vhost.exchanges.get(exchange_name(_fits(wanted.exchange, NAME_BYTES_MAX, "exchange")))
+        if exchange is None:
+            raise not_found(f"no exchange '{wanted.exchange}' in vhost '{vhost.name}'")
+        if exchange.internal:
+            raise bad_request(f"cannot publish to internal exchange '{exchange.name}'")
+        key = wanted.routing_key
+        if key is not None:
+            _fits(key, NAME_BYTES_MAX, "routing_key")
+        return Destination(exchange.name, key, {"exchange": wanted.exchange, "routing_key": key})
+    raise bad_request('destination must be {"queue": …}, {"exchange": …, "routing_key": …} or {"origin": true}')
+
+
+def _filter(passes: Passes) -> Filter:
+    return Filter(
+        _fits(passes.routing_key, NAME_BYTES_MAX, "routing_key"),
+        _fits(passes.header, HEADER_BYTES_MAX, "header"),
+        _fits(passes.body, BODY_BYTES_MAX, "body").encode("utf-8", "surrogatepass"),
+    )
+
+
+def _check_bounds(order: Order) -> None:
+    for name, value, most in (("count", order.count, COUNT_MAX), ("rate", order.rate, RATE_MAX)):
+        if value is not None and not 1 <= value <= most:
+            raise bad_request(f"{name} must be a number from 1 to {most}")
+
+
+async def begin_transfer(call: Call) -> Response:
+    order = await call.body(Order)
+    queue = the_shared_queue(call)
+    if order.mode not in ("move", "copy"):
+        raise bad_request("mode must be move or copy")
+    if order.mode == "move" and isinstance(queue, Stream):
+        raise bad_request("a stream keeps its messages: they can be copied, not moved")
+    if order.mode == "move" and isinstance(queue, ClaimQueue):
+        raise bad_request("claimed messages can be copied or released, not moved")
+    if order.state not in ("ready", "parked"):
+        raise bad_request("state must be ready or parked")
+    _check_bounds(order)
+    destination = _destination(call, queue, order)
+    broker, user = call.management.broker, call.operator.name
+    principal = principal_for(broker, user, call.params["vhost"], queue.name, destination)
+    if destination.exchange is not None and destination.routing_key is not None:
+        principal.publishable(the_vhost(call), destination.exchange, destination.routing_key)
+    passes = _filter(order.filter)
+    held = queue.held(PARKED)
+    total = int(queue.ready_count)
+    if order.state == "parked":
+        total = 0 if held is None else int(held.count)
+    transfers = call.services.transfers
+    refusal = transfers.maybe_refusal(broker, user)
+    if refusal:
+        raise HttpError(429, "too_many", refusal)
+    transfer = Transfer(
+        transfers.next_id(),
+        the_vhost(call),
+        queue,
+        destination,
+        order.mode == "move",
+        passes,
+        order.state == "parked",
+        total if order.count is None else order.count,
+        order.rate,
+        total,
+        user,
+        int(time.time() * 1000),
+    )
+    transfers.begin(transfer, call.management, call.services.nursery)
+    place = f"/api/warren/transfers/{quote(call.params['vhost'], safe='')}/{transfer.id}"
+    return Response(201, msgspec.json.encode(transfer.describe()), headers=(("Location", place),))
+
+
+async def list_transfers(call: Call) -> list[Described]:
+    names = [vhost.name for vhost in visible_vhosts(call)]
+    return call.services.transfers.of(names)
+
+
+def _the_transfer(call: Call) -> Transfer | Ended:
+    found = call.services.transfers.maybe_find(call.params["vhost"], call.params["id"])
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def show_transfer(call: Call) -> Described:
+    found = _the_transfer(call)
+    return found.describe() if isinstance(found, Transfer) else found.described
+
+
+async def end_transfer(call: Call) -> None:
+    transfer = _the_transfer(call)
+    call.authorize(READ, "queue", transfer.queue.name if isinstance(transfer, Transfer) else transfer.queue)
+    call.services.transfers.end(transfer)
+
+
+_T: Final = "/api/warren/transfers"
+_SEE: Final = Access.VHOST_VISIBLE
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/api/warren/queues/{vhost}/{queue}/transfers",
+        Access.VHOST,
+        begin_transfer,
+        "Move or copy messages of a queue",
+        Order,
+    ),
+    Route("GET", _T, Access.USER, list_transfers, "Transfers in all vhosts"),
+    Route("GET", f"{_T}/{{vhost}}", _SEE, list_transfers, "Transfers in a vhost"),
+    Route("GET", f"{_T}/{{vhost}}/{{id}}", _SEE, show_transfer, "A transfer"),
+    Route("DELETE", f"{_T}/{{vhost}}/{{id}}", Access.VHOST, end_transfer, "Stop a transfer, or forget an ended one"),
+)

@@ -1,0 +1,1 @@
+"""The files of the log, and bringing it back after a stop."""

@@ -1,0 +1,323 @@
+"""Bringing the log back after a stop, clean or not: load the checkpoint, replay the frames behind it.
+
+What is found at the place where the next frame should be, and what is made of it:
+
+    a frame that continues the chain                    replayed
+    nothing valid; the next segment continues the       the segment ended here, or was cut here by an earlier
+      chain                                               recovery
+    nothing valid, and no frame behind it claims that   a torn tail: cut. Nothing in it was ever confirmed
+      this place was durable
+    nothing valid, but something behind it claims so    rot. The segment is copied to the quarantine, records that are
+                                                          whole are taken, queues that lost something are named, and
+                                                          recovery goes on behind it
+    a segment that the checkpoint needs is missing      reported; what it held is found missing when it is read
+
+1. Recovery changes no file but for copies into the quarantine: dying in the middle of it, and beginning again, gives
+   the same.
+2. What was replayed is synced before anything is built on it: after a killed process it may be in the page cache only.
+3. Every start begins a new segment. A file is only ever appended to by the process that made it.
+4. A file that nobody knows is moved aside, never deleted.
+5. A frame has the first bytes of the store's id (`MessageLog.store_tag`) or is none. Behind a torn or damaged place
+   frames are looked for at every multiple of 8, in message bodies too, and whoever publishes can write a frame there:
+   magic, LSN and crc can be guessed. Were it believed, a crash would bring any records to life, and a torn tail would
+   be taken for rot. The store's id is random, and no client is ever told it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, snapshot
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, FRAME_MAGIC, NOTES_FROM, SEGMENT_HEADER_BYTES
+from warren.msgstore.log.replay import FrameHead, Replay, ReplayError, damaged_payload, maybe_frame
+from warren.msgstore.log.segments import Segment
+
+ADVICE: Final = "run `warren store verify` on a copy of the data directory"
+
+
+class SegmentFile(Protocol):
+    """What the header of a segment file says."""
+
+    number: int
+    base_lsn: int
+    capacity: int
+    algorithm: int
+    store_id: bytes
+
+
+class LogFiles(Protocol):
+    """The files of a log, as recovery needs them. ``msgstore.files.store.Store`` is one."""
+
+    highest_number: int  # of all files that look like segments, readable or not
+
+    def read_checkpoint(self) -> bytes | None: ...
+    def open_segments(self) -> tuple[Sequence[SegmentFile], list[str]]: ...
+    def read_segment(self, number: int) -> bytes: ...
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
+    def quarantine(self, number: int) -> None: ...
+    def set_aside(self, number: int) -> None: ...
+    def sync_segments(self, numbers: list[int]) -> None: ...
+
+
+class Event:
+    """Something that the operator should know. `level`: info, warning or error."""
+
+    def __init__(self, level: str, text: str, **fields: object) -> None:
+        self.level = level
+        self.text = text
+        self.fields = fields
+
+
+class Recovery:
+    """What recovery found."""
+
+    def __init__(self) -> None:
+        self.clean = False  # the last process had stopped in order: what it delivered is known
+        self.is_new = False
+        self.segments = 0
+        self.frames = 0
+        self.records = 0
+        self.messages = 0
+        self.damaged = False
+        self.events: list[Event] = []
+
+    def tell(self, level: str, text: str, **fields: object) -> None:
+        self.events.append(Event(level, text, **fields))
+
+
+def recover(files: LogFiles, log: MessageLog, new_store_id: bytes) -> Recovery:
+    """Bring the empty `log` to the state on disk, ready to write in a new segment.
+
+    `new_store_id`: 16 random bytes, for a store that does not exist yet.
+
+    Raises:
+        StoreError: the store cannot be opened; the text says why and what to do.
+    """
+    return _Recoverer(files, log).run(new_store_id)
+
+
+def log_has(log: MessageLog, stream_id: int, offset: int) -> bool:
+    """Tell whether the log goes on at an offset of a stream: it has that message, or never had one from there on."""
+    index = log.indexes.get(stream_id)
+    if index is None or index.next_number <= offset:
+        return True
+    size = int(index.page_entries)
+    page = index.page(offset // size)
+    if page is not None and not page.resident:
+        # Entries go from the beginning of a page.
+        return (offset // size + 1) * size - page.live <= offset
+    return index.lsn_of(offset) != 0
+
+
+class _Recoverer:
+    def __init__(self, files: LogFiles, log: MessageLog) -> None:
+        self._files = files
+        self._log = log
+        self._found = Recovery()
+        self._replay = Replay(log, lambda lsn, length: files.read([(lsn, length)])[0])
+
+    def run(self, new_store_id: bytes) -> Recovery:
+        files, log, found = self._files, self._log, self._found
+        segments, problems = files.open_segments()
+        for problem in problems:
+            found.damaged = True
+            found.tell("error", "a segment cannot be used", reason=problem, advice=ADVICE)
+        checkpoint = self._load_checkpoint(segments, new_store_id)
+        start_lsn = int(log.next_lsn)
+        self._reconcile(segments, start_lsn)
+        replayed = self._replay_from(start_lsn, segments)
+        found.clean = checkpoint is not None and checkpoint.clean and found.frames == 0 and not found.damaged
+        found.is_new = checkpoint is None and not segments
+        self._finish(segments, replayed)
+        return found
+
+    def _load_checkpoint(self, segments: Sequence[SegmentFile], new_store_id: bytes) -> CheckpointReader | None:
+        log = self._log
+        content = self._files.read_checkpoint()
+        if content is None:
+            if segments and segments[0].base_lsn != 0:
+                raise StoreError(
+                    "the checkpoint of the message store is missing, and so is the beginning of its log; "
+                    "run `warren store repair`"
+                )
+            log.algorithm = segments[0].algorithm if segments else default_algorithm()
+            log.store_id = segments[0].store_id if segments else new_store_id
+            log.checksum = checksum_function(log.algorithm)
+            log.epoch = 0
+            return None
+        try:
+            reader = CheckpointReader(content)
+            log.checksum = checksum_function(reader.algorithm)
+            if not reader.is_intact(log.checksum):
+                raise CheckpointError("its checksum is wrong")
+            reader.fill(log)
+        except ValueError as error:
+            raise StoreError(
+                f"the checkpoint of the message store cannot be read: {error}; run `warren store repair`"
+            ) from None
+        return reader
+
+    def _reconcile(self, segments: Sequence[SegmentFile], start_lsn: int) -> None:
+        """Compare the files with the checkpoint: its store, its segment table."""
+        log, found = self._log, self._found
+        for file in segments:
+            if file.store_id != log.store_id:
+                found.damaged = True
+                found.tell(
+                    "error",
+                    "a segment is of another store than the checkpoint: none of its frames counts",
+                    segment=file.number,
+                    store_id=file.store_id.hex(),
+                    advice=ADVICE,
+                )
+        files = {segment.number: segment for segment in segments}
+        known = {int(segment.number): segment for segment in log.segments.segments}
+        for number, segment in known.items():
+            if number in files:
+                continue
+            if segment.live_refs == 0:
+                # It was unlinked after the checkpoint.
+                log.segments.remove(number)
+                continue
+            found.damaged = True
+            found.tell(
+                "error",
+                "a segment of the message log is missing",
+                segment=number,
+                messages=int(segment.live_refs),
+                advice=ADVICE,
+            )
+        for number, file in files.items():
+            if number not in known and file.base_lsn + file.capacity <= start_lsn:
+                found.tell("warning", "a segment that nothing refers to is moved to the quarantine", segment=number)
+                self._files.set_aside(number)
+
+    def _replay_from(self, start_lsn: int, segments: Sequence[SegmentFile]) -> list[int]:
+        """Replay all frames from `start_lsn` on; return the numbers of the segments that they are in."""
+        log = self._log
+        known = {int(segment.number): segment for segment in log.segments.segments}
+        ahead = [segment for segment in segments if segment.base_lsn + segment.capacity > start_lsn]
+        images: dict[int, bytes] = {}
+        expected_crc = int(log.last_crc)
+        tag = log.store_tag
+        for at, file in enumerate(ahead):
+            image = images.pop(file.number, None) or self._files.read_segment(file.number)
+            segment = known.get(file.number)
+            if segment is None:
+                segment = Segment(file.number, file.base_lsn, file.capacity)
+                segment.sealed = True
+                log.segments.add(segment)
+            following = ahead[at + 1] if at + 1 < len(ahead) else None
+            if following is not None:
+                images[following.number] = self._files.read_segment(following.number)
+            pos = max(SEGMENT_HEADER_BYTES, start_lsn - file.base_lsn)
+            segment.end_lsn = file.base_lsn + pos
+            while True:
+                frame = maybe_frame(log.checksum, tag, image, pos, file.base_lsn + pos)
+                if frame is not None and frame.previous_crc != expected_crc:
+                    frame = None  # left over from before a cut
+                if frame is None:
+                    if following is not None and self._continues(images[following.number], following, expected_crc):
+                        break
+                    after = self._later_frame(image, pos, file, following, images)
+                    if after is None:
+                        break
+                    behind, same_file = after
+                    self._damaged(image, pos, file, behind if same_file else None)
+                    expected_crc = behind.previous_crc
+                    if not same_file:
+                        break
+                    pos = behind.lsn - file.base_lsn
+                    continue
+                self._apply(image, frame)
+                expected_crc = frame.crc
+                pos = frame.end
+                segment.end_lsn = file.base_lsn + pos
+            log.last_crc = expected_crc
+        return [segment.number for segment in ahead]
+
+    def _apply(self, image: bytes, frame: FrameHead) -> None:
+        self._found.frames += 1
+        self._log.epoch = max(int(self._log.epoch), frame.epoch)
+        try:
+            self._replay.frame(image, frame)
+        except ReplayError as error:
+            raise StoreError(str(error)) from None
+
+    def _continues(self, image: bytes, file: SegmentFile, expected_crc: int) -> bool:
+        log, at = self._log, SEGMENT_HEADER_BYTES
+        first = maybe_frame(log.checksum, log.store_tag, image, at, file.base_lsn + at)
+        return first is not None and first.previous_crc == expected_crc
+
+    def _later_frame(
+        self,
+        image: bytes,
+        pos: int,
+        file: SegmentFile,
+        following: SegmentFile | None,
+        images: dict[int, bytes],
+    ) -> tuple[FrameHead, bool] | None:
+        """Return the next valid frame that claims what should be at `pos` was durable, and whether it is in this file.
+
+        None when there is no such frame: then nothing that was ever confirmed is missing.
+        """
+        checksum, tag = self._log.checksum, self._log.store_tag
+        lsn = file.base_lsn + pos
+        at = image.find(FRAME_MAGIC, pos + 1)
+        while at >= 0:
+            if at % 8 == 0:
+                frame = maybe_frame(checksum, tag, image, at, file.base_lsn + at)
+                if frame is not None and frame.durable_lsn > lsn:
+                    return frame, True
+            at = image.find(FRAME_MAGIC, at + 1)
+        if following is not None:
+            # A segment is begun when the one before is synced: what does not continue the chain is missing something.
+            for at in range(SEGMENT_HEADER_BYTES, len(images[following.number]) - FRAME_HEADER_BYTES, 8):
+                frame = maybe_frame(checksum, tag, images[following.number], at, following.base_lsn + at)
+                if frame is not None:
+                    return (frame, False) if frame.durable_lsn > lsn else None
+        return None
+
+    def _damaged(self, image: bytes, pos: int, file: SegmentFile, behind: FrameHead | None) -> None:
+        """What should be at `pos` was durable once and is not readable now."""
+        found = self._found
+        found.damaged = True
+        self._files.quarantine(file.number)
+        end = behind.lsn - file.base_lsn if behind is not None else len(image)
+        hurt: list[str] = []
+        at = pos
+        while True:
+            start, stop = damaged_payload(self._log.store_tag, image, at, end, file.base_lsn + at)
+            if start == stop:
+                break
+            hurt += self._replay.salvage(image, start, stop, file.base_lsn + start)
+            at = stop
+        found.tell(
+            "error",
+            "a part of the message log is damaged; a copy is in the quarantine, the rest is served",
+            segment=file.number,
+            lsn=file.base_lsn + pos,
+            bytes=end - pos,
+            queues=", ".join(sorted(set(hurt))) or "unknown",
+            advice=ADVICE,
+        )
+
+    def _finish(self, segments: Sequence[SegmentFile], replayed: list[int]) -> None:
+        log, found = self._log, self._found
+        log.next_segment = max(int(log.next_segment), self._files.highest_number + 1)
+        for segment in segments:
+            log.next_base_lsn = max(int(log.next_base_lsn), segment.base_lsn + segment.capacity)
+        log.next_lsn = log.next_base_lsn
+        log.written_lsn = log.durable_lsn = log.next_base_lsn
+        log.void_below_lsn = log.next_base_lsn
+        log.epoch += 1
+        log.remains.release_pages()
+        log.take_checkpoint = lambda: snapshot(log)
+        self._files.sync_segments(replayed)
+        found.segments = len(segments)
+        found.records = self._replay.records
+        found.messages = sum(int(index.live_count) for index in log.indexes.values() if index.lane < NOTES_FROM)

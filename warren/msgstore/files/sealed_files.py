@@ -1,0 +1,526 @@
+"""The files of sealed streams: chunks of columns, one behind the other.
+
+    streams/0000000042-00000000000000016384      stream 42, from offset 16384 on: a header, then chunks
+
+    segment header, 64 bytes, integers little-endian
+         0   8  magic "WARRNSTR"
+         8   2  major = 1             another one is refused
+        10   6  zero
+        16  16  store id              the same in every file of a store
+        32   8  stream id             as of queues in the log
+        40   8  first offset
+        48  12  zero
+        60   4  crc                   CRC-32 (zlib) of bytes 0..59
+
+Chunks are as ``msgstore.log.columns`` says. The mark of one is the beginning of SHA-256 of the store id and of stream
+id, first offset of the segment and position of the chunk, i64 each.
+
+1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
+   messages; behind that it may forget them. The header of a file is synced before its first chunk is written: where
+   there is something behind it, and it cannot be read, it is rot.
+2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported, and the
+   log still has it. Where the log does not, or the disk cannot read, so that nobody knows, something may have been
+   reported: there nothing is cut, and the next chunk goes behind it.
+3. A damaged place is passed over and reported: what is behind it is served. A file whose header cannot be read, or
+   none of its chunks, gets another name, and stays.
+4. A segment is replaced as a whole, and several by one, which then overlaps with those that are still to be removed.
+5. What cannot be read is None, never an error, unless there are no descriptors left to open it with.
+6. A chunk without its mark is none. Behind a torn or damaged place chunks are looked for at every multiple of 64, in
+   message bodies too, and whoever publishes can write a chunk there; but nobody is told the store's id.
+7. Of chunks that overlap the one behind counts: it was sealed when the one before could not be read, out of the log,
+   which still had all of it. Only of what compaction has made the files behind are left-overs (4).
+
+No threads here: `seal` belongs to the housekeeper, `read`, `drop`, `swap` and `unmake` to the reader, `scan` to
+recovery. The lock guards the handles to write with: who removes a file closes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from struct import Struct
+from threading import Lock
+from typing import Final
+
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.log.columns import (
+    ALIGNMENT_BYTES,
+    CHUNK_HEAD_BYTES,
+    CHUNK_MAGIC,
+    COMPACTED,
+    MARK_BYTES,
+    PART_COUNT,
+    ChunkHead,
+    is_whole,
+    maybe_head,
+)
+from warren.msgstore.log.jobs import DropJob, SealedRead, SealJob
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES, SealedChunk, SealedSegment, SealedTable
+
+STREAMS: Final = "streams"
+MAGIC: Final = b"WARRNSTR"
+MAJOR: Final = 1
+COMPRESSION_LEVEL: Final = 1
+READ_HANDLES_MAX: Final = 64
+
+REPLACEMENT: Final = ".new"  # behind the name of a file that is to take the place of another
+UNUSABLE: Final = ".unusable"  # behind the name of a file that is no segment of ours
+_SEARCH_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 4096
+# Behind an end that cannot be read the next chunk begins at such a multiple: to write into a block the kernel reads it.
+CLEAR_BYTES: Final = 1 << 16
+
+_HEADER: Final = Struct("<8sH6x16sQQ12xI")
+_PLACE: Final = Struct("<QQQ")
+CHUNK_FLAGS_AT: Final = 11  # in the head of one
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+# What a disk, or the checksums of its file system, say of a bad place.
+_UNREADABLE: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA})
+_ID_DIGITS: Final = 10
+_OFFSET_DIGITS: Final = 20
+
+
+def sealed_path(stream_id: int, first: int) -> str:
+    """Return the path of the segment of a stream that begins at offset `first`."""
+    return f"{STREAMS}/{stream_id:0{_ID_DIGITS}d}-{first:0{_OFFSET_DIGITS}d}"
+
+
+def maybe_sealed_name(name: str) -> tuple[int, int] | None:
+    """Return stream id and first offset in the name of a file; None when it is no segment's."""
+    stream_id, dash, first = name.partition("-")
+    if not dash or len(stream_id) != _ID_DIGITS or len(first) != _OFFSET_DIGITS:
+        return None
+    digits = stream_id + first
+    return (int(stream_id), int(first)) if digits.isascii() and digits.isdigit() else None
+
+
+@dataclass(slots=True)
+class Scan:
+    """What is sealed: a table for each stream, by its id, and what is wrong with files."""
+
+    tables: dict[int, SealedTable] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class SealedFiles:
+    """The sealed segments in the directory `STREAMS` of `fs`. `sync`, `sync_directory`: the store's, which may fail it.
+
+    `compresses`: whether chunks are compressed, where that makes them smaller.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        sync: Callable[[int, str], None],
+        sync_directory: Callable[[str], None],
+        handles_max: int = READ_HANDLES_MAX,
+    ) -> None:
+        self.store_id = bytes(16)
+        self.compresses = True
+        self._fs = fs
+        self._handles_max = handles_max
+        self._sync = sync
+        self._sync_directory = sync_directory
+        self._compressor = Zstd()  # the housekeeper's
+        self._decompressor = Zstd()  # the reader's
+        # The housekeeper's: the file that was written last, of each stream that is being written.
+        self._written: OrderedDict[tuple[int, int, bool], int] = OrderedDict()
+        self._log_has: Callable[[int, int], bool] = lambda _stream_id, _offset: True
+        self._lock = Lock()
+        self._read: OrderedDict[tuple[int, int], int] = OrderedDict()  # the reader's
+
+    # --- the housekeeper's ------------------------------------------------------------------------------------------
+
+    def seal(self, job: SealJob) -> None:
+        """Write the chunk of `job` and sync it; can be repeated with the same job. Raises OSError."""
+        path = sealed_path(job.stream_id, job.segment)
+        if job.is_replacement:
+            path += REPLACEMENT
+        position = job.position or SEGMENT_HEADER_BYTES
+        mark = chunk_mark(self.store_id, job.stream_id, job.segment, position)
+        pieces = job.columns.encode(self._compressor.compress if self.compresses else None, mark)
+        with self._lock:
+            handle = self._handle_to_write(job, path)
+        if job.position == 0:
+            write_all(self._fs, handle, [segment_header(self.store_id, job.stream_id, job.segment)], 0)
+            self._sync(handle, path)
+        write_all(self._fs, handle, pieces, position)
+        self._sync(handle, path)
+        if job.position == 0:
+            self._sync_directory(STREAMS)
+        job.placed_at = position
+        job.head = pieces[0]
+
+    def _handle_to_write(self, job: SealJob, path: str) -> int:
+        key = (job.stream_id, job.segment, job.is_replacement)
+        handle = self._written.pop(key, -1)
+        if job.position == 0 and handle >= 0:
+            self._fs.close(handle)
+            handle = -1
+        if handle < 0:
+            for other in [each for each in self._written if (each[0], each[2]) == (key[0], key[2])]:
+                self._fs.close(self._written.pop(other))
+            while len(self._written) >= self._handles_max:
+                self._fs.close(self._written.popitem(last=False)[1])
+            if job.position == 0:
+                with suppress(FileNotFoundError):
+                    self._fs.unlink(path)  # of a beginning that failed
+                handle = self._fs.create(path, 0)
+            else:
+                handle = self._fs.open(path, writable=True)
+        self._written[key] = handle
+        return handle
+
+    # --- the reader's -----------------------------------------------------------------------------------------------
+
+    def read(self, job: SealedRead) -> None:
+        """Read the chunk of `job`. Raises OSError: out of descriptors."""
+        try:
+            data = read_exactly(self._fs, self._handle_to_read(job.stream_id, job.segment), job.length, job.position)
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                while self._read:
+                    self._fs.close(self._read.popitem()[1])  # kept for the next read only
+                raise
+            return
+        head = maybe_head(data)
+        if head is None or not is_whole(head, data):
+            return
+        if job.wants_parts:
+            try:
+                job.parts = uncompressed(head, data, self._decompressor)
+            except ValueError:
+                return
+        job.chunk = data
+
+    def _handle_to_read(self, stream_id: int, segment: int) -> int:
+        key = (stream_id, segment)
+        handle = self._read.get(key, -1)
+        if handle < 0:
+            while len(self._read) >= self._handles_max:
+                self._fs.close(self._read.popitem(last=False)[1])
+            handle = self._fs.open(sealed_path(stream_id, segment), writable=False)
+            self._read[key] = handle
+        self._read.move_to_end(key)
+        return handle
+
+    def drop(self, job: DropJob) -> None:
+        """Remove files; one that is gone already is none to remove. Raises OSError."""
+        for segment in job.segments:
+            handle = self._read.pop((job.stream_id, segment), -1)
+            if handle >= 0:
+                self._fs.close(handle)
+            # Nobody writes it any more, but its space would be taken as long as it is open.
+            self._close_written(job.stream_id, segment, is_replacement=False)
+            with suppress(FileNotFoundError):
+                self._fs.unlink(sealed_path(job.stream_id, segment))
+            self._unlink_replacement(job.stream_id, segment)
+
+    def _close_written(self, stream_id: int, segment: int, *, is_replacement: bool) -> None:
+        with self._lock:
+            handle = self._written.pop((stream_id, segment, is_replacement), -1)
+            if handle >= 0:
+                self._fs.close(handle)
+
+    def swap(self, stream_id: int, segments: list[int]) -> None:
+        """Put the replacement of the first of these segments in the place of all of them. Raises OSError."""
+        for segment in segments:
+            handle = self._read.pop((stream_id, segment), -1)
+            if handle >= 0:
+                self._fs.close(handle)
+        self._close_written(stream_id, segments[0], is_replacement=True)
+        path = sealed_path(stream_id, segments[0])
+        self._fs.rename(path + REPLACEMENT, path)
+        self._sync_directory(STREAMS)
+        for segment in segments[1:]:
+            self._close_written(stream_id, segment, is_replacement=False)
+            with suppress(FileNotFoundError):
+                self._fs.unlink(sealed_path(stream_id, segment))
+
+    def unmake(self, stream_id: int, segment: int) -> None:
+        """Remove a replacement. Raises OSError."""
+        self._close_written(stream_id, segment, is_replacement=True)
+        self._unlink_replacement(stream_id, segment)
+
+    def _unlink_replacement(self, stream_id: int, segment: int) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.unlink(sealed_path(stream_id, segment) + REPLACEMENT)
+
+    def take_handles(self) -> list[int]:
+        """Return all handles, for who closes them."""
+        handles = [*self._written.values(), *self._read.values()]
+        self._written.clear()
+        self._read.clear()
+        return handles
+
+    # --- recovery's -------------------------------------------------------------------------------------------------
+
+    def scan(self, log_has: Callable[[int, int], bool]) -> Scan:
+        """Find out what is sealed, cut what is torn, and make the rest durable. Raises OSError, StoreError.
+
+        `log_has`: whether the log goes on at an offset of a stream.
+        """
+        self._log_has = log_has
+        found = Scan()
+        by_stream: dict[int, list[int]] = {}
+        for name in self._fs.names(STREAMS):
+            named = maybe_sealed_name(name)
+            if name.endswith(REPLACEMENT) and maybe_sealed_name(name.removesuffix(REPLACEMENT)) is not None:
+                self._fs.unlink(f"{STREAMS}/{name}")  # of a compaction that did not come to its end
+            elif named is not None:
+                by_stream.setdefault(named[0], []).append(named[1])
+        for stream_id, firsts in by_stream.items():
+            table = SealedTable()
+            for first in firsts:
+                if first < table.end and self._is_compacted(stream_id, table, first):
+                    self._fs.unlink(sealed_path(stream_id, first))  # it was merged into the one before
+                    continue
+                segment = self._scan_segment(stream_id, first, is_last=first == firsts[-1], found=found)
+                if segment is not None:
+                    table.cut(segment.first)
+                    table.add_segment(segment)
+            if table.segments:
+                found.tables[stream_id] = table
+        return found
+
+    def _scan_segment(self, stream_id: int, first: int, *, is_last: bool, found: Scan) -> SealedSegment | None:
+        path = sealed_path(stream_id, first)
+        try:
+            handle = self._fs.open(path, writable=is_last)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            found.problems.append(f"{path} cannot be opened: {os.strerror(error.errno or 0)}")
+            self._set_aside(path)
+            return None
+        try:
+            size = self._fs.size(handle)
+            header = self._maybe_read(handle, SEGMENT_HEADER_BYTES, 0)
+            if header is None:
+                problem = "has a header that cannot be read"
+            else:
+                problem = header_problem(header, self.store_id, stream_id, first)
+            if problem:
+                is_short = header is not None and size < SEGMENT_HEADER_BYTES + CHUNK_HEAD_BYTES
+                if is_short and is_last and self._log_has(stream_id, first):
+                    self._fs.unlink(path)  # nothing in it was ever reported
+                else:
+                    found.problems.append(f"{path} {problem}")
+                    self._set_aside(path)
+                return None
+            segment = SealedSegment(first)
+            position = SEGMENT_HEADER_BYTES
+            is_damaged = False
+            while position < size:
+                head = self._maybe_chunk(handle, position, size, stream_id, first, checked=is_last)
+                if head is None:
+                    behind = self._next_chunk(handle, position, size, stream_id, first)
+                    is_readable = self._is_readable(handle, position, behind)
+                    if is_last and behind == size and is_readable and self._log_has(stream_id, int(segment.end)):
+                        break  # torn, and never reported
+                    if is_readable and self._is_padding(handle, position, behind, segment):
+                        position = behind
+                        continue
+                    what = "is damaged" if is_readable else "cannot be read"
+                    found.problems.append(f"{path} {what} at byte {position}")
+                    is_damaged = True
+                    position = behind
+                    if not is_readable and behind == size:
+                        position += -position % CLEAR_BYTES
+                    continue
+                segment.cut(head.first)
+                segment.add(SealedChunk(position, head))
+                position += int(head.chunk_bytes)
+            if segment.chunks:
+                # Damage at the end of a file is not written over.
+                segment.file_bytes = position + -position % ALIGNMENT_BYTES
+                if is_last:
+                    if position < size:
+                        self._fs.truncate(handle, position)
+                    self._sync(handle, path)
+                return segment
+        finally:
+            self._fs.close(handle)
+        if is_damaged:
+            self._set_aside(path)
+        elif is_last:
+            self._fs.unlink(path)
+        return None
+
+    def _is_padding(self, handle: int, position: int, behind: int, segment: SealedSegment) -> bool:
+        """Tell whether a chunk went to `behind` because what is before `position` could not be read then."""
+        if behind - position >= CLEAR_BYTES or behind % CLEAR_BYTES:
+            return False
+        head = maybe_head(read_exactly(self._fs, handle, CHUNK_HEAD_BYTES, behind))
+        gap = read_exactly(self._fs, handle, behind - position, position)
+        return head is not None and head.first <= segment.end and not any(gap)
+
+    def _is_compacted(self, stream_id: int, table: SealedTable, offset: int) -> bool:
+        """Tell whether compaction has written the chunk that `offset` is in."""
+        segment, chunk = table.place(offset)
+        handle = self._fs.open(sealed_path(stream_id, int(segment.first)), writable=False)
+        try:
+            head = self._maybe_read(handle, CHUNK_HEAD_BYTES, int(chunk.position))
+        finally:
+            self._fs.close(handle)
+        return head is not None and len(head) == CHUNK_HEAD_BYTES and bool(head[CHUNK_FLAGS_AT] & COMPACTED)
+
+    def _set_aside(self, path: str) -> None:
+        self._fs.rename(path, self._free_path(f"{path}{UNUSABLE}"))
+
+    def _free_path(self, path: str) -> str:
+        """Return a path that no file has yet: what was set aside before stays."""
+        taken = {f"{STREAMS}/{name}" for name in self._fs.names(STREAMS)}
+        number = 1
+        free = path
+        while free in taken:
+            number += 1
+            free = f"{path}.{number}"
+        return free
+
+    def _maybe_chunk(
+        self, handle: int, position: int, size: int, stream_id: int, segment: int, *, checked: bool
+    ) -> ChunkHead | None:
+        """Return the head of the chunk at `position`, if one is there whole; `checked`: all of it is looked at."""
+        data = self._maybe_read(handle, CHUNK_HEAD_BYTES, position)
+        head = None if data is None else maybe_head(data)
+        if head is None or position + int(head.chunk_bytes) > size:
+            return None
+        if head.mark != chunk_mark(self.store_id, stream_id, segment, position):
+            return None
+        if checked:
+            data = self._maybe_read(handle, int(head.chunk_bytes), position)
+            if data is None or not is_whole(head, data):
+                return None
+        return head
+
+    def _next_chunk(self, handle: int, position: int, size: int, stream_id: int, segment: int) -> int:
+        """Return where the next whole chunk behind a damaged place begins, `size` when there is none."""
+        at = position + ALIGNMENT_BYTES
+        while at < size:
+            piece = self._readable(handle, min(_SEARCH_BYTES + len(CHUNK_MAGIC), size - at), at)
+            found = piece.find(CHUNK_MAGIC)
+            if found < 0:
+                at += _SEARCH_BYTES
+                continue
+            at += found
+            if at % ALIGNMENT_BYTES == 0 and self._maybe_chunk(handle, at, size, stream_id, segment, checked=True):
+                return at
+            at += 1
+        return size
+
+    def _maybe_read(self, handle: int, length: int, position: int) -> bytes | None:
+        """Return the bytes there, fewer only where the file ends; None where the disk cannot read. Raises OSError."""
+        try:
+            return read_exactly(self._fs, handle, length, position)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            return None
+
+    def _readable(self, handle: int, length: int, position: int) -> bytes:
+        """Return the bytes there, with zeros where the disk cannot read."""
+        data = self._maybe_read(handle, length, position)
+        if data is not None:
+            return data
+        pieces: list[bytes] = []
+        end = position + length
+        while position < end:
+            size = min(_BLOCK_BYTES - position % _BLOCK_BYTES, end - position)
+            block = self._maybe_read(handle, size, position)
+            pieces.append(bytes(size) if block is None else block)
+            position += size
+        return b"".join(pieces)
+
+    def _is_readable(self, handle: int, position: int, end: int) -> bool:
+        pieces = range(position, end, _SEARCH_BYTES)
+        return all(self._maybe_read(handle, min(_SEARCH_BYTES, end - at), at) is not None for at in pieces)
+
+
+def chunk_mark(store_id: bytes, stream_id: int, segment: int, position: int) -> bytes:
+    """Return the mark of the chunk at `position` of the segment that begins at offset `segment`."""
+    return sha256(store_id + _PLACE.pack(stream_id, segment, position)).digest()[:MARK_BYTES]
+
+
+def segment_header(store_id: bytes, stream_id: int, first: int) -> bytes:
+    """Return the header of a segment."""
+    head = _HEADER.pack(MAGIC, MAJOR, store_id, stream_id, first, 0)[:-4]
+    return head + zlib.crc32(head).to_bytes(4, "little")
+
+
+def header_problem(data: bytes, store_id: bytes, stream_id: int, first: int) -> str:
+    """Return what is wrong with the header of a segment, as it goes on behind the name of the file; else nothing.
+
+    Raises:
+        StoreError: a later version of Warren has written it.
+    """
+    if len(data) < SEGMENT_HEADER_BYTES or data[:8] != MAGIC:
+        return "does not begin like a segment of a stream"
+    _, major, own_store_id, own_id, own_first, crc = _HEADER.unpack(data)
+    if zlib.crc32(data[:-4]) != crc:
+        return "has a damaged header"
+    if major != MAJOR:
+        raise StoreError(f"a segment of a stream has format version {major}: a newer Warren has written this store")
+    if own_store_id != store_id:
+        return f"is of another store, {own_store_id.hex()}"
+    if (own_id, own_first) != (stream_id, first):
+        return f"says that it is of stream {own_id} from offset {own_first} on"
+    return ""
+
+
+class Zstd:
+    """zstd for one thread. Imported when it is needed first: it takes more than 2 MB."""
+
+    def __init__(self) -> None:
+        self._compress: Callable[[bytes], bytes] | None = None
+        self._decompress: Callable[..., bytes] | None = None
+
+    def compress(self, data: bytes) -> bytes:
+        """Return `data` as a zstd frame, which says how large it was."""
+        if self._compress is None:
+            import zstandard
+
+            self._compress = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL).compress
+        return self._compress(data)
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        """Return the `size` bytes that a zstd frame holds.
+
+        Raises:
+            ValueError: it is none, or holds another number of bytes.
+        """
+        import zstandard
+
+        if self._decompress is None:
+            self._decompress = zstandard.ZstdDecompressor().decompress
+        try:
+            # A frame that states a size is given that much memory, whatever `max_output_size` says.
+            if zstandard.frame_content_size(data) not in (-1, size):
+                raise ValueError("a part states another size than its head says")
+            found = self._decompress(data, max_output_size=size)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"no zstd frame that can be read: {error}") from None
+        if len(found) != size:
+            raise ValueError("a part has another size than its head says")
+        return found
+
+
+def uncompressed(head: ChunkHead, chunk: bytes, decompressor: Zstd) -> list[bytes]:
+    """Return the parts of a chunk.
+
+    Raises:
+        ValueError: one is no zstd frame of the size that the head announces.
+    """
+    parts: list[bytes] = []
+    for at in range(PART_COUNT):
+        start, stored, whole = int(head.places[at]), int(head.stored[at]), int(head.whole[at])
+        part = chunk[start : start + stored]
+        parts.append(decompressor.decompress(part, whole) if stored != whole else part)
+    return parts

@@ -1,0 +1,799 @@
+"""The files of the message log: everything that the store does to the disk while the broker runs.
+
+    checkpoint               the newest checkpoint; checkpoint.tmp while it is being written
+    log/0000000001           segments
+    streams/                 what is sealed of streams, see ``msgstore.files.sealed_files``
+    log/spare  log/new       a segment in the making, which gets its name when its header is durable
+    quarantine/              copies of segments in which rot was found
+
+1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
+   place, and the directory is synced before the first frame is written. A segment without a readable header is rot.
+2. A new segment is begun when the one before is sealed: cut behind its last frame and synced. It is preallocated, and
+   grows with its frames where the disk has no space for that.
+3. `commit` can be repeated with the same job after StoreFullError, wherever that came from; it goes on at the step that
+   failed, and what is written twice is the same bytes at the same place.
+4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
+   that it could not write, and the next sync would succeed without them.
+5. What cannot be read is short or empty, never an error: a message with rot must not stop the others.
+6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
+   an earlier process left half-made.
+
+No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
+reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine` and `seal` to the housekeeper; the rest to recovery,
+which runs before all of them. The lock guards what they share.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from struct import Struct
+from threading import Lock
+from time import time_ns
+from typing import Final, NoReturn
+
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
+from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob
+from warren.msgstore.log.records import (
+    FORMAT_MAJOR,
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_MAGIC,
+    STORE_TAG_BYTES,
+    frame_header,
+    segment_header,
+)
+
+LOG: Final = "log"
+QUARANTINE: Final = "quarantine"
+CHECKPOINT: Final = "checkpoint"
+CHECKPOINT_TMP: Final = "checkpoint.tmp"
+SPARE: Final = "log/spare"
+NEW: Final = "log/new"
+QUARANTINE_TMP: Final = "quarantine/copy.tmp"
+
+READ_HANDLES_MAX: Final = 64
+_READ_ERRORS_MAX: Final = 100
+_PIECE_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 4096
+
+_NAME_DIGITS: Final = 10
+# Magic, major, minor, algorithm, store id, number, base LSN, capacity, epoch, crc.
+_HEADER: Final = Struct(">8sHHB3x16sQQQII")
+_SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+# Of these a call that syncs a directory can only fail before it has synced anything: it opens the directory first.
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@dataclass(slots=True)
+class SegmentHeader:
+    """What a segment file says about itself, and its `size` in bytes."""
+
+    number: int
+    base_lsn: int
+    capacity: int
+    epoch: int
+    algorithm: int
+    store_id: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProblem:
+    """A range of the log that the disk would not give."""
+
+    segment: int
+    lsn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _NewFile:
+    """A preallocated file without a header."""
+
+    path: str
+    handle: int
+    size: int
+
+
+def segment_path(number: int) -> str:
+    """Return the path of a segment."""
+    return f"{LOG}/{number:0{_NAME_DIGITS}d}"
+
+
+def maybe_segment_number(name: str) -> int | None:
+    """Return the number in the name of a file in the log directory; None when it is no segment's."""
+    return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def wall_time_ms() -> int:
+    """Return the time in milliseconds since the Unix epoch."""
+    return time_ns() // 1_000_000
+
+
+class Store:
+    """The store in the root directory of `fs`. `handles_max`: how many files each of its caches keeps open."""
+
+    def __init__(
+        self, fs: FileSystem, clock_ms: Callable[[], int] = wall_time_ms, handles_max: int = READ_HANDLES_MAX
+    ) -> None:
+        self.highest_number = 0  # of all files that look like segments, readable or not
+        self._fs = fs
+        self._clock_ms = clock_ms
+        self._failure = ""
+
+        # The same in all files that this process makes.
+        self._algorithm = default_algorithm()
+        self._store_id = bytes(16)
+        self._epoch = 0
+
+        # The committer's: the segment that is being written, and the chain of frames.
+        self._handle = -1
+        self._number = 0
+        self._base_lsn = 0
+        self._end_lsn = 0
+        self._durable_lsn = 0
+        self._previous_crc = 0
+        self._is_named = True  # durably: the directory was synced after the rename
+        self._new: _NewFile | None = None  # of a beginning that failed
+        self._frame_job: CommitJob | None = None  # whose header is made already
+        self._frame_head = b""
+
+        # The reader's.
+        self._read_handles: OrderedDict[int, int] = OrderedDict()  # by segment number, latest last
+        self._handles_max = handles_max
+        self._read_problems: list[ReadProblem] = []
+
+        self._sealed = SealedFiles(fs, self._sync, self._sync_directory, handles_max)
+
+        # Theirs together.
+        self._lock = Lock()
+        # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
+        self._segments: list[tuple[int, int, int]] = []
+        self._spare: _NewFile | None = None
+
+    # --- before the threads: open and recover -----------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Make the directories if they are missing, and remove what an earlier process left half-made.
+
+        Raises:
+            StoreFailedError: the disk does not allow it.
+            StoreFullError: there is no space for a directory.
+        """
+        try:
+            present = self._fs.names(".")
+            for name in (LOG, QUARANTINE, STREAMS):
+                if name not in present:
+                    self._fs.mkdir(name)
+            for path in (CHECKPOINT_TMP, SPARE, NEW, QUARANTINE_TMP):
+                self._unlink_if_there(path)
+        except OSError as error:
+            self._raise("open", error)
+        self._sync_directory(".")
+
+    def open_segments(self) -> tuple[list[SegmentHeader], list[str]]:
+        """Return the segments by number, and what is wrong with the files that have the name of one but are none.
+
+        Raises:
+            StoreError: a later version of Warren has written one of them, or the directory cannot be read.
+        """
+        headers: list[SegmentHeader] = []
+        problems: list[str] = []
+        try:
+            for name in self._fs.names(LOG):
+                number = maybe_segment_number(name)
+                if number is None:
+                    continue
+                self.highest_number = max(self.highest_number, number)
+                found = self._read_header(number)
+                if isinstance(found, SegmentHeader):
+                    headers.append(found)
+                else:
+                    problems.append(f"{segment_path(number)} {found}")
+        except OSError as error:
+            self._raise("list segments", error)
+        if headers:
+            # The newest file tells whose store this is.
+            ours = headers[-1].store_id
+            for header in headers:
+                if header.store_id != ours:
+                    problems.append(f"{segment_path(header.number)} is of another store, {header.store_id.hex()}")
+            headers = [header for header in headers if header.store_id == ours]
+        self._segments = sorted((header.base_lsn, header.number, header.capacity) for header in headers)
+        return headers, problems
+
+    def _read_header(self, number: int) -> SegmentHeader | str:
+        """Return the header of a segment, or what is wrong with it."""
+        path = segment_path(number)
+        handle = self._fs.open(path, writable=False)
+        try:
+            size = self._fs.size(handle)
+            data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
+        except OSError as error:
+            return f"cannot be read: {_reason(error)}"
+        finally:
+            self._fs.close(handle)
+        if len(data) < SEGMENT_HEADER_BYTES or data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
+            return "does not begin like a segment"
+        _, major, minor, algorithm, store_id, own_number, base_lsn, capacity, epoch, crc = _HEADER.unpack(data)
+        if algorithm not in (CRC32C, CRC32) or checksum_function(algorithm)(data[:-4], 0) != crc:
+            return "has a damaged header"
+        if major != FORMAT_MAJOR:
+            raise StoreError(
+                f"{path} has format version {major}.{minor}, this Warren reads {FORMAT_MAJOR}: a newer Warren has "
+                "written this store"
+            )
+        if own_number != number:
+            return f"says that it is segment {own_number}"
+        return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
+
+    def read_segment(self, number: int) -> bytes:
+        """Return a whole segment file. Blocks that cannot be read are zeros; a file that cannot be opened is empty.
+
+        Raises:
+            StoreFullError: too many files are open.
+        """
+        return self._maybe_segment(number) or b""
+
+    def _maybe_segment(self, number: int) -> bytes | None:
+        path = segment_path(number)
+        try:
+            handle = self._fs.open(path, writable=False)
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                self._raise(f"open {path}", error)
+            self._note_read_problem(ReadProblem(number, -1, _reason(error)))
+            return None
+        try:
+            size = self._fs.size(handle)
+            pieces = [
+                self._read_piece(number, handle, offset, min(_PIECE_BYTES, size - offset))
+                for offset in range(0, size, _PIECE_BYTES)
+            ]
+        except OSError as error:
+            self._raise(f"read {path}", error)
+        finally:
+            self._fs.close(handle)
+        return b"".join(pieces)
+
+    def _read_piece(self, number: int, handle: int, offset: int, length: int) -> bytes:
+        """Read in one go, or block by block when the disk cannot give all of it."""
+        try:
+            return read_exactly(self._fs, handle, length, offset)
+        except OSError as error:
+            if length <= _BLOCK_BYTES:
+                self._note_read_problem(ReadProblem(number, -1, _reason(error)))
+                return bytes(length)
+        end = offset + length
+        return b"".join(
+            self._read_piece(number, handle, block, min(_BLOCK_BYTES, end - block))
+            for block in range(offset, end, _BLOCK_BYTES)
+        )
+
+    def sync_segments(self, numbers: list[int]) -> None:
+        """Make what recovery has read from these segments durable: after kill -9 the disk may not have it yet.
+
+        Raises:
+            StoreFailedError: a sync has failed.
+        """
+        self._check()
+        for number in numbers:
+            try:
+                handle = self._fs.open(segment_path(number), writable=True)
+            except OSError as error:
+                self._raise(f"open {segment_path(number)}", error)
+            try:
+                self._sync(handle, segment_path(number))
+            finally:
+                self._fs.close(handle)
+        self._sync_directory(LOG)
+        self._sync_directory(".")
+
+    def scan_sealed(self, store_id: bytes, log_has: Callable[[int, int], bool]) -> Scan:
+        """Return what is sealed of streams. `log_has`: whether the log goes on at an offset of one.
+
+        Raises:
+            StoreError: a later version of Warren has written it, or the disk does not allow it.
+        """
+        self._check()
+        self._sealed.store_id = store_id
+        try:
+            found = self._sealed.scan(log_has)
+        except OSError as error:
+            self._raise("look through the sealed streams", error)
+        self._sync_directory(STREAMS)
+        return found
+
+    def set_aside(self, number: int) -> None:
+        """Move a segment to the quarantine; one that cannot be opened stays where it is.
+
+        Raises:
+            StoreFullError: there is no space for that; it is where it was.
+            StoreFailedError: the disk does not allow it.
+        """
+        if self._is_quarantined(number):
+            self.release([number])
+            self.unlink([number])
+
+    def resume(self, last_crc: int, durable_lsn: int, epoch: int, store_id: bytes, algorithm: int) -> None:
+        """Take up the chain of frames where recovery found its end. The first commit begins a new segment."""
+        assert len(store_id) == 16
+        self._previous_crc = last_crc
+        self._durable_lsn = durable_lsn
+        self._end_lsn = durable_lsn
+        self._epoch = epoch
+        self._store_id = store_id
+        self._sealed.store_id = store_id
+        self._algorithm = algorithm
+
+    # --- the committer's --------------------------------------------------------------------------------------------
+
+    def commit(self, job: CommitJob, time_ms: int) -> None:
+        """Write the frame of `job` at its place, `time_ms` being the time now; sync when the job says so.
+
+        Sets ``job.crc``.
+
+        Raises:
+            StoreFullError: it did not fit; call again with the same job.
+            StoreFailedError: it is not known what is on the disk; stop.
+        """
+        self._check()
+        try:
+            if job.record_count:
+                if job.segment != self._number:
+                    self._begin_segment(job)
+                if not self._is_named:
+                    self._sync_directory(LOG)
+                    self._is_named = True
+                self._write_frame(job, time_ms)
+        except OSError as error:
+            self._raise(f"write {segment_path(int(job.segment))}", error)
+        if job.sync and self._handle >= 0:
+            self._sync(self._handle, segment_path(self._number))
+            self._durable_lsn = self._end_lsn
+
+    def _begin_segment(self, job: CommitJob) -> None:
+        number = int(job.segment)
+        assert number > self.highest_number, "a segment's number is used again"
+        assert job.base_lsn >= self._end_lsn, "segments overlap"
+        self._seal()
+        head = segment_header(
+            checksum_function(self._algorithm),
+            self._algorithm,
+            self._store_id,
+            number,
+            int(job.base_lsn),
+            int(job.capacity),
+            self._epoch,
+        )
+        with self._lock:
+            # The reader must not give the spare up meanwhile.
+            file = self._file_for(int(job.capacity))
+            write_all(self._fs, file.handle, [head], 0)
+            self._sync(file.handle, file.path)
+            self._fs.rename(file.path, segment_path(number))
+            if file is self._spare:
+                self._spare = None
+            else:
+                self._new = None
+            self._segments = sorted([*self._segments, (int(job.base_lsn), number, int(job.capacity))])
+        self.highest_number = number
+        self._handle = file.handle
+        self._number = number
+        self._base_lsn = int(job.base_lsn)
+        self._end_lsn = self._base_lsn + SEGMENT_HEADER_BYTES
+        self._is_named = False
+
+    def _file_for(self, capacity: int) -> _NewFile:
+        spare = self._spare
+        if spare is not None and spare.size == capacity:
+            return spare
+        if self._new is None:
+            self._new = _NewFile(NEW, self._create_new(capacity), capacity)
+        # A job that did not fit is repeated, and no other comes before it.
+        assert self._new.size == capacity
+        return self._new
+
+    def _create_new(self, capacity: int) -> int:
+        """Preallocate; where there is no space for a whole segment there may be for the acks that make some."""
+        try:
+            return self._fs.create(NEW, capacity)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        return self._fs.create(NEW, 0)
+
+    def _seal(self) -> None:
+        """End the segment that is being written, if there is one."""
+        handle = self._handle
+        if handle < 0:
+            return
+        self._fs.truncate(handle, self._end_lsn - self._base_lsn)
+        self._sync(handle, segment_path(self._number))
+        self._durable_lsn = self._end_lsn
+        self._handle = -1
+        self._fs.close(handle)
+
+    def _write_frame(self, job: CommitJob, time_ms: int) -> None:
+        assert job.lsn == self._end_lsn, "a frame is not at the end of the log"
+        assert job.lsn - job.base_lsn + FRAME_HEADER_BYTES + job.payload_bytes <= job.capacity
+        if self._frame_job is not job:
+            self._frame_head = frame_header(
+                checksum_function(self._algorithm),
+                job.chunks,
+                int(job.payload_bytes),
+                int(job.lsn),
+                self._durable_lsn,
+                time_ms,
+                self._epoch,
+                self._previous_crc,
+                int(job.record_count),
+                self._store_id[:STORE_TAG_BYTES],
+            )
+            self._frame_job = job
+        head = self._frame_head
+        write_all(self._fs, self._handle, [head, *job.chunks], int(job.lsn - job.base_lsn))
+        self._frame_job = None
+        self._end_lsn += FRAME_HEADER_BYTES + int(job.payload_bytes)
+        self._previous_crc = int.from_bytes(head[-4:], "big")
+        job.crc = self._previous_crc
+
+    def close(self) -> None:
+        """Seal the segment that is being written and give all files back. Call when both threads are idle or over.
+
+        Raises:
+            StoreError: the last segment may be left longer than its frames.
+        """
+        try:
+            if not self._failure:
+                self._seal()
+        except OSError as error:
+            self._raise(f"seal {segment_path(self._number)}", error)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        handles = [*self._read_handles.values(), *self._sealed.take_handles(), self._handle]
+        self._read_handles.clear()
+        self._handle = -1
+        for file in (self._spare, self._new):
+            if file is not None:
+                handles.append(file.handle)
+                with suppress(OSError):
+                    self._fs.unlink(file.path)
+        self._spare = self._new = None
+        for handle in handles:
+            if handle >= 0:
+                with suppress(OSError):
+                    self._fs.close(handle)
+
+    # --- the reader's and the housekeeper's -------------------------------------------------------------------------
+
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each (LSN, length): fewer, or none, where the file ends, is gone, or cannot be read.
+
+        Raises:
+            StoreFullError: too many files are open; call again.
+            StoreFailedError: the store has failed before.
+        """
+        self._check()
+        # A load is hundreds of short ranges, most of them in the segment of the one before.
+        data: list[bytes] = []
+        base_lsn = end_lsn = number = 0
+        for lsn, length in ranges:
+            if not base_lsn <= lsn < end_lsn:
+                segments = self._segments
+                at = bisect_right(segments, lsn, key=_base_of) - 1
+                base_lsn, number, capacity = segments[at] if at >= 0 else (0, 0, 0)
+                end_lsn = base_lsn + capacity
+                if lsn >= end_lsn:
+                    self._note_read_problem(ReadProblem(0, lsn, "no segment holds it"))
+                    data.append(b"")
+                    continue
+            data.append(self._read_range(number, lsn, length, lsn - base_lsn))
+        return data
+
+    def _read_range(self, number: int, lsn: int, length: int, offset: int) -> bytes:
+        try:
+            handle = self._read_handle(number)
+            data = self._fs.read(handle, length, offset)
+            if len(data) < length:
+                data += read_exactly(self._fs, handle, length - len(data), offset + len(data))
+            return data
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                self._give_up_read_handles()
+                raise StoreFullError(f"open {segment_path(number)}: {_reason(error)}") from None
+            self._note_read_problem(ReadProblem(number, lsn, _reason(error)))
+            return b""
+
+    def _read_handle(self, number: int) -> int:
+        handles = self._read_handles
+        handle = handles.get(number)
+        if handle is not None:
+            handles.move_to_end(number)
+            return handle
+        if len(handles) >= self._handles_max:
+            _, oldest = handles.popitem(last=False)
+            self._fs.close(oldest)
+        handle = self._fs.open(segment_path(number), writable=False)
+        handles[number] = handle
+        return handle
+
+    def _give_up_read_handles(self) -> None:
+        """Close what is only kept open for the next read: others need the descriptors, and so does this read."""
+        while self._read_handles:
+            self._fs.close(self._read_handles.popitem()[1])
+
+    def _note_read_problem(self, problem: ReadProblem) -> None:
+        if len(self._read_problems) < _READ_ERRORS_MAX:
+            self._read_problems.append(problem)
+
+    def take_read_problems(self) -> list[ReadProblem]:
+        """Return what could not be read since the last call, at most a hundred."""
+        if not self._read_problems:
+            return []
+        taken, self._read_problems = self._read_problems, []
+        return taken
+
+    def read_checkpoint(self) -> bytes | None:
+        """Return the checkpoint file, None when there is none.
+
+        Raises:
+            StoreFailedError: it is there and cannot be read.
+        """
+        try:
+            handle = self._fs.open(CHECKPOINT, writable=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._raise(f"read {CHECKPOINT}", error)
+        try:
+            return read_exactly(self._fs, handle, self._fs.size(handle), 0)
+        except OSError as error:
+            self._raise(f"read {CHECKPOINT}", error)
+        finally:
+            self._fs.close(handle)
+
+    def write_checkpoint(self, content: bytes) -> None:
+        """Replace the checkpoint file, durably and in one step. When there is no space for both, the spare goes.
+
+        Raises:
+            StoreFullError: the old one is in place; call again later.
+            StoreFailedError: one of both is in place; stop.
+        """
+        self._check()
+        try:
+            try:
+                self._replace_checkpoint(content)
+            except OSError as error:
+                if error.errno not in _SHORTAGES or not self._give_up_spare():
+                    raise
+                self._replace_checkpoint(content)
+        except OSError as error:
+            self._give_back_space(CHECKPOINT_TMP, error)
+            self._raise(f"write {CHECKPOINT}", error)
+        self._sync_directory(".")
+
+    def _replace_checkpoint(self, content: bytes) -> None:
+        self._unlink_if_there(CHECKPOINT_TMP)
+        handle = self._fs.create(CHECKPOINT_TMP, 0)
+        try:
+            write_all(self._fs, handle, [content], 0)
+            self._sync(handle, CHECKPOINT_TMP)
+        finally:
+            self._fs.close(handle)
+        self._fs.rename(CHECKPOINT_TMP, CHECKPOINT)
+
+    def release(self, numbers: list[int]) -> None:
+        """Read these segments no more: they are about to be removed.
+
+        Raises:
+            StoreFailedError: the disk does not allow it.
+        """
+        self._check()
+        for number in numbers:
+            with self._lock:
+                self._segments = [segment for segment in self._segments if segment[1] != number]
+            handle = self._read_handles.pop(number, None)
+            if handle is not None:
+                try:
+                    self._fs.close(handle)
+                except OSError as error:
+                    self._raise(f"close {segment_path(number)}", error)
+
+    def unlink(self, numbers: list[int]) -> None:
+        """Remove released segments, durably. One that is gone already is none too few.
+
+        Raises:
+            StoreFullError: out of descriptors; call again.
+            StoreFailedError: the disk does not allow it.
+        """
+        self._check()
+        for number in numbers:
+            assert number != self._number or self._handle < 0, "the segment is being written"
+            try:
+                self._unlink_if_there(segment_path(number))
+            except OSError as error:
+                self._raise(f"remove {segment_path(number)}", error)
+        self._sync_directory(LOG)
+
+    def prepare_spare(self, size: int) -> None:
+        """Preallocate the next segment, unless that is done already.
+
+        Raises:
+            StoreFullError: there is no space for it; everything else goes on.
+            StoreFailedError: the disk does not allow it.
+        """
+        self._check()
+        if self._spare is not None:
+            return
+        try:
+            self._unlink_if_there(SPARE)
+            self._spare = _NewFile(SPARE, self._fs.create(SPARE, size), size)
+        except OSError as error:
+            self._raise(f"make {SPARE}", error)
+
+    def _give_up_spare(self) -> bool:
+        with self._lock:
+            spare = self._spare
+            if spare is None:
+                return False
+            self._spare = None
+            self._fs.close(spare.handle)
+            self._fs.unlink(spare.path)
+        return True
+
+    def quarantine(self, number: int) -> None:
+        """Copy a segment as it is now into the quarantine, for those who will look at it.
+
+        A segment is copied once, however often rot is found in it. What cannot be read is zeros in the copy.
+
+        Raises:
+            StoreFullError: there is no space for a copy; there is none.
+            StoreFailedError: the disk does not allow it.
+        """
+        self._is_quarantined(number)
+
+    def _is_quarantined(self, number: int) -> bool:
+        """Copy the segment unless there is a copy; tell whether there is one now."""
+        self._check()
+        prefix = f"{number:0{_NAME_DIGITS}d}-"
+        try:
+            if any(name.startswith(prefix) for name in self._fs.names(QUARANTINE)):
+                return True
+            content = self._maybe_segment(number)
+            if content is None:
+                return False
+            self._unlink_if_there(QUARANTINE_TMP)
+            copy = self._fs.create(QUARANTINE_TMP, 0)
+            try:
+                write_all(self._fs, copy, [content], 0)
+                self._sync(copy, QUARANTINE_TMP)
+            finally:
+                self._fs.close(copy)
+            self._fs.rename(QUARANTINE_TMP, f"{QUARANTINE}/{prefix}{self._clock_ms()}")
+        except OSError as error:
+            self._give_back_space(QUARANTINE_TMP, error)
+            self._raise(f"copy {segment_path(number)} to the quarantine", error)
+        self._sync_directory(QUARANTINE)
+        return True
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def seal(self, job: SealJob) -> None:
+        """Write a chunk of a stream, and sync it.
+
+        Raises:
+            StoreFullError: it did not fit; call again with the same job.
+            StoreFailedError: it is not known what is on the disk; stop.
+        """
+        self._check()
+        try:
+            self._sealed.seal(job)
+        except OSError as error:
+            self._raise("seal a stream", error)
+
+    def read_sealed(self, job: SealedRead) -> None:
+        """Read a chunk of a stream.
+
+        Raises:
+            StoreFullError: too many files are open; call again.
+        """
+        try:
+            self._sealed.read(job)
+        except OSError as error:
+            raise StoreFullError(f"open a segment of a stream: {_reason(error)}") from None
+
+    def drop_sealed(self, job: DropJob) -> None:
+        """Remove segments of a stream.
+
+        Raises:
+            StoreError: the disk does not allow it.
+        """
+        self._change_sealed(lambda: self._sealed.drop(job))
+
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None:
+        """Put the replacement of the first of these segments in the place of all of them.
+
+        Raises:
+            StoreError: the disk does not allow it.
+        """
+        self._change_sealed(lambda: self._sealed.swap(stream_id, segments))
+
+    def unmake_sealed(self, stream_id: int, segment: int) -> None:
+        """Remove a replacement that is not needed.
+
+        Raises:
+            StoreError: the disk does not allow it.
+        """
+        self._change_sealed(lambda: self._sealed.unmake(stream_id, segment))
+
+    def _change_sealed(self, change: Callable[[], None]) -> None:
+        self._check()
+        try:
+            change()
+        except OSError as error:
+            self._raise("change the segments of a stream", error)
+
+    def free_bytes(self) -> int:
+        """Return the space that is left on the disk. Any thread. Raises OSError."""
+        return self._fs.free_bytes()
+
+    # --- under all of them ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StoreFailedError(self._failure)
+
+    def _raise(self, what: str, error: OSError) -> NoReturn:
+        text = f"{what}: {_reason(error)}"
+        if error.errno in _SHORTAGES:
+            raise StoreFullError(text) from None
+        self._failure = text
+        raise StoreFailedError(text) from None
+
+    def _sync(self, handle: int, path: str) -> None:
+        """Sync a file. No shortage is forgiven here: see (4)."""
+        try:
+            self._fs.sync(handle)
+        except OSError as error:
+            self._failure = f"sync {path}: {_reason(error)}"
+            raise StoreFailedError(self._failure) from None
+
+    def _sync_directory(self, path: str) -> None:
+        try:
+            self._fs.sync_directory(path)
+        except OSError as error:
+            text = f"sync directory {path}: {_reason(error)}"
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                raise StoreFullError(text) from None
+            self._failure = text
+            raise StoreFailedError(text) from None
+
+    def _unlink_if_there(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.unlink(path)
+
+    def _give_back_space(self, path: str, error: OSError) -> None:
+        """Remove a half-made file for which there was no space. It is in nobody's way if that fails too."""
+        if error.errno in _SHORTAGES:
+            with suppress(OSError):
+                self._fs.unlink(path)
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _base_of(segment: tuple[int, int, int]) -> int:
+    return segment[0]

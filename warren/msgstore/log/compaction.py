@@ -1,0 +1,273 @@
+"""Compaction: what is still needed of a sparse segment is copied to the end of the log, so that the file can go.
+
+1. Only one segment at a time is compacted, only sealed ones that the checkpoint covers, and the emptiest first.
+2. A copy keeps queue and sequence number: order lives in the index. Acks may come at any moment; whether a place is
+   still live is asked again when the copy is written (message_log.py).
+3. The old file is removed like any other dead segment: after a checkpoint that was taken when nothing pointed into it.
+   A crash at any step leaves the old records, or the old and the new.
+4. A damaged record is left where it is, and its segment is not looked at again: evidence is not tidied away.
+
+    a step:   read a piece of the segment -> read the absent index pages that it concerns -> copy what is live
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from warren.msgstore.log.jobs import ReadJob
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.records import (
+    DELIVERED,
+    DROPPABLE,
+    EXPIRES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    MESSAGE,
+    MESSAGE_HEAD_BYTES,
+    PAGE,
+    PAGE_HEAD_BYTES,
+    PLACE_BYTES,
+    SEGMENT_HEADER_BYTES,
+    TIMED,
+    is_intact,
+    padded,
+    page_entries,
+    place_count,
+    queue_id_of_place,
+    record_length,
+    sequence_number_of_place,
+    unsigned_word,
+)
+from warren.msgstore.log.segments import Segment
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class PieceRead(ReadJob):
+    """A piece of the segment."""
+
+    def __init__(self, compaction: Compaction, lsn: int, length: int) -> None:
+        super().__init__([(lsn, length)])
+        self.compaction = compaction
+
+    def finished(self) -> None:
+        self.compaction.piece_read(self.data[0])
+
+
+class PagesRead(ReadJob):
+    """The index pages that a piece concerns."""
+
+    def __init__(self, compaction: Compaction, pages: list[tuple[QueueIndex, int, IndexPage]]) -> None:
+        super().__init__([(int(page.lsn), int(page.length)) for _, _, page in pages])
+        self.compaction = compaction
+        self.pages = pages
+
+    def finished(self) -> None:
+        self.compaction.pages_read(self)
+
+
+class Compaction:
+    """Empties one segment after the other. The shell calls `step` as often as the rate allows it to."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self.log = log
+        self.moved_bytes: i64 = 0  # since the start
+        self.segments_done: i64 = 0
+        self._segment: Segment | None = None
+        self._at: i64 = 0  # LSN of what is read next
+        self._frame_end: i64 = 0  # LSN at which the frame ends in which `_at` is; equal to `_at`: a frame begins there
+        self._busy: bool = False
+        self._piece = b""
+        self._given_up: set[int] = set()
+
+    def is_busy(self) -> bool:
+        """Tell whether a step is under way."""
+        return self._busy
+
+    def step(self, *, urgent: bool = False) -> bool:
+        """Begin to move the next piece; False when there is nothing to do. `urgent`: any dead bytes are worth it."""
+        if self._busy:
+            return True
+        segment = self._segment
+        if segment is None or segment.live_refs == 0 or self._at >= segment.end_lsn:
+            if segment is not None:
+                self._finish(segment)
+            segment = self._choose(urgent)
+            self._segment = segment
+            if segment is None:
+                return False
+            self._at = segment.base_lsn + SEGMENT_HEADER_BYTES
+            self._frame_end = self._at
+        self._read(PIECE_BYTES)
+        return True
+
+    def _choose(self, urgent: bool) -> Segment | None:
+        """Return the segment whose file would give most for the least copying."""
+        best: Segment | None = None
+        for segment in self.log.segments.segments:
+            size: i64 = segment.end_lsn - segment.base_lsn
+            if (
+                not segment.sealed
+                or segment.end_lsn > self.log.checkpoint_lsn
+                or segment.live_refs == 0
+                or int(segment.number) in self._given_up
+            ):
+                continue
+            if segment.live_bytes * 2 >= size and not (urgent and segment.live_bytes * 10 < size * 9):
+                continue
+            if best is None or segment.live_bytes * (best.end_lsn - best.base_lsn) < best.live_bytes * size:
+                best = segment
+        return best
+
+    def _finish(self, segment: Segment) -> None:
+        self.segments_done += 1
+        if segment.live_refs:
+            # Copies that wait for their batch, or something that cannot be read: another look would not help.
+            self._given_up.add(int(segment.number))
+
+    def _read(self, size: i64) -> None:
+        segment = self._segment
+        assert segment is not None
+        left: i64 = segment.end_lsn - self._at
+        self._busy = True
+        self.log.read_jobs.append(PieceRead(self, int(self._at), int(left if left < size else size)))
+
+    def piece_read(self, data: bytes) -> None:
+        """The piece is here: see which index pages have to be."""
+        self._busy = False
+        segment = self._segment
+        assert segment is not None
+        if segment.live_refs == 0 or not data:
+            self._at = segment.end_lsn
+            return
+        self._piece = data
+        pages: list[tuple[QueueIndex, int, IndexPage]] = []
+        asked: set[IndexPage] = set()
+        frame_end: i64 = self._frame_end
+        pos: i64 = 0
+        while pos < len(data):
+            if self._at + pos == frame_end:
+                if pos + FRAME_HEADER_BYTES > len(data) or data[pos : pos + 4] != FRAME_MAGIC:
+                    break
+                pos += FRAME_HEADER_BYTES
+                frame_end = self._at + pos + unsigned_word(data, pos - FRAME_HEADER_BYTES + 4)
+                continue
+            length: i64 = record_length(data, pos)
+            if length == 0:
+                break
+            kind: i64 = data[pos + 8]
+            fits = _fits(data, pos, length, kind)
+            if fits and kind == MESSAGE:
+                place: i64 = place_count(data, pos)
+                while place > 0:
+                    place -= 1
+                    index = self.log.indexes.get(queue_id_of_place(data, pos, place))
+                    if index is not None:
+                        number: i64 = sequence_number_of_place(data, pos, place) // index.page_entries
+                        _ask(index, number, pages, asked)
+            elif fits and kind == PAGE:
+                index = self.log.indexes.get(read_i64_be(data, pos + 16))
+                if index is not None:
+                    page = index.page(read_i64_be(data, pos + 24))
+                    if page is not None and page.lsn == self._at + pos:
+                        _ask(index, read_i64_be(data, pos + 24), pages, asked)
+            pos += padded(length)
+        if pages:
+            self._busy = True
+            self.log.read_jobs.append(PagesRead(self, pages))
+        else:
+            self._move()
+
+    def pages_read(self, job: PagesRead) -> None:
+        """The index pages are here: move what is live."""
+        self._busy = False
+        log = self.log
+        for (index, page_number, page), data in zip(job.pages, job.data, strict=True):
+            if page.resident or index.deleted or index.page(page_number) is not page:
+                continue
+            if not log.is_page(data, page.length):
+                continue
+            index.page_loaded(page, page_entries(data, 0), log.void_below_lsn)
+            # It stays until it is written again.
+            page.dirty = True
+            index.unload_candidates.append(page_number)
+        self._move()
+
+    def _move(self) -> None:
+        data = self._piece
+        self._piece = b""
+        pos: i64 = 0
+        while pos < len(data):
+            if self._at + pos == self._frame_end:
+                if pos + FRAME_HEADER_BYTES > len(data) or data[pos : pos + 4] != FRAME_MAGIC:
+                    break
+                pos += FRAME_HEADER_BYTES
+                self._frame_end = self._at + pos + unsigned_word(data, pos - FRAME_HEADER_BYTES + 4)
+                continue
+            length: i64 = record_length(data, pos)
+            if length == 0:
+                break
+            kind: i64 = data[pos + 8]
+            if kind in (MESSAGE, PAGE) and _fits(data, pos, length, kind):
+                self._move_record(data, pos, length, kind)
+            pos += padded(length)
+        if pos > 0:
+            self._at += pos
+            return
+        # Nothing fits: one record is larger than the piece, or this is no record.
+        segment = self._segment
+        assert segment is not None
+        length = unsigned_word(data, 4) if len(data) >= 8 else 0
+        # A damaged frame head may have put us anywhere, and `_frame_end` as well.
+        left: i64 = min(self._frame_end, segment.end_lsn) - self._at
+        if len(data) < length <= left:
+            self._read(padded(length))
+        else:
+            self._at = segment.end_lsn
+
+    def _move_record(self, data: bytes, pos: i64, length: i64, kind: i64) -> None:
+        log = self.log
+        lsn: i64 = self._at + pos
+        if kind == PAGE:
+            index = log.indexes.get(read_i64_be(data, pos + 16))
+            if index is None:
+                return
+            page_number: i64 = read_i64_be(data, pos + 24)
+            page = index.page(page_number)
+            if page is not None and page.lsn == lsn and page.resident:
+                page.dirty = True
+                log.write_page(index, page_number)
+                index.unload_candidates.append(int(page_number))
+            return
+        place: i64 = place_count(data, pos)
+        while place > 0:
+            place -= 1
+            index = log.indexes.get(queue_id_of_place(data, pos, place))
+            number: i64 = sequence_number_of_place(data, pos, place)
+            if index is not None and index.lsn_of_resident(number) == lsn:
+                if is_intact(log.checksum, data, pos, length):
+                    kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED)
+                    log.copy(data[pos : pos + length], lsn, kept)
+                    self.moved_bytes += length
+                return
+
+
+def _fits(data: bytes, pos: i64, length: i64, kind: i64) -> bool:
+    """Tell whether the record is long enough for what it begins with. Its crc is only checked before it is copied."""
+    if kind == MESSAGE:
+        return MESSAGE_HEAD_BYTES + PLACE_BYTES * place_count(data, pos) <= length
+    return kind != PAGE or length >= PAGE_HEAD_BYTES
+
+
+def _ask(
+    index: QueueIndex, page_number: i64, pages: list[tuple[QueueIndex, int, IndexPage]], asked: set[IndexPage]
+) -> None:
+    """Put an absent page on the list, once."""
+    page = index.page(page_number)
+    if page is not None and not page.resident and page not in asked:
+        asked.add(page)
+        pages.append((index, int(page_number), page))

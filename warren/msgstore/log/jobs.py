@@ -1,0 +1,188 @@
+"""What the engine asks the store's threads to do: plain values, made on the loop, carried out elsewhere.
+
+The engine half of the store never touches a file. It makes these, the shell carries them out in order, and hands each
+one back with its outcome filled in. `CommitJob`s go to the committer, `SealJob`s and checkpoints to the housekeeper,
+everything else to the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mypy_extensions import i64
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.columns import Columns
+
+# Records from this size on are read in pieces of `PIECE_BYTES`.
+LARGE_RECORD_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 18
+
+
+class Files(Protocol):
+    """What errands need of ``msgstore.files.store.Store``."""
+
+    def read(self, ranges: list[tuple[int, int]]) -> list[bytes]: ...
+    def seal(self, job: SealJob) -> None: ...
+    def read_sealed(self, job: SealedRead) -> None: ...
+    def drop_sealed(self, job: DropJob) -> None: ...
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None: ...
+    def unmake_sealed(self, stream_id: int, segment: int) -> None: ...
+
+
+class CommitJob:
+    """Write one frame, and make it durable when `sync`. With no records there is no frame, only the sync.
+
+    The committer adds what only it knows: the time, the LSN that is durable by now, the epoch and the crc of the
+    frame before.
+    """
+
+    def __init__(
+        self,
+        batch: i64,
+        lsn: i64,
+        segment: i64,
+        base_lsn: i64,
+        capacity: i64,
+        chunks: list[bytes],
+        payload_bytes: i64,
+        record_count: i64,
+        sync: bool,
+    ) -> None:
+        self.batch: i64 = batch  # batches count from 1 in each life of the process
+        self.lsn: i64 = lsn  # of the frame's first byte
+        self.segment: i64 = segment  # number of the segment; another one than before begins a new file
+        self.base_lsn: i64 = base_lsn
+        self.capacity: i64 = capacity
+        self.chunks = chunks  # the payload
+        self.payload_bytes: i64 = payload_bytes
+        self.record_count: i64 = record_count
+        self.sync: bool = sync
+        self.crc: i64 = 0  # outcome: the crc field of the frame
+
+
+class Errand:
+    """Something that a thread does for somebody in the engine, who is told when it is done."""
+
+    def carry_out(self, files: Files) -> None:
+        """Do it. Called in a thread; what it finds it keeps in itself."""
+        raise AssertionError("overridden")
+
+    def finished(self) -> None:
+        """Take the outcome back into the engine. Called on the loop."""
+        raise AssertionError("overridden")
+
+
+class ReadJob(Errand):
+    """Read ranges of the log. ``data[n]`` is range n; shorter than asked, or empty, where the file ends or fails."""
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self.ranges = ranges  # (lsn, length)
+        self.data: list[bytes] = []
+
+    def carry_out(self, files: Files) -> None:
+        self.data = files.read(self.ranges)
+
+
+class RecordsRead(ReadJob):
+    """Read ranges of records. A large record has a range of its own, which stands in `alone`.
+
+    It comes in pieces, and is checked here: to join 128 MiB on the loop, or to look through them, would hold up
+    everybody. ``large`` has the pieces for each of `alone`; none, when the record is not intact.
+    """
+
+    def __init__(self, ranges: list[tuple[int, int]], alone: list[int], checksum: Callable[[bytes, int], int]) -> None:
+        super().__init__(ranges)
+        self.alone = alone
+        self.large: dict[int, list[bytes]] = {}
+        self._checksum = checksum
+
+    def carry_out(self, files: Files) -> None:
+        if not self.alone:
+            self.data = files.read(self.ranges)
+            return
+        self.data = []
+        for place, (lsn, length) in enumerate(self.ranges):
+            if place in self.alone:
+                self.large[place] = self._read_large(files, lsn, length)
+                self.data.append(b"")
+            else:
+                self.data += files.read([(lsn, length)])
+
+    def _read_large(self, files: Files, lsn: int, length: int) -> list[bytes]:
+        ranges: list[tuple[int, int]] = []
+        for at in range(0, length, PIECE_BYTES):
+            ranges.append((lsn + at, min(PIECE_BYTES, length - at)))
+        pieces = files.read(ranges)
+        head = pieces[0]
+        if len(head) < 8 or int.from_bytes(head[4:8], "big") != length:
+            return []
+        crc = self._checksum(head[4:], 0)
+        size = len(head)
+        for piece in pieces[1:]:
+            crc = self._checksum(piece, crc)
+            size += len(piece)
+        return pieces if size == length and crc == int.from_bytes(head[:4], "big") else []
+
+
+class SealJob(Errand):
+    """Write a chunk of a stream behind the others of its segment file, and sync it; `position` 0 begins the file."""
+
+    def __init__(self, stream_id: int, segment: int, position: int, columns: Columns) -> None:
+        self.stream_id = stream_id
+        self.segment = segment  # its first offset
+        self.position = position
+        self.columns = columns
+        self.is_replacement: bool = False  # it goes into a file that will take the place of what is there
+        self.placed_at = 0  # outcome: where the chunk begins
+        self.head = b""  # outcome: its head
+
+    def carry_out(self, files: Files) -> None:
+        files.seal(self)
+
+
+class SealedRead(Errand):
+    """Read a chunk of a stream. ``chunk`` is None when it is not there, or damaged."""
+
+    def __init__(self, stream_id: int, segment: int, position: int, length: int) -> None:
+        self.stream_id = stream_id
+        self.segment = segment
+        self.position = position
+        self.length = length
+        self.chunk: bytes | None = None  # as it lies in the file, checked
+        self.wants_parts: bool = True
+        self.parts: list[bytes] = []  # its columns, uncompressed
+
+    def carry_out(self, files: Files) -> None:
+        files.read_sealed(self)
+
+
+class DropJob(Errand):
+    """Remove segment files of a stream: `segments` are their first offsets."""
+
+    def __init__(self, stream_id: int, segments: list[int]) -> None:
+        self.stream_id = stream_id
+        self.segments = segments
+
+    def carry_out(self, files: Files) -> None:
+        files.drop_sealed(self)
+
+    def finished(self) -> None:
+        """Nobody waits for that."""
+
+
+class CheckpointJob:
+    """Replace the checkpoint file. Only carried out once the log is durable up to `lsn`."""
+
+    def __init__(self, lsn: i64, content: bytes) -> None:
+        self.lsn: i64 = lsn
+        self.content = content  # as ``checkpoint.snapshot`` makes it
+        self.last_crc: i64 = 0  # of the frame that ends at `lsn`; ``checkpoint.seal`` wants it
+
+
+class UnlinkJob:
+    """Remove segment files that nobody needs."""
+
+    def __init__(self, segments: list[int]) -> None:
+        self.segments = segments

@@ -1,0 +1,182 @@
+"""What queues have let go of all at once, by a purge or a deletion: it is taken apart here, a piece at a time.
+
+1. Nobody finds it any more: no queue, no frame of the log and no checkpoint.
+2. It counts until it is taken apart: what its entries refer to in the segments, its messages in the memory of all
+   queues.
+3. A checkpoint knows of no references but those of indexes and doomed pages. So before one is taken those of what is
+   here are released: not more entries than it would have had to write if nothing had been let go of.
+
+4. What is to be settled message by message is settled in the batch in which it was let go of: that is held open for it,
+   or, where it has been held open before, everything is settled at once. A purge is in one frame of the log.
+
+`MessageLog.remains` is one for all queues; a job of the broker goes on with it in its turns (``channels.jobs``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexPage
+from warren.msgstore.log.records import DROPPABLE
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.message_log import MessageLog
+
+# What takes a step, about a microsecond.
+THINGS_PER_STEP: Final = 8
+ENTRIES_PER_STEP: Final = 64
+# So much is settled at once: for what is small no batch is held.
+AT_ONCE_STEPS: Final = 64
+
+
+class _Heap:
+    """Things that go one by one; one of both is empty. `resident_bytes` is what they count for."""
+
+    def __init__(self, things: list[Any], named: dict[Any, Any], resident_bytes: i64) -> None:
+        self.things = things
+        self.named = named
+        self.resident_bytes: i64 = resident_bytes
+
+    def shrink(self, most: i64) -> i64:
+        """Let go of at most so many; return how many bytes they counted for."""
+        things = self.things
+        named = self.named
+        there: i64 = len(things) + len(named)
+        count: i64 = there if there < most else most
+        freed_bytes: i64 = self.resident_bytes
+        if count < there:
+            freed_bytes = freed_bytes // there * count
+        self.resident_bytes -= freed_bytes
+        while count > 0:
+            count -= 1
+            if things:
+                things.pop()
+            else:
+                named.popitem()
+        return freed_bytes
+
+
+class _Unsettled:
+    """Messages with their places, those from `at` on not settled yet, and who settles them.
+
+    From the beginning: places that ascend are one range in the frame.
+    """
+
+    def __init__(self, messages: list[tuple[int, Message]], settle: Callable[[Message, int], None]) -> None:
+        self.messages = messages
+        self.at: i64 = 0
+        self.settle = settle
+
+
+class Remains:
+    """What is still to be taken apart."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
+        self._unsettled: list[_Unsettled] = []  # while there are any we hold the batch
+        self._pages: list[IndexPage] = []
+        self._heaps: list[_Heap] = []
+
+    def is_empty(self) -> bool:
+        """Tell whether nothing is left."""
+        return not self._pages and not self._heaps and not self._unsettled
+
+    def settle(self, messages: list[tuple[int, Message]], settle: Callable[[Message, int], None]) -> None:
+        """Have messages settled that nobody else has, see (4); they are not resident by our reckoning."""
+        if not messages:
+            return
+        self._unsettled.append(_Unsettled(messages, settle))
+        if len(self._unsettled) > 1:
+            return
+        self._settle_some(AT_ONCE_STEPS)
+        if self._unsettled and not self._log.hold():
+            while self._unsettled:
+                self._settle_some(AT_ONCE_STEPS)
+
+    def add_page(self, page: IndexPage) -> None:
+        """Take a resident page that is out of its index; its PAGE record is released already."""
+        self._pages.append(page)
+
+    def add(self, things: list[Any], resident_bytes: i64) -> None:
+        """Take a list that nobody else has, of what counts for so much in the memory of all queues."""
+        if things:
+            self._heaps.append(_Heap(things, {}, resident_bytes))
+        else:
+            self._log.resident_bytes -= resident_bytes
+
+    def add_named(self, named: dict[Any, Any], resident_bytes: i64) -> None:
+        """As `add`, of what a dictionary has."""
+        if named:
+            self._heaps.append(_Heap([], named, resident_bytes))
+        else:
+            self._log.resident_bytes -= resident_bytes
+
+    def take_apart(self, steps: i64) -> i64:
+        """Do at most so many steps, give or take one thing; return how many are left, of which below 0 is too much."""
+        if self._unsettled:
+            steps = self._settle_some(steps)
+            if not self._unsettled:
+                self._log.release()
+        pages = self._pages
+        while steps > 0 and pages:
+            page = pages.pop()
+            steps -= 1 + len(page.entries) // (2 * ENTRIES_PER_STEP)
+            self.release(page.entries, 0)
+        heaps = self._heaps
+        while steps > 0 and heaps:
+            heap = heaps[-1]
+            before: i64 = len(heap.things) + len(heap.named)
+            self._log.resident_bytes -= heap.shrink(steps * THINGS_PER_STEP)
+            left: i64 = len(heap.things) + len(heap.named)
+            steps -= 1 + (before - left) // THINGS_PER_STEP
+            if left == 0:
+                heaps.pop()
+        return steps
+
+    def _settle_some(self, steps: i64) -> i64:
+        unsettled = self._unsettled
+        while steps > 0 and unsettled:
+            last = unsettled[-1]
+            messages = last.messages
+            at: i64 = last.at
+            end: i64 = at + steps * THINGS_PER_STEP
+            if end > len(messages):
+                end = len(messages)
+            steps -= 1 + (end - at) // THINGS_PER_STEP
+            while at < end:
+                place, message = messages[at]
+                last.settle(message, place)
+                at += 1
+            last.at = at
+            if at == len(messages):
+                unsettled.pop()
+                self.add(messages, 0)
+        return steps
+
+    def release_pages(self) -> None:
+        """Release all references that are left, see (3)."""
+        pages = self._pages
+        self._pages = []
+        for page in pages:
+            self.release(page.entries, 0)
+
+    def release(self, entries: vec[i64], void_below_lsn: i64) -> None:
+        """Release what the entries of a page refer to; droppable ones below that LSN refer to nothing."""
+        segments = self._log.segments
+        at: i64 = 0
+        end: i64 = len(entries)
+        while at < end:
+            word0: i64 = entries[at]
+            droppable: bool = word0 & DROPPABLE != 0
+            if word0 != 0 and not (droppable and word0 < void_below_lsn):
+                segments.release(word0 & LSN_MASK, entries[at + 1] >> LENGTH_SHIFT, droppable)
+            at += 2
+
+    def pages(self) -> list[IndexPage]:
+        """Return the pages whose references are still counted. For tests."""
+        return self._pages

@@ -1,0 +1,280 @@
+"""Replaying the log: what each record does to the indexes and segments.
+
+1. Replaying frames in their order gives exactly the state in which they were written (message_log.py (5)), but for
+   what is droppable: that is gone.
+2. Replaying is repeatable from a checkpoint: nothing here writes.
+3. An absent page is read when one of its entries changes; a page all of whose entries go is doomed unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.msgstore.log.records import (
+    ACK,
+    DROPPABLE,
+    EPOCH,
+    EXPIRES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    IGNORABLE,
+    MESSAGE,
+    MOVED,
+    PAGE,
+    QUEUE,
+    QUEUE_DELETED,
+    STORE_TAG_AT,
+    STORE_TAG_BYTES,
+    TIME_BYTES,
+    TIMED,
+    Checksum,
+    body_bytes_of,
+    is_intact,
+    padded,
+    page_entries,
+    place_count,
+    queue_id_of_place,
+    record_length,
+    sequence_number_of_place,
+    unsigned_word,
+)
+
+KINDS: Final = (MESSAGE, ACK, QUEUE, QUEUE_DELETED, PAGE, EPOCH)
+
+
+class ReplayError(ValueError):
+    """The log holds something that this version may not skip. Says what."""
+
+
+class FrameHead:
+    """A whole, intact frame."""
+
+    def __init__(self, data: bytes, at: i64) -> None:
+        self.payload_bytes: int = int(unsigned_word(data, at + 4))
+        self.lsn: int = int(read_i64_be(data, at + 8))
+        self.durable_lsn: int = int(read_i64_be(data, at + 16))
+        self.epoch: int = int(unsigned_word(data, at + 32))
+        self.previous_crc: int = int(unsigned_word(data, at + 36))
+        self.record_count: int = int(unsigned_word(data, at + 40))
+        self.crc: int = int(unsigned_word(data, at + 52))
+        self.end: int = int(at) + FRAME_HEADER_BYTES + self.payload_bytes
+
+
+def maybe_frame(checksum: Checksum, store_tag: bytes, data: bytes, at: i64, lsn: i64) -> FrameHead | None:
+    """Return the frame that lies whole and intact at ``data[at:]``, the position `lsn`; None when there is none.
+
+    One of another store is none. That is seen before its crc is computed: what a publisher made up costs no time.
+    """
+    if at + FRAME_HEADER_BYTES > len(data) or data[at : at + 4] != FRAME_MAGIC:
+        return None
+    if read_i64_be(data, at + 8) != lsn or data[at + STORE_TAG_AT : at + STORE_TAG_AT + STORE_TAG_BYTES] != store_tag:
+        return None
+    payload: i64 = unsigned_word(data, at + 4)
+    end: i64 = at + FRAME_HEADER_BYTES + payload
+    if payload & 7 or end > len(data):
+        return None
+    crc = checksum(data[at + FRAME_HEADER_BYTES : end], checksum(data[at : at + 52], 0))
+    if crc != unsigned_word(data, at + 52):
+        return None
+    return FrameHead(data, at)
+
+
+def damaged_payload(store_tag: bytes, data: bytes, at: i64, end: i64, lsn: i64) -> tuple[int, int]:
+    """Return from where to where the payload of the damaged frame at ``data[at:end]`` goes; nothing if its head is bad.
+
+    `lsn` is the position of the frame, `end` where the next thing begins that is known to be right.
+    """
+    if at + FRAME_HEADER_BYTES > end or data[at : at + 4] != FRAME_MAGIC:
+        return int(at), int(at)
+    start: i64 = at + FRAME_HEADER_BYTES
+    stop: i64 = start + unsigned_word(data, at + 4)
+    if read_i64_be(data, at + 8) != lsn or data[at + 44 : start - 4] != store_tag or stop > end or stop & 7 != at & 7:
+        return int(at), int(at)
+    return int(start), int(stop)
+
+
+def trusted_end(checksum: Checksum, data: bytes, start: i64, end: i64) -> i64:
+    """Return how far the records of a damaged payload ``data[start:end]`` can be walked.
+
+    A record with a wrong crc is stepped over only when its length agrees with the rest of its head: a wrong length
+    could lead into a body, and whoever published that may have written records there.
+    """
+    at: i64 = start
+    while at < end:
+        length: i64 = record_length(data, at)
+        if length == 0 or at + length > end:
+            return at
+        if length != _length_by_head(data, at) and not is_intact(checksum, data, at, length):
+            return at
+        at += padded(length)
+    return end
+
+
+def _length_by_head(data: bytes, at: i64) -> i64:
+    """Return the length that the other fields of a record's head add up to; 0 when they do not say."""
+    kind: i64 = data[at + 8]
+    if kind == MESSAGE:
+        if at + 24 > len(data):
+            return 0
+        names: i64 = i64(data[at + 18]) + i64(data[at + 19])
+        time: i64 = TIME_BYTES if data[at + 9] & TIMED else 0
+        return 24 + 16 * place_count(data, at) + names + unsigned_word(data, at + 20) + time
+    if kind == ACK:
+        return 24 + 16 * place_count(data, at)
+    if kind == PAGE:
+        return 32 + 16 * place_count(data, at)
+    if kind in (QUEUE_DELETED, EPOCH):
+        return 24
+    return 0
+
+
+class Replay:
+    """Applies records to `log`. `read` returns the bytes at an LSN, fewer when they are not there."""
+
+    def __init__(self, log: MessageLog, read: Callable[[int, int], bytes]) -> None:
+        self.log = log
+        self.frames: int = 0
+        self.records: int = 0
+        self.hurt = False  # some records are lost
+        self._read = read
+
+    def frame(self, data: bytes, frame: FrameHead) -> None:
+        """Apply an intact frame whose payload ends at ``frame.end`` of `data`.
+
+        Raises:
+            ReplayError: a record of a kind that may not be skipped.
+        """
+        self.frames += 1
+        start: i64 = frame.end - frame.payload_bytes
+        shift: i64 = frame.lsn + FRAME_HEADER_BYTES - start
+        end: i64 = frame.end
+        at: i64 = start
+        while at < end:
+            length: i64 = record_length(data, at)
+            assert length > 0, "a record does not fit its intact frame"
+            self.record(data, at, length, at + shift)
+            at += padded(length)
+
+    def record(self, data: bytes, at: i64, length: i64, lsn: i64) -> None:
+        """Apply the intact record of `length` bytes at ``data[at:]``, the position `lsn`."""
+        self.records += 1
+        kind: i64 = data[at + 8]
+        flags: i64 = data[at + 9]
+        if kind == MESSAGE:
+            if flags & DROPPABLE == 0:
+                self._message(data, at, length, lsn, flags)
+        elif kind == ACK:
+            self._ack(data, at, length)
+        elif kind == PAGE:
+            if flags & DROPPABLE == 0:
+                self._page(data, at, length, lsn)
+        elif kind == QUEUE:
+            self._queue(data, at, flags)
+        elif kind == QUEUE_DELETED:
+            index = self.log.indexes.pop(int(read_i64_be(data, at + 16)), None)
+            if index is not None:
+                index.deleted = True
+                index.forget_all()
+        elif kind != EPOCH and flags & IGNORABLE == 0:
+            raise ReplayError(f"a record of kind {int(kind)} at LSN {int(lsn)}: a newer Warren has written this store")
+
+    def _message(self, data: bytes, at: i64, length: i64, lsn: i64, flags: i64) -> None:
+        place: i64 = 0
+        places: i64 = place_count(data, at)
+        body_bytes: i64 = body_bytes_of(data, at)
+        while place < places:
+            index = self.log.indexes.get(queue_id_of_place(data, at, place))
+            number: i64 = sequence_number_of_place(data, at, place)
+            place += 1
+            if index is None:
+                continue  # of a transient queue: a fan-out has one record for all
+            self._ensure_resident(index, number)
+            if flags & MOVED and index.lsn_of(number) != 0:
+                index.relocate(number, lsn, length)
+            else:
+                if self.hurt:
+                    # It may replace one whose ACK, right before it, is lost.
+                    index.forget(number)
+                index.add(number, lsn, flags & EXPIRES, length, body_bytes)
+
+    def _ack(self, data: bytes, at: i64, length: i64) -> None:
+        index = self.log.indexes.get(read_i64_be(data, at + 16))
+        if index is None:
+            return
+        pos: i64 = at + 24
+        while pos + 16 <= at + length:
+            first: i64 = read_i64_be(data, pos)
+            end: i64 = first + read_i64_be(data, pos + 8)
+            # The pages at both ends may hold what stays.
+            if first % index.page_entries:
+                self._ensure_resident(index, first)
+            if end % index.page_entries:
+                self._ensure_resident(index, end)
+            index.forget_range(first, end)
+            pos += 16
+
+    def _page(self, data: bytes, at: i64, length: i64, lsn: i64) -> None:
+        index = self.log.indexes.get(read_i64_be(data, at + 16))
+        if index is None:
+            return
+        page = index.page(read_i64_be(data, at + 24))
+        # When records are lost, the page is not what they made of it: what was replayed stays, and is written again.
+        if page is not None and not self.hurt:
+            index.page_written(page, lsn, length)
+
+    def _queue(self, data: bytes, at: i64, flags: i64) -> None:
+        queue_id = int(read_i64_be(data, at + 16))
+        log = self.log
+        if queue_id >= log.next_queue_id:
+            log.next_queue_id = queue_id + 1
+        if flags & DROPPABLE or queue_id in log.indexes:
+            return
+        vhost_bytes: i64 = i64(data[at + 24]) << 8 | i64(data[at + 25])
+        name_bytes: i64 = i64(data[at + 26]) << 8 | i64(data[at + 27])
+        names: i64 = at + 32
+        vhost = data[names : names + vhost_bytes].decode()
+        name = data[names + vhost_bytes : names + vhost_bytes + name_bytes].decode()
+        index = log.new_index(queue_id, vhost, name, place_count(data, at), False)
+        index.named = True
+
+    def _ensure_resident(self, index: QueueIndex, number: i64) -> None:
+        page = index.page(number // index.page_entries)
+        if page is None or page.resident:
+            return
+        data = self._read(int(page.lsn), int(page.length))
+        if not self.log.is_page(data, page.length):
+            index.damaged_count += page.live
+            index.lose_page(page)
+            return
+        index.page_loaded(page, page_entries(data, 0), 1 << 62)
+
+    def salvage(self, data: bytes, start: i64, end: i64, lsn: i64) -> list[str]:
+        """Apply the intact records of a damaged frame's payload; return the names of queues that lost something."""
+        self.hurt = True
+        hurt: list[str] = []
+        at: i64 = start
+        end = trusted_end(self.log.checksum, data, start, end)
+        while at < end:
+            length: i64 = record_length(data, at)
+            if data[at + 8] in KINDS and is_intact(self.log.checksum, data, at, length):
+                self.record(data, at, length, lsn + at - start)
+            else:
+                self._note_hurt(data, at, length, hurt)
+            at += padded(length)
+        return hurt
+
+    def _note_hurt(self, data: bytes, at: i64, length: i64, hurt: list[str]) -> None:
+        """A damaged message may still say which queues it was for."""
+        if length < 40 or data[at + 8] != MESSAGE:
+            return
+        for place in range(min(int(place_count(data, at)), int(length - 24) // 16)):
+            index = self.log.indexes.get(queue_id_of_place(data, at, place))
+            if index is not None:
+                index.damaged_count += 1
+                hurt.append(f"'{index.name}' in vhost '{index.vhost}'")

@@ -1,0 +1,192 @@
+"""Scrubbing: what is sealed is read again, slowly and for ever, so that rot is found before somebody needs the data.
+
+1. In a pass every frame of every sealed segment of the log is read once, a piece at a time, and then every chunk of
+   every stream; the shell sets the pace.
+2. What does not match its crc is reported once (`MessageLog.damages`) and changes nothing: recovery and the readers of
+   single messages decide for themselves what they believe.
+3. A segment may be removed while its turn lasts. Nothing is asked for of one that is gone: the pass goes on behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from warren.msgstore.log.jobs import ReadJob, SealedRead
+from warren.msgstore.log.message_log import Damage, MessageLog
+from warren.msgstore.log.records import (
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    STORE_TAG_AT,
+    STORE_TAG_BYTES,
+    unsigned_word,
+)
+from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
+from warren.msgstore.log.segments import Segment
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class ScrubRead(ReadJob):
+    """The next piece."""
+
+    def __init__(self, scrubber: Scrubber, lsn: int, length: int) -> None:
+        super().__init__([(lsn, length)])
+        self.scrubber = scrubber
+
+    def finished(self) -> None:
+        self.scrubber.piece_read(self.data[0])
+
+
+class ChunkScrub(SealedRead):
+    """The next chunk of a stream."""
+
+    def __init__(self, scrubber: Scrubber, stream_id: int, segment: SealedSegment, place: SealedChunk) -> None:
+        super().__init__(stream_id, int(segment.first), int(place.position), int(place.stored_bytes))
+        self.scrubber = scrubber
+        self.place = place
+        self.wants_parts = False
+
+    def finished(self) -> None:
+        self.scrubber.chunk_read(self)
+
+
+class Scrubber:
+    """Goes round what is sealed. The shell calls `step` as often as the rate allows it to."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self.log = log
+        self.read_bytes: i64 = 0  # since the start
+        self.passes: i64 = 0
+        self._begun_bytes: i64 = 0  # in this pass
+        self._segment: Segment | None = None
+        self._passed: i64 = 0  # number of the last segment of this pass that was looked at
+        self._at: i64 = 0
+        self._left: i64 = 0  # payload of the frame that is still to be read
+        self._frame_lsn: i64 = 0
+        self._crc: int = 0
+        self._expected_crc: int = 0
+        self._stream_id: int = 0  # of the last chunk of this pass
+        self._offset: i64 = 0  # and where it ends
+        self._busy: bool = False
+        self._reported: set[int] = set()
+
+    def step(self) -> int:
+        """Begin to read what is next; return how many bytes, 0 while the last is not here, or when a pass is over."""
+        if self._busy:
+            return 0
+        length: i64 = self._begin_piece()
+        if length == 0:
+            length = self._begin_chunk()
+        if length > 0:
+            self._busy = True
+            self._begun_bytes += length
+        elif self._begun_bytes > 0:
+            self.passes += 1
+            self._begun_bytes = 0
+            self._passed = 0
+            self._stream_id = 0
+            self._offset = 0
+        return int(length)
+
+    def _begin_piece(self) -> i64:
+        segment = self._segment
+        if segment is None or self._at >= segment.end_lsn or self._is_gone(segment):
+            segment = self._next_segment()
+            self._segment = segment
+            if segment is None:
+                return 0
+            self._passed = segment.number
+            self._at = segment.base_lsn + SEGMENT_HEADER_BYTES
+            self._left = 0
+        length: i64 = segment.end_lsn - self._at
+        if length > PIECE_BYTES:
+            length = PIECE_BYTES
+        self.log.read_jobs.append(ScrubRead(self, int(self._at), int(length)))
+        return length
+
+    def _is_gone(self, segment: Segment) -> bool:
+        return self.log.segments.maybe_find(segment.base_lsn) is not segment
+
+    def _next_segment(self) -> Segment | None:
+        for segment in self.log.segments.segments:
+            if not segment.sealed or segment.end_lsn > self.log.written_lsn or int(segment.number) in self._reported:
+                continue
+            if segment.end_lsn <= segment.base_lsn + SEGMENT_HEADER_BYTES:
+                continue  # without a frame
+            if segment.number > self._passed:
+                return segment
+        return None
+
+    def _begin_chunk(self) -> i64:
+        streams = self.log.sealed_streams
+        for stream_id in sorted(streams):
+            if stream_id < self._stream_id:
+                continue
+            offset: i64 = self._offset if stream_id == self._stream_id else 0
+            table = streams[stream_id].sealed()
+            if table.segments and offset < table.end:
+                segment, chunk = table.place(offset)
+                self._stream_id = stream_id
+                self._offset = chunk.end
+                self.log.read_jobs.append(ChunkScrub(self, stream_id, segment, chunk))
+                return chunk.stored_bytes
+        return 0
+
+    def chunk_read(self, job: ChunkScrub) -> None:
+        """A chunk is here, or cannot be read, or is gone by now."""
+        self._busy = False
+        if job.chunk is not None:
+            self.read_bytes += len(job.chunk)
+            return
+        stream = self.log.sealed_streams.get(job.stream_id)
+        if stream is None:
+            return
+        table = stream.sealed()
+        if table.segments and table.place(job.place.first)[1] is job.place:
+            stream.chunk_damaged(job.place)
+
+    def piece_read(self, data: bytes) -> None:
+        """Check the frames in the piece."""
+        self._busy = False
+        segment = self._segment
+        assert segment is not None
+        if self._is_gone(segment):
+            return
+        self.read_bytes += len(data)
+        pos: i64 = 0
+        while pos < len(data):
+            if self._left == 0:
+                if pos + FRAME_HEADER_BYTES > len(data):
+                    break
+                lsn: i64 = self._at + pos
+                tag = data[pos + STORE_TAG_AT : pos + STORE_TAG_AT + STORE_TAG_BYTES]
+                if data[pos : pos + 4] != FRAME_MAGIC or read_i64_be(data, pos + 8) != lsn or tag != self.log.store_tag:
+                    self._report(segment, lsn)
+                    return
+                self._frame_lsn = lsn
+                self._left = unsigned_word(data, pos + 4)
+                self._expected_crc = int(unsigned_word(data, pos + 52))
+                self._crc = self.log.checksum(data[pos : pos + 52], 0)
+                pos += FRAME_HEADER_BYTES
+            size: i64 = len(data) - pos
+            if size > self._left:
+                size = self._left
+            self._crc = self.log.checksum(data[pos : pos + size], self._crc)
+            self._left -= size
+            pos += size
+            if self._left == 0 and self._crc != self._expected_crc:
+                self._report(segment, self._frame_lsn)
+                return
+        if pos == 0:
+            self._report(segment, self._at)
+            return
+        self._at += pos
+
+    def _report(self, segment: Segment, lsn: i64) -> None:
+        self._reported.add(int(segment.number))
+        self.log.damages.append(Damage(int(lsn), int(segment.number), "", "", -1))
+        self._at = segment.end_lsn

@@ -1,0 +1,195 @@
+"""Whose turn it is on a connection: the consumers that could take a message if others had not taken the room.
+
+    the outbox is full              a consumer stands in the line of its connection
+    its channel's limit is reached  it stands in the line of its channel; when there is room, the channel stands in the
+                                    line of the connection, for all of them
+
+1. Whoever waits is served first come, first served, and stands at the end again afterwards. So while a consumer waits,
+   no other one of its channel or connection has two turns.
+2. While somebody stands in a line nobody is served past it (`Consumer.has_room`).
+3. A turn has `RUN_MAX` messages, and goes on later when the outbox is full before. A channel has as many, or one for
+   each consumer that stands in its line if these are more, and gives them one message each. Whoever waits alone takes
+   what there is.
+4. While the outbox is writable and somebody stands in its line, that is on the broker's list. A channel in whose line
+   somebody stands while it has room stands in the line of its connection.
+5. A turn costs the same with two waiting as with many thousands.
+
+6. A queue gives nothing to a consumer while one of higher priority has room and only waits for its turn.
+
+A consumer without room of its own waits for nothing but its own answers, and stands nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.outbox import Outbox
+
+if TYPE_CHECKING:
+    from warren.queues.delivery import Consumer
+    from warren.queues.queue import Queue
+
+# How many messages one turn of a consumer has while others wait.
+RUN_MAX: Final = 32
+# How many messages a connection's line is served before others have their turn.
+LINE_BUDGET: Final = 2000
+COMPACT_MIN: Final = 32
+
+
+class Waiter:
+    """Who can stand in a line: a consumer, or a channel for its consumers."""
+
+    def __init__(self) -> None:
+        self.line: Line | None = None  # where it stands
+        self.turn_left: i64 = 0  # how many messages of its turn are left, 0: the next one is whole
+
+    def take_turn(self, run: i64) -> i64:
+        """Take at most `run` messages, and return what that cost, in messages."""
+        raise AssertionError("overridden")
+
+
+class Line:
+    """Waiters, first come, first served. Who leaves out of turn leaves a gap, and is passed over."""
+
+    def __init__(self) -> None:
+        self._places: list[Waiter | None] = []
+        self._head: i64 = 0  # before it is nobody
+        self._count: i64 = 0
+
+    def count(self) -> i64:
+        """Return how many stand here."""
+        return self._count
+
+    def join(self, waiter: Waiter) -> None:
+        """Put `waiter`, which stands nowhere, at the end."""
+        assert waiter.line is None
+        waiter.line = self
+        self._count += 1
+        self._places.append(waiter)
+
+    def put_first(self, waiter: Waiter) -> None:
+        """Put `waiter` back where `take_first` found it."""
+        assert waiter.line is None
+        waiter.line = self
+        self._count += 1
+        if self._head > 0:
+            self._head -= 1
+            self._places[self._head] = waiter
+        else:
+            self._places.insert(0, waiter)
+
+    def take_first(self) -> Waiter | None:
+        """Remove and return who came first; None when nobody stands here."""
+        places = self._places
+        while self._head < len(places):
+            waiter = places[self._head]
+            places[self._head] = None
+            self._head += 1
+            if waiter is not None and waiter.line is self:
+                waiter.line = None
+                self._count -= 1
+                self._compact()
+                return waiter
+        self._compact()
+        return None
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove `waiter`, which stands here and will never again."""
+        waiter.line = None
+        self._count -= 1
+        self._compact()
+
+    def clear(self) -> None:
+        """Send everybody away."""
+        for waiter in self._places:
+            if waiter is not None and waiter.line is self:
+                waiter.line = None
+        self._places = []
+        self._head = 0
+        self._count = 0
+
+    def _compact(self) -> None:
+        places = self._places
+        if len(places) > COMPACT_MIN and 2 * self._count < len(places):
+            self._places = [each for each in places if each is not None and each.line is self]
+            self._head = 0
+
+
+class Turns:
+    """The line of one connection. `outbox` is the connection's, `served` the broker's list of lines to be served."""
+
+    def __init__(self, outbox: Outbox, served: list[Turns]) -> None:
+        self.outbox = outbox
+        self.called: Consumer | None = None  # whose turn it is
+        self.called_until: i64 = 0  # the delivery tag with which that ends
+        self._line = Line()
+        self._scheduled: bool = False
+        self._held_back: list[Queue] = []  # see (6)
+        self._served = served
+
+    def join(self, waiter: Waiter, *, for_outbox: bool) -> None:
+        """Put `waiter`, which stands nowhere, at the end. `for_outbox`: the outbox is full, or others wait for it."""
+        self._line.join(waiter)
+        outbox = self.outbox
+        if for_outbox:
+            outbox.awaited = True
+        if outbox.writable:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have those who wait served: the outbox may be writable."""
+        if not self._scheduled and self._line.count() > 0:
+            self._scheduled = True
+            self._served.append(self)
+
+    def serve(self) -> None:
+        """Serve those who wait while the peer takes it, at most `LINE_BUDGET` messages; then queue up again."""
+        self._scheduled = False
+        budget: i64 = LINE_BUDGET
+        line = self._line
+        outbox = self.outbox
+        while outbox.writable:
+            if budget <= 0:
+                self.wake()
+                break
+            waiter = line.take_first()
+            if waiter is None:
+                break
+            if line.count() == 0:
+                outbox.awaited = False  # who is alone is served as if there were no line
+            budget -= waiter.take_turn(RUN_MAX)
+        if line.count() == 0:
+            outbox.awaited = False
+        if self._held_back:
+            held_back = self._held_back
+            self._held_back = []
+            for queue in held_back:
+                queue.wake()
+
+    def hold_back(self, queue: Queue) -> None:
+        """Have `queue` woken when those who can have their turn have had it."""
+        self._held_back.append(queue)
+
+    def put_first(self, waiter: Waiter, *, for_outbox: bool) -> None:
+        """Let `waiter` go on with its turn when the outbox is writable again; see `join`."""
+        self._line.put_first(waiter)
+        if for_outbox:
+            self.outbox.awaited = True
+
+    def call(self, consumer: Consumer, run: i64) -> None:
+        """Have its queue hand out at most `run` messages to `consumer`."""
+        if consumer.gone:
+            return
+        self.called = consumer
+        self.called_until = consumer.ledger.next_tag + run
+        consumer.queue.serve(consumer)
+        self.called = None
+
+    def close(self) -> None:
+        """Let go of everybody: the connection ends."""
+        for queue in self._held_back:
+            queue.wake()
+        self._held_back = []
+        self._line.clear()

@@ -1,0 +1,67 @@
+"""The time that everything which expires goes by: the wall clock at the start, and what has passed since.
+
+1. Time passes evenly and never goes back, whatever the wall clock is set to: what has passed is measured by a clock
+   that nobody can set, and that goes on while the machine sleeps.
+2. The wall clock is followed by `SLEW_PPM` millionths of the time that passes: a wait is wrong by a hundredth at most,
+   and a clock that is set back and forth again moves nothing. What is far off is taken over by the next start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from warren.server.logs import get_logger
+
+SLEW_PPM: Final = 10_000
+# How far off the wall clock has to be for a line in the log.
+TOLD_NS: Final = 2_000_000_000
+
+# In which a difference is to be gone, if the rate allows: longer than `follow` is called apart.
+_HORIZON_NS: Final = 4_000_000_000
+_MILLION: Final = 1_000_000
+
+log = get_logger("clock")
+
+
+def passed_ns() -> int:
+    """Return a time in ns that only passes, also while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class SteadyClock:
+    """The time of one broker. `now_ms` may be called from any thread, `follow` from one."""
+
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = passed_ns) -> None:
+        self._wall_ns = wall_ns
+        self._steady_ns = steady_ns
+        # Where it was, when, and by how much faster it goes; replaced as a whole.
+        self._line = (wall_ns(), steady_ns(), 0)
+        self._is_off = False
+
+    def now_ms(self) -> int:
+        """Return the time in ms since the epoch."""
+        return self._at(self._steady_ns()) // _MILLION
+
+    def follow(self) -> None:
+        """Look at the wall clock. Call about twice a second."""
+        steady = self._steady_ns()
+        now = self._at(steady)
+        off = self._wall_ns() - now
+        rate = off * _MILLION // _HORIZON_NS
+        self._line = (now, steady, max(-SLEW_PPM, min(rate, SLEW_PPM)))
+        if abs(off) >= TOLD_NS and not self._is_off:
+            self._is_off = True
+            log.warning(
+                "the system clock was set; the broker's clock is slewed towards it by 1 %, or set at the next start",
+                seconds=round(off / 1e9, 1),
+            )
+        elif abs(off) < TOLD_NS // 2 and self._is_off:
+            self._is_off = False
+            log.info("the broker's time agrees with the system clock again")
+
+    def _at(self, steady: int) -> int:
+        anchor, since, ppm = self._line
+        elapsed = steady - since
+        return anchor + elapsed + elapsed * ppm // _MILLION

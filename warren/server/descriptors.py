@@ -1,0 +1,67 @@
+"""File descriptors: how many this process may have, and who leaves some for whom.
+
+The system gives the lowest number that is free, so a descriptor with the number N means that more than N are open,
+whatever they are. Who has just opened one compares its number: no counting can be wrong.
+
+1. Clients of AMQP and links take numbers below `clients_below`, HTTP those below `http_below`; the rest is for the
+   files of the message store, the metadata store and everything else that must be opened to go on. A connection that
+   came too far is closed at once.
+2. `files` holds what all of those have open at the same time, caches of the store included, which get smaller with it.
+3. A process that could serve fewer than `CONNECTIONS_MIN` clients does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from typing import Final
+
+from warren.server.errors import StartError
+
+CONNECTIONS_MIN: Final = 8
+# Of HTTP, where there are enough: what its ports together take at the same time, and requests in between.
+HTTP_MAX: Final = 1024
+# Segments that the store keeps open, in each of its three caches.
+HANDLES_MIN: Final = 4
+HANDLES_MAX: Final = 64
+
+_OTHER_FILES: Final = 32  # SQLite with its journals, what is being written, looked up, listed or sent
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Who may have which numbers. `store_handles` is how many files each cache of the store keeps open."""
+
+    limit: int
+    http_below: int
+    clients_below: int
+    store_handles: int
+
+    @classmethod
+    def of(cls, limit: int) -> Descriptors:
+        """Share `limit` descriptors out."""
+        handles = min(max(limit // 32, HANDLES_MIN), HANDLES_MAX)
+        http_below = max(0, limit - 3 * handles - _OTHER_FILES)
+        return cls(limit, http_below, max(0, http_below - min(limit // 8, HTTP_MAX)), handles)
+
+    def clients_max(self) -> int:
+        """Return how many clients can come beside what is open now.
+
+        Raises:
+            StartError: hardly any.
+        """
+        found = self.clients_below - len(os.listdir("/proc/self/fd"))
+        if found < CONNECTIONS_MIN:
+            raise StartError(f"{self.limit} open files (ulimit -n) are too few: a broker needs at least 128")
+        return found
+
+
+UNLIMITED: Final = Descriptors(1 << 30, 1 << 30, 1 << 30, HANDLES_MAX)
+
+
+def raise_limit() -> Descriptors:
+    """Allow as many descriptors as the system lets us have; return who may have them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return Descriptors.of(hard if hard != resource.RLIM_INFINITY else UNLIMITED.limit)

@@ -1,0 +1,65 @@
+"""TLS handshakes under way: until when each has to be done, and whose next step is carried out first.
+
+A step costs the processor a millisecond or more, and whoever sends a ClientHello has paid nothing for it.
+
+1. Address blocks (`admission.address_block`) take turns, and so do the handshakes of one block: a step each. Many from
+   one place delay those from elsewhere by one step each time, whatever their number.
+2. A handshake is due when its peer has sent something, and is not watched by epoll until its step is done.
+"""
+
+from __future__ import annotations
+
+
+class Handshakes:
+    """The handshakes of one reactor, named by their descriptors. Each has `timeout_s` from its beginning."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.due_count: int = 0
+        self._timeout_s = timeout_s
+        self._deadlines: dict[int, float] = {}  # the earliest first
+        self._blocks: dict[int, str] = {}
+        self._due: dict[str, dict[int, None]] = {}  # by block; the next first, in both
+
+    def begin(self, fd: int, block: str, now_s: float) -> None:
+        """Add a handshake with somebody in `block`."""
+        self._deadlines[fd] = now_s + self._timeout_s
+        self._blocks[fd] = block
+
+    def make_due(self, fd: int) -> None:
+        """Its peer has sent something: have its step done in its turn."""
+        due = self._due.setdefault(self._blocks[fd], {})
+        if fd not in due:
+            due[fd] = None
+            self.due_count += 1
+
+    def take_next(self) -> int:
+        """Return the handshake whose step is to be done now; one is due."""
+        block = next(iter(self._due))
+        due = self._due.pop(block)
+        fd = next(iter(due))
+        del due[fd]
+        if due:
+            self._due[block] = due  # behind all others
+        self.due_count -= 1
+        return fd
+
+    def end(self, fd: int) -> None:
+        """Forget a handshake that is done, or whose connection is closed. Does nothing for what is none."""
+        if self._deadlines.pop(fd, None) is None:
+            return
+        block = self._blocks.pop(fd)
+        due = self._due.get(block)
+        if due is not None and fd in due:
+            del due[fd]
+            self.due_count -= 1
+            if not due:
+                del self._due[block]
+
+    def overdue(self, now_s: float) -> list[int]:
+        """Return those that should be done by now."""
+        found: list[int] = []
+        for fd, deadline_s in self._deadlines.items():
+            if deadline_s > now_s:
+                break
+            found.append(fd)
+        return found

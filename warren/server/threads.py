@@ -1,0 +1,105 @@
+"""Calls that block, in threads: each purpose has its own, so that what hangs for one takes none from the others.
+
+1. A purpose has at most so many calls at a time as `LIMITS` says; who waits for one costs no thread.
+2. Nobody waits longer than `DEADLINE_S` for a call that can be abandoned, or for a thread for it: `Stuck`. It still has
+   its thread then, and counts against its purpose, until it returns. What only computes cannot hang.
+3. A call that is not to be abandoned, because it writes, is waited for whatever happens; a process that is told to stop
+   ends all the same (`application`).
+4. A purpose of which a call takes longer than `DEADLINE_S` is stuck, which health shows.
+
+The limits are those of one run of trio. The message store has threads of its own (`message_store`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+import trio
+
+Purpose = Literal["logins", "catalogue", "store", "definitions", "stages", "snapshots", "links", "files", "memory"]
+LOGINS: Final[Purpose] = "logins"
+CATALOGUE: Final[Purpose] = "catalogue"
+STORE: Final[Purpose] = "store"  # waiting for its end
+DEFINITIONS: Final[Purpose] = "definitions"
+STAGES: Final[Purpose] = "stages"
+SNAPSHOTS: Final[Purpose] = "snapshots"
+LINKS: Final[Purpose] = "links"
+FILES: Final[Purpose] = "files"  # that settings name
+MEMORY: Final[Purpose] = "memory"  # giving it back
+LIMITS: Final[dict[Purpose, int]] = {
+    LOGINS: 2,  # a password hash takes a core for 50 ms
+    CATALOGUE: 1,
+    STORE: 1,
+    DEFINITIONS: 2,
+    STAGES: 4,
+    SNAPSHOTS: 4,
+    LINKS: 4,
+    FILES: 2,
+    MEMORY: 1,
+}
+DEADLINE_S: Final = 30.0
+# They compute, or their callers have deadlines.
+_WITHOUT_DEADLINE: Final = frozenset({LOGINS, DEFINITIONS, STORE, MEMORY})
+
+_Result = TypeVar("_Result")
+
+
+class Stuck(TimeoutError):
+    """A call did not return in time, or there was no thread for it."""
+
+
+class Threads:
+    """The calls of one run of trio."""
+
+    def __init__(self) -> None:
+        self.limiters: dict[Purpose, trio.CapacityLimiter] = {}
+        self._calls: dict[object, tuple[Purpose, float]] = {}  # under way: since when, by the monotonic clock
+
+    def stuck(self) -> list[Purpose]:
+        """Return the purposes of which a call takes too long."""
+        since = time.monotonic() - DEADLINE_S
+        return sorted({purpose for purpose, began_s in list(self._calls.values()) if began_s < since})
+
+    async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool) -> _Result:
+        """Call `work`; see `in_thread`."""
+        limiter = self.limiters.get(purpose)
+        if limiter is None:
+            limiter = self.limiters[purpose] = trio.CapacityLimiter(LIMITS[purpose])
+        has_deadline = abandon and purpose not in _WITHOUT_DEADLINE
+        with trio.move_on_after(DEADLINE_S if has_deadline else math.inf):
+            return await trio.to_thread.run_sync(self._note, purpose, work, abandon_on_cancel=abandon, limiter=limiter)
+        raise Stuck(f"{purpose}: a call did not return within {DEADLINE_S:g} s")
+
+    def _note(self, purpose: Purpose, work: Callable[[], _Result]) -> _Result:
+        call = object()
+        self._calls[call] = (purpose, time.monotonic())
+        try:
+            return work()
+        finally:
+            del self._calls[call]
+
+
+_threads: Final = trio.lowlevel.RunVar[Threads]("threads")
+
+
+def threads() -> Threads:
+    """Return the threads of this run."""
+    try:
+        return _threads.get()
+    except LookupError:
+        found = Threads()
+        _threads.set(found)
+        return found
+
+
+async def in_thread(purpose: Purpose, work: Callable[..., _Result], *args: object, abandon: bool = False) -> _Result:
+    """Call ``work(*args)``, which blocks, in a thread of `purpose`. `abandon`: nobody minds when it goes on alone.
+
+    Raises:
+        Stuck: there was no thread in time, or the call has been abandoned.
+    """
+    return await threads().run(purpose, partial(work, *args), abandon=abandon)

@@ -1,0 +1,1 @@
+"""Streams: queues whose messages stay."""

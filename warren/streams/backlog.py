@@ -1,0 +1,440 @@
+"""The messages of a stream: all of them on disk, the latest also in memory. Nobody takes any out.
+
+    offsets    first ...        sealed_end      middle_from ... middle_to | ... next_number
+    gone, by   sealed: in files of the stream   middle: in the log          tail: in memory, stored or about to be;
+    retention                                                               its beginning may be sealed already
+
+1. An offset is the sequence number of the message. The middle is everything that is neither sealed nor in the tail.
+2. The tail gives up its beginning when it is twice as long as it is to be, and only what a closed batch has stored.
+3. Retention takes whole pages of the index away, the oldest first, and none that reaches into the tail or is the last:
+   so the last message stays, and with it the number of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.queue_index import BODY_MASK, IndexPage, QueueIndex
+from warren.msgstore.log.sealed_table import SealedTable
+from warren.queues.backlog import Backlog
+from warren.queues.fetch import Fetch
+from warren.streams.raw_chunk import SealedLook
+from warren.streams.sealer import Sealer
+from warren.streams.stamp import stamped
+
+if TYPE_CHECKING:
+    from warren.streams.stream import Stream
+
+# What stays in memory for consumers: a fraction of a second of a fast publisher, so that who is a little behind need
+# not read what was just written. Without consumers, and while memory is short, it is less.
+READ_TAIL_MESSAGES: Final = 65536
+READ_TAIL_BYTES: Final = 16 << 20
+TAIL_MESSAGES: Final = 4096
+TAIL_BYTES: Final = 1 << 20
+SHORT_TAIL_MESSAGES: Final = 64
+SHORT_TAIL_BYTES: Final = 32 << 10
+# Of so many batches it is remembered where they ended, before anybody looks which of them are synced.
+CLOSED_MAX: Final = 16
+# Index pages are written out only where so much of the log is not sealed: else it is forgotten before that pays.
+OFFERED_FROM: Final = 65536
+
+
+class StreamBacklog(Backlog):
+    """The messages of one stream. There is no head, and `pop` and its like are not called."""
+
+    def __init__(self, log: MessageLog) -> None:
+        super().__init__(log, _nobody_waits)
+        self.is_read: bool = False  # there are consumers
+        self.sealer = Sealer(log)
+        self.stream: Stream | None = None  # whose messages are sealed, if they are
+        self._stale_count: i64 = 0  # entries of the index for what is sealed, before `_stale_end`
+        self._stale_end: i64 = 0
+        self._stale_is_counted: bool = False  # among what the log had at the start
+        self._stored_to: i64 = 0  # what is below has been in a closed batch
+        self._synced_to: i64 = 0  # and what is below this is synced, as far as anybody has asked
+        self._closed: list[tuple[int, int]] = []  # offsets up to which batches went, and where those end in the log
+        self._stamped: list[Message | None] = []  # of the tail, as it is delivered; None: not yet
+        self._stamped_bytes: i64 = 0
+
+    def append(self, message: Message) -> i64:
+        """Add a message behind all others and return its offset."""
+        number: i64 = self.next_number
+        self.next_number = number + 1
+        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self.log.resident_bytes += cost
+        self._tail.append(message)
+        self._stamped.append(None)
+        self._tail_count += 1
+        self._tail_bytes += cost
+        return number
+
+    def restore(self, index: QueueIndex) -> None:
+        """Take over what recovery found: everything is on disk, and what is sealed the log need not have."""
+        super().restore(index)
+        end: i64 = self.sealer.table.end
+        self.sealed(end)
+        if self.next_number < end:
+            self.next_number = end
+            self._middle_to = end
+        self._stored_to = self.next_number
+        self._synced_to = self.next_number
+        self._middle_begins_at(end)
+        self._restore_stale(index)
+
+    def restore_sealed(self, table: SealedTable) -> None:
+        """Take over what is sealed, before what the log has."""
+        self.sealer.table = table
+        end: i64 = table.end
+        self.next_number = end
+        self._stored_to = end
+        self._synced_to = end
+        self._middle_from = end
+        self._middle_to = end
+
+    def first_number(self) -> i64:
+        """Return the offset of the oldest message, or of the next to come."""
+        table = self.sealer.table
+        return table.first() if table.segments else self.first_unsealed()
+
+    def first_unsealed(self) -> i64:
+        """Return the oldest offset that is not sealed, or the next to come."""
+        if self.middle_count:
+            return self._middle_from
+        tail: i64 = self.tail_from()
+        return tail if tail > self.sealer.table.end else self.sealer.table.end
+
+    def first_in_log(self) -> i64:
+        """Return the oldest offset that the log has by its index, or the next to come; for who has just restored it."""
+        index = self.index
+        if index is None or index.live_count == self._stale_count:
+            return self.next_number
+        size: i64 = index.page_entries
+        number: i64 = max(index.first_page * size, self.sealer.table.end)
+        while number < self.next_number:
+            page = index.page(number // size)
+            page_end: i64 = (number // size + 1) * size
+            if page is not None and not page.resident:
+                # Entries go from the beginning of a page.
+                return max(number, page_end - page.live)
+            while number < page_end:
+                if page is not None and index.lsn_of(number) != 0:
+                    return number
+                number += 1
+        return self.next_number
+
+    def sealed_end(self) -> i64:
+        """Return the offset up to which everything is sealed."""
+        return self.sealer.table.end
+
+    def skip_sealed(self, number: i64, skip: i64) -> tuple[int, int]:
+        """Pass over whole chunks; see `Backlog.skip_sealed`."""
+        table = self.sealer.table
+        first: i64 = table.first()
+        if number < first:
+            number = first
+        while skip > 0 and number < table.end:
+            _, chunk = table.place(number)
+            if number > chunk.first or skip < chunk.count:
+                break
+            skip -= chunk.count
+            number = chunk.end
+        return int(number), int(skip)
+
+    def look_sealed(self, number: i64, most: int, told: Callable[[list[tuple[int, Message]], int], None]) -> None:
+        """See `Backlog.look_sealed`."""
+        stream = self.stream
+        assert stream is not None
+        segment, chunk = self.sealer.table.place(number)
+        self.log.read_jobs.append(SealedLook(stream.store_id, segment, chunk, number, most, told))
+
+    def sealed(self, end: i64) -> None:
+        """What is before offset `end` is sealed: the log need not have it any more.
+
+        Where `end` lies in an index page that is absent, the first entries of that stay until it is here again. What is
+        behind `end` in that page is all there: an absent page is full, and loses entries from its beginning only.
+        """
+        index = self.index
+        if index is not None:
+            self._settle_stale(index)
+            size: i64 = index.page_entries
+            first: i64 = index.first_page * size
+            settled_to: i64 = end
+            page = index.page(end // size)
+            is_absent: bool = page is not None and not page.resident
+            if is_absent:
+                settled_to = end // size * size
+            if first < settled_to:
+                self.log.settle_range(index, first, settled_to)
+            if self._stale_end <= settled_to:
+                self._stale_count = 0
+                self._stale_is_counted = False
+            if page is not None and is_absent and settled_to < end:
+                self._stale_end = end
+                self._stale_count = max(page.live - (settled_to + size - end), 0)
+        self._middle_begins_at(end)
+
+    def _settle_stale(self, index: QueueIndex) -> None:
+        page = index.page(self._stale_end // index.page_entries)
+        if self._stale_count == 0 or (page is not None and not page.resident):
+            return
+        count: i64 = index.live_count
+        body_bytes: i64 = index.live_body_bytes
+        self.log.settle_range(index, index.first_page * index.page_entries, self._stale_end)
+        if self._stale_is_counted and self.stream is not None:
+            self.stream.ready.lost(int(count - index.live_count), int(body_bytes - index.live_body_bytes))
+        self._stale_count = 0
+        self._stale_is_counted = False
+
+    def _restore_stale(self, index: QueueIndex) -> None:
+        """Have the page read whose first entries are sealed: they are counted among what the log has until then."""
+        if self._stale_count:
+            self._stale_is_counted = True
+            _StalePageRead(self, index, self._stale_end).begin()
+
+    def stale_page_read(self) -> None:
+        """The page is here."""
+        index = self.index
+        if index is not None and not index.deleted:
+            self._settle_stale(index)
+            self._middle_begins_at(self.sealer.table.end)
+
+    def _middle_begins_at(self, end: i64) -> None:
+        if self._middle_from < end:
+            self._middle_from = end
+        index = self.index
+        self.middle_count = 0
+        if index is not None and self._middle_to > self._middle_from:
+            # All that the index has, but for what is in the tail as well.
+            tail: i64 = max(self.tail_from(), self.sealer.table.end)
+            live: i64 = index.live_count - max(self._stored_to - tail, 0) - self._stale_count
+            self.middle_count = max(live, 0)
+
+    def sealed_count(self) -> int:
+        """Return how many messages are sealed, and in memory no more."""
+        table = self.sealer.table
+        return int(max(table.count - max(table.end - self.tail_from(), 0), 0))
+
+    def tail_from(self) -> i64:
+        """Return the offset from which on messages are in memory."""
+        return self.next_number - len(self._tail)
+
+    def batch_closed(self) -> None:
+        """What was published is stored now, so the oldest of it can leave memory."""
+        index = self.index
+        if index is None:
+            return
+        stored: i64 = min(index.next_number, self.next_number)  # they are stored in their order
+        log = self.log
+        if stored > self._stored_to:
+            self._stored_to = stored
+            self._closed.append((int(stored), int(log.next_lsn)))
+            if len(self._closed) > CLOSED_MAX:
+                self.synced_to()
+        most: i64 = READ_TAIL_MESSAGES if self.is_read else TAIL_MESSAGES
+        most_bytes: i64 = READ_TAIL_BYTES if self.is_read else TAIL_BYTES
+        if log.resident_bytes > log.memory_bytes or log.under_pressure:
+            most = SHORT_TAIL_MESSAGES
+            most_bytes = SHORT_TAIL_BYTES
+        if self._tail_count > 2 * most or self._tail_bytes + self._stamped_bytes > 2 * most_bytes:
+            self._shorten_tail(index, most, most_bytes)
+        stream = self.stream
+        if stream is not None:
+            self.sealer.step(stream)
+        if self.middle_count and (stream is None or most == SHORT_TAIL_MESSAGES or self.middle_count > OFFERED_FROM):
+            self._offer_pages()
+
+    def _shorten_tail(self, index: QueueIndex, most: i64, most_bytes: i64) -> None:
+        first: i64 = self.tail_from()
+        number: i64 = first
+        # What is to be sealed soon stays, unless memory is short: else it would have to be read back.
+        stop: i64 = self._stored_to
+        if self.stream is not None and most != SHORT_TAIL_MESSAGES and self.sealer.next < stop:
+            stop = self.sealer.next
+        left_bytes: i64 = 0
+        stamped_bytes: i64 = 0
+        count: i64 = self._tail_count
+        for message in self._tail:
+            kept_bytes: i64 = self._tail_bytes + self._stamped_bytes - left_bytes - stamped_bytes
+            if number >= stop or (count <= most and kept_bytes <= most_bytes):
+                break
+            assert message is not None
+            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            left_bytes += cost
+            if self._stamped[number - first] is not None:
+                stamped_bytes += cost
+            count -= 1
+            number += 1
+        if number == first:
+            return
+        if self.middle_count == 0:
+            self._middle_from = first
+            self._candidates_to = first // index.page_entries
+        self._middle_to = number
+        del self._tail[: number - first]
+        del self._stamped[: number - first]
+        self._middle_begins_at(self.sealer.table.end)
+        self._tail_count = count
+        self._tail_bytes -= left_bytes
+        self._stamped_bytes -= stamped_bytes
+        self.log.resident_bytes -= left_bytes + stamped_bytes
+
+    def removed_below(self, first: i64) -> None:
+        """Retention has removed what was sealed before offset `first`: some of it may be in the tail as well."""
+        start: i64 = self.tail_from()
+        if first <= start:
+            return
+        left_bytes: i64 = 0
+        for message in self._tail[: first - start]:
+            assert message is not None
+            left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        stamped_bytes: i64 = 0
+        for made in self._stamped[: first - start]:
+            if made is not None:
+                stamped_bytes += made.body_bytes + MESSAGE_OVERHEAD_BYTES
+        del self._tail[: first - start]
+        del self._stamped[: first - start]
+        self._tail_count -= first - start
+        self._tail_bytes -= left_bytes
+        self._stamped_bytes -= stamped_bytes
+        self.log.resident_bytes -= left_bytes + stamped_bytes
+
+    def synced_to(self) -> i64:
+        """Return the offset below which everything is synced."""
+        closed = self._closed
+        durable_lsn: i64 = self.log.durable_lsn
+        done = 0
+        for end, lsn in closed:
+            if lsn > durable_lsn:
+                break
+            self._synced_to = end
+            done += 1
+        if done:
+            del closed[:done]
+        return self._synced_to
+
+    def messages(self, first: i64, end: i64) -> list[Message | None]:
+        """Return those with offsets from `first` up to `end`, which are in the tail."""
+        start: i64 = self.tail_from()
+        return self._tail[first - start : end - start]
+
+    def stamped(self, offset: i64, message: Message) -> Message:
+        """Return `message`, which is in the tail, with its offset among its headers: made once for all consumers."""
+        at: i64 = offset - self.tail_from()
+        made = self._stamped[at]
+        if made is None:
+            made = stamped(message, offset)
+            self._stamped[at] = made
+            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            self._stamped_bytes += cost
+            self.log.resident_bytes += cost
+        return made
+
+    def read_by(self, anybody: bool) -> None:
+        """Note whether there are consumers."""
+        self.is_read = anybody
+        if not anybody:
+            self.log.resident_bytes -= self._stamped_bytes
+            self._stamped_bytes = 0
+            self._stamped = [None] * len(self._tail)
+            self.batch_closed()
+
+    def close(self) -> None:
+        """The stream is deleted: let go of everything."""
+        self.log.remains.add(self._stamped, self._stamped_bytes)
+        self._stamped_bytes = 0
+        self._stamped = []
+        self.stream = None
+        super().close()
+
+    def memory_bytes(self) -> int:
+        """Return what the messages in memory take, about."""
+        return super().memory_bytes() + int(self._stamped_bytes)
+
+    # --- retention ------------------------------------------------------------------------------------------------
+
+    def droppable_to(self) -> i64:
+        """Return the offset up to which the oldest page of the log reaches if it may go; 0 when none may."""
+        index = self.index
+        if self.middle_count == 0 or index is None or self.sealer.table.segments or self.sealer.is_busy():
+            return 0
+        end: i64 = (self._middle_from // index.page_entries + 1) * index.page_entries
+        return end if end <= self._middle_to and end < self.next_number else i64(0)
+
+    def oldest_page_bytes(self) -> i64:
+        """Return how many bytes the bodies of the oldest page have."""
+        index = self.index
+        assert index is not None
+        page = index.page(self._middle_from // index.page_entries)
+        return i64(0) if page is None else body_bytes_of(page)
+
+    def drop_to(self, end: i64) -> tuple[int, int]:
+        """Forget what is before offset `end`, where a page of the middle ends; return how many, and their bytes."""
+        index = self.index
+        assert index is not None
+        count: i64 = index.live_count
+        body_bytes: i64 = index.live_body_bytes
+        self.log.settle_range(index, self._middle_from, end)
+        dropped: i64 = count - index.live_count
+        # Pages that are lost have nothing to be forgotten.
+        while end < self._middle_to and index.page(end // index.page_entries) is None:
+            end += index.page_entries
+        self._middle_begins_at(end)
+        self.sealer.dropped(end)
+        if self._candidates_to < end // index.page_entries:
+            self._candidates_to = end // index.page_entries
+        return int(dropped), int(body_bytes - index.live_body_bytes)
+
+    def stale_in(self, page_number: i64) -> i64:
+        """Return how many entries of an absent index page are of messages that are counted as sealed only."""
+        index = self.index
+        if index is None or self._stale_count == 0 or self._stale_is_counted:
+            return 0
+        return self._stale_count if self._stale_end // index.page_entries == page_number else i64(0)
+
+    def page_lost(self, page_number: i64) -> None:
+        """An index page could not be read, and is no more."""
+        index = self.index
+        if index is not None and self._stale_end // index.page_entries == page_number:
+            self._stale_count = 0
+            self._stale_is_counted = False
+        self._middle_begins_at(self.sealer.table.end)
+
+
+class _StalePageRead(Fetch):
+    """Reads an index page, of which the entries before `end` are to be settled."""
+
+    def __init__(self, backlog: StreamBacklog, index: QueueIndex, end: i64) -> None:
+        super().__init__(index.log, index, [int(end - 1)])
+        self._backlog = backlog
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._backlog.stale_page_read()
+        self._backlog.offer_loaded(self.loaded)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """Who reads a message of it will see."""
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """It is sealed."""
+
+
+def body_bytes_of(page: IndexPage) -> i64:
+    """Return how many bytes the bodies of the messages of an index page have."""
+    if not page.resident:
+        return page.body_bytes
+    total: i64 = 0
+    at: i64 = 0
+    while at < len(page.entries):
+        if page.entries[at] != 0:
+            total += page.entries[at + 1] & BODY_MASK
+        at += 2
+    return total
+
+
+def _nobody_waits(lost: int, lost_bytes: int) -> None:
+    """Streams do not load ahead."""

@@ -1,0 +1,368 @@
+"""Compaction by key of what is sealed of a stream (``x-cleanup: compact``): of each key the last message stays.
+
+    mark      all chunks, the newest first: which messages are the last of their key
+    rewrite   segments, the oldest first, small ones together: what stays, into a new file
+    swap      the table points into the new file, and the reader puts it in the place of the old ones
+
+1. A message keeps its offset. What is in the last segment, or not sealed yet, is looked at but not rewritten: so the
+   last message of a key is never removed, and a consumer that has caught up has seen the last of each.
+2. The key is the routing key, or the header that ``x-key-header`` names. A message without that header stays.
+3. An empty body is a tombstone: it takes the place of the messages of its key, and goes itself `TOMBSTONE_MS` after it
+   was published, so that who reads from time to time learns that the key is gone.
+4. A crash at any time leaves the old files or the new one: the new one gets its name when it is synced, in one step.
+5. It runs when so much has come since the last time as is left of what was before, and looks at `STEP_MESSAGES` at a
+   time, so that nobody waits for it. Keys that do not fit into `KEYS_BYTES` are not compacted this time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import decode_table
+from warren.amqp.properties import headers_of
+from warren.msgstore.log.columns import Columns, ColumnsWriter, maybe_head
+from warren.msgstore.log.jobs import DropJob, Errand, Files, SealedRead, SealJob
+from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
+from warren.streams.consumer import filter_value_of
+from warren.streams.raw_chunk import RawChunk
+
+if TYPE_CHECKING:
+    from warren.streams.stream import Stream
+
+STEP_MESSAGES: Final = 1024
+KEYS_BYTES: Final = 64 << 20
+_KEY_COST_BYTES: Final = 100
+TOMBSTONE_MS: Final = 24 * 3600 * 1000
+
+
+class _Marked:
+    """A chunk, and which of its messages stay: a bit each."""
+
+    def __init__(self, segment: SealedSegment, chunk: SealedChunk) -> None:
+        self.segment = segment
+        self.chunk = chunk
+        self.stays = bytearray(int(chunk.count + 7) // 8)
+        self.count: i64 = 0
+        self.body_bytes: i64 = 0
+
+
+class Compaction:
+    """One compaction of a stream, which is told when it is over."""
+
+    def __init__(self, stream: Stream, key_header: str) -> None:
+        self._stream = stream
+        self._log = stream.messages.log
+        self._key_header = key_header
+        self._tombstones_to_us: i64 = (self._log.now_ms - TOMBSTONE_MS) * 1000
+        self._keys: set[str] = set()
+        self._keys_bytes: i64 = 0
+        table = stream.messages.sealer.table
+        self._last = table.segments[-1]
+        self.end: i64 = self._last.first  # what is before is compacted
+        self._marks: list[_Marked] = []  # the oldest first
+        for segment in table.segments:
+            for chunk in segment.chunks:
+                self._marks.append(_Marked(segment, chunk))
+        self._at: i64 = len(self._marks)  # marks from here on are done
+        self._raw: RawChunk | None = None
+        self._row: i64 = 0
+        # What is being rewritten.
+        self._groups: list[list[_Marked]] = []
+        self._group: list[_Marked] = []
+        self._group_at: i64 = 0
+        self._writer = ColumnsWriter(compacted=True)
+        self._chunk_first: i64 = 0
+        self._made: list[SealedChunk] = []
+        self._position: i64 = 0
+
+    def begin(self) -> None:
+        """Read the first chunk."""
+        self._next_to_mark()
+
+    def is_void(self) -> bool:
+        """Tell whether the stream is deleted."""
+        return self._stream.deleted
+
+    # --- mark -----------------------------------------------------------------------------------------------------
+
+    def _next_to_mark(self) -> None:
+        self._at -= 1
+        if self._at < 0:
+            self._plan()
+        else:
+            self._read(self._marks[self._at])
+
+    def _read(self, mark: _Marked) -> None:
+        self._log.read_jobs.append(_CompactionRead(self, self._stream.store_id, mark))
+
+    def chunk_read(self, mark: _Marked, raw: RawChunk | None) -> None:
+        """A chunk is here; None: it cannot be read, or retention has removed it."""
+        if self.is_void():
+            return
+        self._raw = raw
+        marking = not self._groups
+        if raw is None:
+            # Nobody can tell what is in it: it is left as it is, and so is everything that it would be merged with.
+            mark.count = -1
+            self._row = 0
+        else:
+            self._row = raw.count if marking else i64(0)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Look at the next messages of the chunk that is here."""
+        if self.is_void():
+            return
+        if self._groups:
+            self._copy()
+            return
+        raw = self._raw
+        mark = self._marks[self._at]
+        stop: i64 = 0
+        if raw is not None:
+            stop = max(self._row - STEP_MESSAGES, 0)
+            while self._row > stop:
+                self._row -= 1
+                self._mark(mark, raw, self._row)
+        if self._row > 0:
+            self._log.read_jobs.append(_Breath(self))
+        else:
+            self._raw = None
+            self._next_to_mark()
+
+    def _mark(self, mark: _Marked, raw: RawChunk, row: i64) -> None:
+        """Decide about one message; those behind it have been looked at."""
+        key = self._key_of(raw, row)
+        body_bytes: i64 = raw.body_bytes_at(row)
+        if key is not None:
+            if key in self._keys:
+                return
+            if self._keys_bytes < KEYS_BYTES:
+                self._keys.add(key)
+                self._keys_bytes += len(key) + _KEY_COST_BYTES
+                if body_bytes == 0 and raw.time_at(row) < self._tombstones_to_us:
+                    return
+        mark.stays[row >> 3] |= 1 << (row & 7)
+        mark.count += 1
+        mark.body_bytes += body_bytes
+
+    def _key_of(self, raw: RawChunk, row: i64) -> str | None:
+        if not self._key_header:
+            return raw.envelope_at(row).routing_key
+        headers = headers_of(raw.header_payload_at(row))
+        value = decode_table(headers).get(self._key_header) if headers else None
+        return None if value is None else f"{value}"
+
+    # --- rewrite --------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Decide which segments are rewritten, and which of them together."""
+        self._keys = set()
+        groups: list[list[_Marked]] = []
+        group: list[_Marked] = []
+        group_bytes: i64 = 0
+        at: i64 = 0
+        count: i64 = len(self._marks)
+        while at < count:
+            segment = self._marks[at].segment
+            marks: list[_Marked] = []
+            left_bytes: i64 = 0
+            is_readable = True
+            while at < count and self._marks[at].segment is segment:
+                mark = self._marks[at]
+                marks.append(mark)
+                left_bytes += mark.body_bytes
+                if mark.count < 0 or self._is_beside_gap(at):
+                    is_readable = False
+                at += 1
+            if segment is self._last or not is_readable or group_bytes + left_bytes > self._segment_bytes():
+                if group:
+                    groups.append(group)
+                group = []
+                group_bytes = 0
+            if segment is not self._last and is_readable:
+                group = group + marks
+                group_bytes += left_bytes
+        if group:
+            groups.append(group)
+        self._groups = [each for each in groups if _is_worth_it(each)]
+        self._marks = []
+        self._next_group()
+
+    def _is_beside_gap(self, at: i64) -> bool:
+        """Tell whether something is missing before or behind a chunk: what is left of it stays, and so does the gap."""
+        marks = self._marks
+        chunk = marks[at].chunk
+        if at > 0 and marks[at - 1].chunk.end != chunk.first:
+            return True
+        return at + 1 < len(marks) and marks[at + 1].chunk.first != chunk.end
+
+    def _segment_bytes(self) -> i64:
+        return self._stream.messages.sealer.segment_bytes
+
+    def _next_group(self) -> None:
+        if not self._groups:
+            self._stream.compacted(self)
+            return
+        self._group = self._groups[0]
+        self._group_at = 0
+        self._writer = ColumnsWriter(compacted=True)
+        self._chunk_first = self._group[0].chunk.first
+        self._made = []
+        self._position = 0
+        self._read(self._group[0])
+
+    def _copy(self) -> None:
+        raw = self._raw
+        mark = self._group[self._group_at]
+        if raw is None:
+            self._give_up_group()
+            return
+        writer = self._writer
+        stop: i64 = min(self._row + STEP_MESSAGES, raw.count)
+        while self._row < stop:
+            row: i64 = self._row
+            self._row = row + 1
+            if mark.stays[row >> 3] & 1 << (row & 7):
+                message = raw.message(row)
+                writer.add(raw.offset_at(row), message, False)
+                writer.filter_by(filter_value_of(message))
+                if writer.count >= self._log.seal_messages or writer.content_bytes >= self._log.seal_bytes:
+                    self._write(raw.offset_at(row) + 1)
+                    return
+        if self._row < raw.count:
+            self._log.read_jobs.append(_Breath(self))
+            return
+        self._raw = None
+        self._group_at += 1
+        if self._group_at < len(self._group):
+            self._read(self._group[self._group_at])
+        elif self._chunk_first < mark.chunk.end:
+            self._write(mark.chunk.end)
+        else:
+            self._swap()
+
+    def _write(self, end: i64) -> None:
+        columns = self._writer.finish(self._chunk_first, end)
+        segment = int(self._group[0].segment.first)
+        job = _CompactionSeal(self, self._stream.store_id, segment, int(self._position), columns)
+        self._writer = ColumnsWriter(compacted=True)
+        self._chunk_first = end
+        self._log.seal_jobs.append(job)
+
+    def written(self, job: SealJob) -> None:
+        """A chunk of the new file is written."""
+        head = maybe_head(job.head)
+        assert head is not None
+        chunk = SealedChunk(job.placed_at, head)
+        self._made.append(chunk)
+        self._position = chunk.position + chunk.stored_bytes
+        if self.is_void():
+            self._log.read_jobs.append(DropJob(self._stream.store_id, [job.segment]))
+        elif self._raw is not None:
+            self.go_on()
+        else:
+            self._swap()
+
+    def _swap(self) -> None:
+        """The new file is there: from now on it is read, if the old ones still are what they were."""
+        group = self._group
+        old: list[SealedSegment] = []
+        for mark in group:
+            if not old or old[-1] is not mark.segment:
+                old.append(mark.segment)
+        made = SealedSegment(old[0].first)
+        for chunk in self._made:
+            made.add(chunk)
+        made.end = old[-1].end
+        stream = self._stream
+        if stream.messages.sealer.table.replace(old, made):
+            firsts = [int(segment.first) for segment in old]
+            self._log.read_jobs.append(_Swap(stream.store_id, firsts))
+            count: i64 = 0
+            body_bytes: i64 = 0
+            for segment in old:
+                count += segment.count
+                body_bytes += segment.body_bytes
+            stream.ready.lost(int(count - made.count), int(body_bytes - made.body_bytes))
+            self._groups.pop(0)
+            self._next_group()
+        else:
+            self._give_up_group()
+
+    def _give_up_group(self) -> None:
+        """Retention was here, or a chunk cannot be read."""
+        group = self._groups.pop(0)
+        self._raw = None
+        self._log.read_jobs.append(_Unmake(self._stream.store_id, int(group[0].segment.first)))
+        self._next_group()
+
+
+def _is_worth_it(group: list[_Marked]) -> bool:
+    """Tell whether there is something to be removed, or segments to be put together."""
+    return any(mark.count < mark.chunk.count or mark.segment is not group[0].segment for mark in group)
+
+
+class _CompactionRead(SealedRead):
+    def __init__(self, compaction: Compaction, stream_id: int, mark: _Marked) -> None:
+        chunk = mark.chunk
+        super().__init__(stream_id, int(mark.segment.first), int(chunk.position), int(chunk.stored_bytes))
+        self._compaction = compaction
+        self._mark = mark
+
+    def finished(self) -> None:
+        raw = None if self.chunk is None else RawChunk(self._mark.chunk, self.parts)
+        self._compaction.chunk_read(self._mark, raw)
+
+
+class _CompactionSeal(SealJob):
+    def __init__(self, compaction: Compaction, stream_id: int, segment: int, position: int, columns: Columns) -> None:
+        super().__init__(stream_id, segment, position, columns)
+        self.is_replacement = True
+        self._compaction = compaction
+
+    def finished(self) -> None:
+        self._compaction.written(self)
+
+
+class _Breath(Errand):
+    """Lets others have a turn."""
+
+    def __init__(self, compaction: Compaction) -> None:
+        self._compaction = compaction
+
+    def carry_out(self, files: Files) -> None:
+        """Nothing is to be done."""
+
+    def finished(self) -> None:
+        self._compaction.go_on()
+
+
+class _Swap(Errand):
+    """Puts the new file of a segment in the place of the old one, and of those that were merged into it."""
+
+    def __init__(self, stream_id: int, segments: list[int]) -> None:
+        self._stream_id = stream_id
+        self._segments = segments
+
+    def carry_out(self, files: Files) -> None:
+        files.swap_sealed(self._stream_id, self._segments)
+
+    def finished(self) -> None:
+        """Nobody waits for that."""
+
+
+class _Unmake(Errand):
+    """Removes the new file of a segment that is not going to be in its place."""
+
+    def __init__(self, stream_id: int, segment: int) -> None:
+        self._stream_id = stream_id
+        self._segment = segment
+
+    def carry_out(self, files: Files) -> None:
+        files.unmake_sealed(self._stream_id, self._segment)
+
+    def finished(self) -> None:
+        """Nobody waits for that."""

@@ -1,0 +1,145 @@
+"""What a consumer asks of a stream: where to begin, and which messages.
+
+``x-stream-offset`` is ``first``, ``last``, ``next`` (where there is none), an offset, a timestamp, or an age such as
+``1h``. ``x-stream-filter`` is one value or several: delivered is what has one of them as ``x-stream-filter-value`` in
+its headers, and with ``x-stream-match-unfiltered`` also what has none.
+
+Source: RabbitMQ, "Streams"; texts were seen on 3.10.8, where ``bogus`` and ``true`` end in an internal error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i16_be
+from mypy_extensions import i64
+
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag
+from warren.amqp.properties import FLAGS_OFFSET, HEADERS, headers_of
+from warren.amqp.term_text import term_text
+from warren.msgstore.log.columns import may_have
+from warren.msgstore.log.message import HEADER_AT, Message
+from warren.msgstore.log.sealed_table import SealedChunk
+from warren.queues.arguments import LONG_TYPES, STREAM, age_ms
+from warren.queues.lanes import NUMBER_MASK
+
+OFFSET: Final = "x-stream-offset"
+FILTER: Final = "x-stream-filter"
+MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+FILTER_VALUE: Final = "x-stream-filter-value"
+_RAW_FILTER_VALUE: Final = b"\x15x-stream-filter-value"
+
+OFFSET_MAX: Final = NUMBER_MASK  # no stream gets so far
+TIME_MAX_S: Final = 1 << 48  # what is later comes never
+
+# Where a consumer begins.
+AT_OFFSET: Final = 0
+AT_TIME: Final = 1
+AT_FIRST: Final = 2
+AT_LAST: Final = 3
+AT_NEXT: Final = 4
+_NAMED: Final = {"first": AT_FIRST, "last": AT_LAST, "next": AT_NEXT}
+
+
+class Start:
+    """Where to begin. ``value`` is an offset, or with `AT_TIME` a time in ms since the epoch."""
+
+    def __init__(self, kind: i64, value: i64) -> None:
+        self.kind: i64 = kind
+        self.value: i64 = value
+
+
+class Filter:
+    """Which messages a consumer wants."""
+
+    def __init__(self, values: list[str], unfiltered: bool) -> None:
+        self._values = set(values)
+        self._unfiltered: bool = unfiltered
+
+    def passes(self, message: Message) -> bool:
+        """Tell whether `message` is wanted."""
+        value = filter_value_of(message)
+        return self._unfiltered if value is None else value in self._values
+
+    def may_be_in(self, chunk: SealedChunk) -> bool:
+        """Tell whether a chunk may have a message that is wanted; False is certain."""
+        bits = chunk.filter
+        if bits is None or (self._unfiltered and chunk.has_unfiltered):
+            return True
+        return any(may_have(bits, value) for value in self._values)
+
+
+def filter_value_of(message: Message) -> str | None:
+    """Return what `message` is filtered by; None: it has no such header."""
+    frame = message.header_frame()
+    if i64(read_i16_be(frame, HEADER_AT + FLAGS_OFFSET)) & HEADERS == 0:
+        return None
+    header = message.header_payload()
+    if header.find(_RAW_FILTER_VALUE) < 0:  # `in` makes an exception, and drops it
+        return None
+    value = decode_table(headers_of(header)).get(FILTER_VALUE)
+    return value if isinstance(value, str) else None
+
+
+def start_of(queue_name: str, vhost_name: str, encoded: bytes, now_ms: i64) -> Start:
+    """Return where the arguments of a basic.consume say to begin.
+
+    Raises:
+        ChannelException: 406, it is none of those that the header names.
+    """
+    if not find_tag(encoded, OFFSET):
+        return Start(AT_NEXT, 0)
+    value = decode_table(encoded)[OFFSET]
+    # In this order: once narrowed to an int, compiled code has lost what kind of int it was.
+    if isinstance(value, Timestamp):
+        return Start(AT_TIME, i64(min(int(value), TIME_MAX_S) * 1000))
+    if isinstance(value, str):
+        named = _NAMED.get(value)
+        if named is not None:
+            return Start(named, 0)
+        age = age_ms(value)
+        if age > 0:
+            return Start(AT_TIME, now_ms - age)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        return Start(AT_OFFSET, i64(min(max(value, 0), OFFSET_MAX)))
+    kind = TYPE_NAMES[find_tag(encoded, OFFSET)]
+    raise _invalid(OFFSET, queue_name, vhost_name, f"{{invalid_stream_offset_arg,{{{kind},{term_text(value)}}}}}")
+
+
+def filter_of(queue_name: str, vhost_name: str, encoded: bytes) -> Filter | None:
+    """Return the filter that the arguments of a basic.consume ask for.
+
+    Raises:
+        ChannelException: 406, it is no text, and no array of texts.
+    """
+    if not find_tag(encoded, FILTER):
+        return None
+    table = decode_table(encoded)
+    wanted = table[FILTER]
+    listed: list[object] = wanted if isinstance(wanted, list) else [wanted]
+    values = [value for value in listed if isinstance(value, str)]
+    if len(values) < len(listed):
+        kind = TYPE_NAMES[find_tag(encoded, FILTER)]
+        raise _invalid(FILTER, queue_name, vhost_name, f"{{invalid_stream_filter_arg,{{{kind},{term_text(wanted)}}}}}")
+    unfiltered = table.get(MATCH_UNFILTERED, False)
+    if not isinstance(unfiltered, bool):
+        kind = TYPE_NAMES[find_tag(encoded, MATCH_UNFILTERED)]
+        raise _invalid(MATCH_UNFILTERED, queue_name, vhost_name, f"{{unacceptable_type,{kind}}}")
+    return Filter(values, unfiltered)
+
+
+def check_priority(queue_name: str, vhost_name: str, encoded: bytes) -> None:
+    """Refuse a priority: everybody gets everything.
+
+    Raises:
+        ChannelException: 406.
+    """
+    if find_tag(encoded, "x-priority"):
+        text = f"invalid arg 'x-priority' for queue '{queue_name}' in vhost '{vhost_name}' of queue type "
+        raise ChannelException(PRECONDITION_FAILED, text + LONG_TYPES[STREAM])
+
+
+def _invalid(name: str, queue_name: str, vhost_name: str, reason: str) -> ChannelException:
+    text = f"invalid arg '{name}' for queue '{queue_name}' in vhost '{vhost_name}': {reason}"
+    return ChannelException(PRECONDITION_FAILED, text)

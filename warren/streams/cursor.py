@@ -1,0 +1,26 @@
+"""Where a consumer of a stream is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.queues.delivery import Consumer
+from warren.streams.consumer import Filter, Start
+from warren.streams.groups import Member
+from warren.streams.reads import Chunk
+
+SOUGHT: Final = -1  # the next offset of a cursor that is being looked for, or is not served
+
+
+class Cursor:
+    """The place of a consumer: ``next`` is the offset that it gets next. ``member``: of a consumer group, else None."""
+
+    def __init__(self, consumer: Consumer, start: Start, wanted: Filter | None) -> None:
+        self.consumer = consumer
+        self.start = start
+        self.next: i64 = SOUGHT
+        self.wanted = wanted
+        self.chunk: Chunk | None = None
+        self.member: Member | None = None

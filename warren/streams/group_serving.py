@@ -1,0 +1,283 @@
+"""Which consumer of a group is served, from where, and what it has answered.
+
+    plain stream            the consumer that came first, until it goes; then the next
+    of a super stream       the n-th partition is served to the consumer at n modulo their number, in the order of their
+                            connections and channels: the same order in all partitions, whoever came to which one first
+
+A stream has a `GroupServing` from its first group on. What is remembered of groups is `streams.groups`'s
+business.
+
+1. Of the consumers of a group one is active, as soon as it is known how far the group has come. Only that one is sent
+   anything, and only what it answers of that counts.
+2. Whoever becomes active begins at the committed offset: nothing is passed over. What is out with the one before counts
+   no more, nor does what that one says of it: it only gives credit back.
+3. What an active consumer requeues comes to it again before anything else, flagged redelivered; what else it has is not
+   sent again. While it is being sent again its next offset is the smallest of these (`Member.again`).
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.agenda import Appointment
+from warren.queues.delivery import Consumer, Delivery
+from warren.queues.queue_host import QueueHost
+from warren.streams.cursor import SOUGHT, Cursor
+from warren.streams.groups import COMMIT_MS, Group, Member, StreamGroups
+
+if TYPE_CHECKING:
+    from warren.streams.stream import Stream
+
+
+class GroupServing:
+    """The consumer groups of one stream, and their consumers."""
+
+    def __init__(self, stream: Stream, host: QueueHost) -> None:
+        self.known = StreamGroups(host.log, host.name, stream.name, self._found)
+        self._stream = stream
+        self._host = host
+        self._members: dict[Consumer, Cursor] = {}  # in the order in which they came
+        self._commits: Appointment = _Commits(self)
+
+    def restore(self, index: QueueIndex) -> None:
+        """Take over what recovery found of the groups."""
+        self.known.restore(index)
+
+    def close(self) -> None:
+        """Let go of everything: the stream is deleted."""
+        self._host.agenda.cancel(self._commits)
+        self._commits = Appointment()  # it has us, and we have it: nothing must be left for the cyclic collector
+        self.known.close()
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Group]:
+        """Return the groups."""
+        return list(self.known.groups.values())
+
+    def consumers_of(self, group: Group) -> list[Consumer]:
+        """Return the consumers of a group, in the order in which they came."""
+        return [cursor.consumer for cursor in self._cursors_of(group)]
+
+    def active_of(self, group: Group) -> Consumer | None:
+        """Return the consumer of a group that is served."""
+        cursor = _active(self._cursors_of(group))
+        return None if cursor is None else cursor.consumer
+
+    def _cursors_of(self, group: Group) -> list[Cursor]:
+        found: list[Cursor] = []
+        for cursor in self._members.values():
+            member = cursor.member
+            if member is not None and member.group is group:
+                found.append(cursor)
+        return found
+
+    # --- coming and going -----------------------------------------------------------------------------------------
+
+    def join(self, name: str, cursor: Cursor) -> None:
+        """Make `cursor` one of the group called `name`, from now on there."""
+        group = self.known.group(name)
+        cursor.member = Member(group)
+        self._members[cursor.consumer] = cursor
+        self._elect(group)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Forget `consumer`, which is gone."""
+        cursor = self._members.pop(consumer, None)
+        member = None if cursor is None else cursor.member
+        if member is None:
+            return
+        member.restart(0)
+        group = member.group
+        known = self.known
+        if known.is_restoring:
+            return
+        known.store(group)
+        self._elect(group)
+        if group.stored < 0 and not self._cursors_of(group):
+            known.forget(group)
+
+    def _found(self) -> None:
+        """How far groups had come before the restart is known now."""
+        for group in self.all():
+            if group.committed < 0 and not self._cursors_of(group):
+                self.known.forget(group)  # it came and went meanwhile
+            else:
+                self.known.store(group)
+                self._elect(group)
+
+    def regroup(self) -> None:
+        """The stream has become a partition, or has another place among them."""
+        for group in self.all():
+            self._elect(group)
+
+    def _elect(self, group: Group) -> None:
+        """Serve the consumer of a group whose turn it is."""
+        if self.known.is_restoring:
+            return
+        cursors = self._cursors_of(group)
+        if not cursors:
+            return
+        served = _active(cursors)
+        chosen = cursors[0] if served is None else served
+        place = self._host.partition_of(self._stream)
+        if place >= 0:
+            cursors.sort(key=_instance)
+            chosen = cursors[place % len(cursors)]
+        if chosen is served:
+            return
+        if served is not None:
+            self._stand_down(served)
+            self.known.store(group)
+        member = chosen.member
+        assert member is not None
+        member.active = True
+        if group.committed >= 0:
+            self._stream.begin(chosen, group.committed)
+        else:
+            self._stream.start(chosen)
+
+    def _stand_down(self, cursor: Cursor) -> None:
+        member = cursor.member
+        assert member is not None
+        member.active = False
+        member.restart(cursor.consumer.ledger.next_tag)
+        self._stream.leave_chunk(cursor)
+        cursor.next = SOUGHT
+
+    # --- serving --------------------------------------------------------------------------------------------------
+
+    def deliver(self, cursor: Cursor, member: Member, message: Message, offset: i64) -> None:
+        """Send `message`, which is at the place of `cursor`, to the consumer that is served."""
+        redelivered: bool = True
+        if member.again:
+            self._go_on(cursor, member)
+        else:
+            redelivered = member.sends(offset)
+        consumer = cursor.consumer
+        if redelivered:
+            self._stream.redelivered += 1
+            consumer.ledger.redelivered += 1
+        consumer.ledger.deliver(consumer, message, offset, redelivered)
+
+    def _go_on(self, cursor: Cursor, member: Member) -> int:
+        """Leave what was to be sent again first; return its offset."""
+        offset = heappop(member.again)
+        cursor.next = member.again[0] if member.again else member.resume
+        return offset
+
+    def gone(self, cursor: Cursor, member: Member) -> None:
+        """What was to be sent again first is not there any more."""
+        member.progress.answered(self._go_on(cursor, member))
+
+    def removed_below(self, cursor: Cursor, member: Member, first: i64) -> None:
+        """Retention has removed what is below offset `first`, and `cursor` is there."""
+        while member.again and member.again[0] < first:
+            self.gone(cursor, member)
+        if cursor.next < first:
+            cursor.next = first
+
+    def requeued(self, delivery: Delivery) -> None:
+        """`delivery` is given back; it may be of a consumer without a group."""
+        cursor = self._answering(delivery)
+        if cursor is None or cursor.member is None:
+            return
+        member = cursor.member
+        if not member.again:
+            member.resume = cursor.next
+        heappush(member.again, int(delivery.sequence_number))
+        cursor.next = member.again[0]
+        if cursor.chunk is not None and not cursor.chunk.has(cursor.next):
+            self._stream.leave_chunk(cursor)
+
+    def answered(self, delivery: Delivery) -> None:
+        """`delivery` is acknowledged or rejected; it may be of a consumer without a group."""
+        cursor = self._answering(delivery)
+        if cursor is not None and cursor.member is not None:
+            cursor.member.progress.answered(int(delivery.sequence_number))
+            self.note_progress(cursor, cursor.member)
+
+    def _answering(self, delivery: Delivery) -> Cursor | None:
+        """Return the cursor for which an answer to `delivery` counts."""
+        consumer = delivery.consumer
+        cursor = None if consumer is None else self._members.get(consumer)
+        if cursor is None or cursor.member is None:
+            return None
+        return cursor if delivery.tag >= cursor.member.first_tag else None
+
+    def note_progress(self, cursor: Cursor, member: Member) -> None:
+        """What is committed may have moved: store it soon, and at once where the group begins."""
+        group = member.group
+        committed: i64 = member.progress.committed(cursor.next)
+        if committed != group.committed:
+            group.committed = committed
+            if group.stored < 0:
+                self.known.store(group)
+            else:
+                self._host.agenda.at(self._host.log.now_ms + COMMIT_MS, self._commits)
+
+    def store(self) -> None:
+        """Store how far all groups have come."""
+        for group in self.known.groups.values():
+            self.known.store(group)
+
+    def check_invariants(self) -> None:
+        """Assert what the module header says. For tests."""
+        for group in self.all():
+            cursors = self._cursors_of(group)
+            active = [cursor for cursor in cursors if cursor.member is not None and cursor.member.active]
+            assert len(active) == (1 if cursors and not self.known.is_restoring else 0)
+            for cursor in cursors:
+                member = cursor.member
+                assert member is not None
+                assert member.active or cursor.next == SOUGHT
+                assert not member.again or cursor.next == member.again[0]
+                assert len(member.progress) >= len(member.again)
+
+    # --- operators ------------------------------------------------------------------------------------------------
+
+    def reset(self, name: str, offset: i64) -> None:
+        """Have a group, from now on there, go on from `offset`; its consumer is served from there at once."""
+        group = self.known.group(name)
+        first: i64 = self._stream.first_offset()
+        group.committed = offset if offset > first else first
+        self.known.store(group)
+        for cursor in self._cursors_of(group):
+            member = cursor.member
+            if member is not None and member.active:
+                self._stream.leave_chunk(cursor)
+                member.restart(cursor.consumer.ledger.next_tag)
+                self._stream.begin(cursor, group.committed)
+
+    def forget(self, group: Group) -> None:
+        """Forget a group that has no consumers."""
+        self.known.forget(group)
+
+
+def _active(cursors: list[Cursor]) -> Cursor | None:
+    for cursor in cursors:
+        if cursor.member is not None and cursor.member.active:
+            return cursor
+    return None
+
+
+def _instance(cursor: Cursor) -> tuple[int, int]:
+    """Sort key: consumers of one connection and channel belong together, older connections come first."""
+    ledger = cursor.consumer.ledger
+    return ledger.outbox.key, int(ledger.channel_number)
+
+
+class _Commits(Appointment):
+    """When a stream stores how far its groups have come."""
+
+    def __init__(self, serving: GroupServing) -> None:
+        super().__init__()
+        self._serving = serving
+
+    def due(self, now_ms: i64) -> None:
+        self._serving.store()

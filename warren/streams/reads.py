@@ -1,0 +1,177 @@
+"""What a stream reads from the log: chunks for its consumers, the age of a page, the offset of a time.
+
+A read belongs to its stream and tells it what came, and what is damaged; index pages that it had loaded are offered
+back when it is done. Which consumer waits for a chunk is the stream's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.queues.fetch import Fetch
+from warren.streams.stamp import stamped
+
+if TYPE_CHECKING:
+    from warren.streams.stream import Stream
+
+# Of so many messages at the end of a page one has to be readable to tell its age.
+AGE_PROBES: Final = 4
+
+
+class Chunk:
+    """Consecutive messages from offset ``first`` on, None where one is damaged, shared by the cursors within."""
+
+    def __init__(self, first: i64, messages: list[Message | None]) -> None:
+        self.first: i64 = first
+        self.end: i64 = first + len(messages)
+        self.messages = messages
+        self.users: i64 = 0
+        self.cost_bytes: i64 = 0
+        for message in messages:
+            if message is not None:
+                self.cost_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._stamped: list[Message | None] = [None] * len(messages)
+
+    def has(self, offset: i64) -> bool:
+        """Tell whether the message at `offset` is here."""
+        return self.first <= offset < self.end
+
+    def stamped(self, offset: i64, message: Message) -> Message:
+        """Return `message`, which is at `offset`, with its offset among its headers: made once for all."""
+        at: i64 = offset - self.first
+        made = self._stamped[at]
+        if made is None:
+            made = stamped(message, offset)
+            self._stamped[at] = made
+        return made
+
+
+class ChunkRead(Fetch):
+    """Reads the messages from offset ``first`` up to ``end``, or the first of them."""
+
+    def __init__(self, stream: Stream, index: QueueIndex, first: i64, end: i64, most_bytes: i64) -> None:
+        super().__init__(index.log, index, list(range(int(first), int(end))), most_bytes)
+        self.first: i64 = first
+        self.end: i64 = end
+        self._stream = stream
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._stream.chunk_read(self, Chunk(self.first, messages))
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._stream.message_damaged(number, lsn)
+
+
+class AgeRead(Fetch):
+    """Reads when the last message of a page was published."""
+
+    def __init__(self, stream: Stream, index: QueueIndex, end: i64) -> None:
+        super().__init__(index.log, index, list(range(int(end) - AGE_PROBES, int(end))))
+        self._stream = stream
+        self._end: i64 = end
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        latest_ms: i64 = 0
+        for message in messages:
+            if message is not None and message.time_ms > latest_ms:
+                latest_ms = message.time_ms
+        self._stream.messages.offer_loaded(self.loaded)
+        self._stream.page_age_read(self._end, latest_ms)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._stream.message_damaged(number, lsn)
+
+
+class TimeSearch:
+    """Looks for the first message from offset `low` up to `high` that is not older than ``time_ms``."""
+
+    def __init__(
+        self, stream: Stream, index: QueueIndex, time_ms: i64, low: i64, high: i64, told: Callable[[int], None]
+    ) -> None:
+        self.stream = stream
+        self.index = index
+        self.time_ms: i64 = time_ms
+        self._low: i64 = low
+        self._high: i64 = high
+        self._told = told
+        self._loaded: list[int] = []
+        self._sealed_end: i64 = stream.messages.sealed_end()
+
+    def go_on(self) -> None:
+        """Look at the message in the middle, or tell."""
+        if self.stream.deleted:
+            return
+        if self.stream.messages.sealed_end() != self._sealed_end:
+            self.stream.messages.offer_loaded(self._loaded)
+            self.stream.seek_again(self.time_ms, self._told)
+            return
+        if self._low < self._high:
+            _TimeRead(self, (self._low + self._high) // 2, self._high).begin()
+        else:
+            self.stream.messages.offer_loaded(self._loaded)
+            self._told(int(self._low))
+
+    def found(self, offset: i64, message: Message | None, loaded: list[int]) -> None:
+        """The message at `offset` is here; there is none when those from there on are damaged."""
+        self._loaded += loaded
+        if message is not None and message.time_ms < self.time_ms:
+            self._low = offset + 1
+        else:
+            self._high = offset
+        self.go_on()
+
+
+class _TimeRead(Fetch):
+    """Reads the message at ``offset``, or the next that can be read before `end`."""
+
+    def __init__(self, search: TimeSearch, offset: i64, end: i64) -> None:
+        super().__init__(search.index.log, search.index, [int(offset)])
+        self._search = search
+        self._offset: i64 = offset
+        self._at: i64 = offset
+        self._end: i64 = end
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        message = messages[0]
+        if message is None:
+            self._at = self._next_stored()
+        if message is None and self._at < self._end:
+            self.numbers = [int(self._at)]
+            self.begin()
+        elif message is not None and message.time_ms < self._search.time_ms:
+            self._search.found(self._at, message, self.loaded)
+        else:
+            self._search.found(self._offset, message, self.loaded)
+
+    def _next_stored(self) -> i64:
+        """Return the next offset at which something may be; of all the pages that are gone none is asked for."""
+        index = self.index
+        size: i64 = index.page_entries
+        at: i64 = self._at + 1
+        while at < self._end and not index.deleted:
+            page = index.page(at // size)
+            if page is None:
+                at = (at // size + 1) * size
+            elif page.resident and index.lsn_of(at) == 0:
+                at += 1
+            else:
+                return at
+        return self._end
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._search.stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._search.stream.message_damaged(number, lsn)

@@ -1,0 +1,135 @@
+"""Reading what is sealed of a stream: chunks out of its files, for consumers, for who looks, and for offsets by time.
+
+    SealedRead (reader thread: read, check, uncompress) -> RawChunk: its columns -> `Chunk`: some hundred messages
+
+1. At most `RAWS_MAX` raw chunks of a stream are in memory, the latest used; one while memory is short, and none that
+   all consumers have passed. They count as memory of the log.
+2. A chunk is read once for all who wait for it.
+3. A chunk that cannot be read is reported once, and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.jobs import SealedRead
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
+from warren.streams.cursor import Cursor
+from warren.streams.raw_chunk import RawChunk
+
+if TYPE_CHECKING:
+    from warren.streams.stream import Stream
+
+RAWS_MAX: Final = 4
+
+
+class SealedReader:
+    """The sealed chunks of a stream that are in memory, or on their way."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
+        self._raws: list[RawChunk] = []  # the latest used last
+        self._loading: set[int] = set()
+        self._bad: set[int] = set()
+
+    def is_bad(self, place: SealedChunk) -> bool:
+        """Tell whether a chunk turned out to be unreadable."""
+        return int(place.first) in self._bad
+
+    def is_reading(self) -> bool:
+        """Tell whether something is on its way."""
+        return len(self._loading) > 0
+
+    def maybe_raw(self, place: SealedChunk) -> RawChunk | None:
+        """Return a chunk that is in memory."""
+        for raw in self._raws:
+            if raw.first == place.first and raw.end == place.end:
+                if raw is not self._raws[-1]:
+                    self._raws.remove(raw)
+                    self._raws.append(raw)
+                return raw
+        return None
+
+    def load(self, stream: Stream, segment: SealedSegment, place: SealedChunk) -> None:
+        """Have a chunk read, unless it is on its way; the stream is told."""
+        if int(place.first) not in self._loading:
+            self._loading.add(int(place.first))
+            self._log.read_jobs.append(_Load(self, stream, segment, place))
+
+    def loaded(self, job: _Load) -> None:
+        """A chunk is here, or cannot be read."""
+        stream = job.stream
+        self._loading.discard(int(job.place.first))
+        if stream.deleted:
+            return
+        if job.chunk is None:
+            if job.place.first >= stream.messages.first_number():
+                self._bad.add(int(job.place.first))
+                stream.chunk_damaged(job.place)
+        elif stream.consumers:
+            raw = RawChunk(job.place, job.parts)
+            self._log.resident_bytes += raw.cost_bytes
+            self._raws.append(raw)
+            most = 1 if self._log.resident_bytes > self._log.memory_bytes else RAWS_MAX
+            while len(self._raws) > most:
+                self._log.resident_bytes -= self._raws.pop(0).cost_bytes
+        stream.wake()
+
+    def forget_passed(self, cursors: list[Cursor]) -> None:
+        """Give up chunks that all `cursors` have passed."""
+        if self._raws:
+            kept: list[RawChunk] = []
+            for raw in self._raws:
+                if any(cursor.next < raw.end for cursor in cursors):
+                    kept.append(raw)
+                else:
+                    self._log.resident_bytes -= raw.cost_bytes
+            self._raws = kept
+
+    def forget(self) -> None:
+        """Give all memory back."""
+        for raw in self._raws:
+            self._log.resident_bytes -= raw.cost_bytes
+        self._raws = []
+
+
+class _Load(SealedRead):
+    """Reads a chunk for consumers."""
+
+    def __init__(self, reader: SealedReader, stream: Stream, segment: SealedSegment, place: SealedChunk) -> None:
+        super().__init__(stream.store_id, int(segment.first), int(place.position), int(place.stored_bytes))
+        self.reader = reader
+        self.stream = stream
+        self.place = place
+
+    def finished(self) -> None:
+        self.reader.loaded(self)
+
+
+class SealedTimeRead(SealedRead):
+    """Looks in a chunk for the first message that is not older than a time; tells where it begins if it is damaged."""
+
+    def __init__(
+        self, stream: Stream, segment: SealedSegment, place: SealedChunk, time_us: i64, told: Callable[[int], None]
+    ) -> None:
+        super().__init__(stream.store_id, int(segment.first), int(place.position), int(place.stored_bytes))
+        self._stream = stream
+        self._place = place
+        self._time_us: i64 = time_us
+        self._told = told
+
+    def finished(self) -> None:
+        if self._stream.deleted:
+            return
+        found: i64 = self._place.first
+        if self.chunk is not None:
+            raw = RawChunk(self._place, self.parts)
+            at: i64 = 0
+            while at < raw.count and raw.time_at(at) < self._time_us:
+                at += 1
+            found = raw.offset_at(at) if at < raw.count else raw.end
+        self._told(int(found))

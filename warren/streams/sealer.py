@@ -1,0 +1,274 @@
+"""How a stream leaves the log: its synced messages are gathered into chunks, which go into files of its own.
+
+    synced, in the tail ---add---> `ColumnsWriter` ---full---> SealJob (housekeeper: write, sync) ---> entered in the
+    synced, in the log --Fetch-^                                                  table; the log forgets the range
+
+1. A message is in the log, or in a chunk that is synced, and for a moment in both. It is served from wherever it is.
+2. Only what is synced is gathered: a chunk never has an offset that could stand for another message after a crash.
+3. Chunks are full when they are sealed: a short stream stays in the log, whose compaction looks after it.
+4. One chunk is gathered and one is being written at a time. What is gathered counts as memory of the log; while that is
+   short nothing is gathered ahead, and a chunk is read back from the log when there is enough for a whole one.
+5. What retention removes while it is gathered does not become part of a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.columns import ColumnsWriter, maybe_head
+from warren.msgstore.log.jobs import DropJob, SealJob
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import BODY_MASK, IndexPage, QueueIndex
+from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment, SealedTable
+from warren.queues.fetch import Fetch
+from warren.streams.consumer import filter_value_of
+
+if TYPE_CHECKING:
+    from warren.streams.stream import Stream
+
+# A file is full from here on, unless the stream says otherwise.
+SEGMENT_BYTES: Final = 64 << 20
+# A chunk is begun with this much; and of what has to be read back from the log so much is read at a time.
+BEGIN_SHARE: Final = 16
+READ_MESSAGES: Final = 2048
+READ_BYTES: Final = 1 << 20
+
+
+class Sealer:
+    """What is sealed of a stream, and what is about to be. It belongs to the stream's backlog."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self.log = log
+        self.table = SealedTable()
+        self.segment_bytes: i64 = SEGMENT_BYTES
+        self.next: i64 = 0  # the offset that is gathered next; what is below may leave memory
+        self._writer: ColumnsWriter | None = None
+        self._first: i64 = 0  # offset of the chunk that is being gathered
+        self._lost_count: i64 = 0  # messages in its range that the log has, and cannot be read
+        self._lost_bytes: i64 = 0  # and of their bodies
+        self._cost_bytes: i64 = 0  # of that
+        self._job: _Seal | None = None
+        self._reading: bool = False
+        self._closed: bool = False
+
+    def is_busy(self) -> bool:
+        """Tell whether a chunk is being written."""
+        return self._job is not None
+
+    def step(self, stream: Stream) -> None:
+        """Gather what is synced by now, and seal what is full. Called when a batch is closed, or a chunk is written."""
+        if self._reading or self._closed:
+            return
+        messages = stream.messages
+        log = self.log
+        synced: i64 = messages.synced_to()
+        if self._writer is None and not self._begin(stream, synced):
+            return
+        writer = self._writer
+        assert writer is not None
+        while not self._is_full(writer) and self.next < synced:
+            tail: i64 = messages.tail_from()
+            if self.next < tail:
+                self._read(stream, min(tail, synced, self.next + log.seal_messages - writer.count))
+                return
+            offset: i64 = self.next
+            stop: i64 = min(synced, offset + log.seal_messages - writer.count)
+            for message in messages.messages(offset, stop):
+                assert message is not None
+                self._add(writer, offset, message)
+                offset += 1
+                if writer.content_bytes >= log.seal_bytes:
+                    break
+            self.next = offset
+        self._account(writer)
+        if self._is_full(writer):
+            if self._job is None:
+                self._seal(stream, writer)
+        elif log.resident_bytes > log.memory_bytes:
+            self._give_up()
+
+    def _begin(self, stream: Stream, synced: i64) -> bool:
+        """Begin to gather a chunk, if it is worth it."""
+        log = self.log
+        first: i64 = stream.messages.first_unsealed()
+        job = self._job
+        if job is not None:
+            first = job.end
+        if first >= synced:
+            return False
+        # What has left memory is not read back for a part of a chunk.
+        is_whole: bool = log.resident_bytes > log.memory_bytes or first < stream.messages.tail_from()
+        share: i64 = 1 if is_whole else BEGIN_SHARE
+        if synced - first < log.seal_messages // share and stream.unsealed_bytes() < log.seal_bytes // share:
+            return False
+        self._first = first
+        self._lost_count = 0
+        self._lost_bytes = 0
+        self.next = first
+        self._writer = ColumnsWriter()
+        return True
+
+    def _is_full(self, writer: ColumnsWriter) -> bool:
+        return writer.count >= self.log.seal_messages or writer.content_bytes >= self.log.seal_bytes
+
+    def _add(self, writer: ColumnsWriter, offset: i64, message: Message) -> None:
+        writer.add(offset, message, False)
+        writer.filter_by(filter_value_of(message))
+
+    def _account(self, writer: ColumnsWriter | None) -> None:
+        cost: i64 = 0 if writer is None else writer.content_bytes
+        self.log.resident_bytes += cost - self._cost_bytes
+        self._cost_bytes = cost
+
+    def _give_up(self) -> None:
+        """Forget what is gathered: it is in the log."""
+        self._writer = None
+        self._account(None)
+
+    # --- from the log ---------------------------------------------------------------------------------------------
+
+    def _read(self, stream: Stream, end: i64) -> None:
+        index = stream.messages.index
+        if index is None:
+            return
+        self._reading = True
+        _SealRead(self, stream, self.next, min(end, self.next + READ_MESSAGES)).begin()
+
+    def was_read(
+        self, stream: Stream, first: int, messages: list[Message | None], end: int, lost_count: i64, lost_bytes: i64
+    ) -> None:
+        """What was to be read back is here, None where it is damaged: so many that the log has, with so many bytes."""
+        self._reading = False
+        writer = self._writer
+        if writer is None or self._closed or self.next != first:
+            return
+        offset: i64 = first
+        for message in messages:
+            if message is not None:
+                self._add(writer, offset, message)
+            offset += 1
+        self._lost_count += lost_count
+        self._lost_bytes += lost_bytes
+        self.next = end
+        self.step(stream)
+
+    # --- to the file ----------------------------------------------------------------------------------------------
+
+    def _seal(self, stream: Stream, writer: ColumnsWriter) -> None:
+        self._writer = None
+        self._account(None)
+        segments = self.table.segments
+        segment: i64 = self._first
+        position: i64 = 0
+        if segments and segments[-1].file_bytes < self.segment_bytes and segments[-1].body_bytes < self.segment_bytes:
+            segment = segments[-1].first
+            position = segments[-1].file_bytes
+        job = _Seal(self, stream, int(segment), int(position), writer, self._first, self.next)
+        job.lost_count = self._lost_count
+        job.lost_bytes = self._lost_bytes
+        self._job = job
+        self.log.seal_jobs.append(job)
+
+    def sealed(self, job: _Seal) -> None:
+        """A chunk is written and synced."""
+        self._job = None
+        head = maybe_head(job.head)
+        assert head is not None
+        if self._closed:
+            self.log.read_jobs.append(DropJob(job.stream_id, [job.segment]))
+            return
+        self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
+        job.stream.ready.lost(int(job.lost_count), int(job.lost_bytes))
+        job.stream.sealed(job.end)
+        if job.position == 0:
+            job.stream.segment_completed()
+        self.step(job.stream)
+
+    # --- retention ------------------------------------------------------------------------------------------------
+
+    def dropped(self, end: i64) -> None:
+        """Retention has removed what is before `end` from the log."""
+        if self._writer is not None and self._first < end:
+            self._give_up()
+
+    def may_drop_oldest(self) -> bool:
+        """Tell whether there is a segment that can be removed: the last one stays, and tells where the log goes on."""
+        return len(self.table.segments) > 1
+
+    def drop_oldest(self, stream_id: int) -> SealedSegment:
+        """Remove the oldest segment; reads that were asked for before still find it."""
+        segment = self.table.drop_oldest()
+        self.log.read_jobs.append(DropJob(stream_id, [int(segment.first)]))
+        return segment
+
+    def close(self, stream_id: int) -> None:
+        """The stream is deleted: remove everything."""
+        self._closed = True
+        self._give_up()
+        firsts = [int(segment.first) for segment in self.table.segments]
+        if self._job is not None and firsts and self._job.segment == firsts[-1]:
+            firsts.pop()  # when it is written
+        if firsts:
+            self.log.read_jobs.append(DropJob(stream_id, firsts))
+        self.table = SealedTable()
+
+
+class _Seal(SealJob):
+    """The chunk with the offsets from `first` up to ``end``."""
+
+    def __init__(
+        self, sealer: Sealer, stream: Stream, segment: int, position: int, writer: ColumnsWriter, first: i64, end: i64
+    ) -> None:
+        super().__init__(stream.store_id, segment, position, writer.finish(first, end))
+        self.sealer = sealer
+        self.stream = stream
+        self.end: i64 = end
+        self.lost_count: i64 = 0
+        self.lost_bytes: i64 = 0
+
+    def finished(self) -> None:
+        self.sealer.sealed(self)
+
+
+class _SealRead(Fetch):
+    """Reads back what has left memory before it was gathered."""
+
+    def __init__(self, sealer: Sealer, stream: Stream, first: i64, end: i64) -> None:
+        index = stream.messages.index
+        assert index is not None
+        super().__init__(index.log, index, list(range(int(first), int(end))), READ_BYTES)
+        self._sealer = sealer
+        self._stream = stream
+        self._first = int(first)
+        self._end = int(end)
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        end = self.left[0] if self.left else self._end
+        lost_count: i64 = 0
+        lost_bytes: i64 = 0
+        for number, message in zip(self.numbers, messages, strict=True):
+            if message is None:
+                size = _maybe_body_bytes(self.index, number)
+                if size >= 0:
+                    lost_count += 1
+                    lost_bytes += size
+        self._stream.messages.offer_loaded(self.loaded)
+        self._sealer.was_read(self._stream, self._first, messages, end, lost_count, lost_bytes)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        self._stream.page_damaged(page)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        self._stream.message_damaged(number, lsn)
+
+
+def _maybe_body_bytes(index: QueueIndex, number: i64) -> i64:
+    """Return how many bytes the body of a message has that the index, whose page of it is resident, knows; else -1."""
+    page = index.page(number // index.page_entries)
+    at: i64 = 2 * (number % index.page_entries)
+    if page is None or not page.resident or at >= len(page.entries) or page.entries[at] == 0:
+        return -1
+    return page.entries[at + 1] & BODY_MASK

@@ -1,0 +1,915 @@
+"""A stream: a queue whose messages stay, and are read again and again from wherever a consumer wants.
+
+    publish -> tail (memory) and open batch -> one fdatasync -> visible to consumers
+                                                                  cursor of each: its next offset
+    cursor in the tail      what is in memory, with its offset among its headers: made once for all consumers
+    cursor before it        a chunk, read from the log or from what is sealed; whoever is at the same place has the same
+
+1. Everything is stored, whatever its delivery mode. A confirm means what it means for a queue.
+2. A consumer sees only what is synced: an offset that somebody has seen never stands for another message.
+3. An acknowledgement gives credit back, and so does a reject or a requeue. Nothing is taken out. What they mean for
+   consumer groups is `streams.group_serving`'s business.
+4. A consumer holds at most the one chunk that its next offset is in, and at most one read is under way for an offset.
+   Chunks count as memory of the log, and are small while that is short.
+5. Times of messages ascend with their offsets, unless the clock was set back: an offset is found by time with a binary
+   search. Filters are applied to each message.
+6. Retention removes the oldest segment whole; of what is not sealed yet, when nothing else is, whole pages of the
+   index: by bytes with a publish, by age at its time.
+7. Sealing (`Sealer`) changes nothing that anybody sees: neither offsets nor counts nor what is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import BatchWaiter, Damage
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
+from warren.queues.agenda import Appointment
+from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
+from warren.queues.queue import DRAIN_BUDGET, Queue
+from warren.queues.queue_host import QueueHost
+from warren.queues.rule_keeper import RuleKeeper
+from warren.queues.rules import QueueRules
+from warren.streams.backlog import StreamBacklog
+from warren.streams.compaction import Compaction
+from warren.streams.consumer import (
+    AT_FIRST,
+    AT_LAST,
+    AT_NEXT,
+    AT_TIME,
+    Start,
+    check_priority,
+    filter_of,
+    start_of,
+)
+from warren.streams.cursor import SOUGHT, Cursor
+from warren.streams.group_serving import GroupServing
+from warren.streams.groups import Group, group_name_of
+from warren.streams.reads import AgeRead, Chunk, ChunkRead, TimeSearch
+from warren.streams.sealed_reads import SealedReader, SealedTimeRead
+from warren.streams.sealer import SEGMENT_BYTES
+
+# How much is read, or taken from the tail, at a time; and while memory is short.
+CHUNK_MESSAGES: Final = 1024
+CHUNK_BYTES: Final = 1 << 20
+SHORT_CHUNK_MESSAGES: Final = 64
+SHORT_CHUNK_BYTES: Final = 32 << 10
+# How often age is looked at, at most and at least, while there is something that could go.
+RETENTION_MIN_MS: Final = 1_000
+RETENTION_MAX_MS: Final = 3_600_000
+# How long after a start what was not sealed before is looked at.
+SEALING_MS: Final = 1_000
+# With little to be kept a segment file is smaller than usual, but not smaller than this.
+SEGMENT_MIN_BYTES: Final = 1 << 20
+
+
+class Stream(Queue):
+    """A stream. ``arguments`` is the encoded table of its declaration, `store_id` its name in the log."""
+
+    def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
+        super().__init__(
+            name,
+            durable=True,
+            auto_delete=False,
+            owner=None,
+            arguments=arguments,
+            runnable=runnable,
+            host=host,
+            store_id=store_id,
+        )
+        self.messages = StreamBacklog(host.log)
+        self.messages.stream = self
+        self.ready.keep_in(self.messages)
+        self._cursors: dict[Consumer, Cursor] = {}
+        self._in_turn: list[Cursor] = []  # the same, as `drain` goes round them; behind by those that came or went
+        self._turn_is_old: bool = False
+        self._turn: i64 = 0  # which cursor is served first
+        self._visible_end: i64 = 0  # what is below is synced
+        self._commit: _Commit | None = None
+        self._reads: list[ChunkRead] = []
+        self._sealed = SealedReader(host.log)
+        self._compaction: Compaction | None = None
+        self._compacted_to: i64 = 0  # since the start
+        self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
+        self._oldest_bytes: i64 = 0  # of the page that retention would forget next
+        self._damaged: set[int] = set()  # offsets that were reported; -1 - offset: of what is sealed
+        self._retention: Appointment = _Retention(self)
+        self._sealing: Appointment = _Sealing(self)
+        host.log.sealed_streams[store_id] = _Sealed(self)
+        sealed = host.log.sealed.pop(store_id, None)
+        if sealed is not None:
+            self._restore_sealed(sealed)
+        self.groups: GroupServing | None = None  # None: there never was one
+
+    @property
+    def message_count(self) -> i64:
+        """How many messages there are: what is unacked is still here."""
+        return self.ready.count
+
+    @property
+    def message_bytes(self) -> i64:
+        """The bodies of all messages."""
+        return self.ready.body_bytes
+
+    def persistent(self) -> tuple[int, int]:
+        """Return how many messages there are, and their bodies: all are stored."""
+        return int(self.ready.count), int(self.ready.body_bytes)
+
+    # --- in -------------------------------------------------------------------------------------------------------
+
+    def publish(self, message: Message) -> None:
+        """Take a routed message, unless it is a repetition."""
+        if not self._take(message):
+            self.refused += 1
+
+    def publish_own(self, message: Message) -> None:
+        """Take a message that no channel published."""
+        if self._take(message):
+            self.not_by_channels += 1
+
+    def _take(self, message: Message) -> bool:
+        keeper = self.keeper
+        seen = None if keeper is None else keeper.seen
+        keys = None if seen is None else seen.keys_of(message)
+        if seen is not None and keys is not None and seen.drops(keys, message):
+            return False
+        self.published += 1
+        kept = self._append(message)
+        if seen is not None and keys is not None:
+            seen.add(keys, kept, True)
+        return True
+
+    def take_letter(self, message: Message) -> None:
+        """Take a dead letter: nothing that was seen before keeps it out."""
+        self.not_by_channels += 1
+        self.published += 1
+        self._append(message)
+
+    def take_released(self, message: Message) -> None:
+        """Take a message whose time has come; it was counted when it was held."""
+        self._append(message)
+
+    def _append(self, message: Message) -> Message:
+        """Add `message`, or what stands for it here; return that."""
+        kept = message
+        now_ms: i64 = self._log.now_ms
+        if not message.persistent or (message.time_ms != 0 and message.time_ms != now_ms):
+            kept = message.copy()  # others may have it as it is; what was held or published elsewhere comes here now
+            kept.persistent = True
+            message.awaits_batch = True  # its confirm: what is stored is another message
+        kept.time_ms = now_ms
+        ready = self.ready
+        place: i64 = ready.append(kept, 0)
+        ready.store(kept, place)
+        if self._cursors:
+            self._await_commit()
+        limit_bytes: i64 = self.rules.max_length_bytes
+        if limit_bytes >= 0 and ready.body_bytes - self._oldest_bytes >= limit_bytes:
+            self._keep_bytes(limit_bytes)
+        return kept
+
+    def _await_commit(self) -> None:
+        """Have what has been published so far become visible when it is synced."""
+        log = self._log
+        commit = self._commit
+        if commit is None or commit.batch != log.batch:
+            commit = _Commit(self, log.batch)
+            self._commit = commit
+            log.wait(commit, True)
+        commit.end = self.messages.next_number
+
+    def synced_to(self, end: i64) -> None:
+        """What is below offset `end` is synced."""
+        if end > self._visible_end and not self.deleted:
+            self._visible_end = end
+            self.wake()
+
+    def owns(self, index: QueueIndex) -> bool:
+        """Tell whether an index with our name is of a lane of this stream."""
+        if index.lane == STREAM_GROUPS:
+            return index.queue_id >= self.store_id
+        return super().owns(index)
+
+    def restore(self, index: QueueIndex, clean: bool) -> None:
+        """Take over the messages that recovery found, or the groups."""
+        if index.lane == STREAM_GROUPS:
+            self.need_groups().restore(index)
+            return
+        if index.lane >= HELD_FROM:
+            self.need_keeper().restore_lane(index, clean)
+            return
+        self.ready.restore(index, clean)
+        sealed_end: i64 = self.messages.sealed_end()
+        if self.messages.sealer.table.segments and self.messages.first_in_log() > sealed_end:
+            self._sealed_lost(sealed_end)  # a chunk that is damaged at the end of a file looks like a torn one
+        self.messages.delivered_before = 0  # every delivery may have been made before
+        self._visible_end = self.messages.next_number
+        self._plan_retention()
+        self._host.agenda.at(self._log.now_ms + SEALING_MS, self._sealing)
+
+    def _restore_sealed(self, table: SealedTable) -> None:
+        """Take over what is sealed; what the log has comes later, if it has anything."""
+        self.messages.restore_sealed(table)
+        self.ready.count = table.count
+        self.ready.body_bytes = table.body_bytes
+        self._visible_end = self.messages.next_number
+
+    def seal(self) -> None:
+        """Go on to seal what came before a restart."""
+        if not self.deleted:
+            self.messages.sealer.step(self)
+
+    def sealed(self, end: i64) -> None:
+        """What is before offset `end` is sealed."""
+        self.messages.sealed(end)
+        if self.rules.max_length_bytes >= 0:
+            self._keep_bytes(self.rules.max_length_bytes)
+
+    def segment_completed(self) -> None:
+        """A segment is full, and another one begun: compact what is sealed, if that is wanted and worth it."""
+        rules = self.rules
+        table = self.messages.sealer.table
+        if not rules.compacts or self._compaction is not None or len(table.segments) < 2:
+            return
+        clean_bytes: i64 = 0
+        dirty_bytes: i64 = 0
+        for segment in table.segments[:-1]:
+            if segment.first < self._compacted_to:
+                clean_bytes += segment.body_bytes
+            else:
+                dirty_bytes += segment.body_bytes
+        if dirty_bytes >= clean_bytes:
+            self._compaction = Compaction(self, rules.key_header)
+            self._compaction.begin()
+
+    def compacted(self, compaction: Compaction) -> None:
+        """A compaction is over."""
+        self._compacted_to = compaction.end
+        self._compaction = None
+        self._sealed.forget()
+
+    def unsealed_bytes(self) -> i64:
+        """Return how many bytes of bodies are not sealed."""
+        return self.ready.body_bytes - self.messages.sealer.table.body_bytes
+
+    # --- back -----------------------------------------------------------------------------------------------------
+
+    def settle(self, delivery: Delivery) -> None:
+        """Count an acknowledged delivery."""
+        self.unacked_count -= 1
+        self.unacked_bytes -= delivery.message.body_bytes
+        self.acked += 1
+        groups = self.groups
+        if groups is not None:
+            groups.answered(delivery)
+
+    def requeue(self, delivery: Delivery, *, failed: bool = True, delay_ms: int = -1) -> None:
+        """Forget a delivery; the message is where it was, and a consumer of a group gets it again."""
+        self.unacked_count -= 1
+        self.unacked_bytes -= delivery.message.body_bytes
+        groups = self.groups
+        if groups is not None:
+            groups.requeued(delivery)
+
+    def reject(self, delivery: Delivery) -> None:
+        """Forget a delivery; the message is where it was."""
+        self.unacked_count -= 1
+        self.unacked_bytes -= delivery.message.body_bytes
+        groups = self.groups
+        if groups is not None:
+            groups.answered(delivery)
+
+    def touch(self, ledger: DeliveryLedger, delivery: Delivery) -> None:
+        """Deliveries of a stream do not come back."""
+
+    # --- out ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Note that a consumer may be able to take a message again."""
+        if self._cursors and not self._scheduled:
+            self._scheduled = True
+            self._runnable.append(self)
+
+    def drain(self) -> None:
+        """Hand out messages while consumers take them, at most `DRAIN_BUDGET`; then queue up again."""
+        self._scheduled = False
+        if self.paused:
+            return
+        budget: i64 = DRAIN_BUDGET
+        if self._turn_is_old:
+            self._turn_is_old = False
+            self._in_turn = list(self._cursors.values())
+        cursors = self._in_turn
+        count: i64 = len(cursors)
+        served: i64 = 0
+        while served < count:
+            at: i64 = (self._turn + served) % count
+            budget = self._serve(cursors[at], budget)
+            if budget == 0:
+                self._turn = at + 1
+                self.wake()
+                return
+            served += 1
+        self._turn = 0
+        if not self._reads and not self._sealed.is_reading():
+            self._keep_latest(None)
+        self._sealed.forget_passed(cursors)
+
+    def serve(self, consumer: Consumer) -> None:
+        """Hand out to `consumer`, whose turn it is on its channel or connection, while it has room."""
+        cursor = self._cursors.get(consumer)
+        if cursor is not None and not self.paused and self._serve(cursor, DRAIN_BUDGET) == 0:
+            self.wake()
+
+    def _serve(self, cursor: Cursor, budget: i64) -> i64:
+        """Hand `cursor` what it may have; return what is left of `budget`."""
+        consumer = cursor.consumer
+        ledger = consumer.ledger
+        wanted = cursor.wanted
+        member = cursor.member
+        groups = self.groups
+        if cursor.next == SOUGHT:
+            return budget
+        messages = self.messages
+        while cursor.next < self._visible_end and budget > 0 and consumer.has_room():
+            if member is not None and not member.has_room(consumer.prefetch):
+                break
+            offset: i64 = cursor.next
+            chunk: Chunk | None = None
+            if offset >= messages.tail_from():
+                message = messages.find(offset)
+            else:
+                chunk = cursor.chunk
+                if chunk is None or not chunk.has(offset):
+                    chunk = self._chunk_for(cursor)
+                    if chunk is None:
+                        break  # it is being read
+                    offset = cursor.next
+                message = chunk.messages[offset - chunk.first]
+            cursor.next = offset + 1
+            budget -= 1
+            if message is not None and (wanted is None or wanted.passes(message)):
+                self.delivered += 1
+                self.unacked_count += 1
+                self.unacked_bytes += message.body_bytes
+                sent = messages.stamped(offset, message) if chunk is None else chunk.stamped(offset, message)
+                if member is None or groups is None:
+                    ledger.deliver(consumer, sent, offset, False)
+                else:
+                    groups.deliver(cursor, member, sent, offset)
+            elif member is not None and member.again and groups is not None:
+                groups.gone(cursor, member)
+        if member is not None and groups is not None:
+            groups.note_progress(cursor, member)
+        left = cursor.chunk
+        if left is not None and cursor.next >= left.end:
+            self._keep_latest(left)
+            self.leave_chunk(cursor)
+        return budget
+
+    def _chunk_for(self, cursor: Cursor) -> Chunk | None:
+        """Give `cursor` a chunk with its next message, which is not in the tail; None when that is being read."""
+        messages = self.messages
+        first: i64 = messages.first_number()
+        tail: i64 = messages.tail_from()
+        if cursor.next < first:
+            self._pass_over(cursor, first)  # retention was here
+            if cursor.next >= tail or cursor.next >= self._visible_end:
+                self.wake()
+                return None
+        self.leave_chunk(cursor)
+        chunk: Chunk | None = None
+        if cursor.next < messages.sealed_end():
+            chunk = self._sealed_chunk_for(cursor)
+            if chunk is None and cursor.next < messages.sealed_end():
+                return None  # it is being read
+        if chunk is None:
+            if cursor.next >= tail:
+                self.wake()
+                return None
+            chunk = self._shared(cursor.next)
+            if chunk is None:
+                self._read(cursor.next, tail)
+                return None
+        self._use(chunk)
+        cursor.chunk = chunk
+        return chunk
+
+    def _sealed_chunk_for(self, cursor: Cursor) -> Chunk | None:
+        """Move `cursor` on to what it may want of what is sealed, and return that if it is in memory."""
+        table = self.messages.sealer.table
+        wanted = cursor.wanted
+        while cursor.next < table.end:
+            segment, place = table.place(cursor.next)
+            if cursor.next < place.first:
+                self._pass_over(cursor, place.first)
+            if self._sealed.is_bad(place) or (wanted is not None and not wanted.may_be_in(place)):
+                self._pass_over(cursor, place.end)
+                continue
+            chunk = self._shared(cursor.next)
+            if chunk is not None:
+                return chunk
+            raw = self._sealed.maybe_raw(place)
+            if raw is None:
+                self._sealed.load(self, segment, place)
+                return None
+            at: i64 = raw.place_of(cursor.next)
+            if at == raw.count:
+                self._pass_over(cursor, place.end)
+                continue
+            first: i64 = raw.offset_at(at)
+            self._pass_over(cursor, first)
+            if cursor.next == first:  # else it was to be sent again, and what comes behind that is elsewhere
+                return Chunk(first, raw.messages(at, self._chunk_messages()))
+        return None
+
+    def _pass_over(self, cursor: Cursor, offset: i64) -> None:
+        """There is nothing for `cursor` before `offset`."""
+        if cursor.member is None or self.groups is None:
+            cursor.next = offset
+        else:
+            self.groups.removed_below(cursor, cursor.member, offset)
+
+    def _shared(self, offset: i64) -> Chunk | None:
+        latest = self._latest
+        if latest is not None and latest.has(offset):
+            return latest
+        for cursor in self._cursors.values():
+            chunk = cursor.chunk
+            if chunk is not None and chunk.has(offset):
+                return chunk
+        return None
+
+    def _use(self, chunk: Chunk) -> None:
+        if chunk.users == 0:
+            self._log.resident_bytes += chunk.cost_bytes
+        chunk.users += 1
+
+    def _give_up(self, chunk: Chunk) -> None:
+        chunk.users -= 1
+        if chunk.users == 0:
+            self._log.resident_bytes -= chunk.cost_bytes
+
+    def leave_chunk(self, cursor: Cursor) -> None:
+        """Have `cursor` give up what was read for it."""
+        chunk = cursor.chunk
+        if chunk is not None:
+            cursor.chunk = None
+            self._give_up(chunk)
+
+    def _keep_latest(self, chunk: Chunk | None) -> None:
+        if chunk is not None:
+            self._use(chunk)
+        if self._latest is not None:
+            self._give_up(self._latest)
+        self._latest = chunk
+
+    def _is_memory_short(self) -> bool:
+        return self._log.resident_bytes > self._log.memory_bytes
+
+    def _chunk_messages(self) -> i64:
+        return SHORT_CHUNK_MESSAGES if self._is_memory_short() else CHUNK_MESSAGES
+
+    # --- from disk ------------------------------------------------------------------------------------------------
+
+    def _read(self, offset: i64, tail: i64) -> None:
+        """Have the messages from `offset` on read, unless they are being read."""
+        for read in self._reads:
+            if read.first <= offset < read.end:
+                return
+        index = self.messages.index
+        assert index is not None
+        end: i64 = min(tail, offset + self._chunk_messages())
+        most_bytes: i64 = SHORT_CHUNK_BYTES if self._is_memory_short() else CHUNK_BYTES
+        under_way = ChunkRead(self, index, offset, end, most_bytes)
+        self._reads.append(under_way)
+        under_way.begin()
+
+    def chunk_read(self, read: ChunkRead, chunk: Chunk) -> None:
+        """A chunk is here: for all that wait for it."""
+        self._reads.remove(read)
+        self.messages.offer_loaded(read.loaded)
+        if not self._cursors:
+            return  # nobody would give it up
+        if chunk.first < self.messages.sealed_end():
+            self.wake()  # sealed meanwhile: what the log has forgotten is missing here
+            return
+        self._keep_latest(chunk)
+        for cursor in self._cursors.values():
+            if cursor.chunk is None and chunk.has(cursor.next):
+                self._use(chunk)
+                cursor.chunk = chunk
+        self.wake()
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """An index page cannot be read, and so none of its messages."""
+        index = self.messages.index
+        assert index is not None
+        if page not in index.pages:
+            return  # somebody else was reading it too
+        index.damaged_count += page.live
+        self._log.report_damage(index, -1, page.lsn)
+        page_number: i64 = index.first_page + index.pages.index(page)
+        lost: i64 = page.live - self.messages.stale_in(page_number)
+        self.ready.lost(int(lost), int(page.body_bytes * lost // max(page.live, 1)))
+        index.lose_page(page)
+        self.messages.page_lost(page_number)
+
+    def message_damaged(self, number: i64, lsn: i64) -> None:
+        """A message cannot be read: it is passed over, and stays where it is."""
+        index = self.messages.index
+        if int(number) not in self._damaged and index is not None:
+            self._damaged.add(int(number))
+            index.damaged_count += 1
+            self._log.report_damage(index, number, lsn)
+
+    def chunk_damaged(self, place: SealedChunk) -> None:
+        """A sealed chunk cannot be read, and so none of its messages."""
+        self._sealed_lost(place.first)
+
+    def _sealed_lost(self, first: i64) -> None:
+        """What was sealed from offset `first` on is not there, or cannot be read: report that once."""
+        key = -1 - int(first)
+        if key not in self._damaged:
+            self._damaged.add(key)
+            self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
+
+    # --- what streams do not do -----------------------------------------------------------------------------------
+
+    def is_ready_to_get(self) -> bool:
+        """`get` refuses at once."""
+        return True
+
+    def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
+        """Refuse: as RabbitMQ.
+
+        Raises:
+            ConnectionException: 540.
+        """
+        raise self._not_supported("basic.get")
+
+    def purge(self) -> int:
+        """Refuse: as RabbitMQ.
+
+        Raises:
+            ConnectionException: 540.
+        """
+        raise self._not_supported("queue.purge")
+
+    def _not_supported(self, what: str) -> ConnectionException:
+        text = f"{what} not supported by stream queues queue '{self.name}' in vhost '{self.vhost_name}'"
+        return ConnectionException(NOT_IMPLEMENTED, text)
+
+    # --- rules ----------------------------------------------------------------------------------------------------
+
+    def apply_rules(self, rules: QueueRules) -> None:
+        """Follow other rules from now on: of the declaration, or because a policy came or went."""
+        self.rules = rules
+        self.messages.sealer.segment_bytes = segment_bytes_of(rules)
+        if rules.dedup:
+            self.need_keeper()
+        if rules.max_length_bytes >= 0:
+            self._keep_bytes(rules.max_length_bytes)
+        self._plan_retention()
+
+    def need_keeper(self) -> RuleKeeper:
+        """Return the keeper of what is delayed and of what was seen. No other rule of a stream is its business."""
+        keeper = self.keeper
+        if keeper is None:
+            rules = QueueRules()
+            rules.dedup = self.rules.dedup
+            rules.dedup_header = self.rules.dedup_header
+            rules.dedup_size = self.rules.dedup_size
+            rules.dedup_ttl_ms = self.rules.dedup_ttl_ms
+            keeper = RuleKeeper(self, rules, self._host)
+            self.keeper = keeper
+        return keeper
+
+    def close(self) -> None:
+        """Let go of everything: the stream is deleted."""
+        self._host.agenda.cancel(self._retention)
+        self._host.agenda.cancel(self._sealing)
+        # They have us, and we have them: nothing must be left for the cyclic collector.
+        self._retention = Appointment()
+        self._sealing = Appointment()
+        self._log.sealed_streams.pop(self.store_id, None)
+        self.messages.sealer.close(self.store_id)
+        self._sealed.forget()
+        self._compaction = None
+        if self.groups is not None:
+            self.groups.close()
+            self.groups = None
+        for cursor in self._cursors.values():
+            self.leave_chunk(cursor)
+        self._cursors = {}
+        self._in_turn = []
+        self._keep_latest(None)
+        self._commit = None
+        super().close()
+
+    # --- retention ------------------------------------------------------------------------------------------------
+
+    def first_offset(self) -> int:
+        """Return the offset of the oldest message, or of the next to come."""
+        return int(self.messages.first_number())
+
+    def next_offset(self) -> int:
+        """Return the offset of the next message to come."""
+        return int(self.messages.next_number)
+
+    def synced_end(self) -> int:
+        """Return the offset up to which everything is synced: what is from there on may not be there after a crash."""
+        return int(self.messages.synced_to())
+
+    def _keep_bytes(self, limit_bytes: i64) -> None:
+        messages = self.messages
+        sealer = messages.sealer
+        while sealer.table.segments:
+            self._oldest_bytes = sealer.table.segments[0].body_bytes
+            if self.ready.body_bytes - self._oldest_bytes < limit_bytes or not sealer.may_drop_oldest():
+                return
+            self._drop_segment()
+        while True:
+            end: i64 = messages.droppable_to()
+            if end == 0:
+                self._oldest_bytes = 0
+                return
+            self._oldest_bytes = messages.oldest_page_bytes()
+            if self.ready.body_bytes - self._oldest_bytes < limit_bytes:
+                return
+            self._drop_to(end)
+
+    def _drop_to(self, end: i64) -> None:
+        count, body_bytes = self.messages.drop_to(end)
+        self.ready.lost(count, body_bytes)
+
+    def _drop_segment(self) -> None:
+        segment = self.messages.sealer.drop_oldest(self.store_id)
+        self.ready.lost(int(segment.count), int(segment.body_bytes))
+        self.messages.removed_below(self.messages.first_number())
+
+    def _plan_retention(self) -> None:
+        if self.rules.max_age_ms >= 0:
+            self._host.agenda.at(self._log.now_ms + RETENTION_MIN_MS, self._retention)
+        else:
+            self._host.agenda.cancel(self._retention)
+
+    def keep_age(self) -> None:
+        """Look whether the oldest page has become too old."""
+        index = self.messages.index
+        if self.deleted or self.rules.max_age_ms < 0:
+            return
+        sealer = self.messages.sealer
+        while sealer.table.segments:
+            oldest_ms: i64 = sealer.table.segments[0].max_time_us // 1000
+            if oldest_ms + self.rules.max_age_ms > self._log.now_ms or not sealer.may_drop_oldest():
+                self._look_at_age_at(oldest_ms + self.rules.max_age_ms)
+                return
+            self._drop_segment()
+        end: i64 = self.messages.droppable_to()
+        if end == 0 or index is None:
+            self._look_at_age_at(self._log.now_ms + self.rules.max_age_ms)
+        else:
+            AgeRead(self, index, end).begin()
+
+    def page_age_read(self, end: i64, time_ms: i64) -> None:
+        """The last message of the page that ends at offset `end` is of `time_ms`, 0 when nobody can tell."""
+        max_age_ms: i64 = self.rules.max_age_ms
+        if self.deleted or max_age_ms < 0:
+            return
+        if self.messages.droppable_to() == end:
+            if time_ms + max_age_ms > self._log.now_ms:
+                self._look_at_age_at(time_ms + max_age_ms)
+                return
+            self._drop_to(end)
+        self.keep_age()
+
+    def _look_at_age_at(self, time_ms: i64) -> None:
+        now_ms: i64 = self._log.now_ms
+        at_ms: i64 = min(max(time_ms, now_ms + RETENTION_MIN_MS), now_ms + RETENTION_MAX_MS)
+        self._host.agenda.at(at_ms, self._retention)
+
+    # --- consumers ------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Register `consumer`, and begin where its arguments say.
+
+        Raises:
+            ChannelException: 406, a bad argument, or no prefetch.
+            ConnectionException: 540, it does not acknowledge, or the channel limits all its consumers together.
+        """
+        encoded = consumer.arguments
+        check_priority(self.name, self.vhost_name, encoded)
+        start = start_of(self.name, self.vhost_name, encoded, self._log.now_ms)
+        cursor = Cursor(consumer, start, filter_of(self.name, self.vhost_name, encoded))
+        group = group_name_of(self.name, self.vhost_name, encoded)
+        me = f"queue '{self.name}' in vhost '{self.vhost_name}'"
+        if consumer.prefetch == 0:
+            raise ChannelException(PRECONDITION_FAILED, f"consumer prefetch count is not set for '{me}'")
+        if consumer.no_ack:
+            raise self._not_supported("automatic acknowledgement")
+        if consumer.ledger.prefetch > 0:
+            raise ConnectionException(NOT_IMPLEMENTED, f"{me} does not support global qos")
+        consumer.exclusive = False  # as RabbitMQ: streams do not know it
+        self.consumers[consumer] = None
+        self._cursors[consumer] = cursor
+        self._turn_is_old = True
+        self.messages.read_by(True)
+        if self._visible_end < self.messages.next_number:
+            self._await_commit()
+        if group:
+            self.need_groups().join(group, cursor)
+        else:
+            self.start(cursor)
+
+    def start(self, cursor: Cursor) -> None:
+        """Have `cursor` begin where its consumer wants to, as soon as that is found."""
+        self.find(cursor.start, _Beginning(self, cursor).found)
+
+    def start_found(self, cursor: Cursor, offset: int) -> None:
+        """Have `cursor` begin at `offset`, if it still waits for that."""
+        if cursor.member is not None and not cursor.member.active:
+            return  # another one of its group is served meanwhile
+        if not cursor.consumer.gone and cursor.next == SOUGHT:
+            self.begin(cursor, offset)
+
+    def begin(self, cursor: Cursor, offset: i64) -> None:
+        """Have `cursor` go on from `offset`, or from the first that is left."""
+        first: i64 = self.messages.first_number()
+        cursor.next = offset if offset > first else first
+        if cursor.member is not None and self.groups is not None:
+            self.groups.note_progress(cursor, cursor.member)
+        self.wake()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Forget `consumer`; its unacked messages stay with its channel."""
+        cursor = self._cursors.pop(consumer, None)
+        if cursor is None:
+            return  # the stream has been deleted
+        del self.consumers[consumer]
+        consumer.gone = True
+        self.leave_chunk(cursor)
+        self._turn_is_old = True
+        if 2 * len(self._cursors) <= len(self._in_turn):
+            self._in_turn = list(self._cursors.values())
+        self._turn = 0
+        if self.groups is not None:
+            self.groups.leave(consumer)
+        if not self._cursors:
+            self._keep_latest(None)
+            self._sealed.forget()
+            self.messages.read_by(False)
+
+    def offset_of(self, consumer: Consumer) -> int:
+        """Return the offset that `consumer` gets next; -1 while it is being looked for."""
+        cursor = self._cursors.get(consumer)
+        return -1 if cursor is None else int(cursor.next)
+
+    # --- groups ---------------------------------------------------------------------------------------------------
+
+    def need_groups(self) -> GroupServing:
+        """Return what serves the consumer groups."""
+        groups = self.groups
+        if groups is None:
+            groups = GroupServing(self, self._host)
+            self.groups = groups
+        return groups
+
+    def consumer_groups(self) -> list[Group]:
+        """Return the groups."""
+        groups = self.groups
+        return [] if groups is None else groups.all()
+
+    # --- by time --------------------------------------------------------------------------------------------------
+
+    def find(self, start: Start, told: Callable[[int], None]) -> None:
+        """Tell the offset that `start` means now: at once, or when it has been looked for on disk. Never if deleted."""
+        messages = self.messages
+        if start.kind == AT_TIME:
+            self._seek(start.value, told)
+        elif start.kind == AT_FIRST:
+            told(int(messages.first_number()))
+        elif start.kind == AT_LAST:
+            last: i64 = messages.next_number - 1
+            first: i64 = messages.first_number()
+            told(int(last if last > first else first))
+        elif start.kind == AT_NEXT:
+            told(int(messages.next_number))
+        else:
+            told(int(start.value))
+
+    def _seek(self, time_ms: i64, told: Callable[[int], None]) -> None:
+        """Find the first message that is not older than a time; what comes in the meantime is newer."""
+        messages = self.messages
+        sealed = messages.sealer.table.maybe_at_time(time_ms * 1000)
+        if sealed is not None:
+            segment, place = messages.sealer.table.place(sealed.first)
+            self._log.read_jobs.append(SealedTimeRead(self, segment, place, time_ms * 1000, told))
+            return
+        offset: i64 = messages.tail_from()
+        for message in messages.messages(offset, messages.next_number):
+            assert message is not None
+            if message.time_ms >= time_ms:
+                break
+            offset += 1
+        index = messages.index
+        if offset > messages.tail_from() or messages.middle_count == 0 or index is None:
+            told(int(offset))
+        else:
+            TimeSearch(self, index, time_ms, messages.first_unsealed(), offset, told).go_on()
+
+    def seek_again(self, time_ms: i64, told: Callable[[int], None]) -> None:
+        """What was being searched was sealed meanwhile."""
+        self._seek(time_ms, told)
+
+    def check_invariants(self) -> None:
+        """Assert what the module header says. For tests."""
+        if not self.rules.compacts:  # else the tail may have what is counted no more
+            self.ready.check_invariants()
+        assert self.unacked_bytes >= 0 and (self.unacked_count > 0 or self.unacked_bytes == 0)
+        assert self.messages.first_number() <= self.messages.next_number
+        assert self._visible_end <= self.messages.next_number
+        assert len(self._cursors) == len(self.consumers)
+        for cursor in self._cursors.values():
+            chunk = cursor.chunk
+            assert chunk is None or chunk.users > 0
+            waits = self._scheduled or self._reads or self._sealed.is_reading() or self.paused
+            if not waits and cursor.next != SOUGHT:
+                consumer, member = cursor.consumer, cursor.member
+                has_room = consumer.has_room() and (member is None or member.has_room(consumer.prefetch))
+                assert cursor.next >= self._visible_end or not has_room
+        if self.groups is not None:
+            self.groups.check_invariants()
+
+
+class _Beginning:
+    """A cursor that begins when its offset is found. A closure, compiled, would be left to the cyclic collector."""
+
+    def __init__(self, stream: Stream, cursor: Cursor) -> None:
+        self._stream = stream
+        self._cursor = cursor
+
+    def found(self, offset: int) -> None:
+        self._stream.start_found(self._cursor, offset)
+
+
+class _Commit(BatchWaiter):
+    """What a stream has in the open batch: up to which offset."""
+
+    def __init__(self, stream: Stream, batch: i64) -> None:
+        self.batch: i64 = batch
+        self.end: i64 = 0
+        self._stream = stream
+
+    def batch_done(self, batch: i64) -> None:
+        self._stream.synced_to(self.end)
+
+
+def segment_bytes_of(rules: QueueRules) -> i64:
+    """Return how large a segment file becomes: a quarter of what is kept at most, so that removing one is not half."""
+    size: i64 = rules.segment_bytes if rules.segment_bytes > 0 else SEGMENT_BYTES
+    if rules.max_length_bytes >= 0:
+        size = min(size, max(rules.max_length_bytes // 4, SEGMENT_MIN_BYTES))
+    return size
+
+
+class _Sealed(SealedStream):
+    """What is sealed of a stream, for the scrubber."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def sealed(self) -> SealedTable:
+        return self._stream.messages.sealer.table
+
+    def chunk_damaged(self, place: SealedChunk) -> None:
+        self._stream.chunk_damaged(place)
+
+
+class _Sealing(Appointment):
+    """When a stream looks at what was not sealed before a restart."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def due(self, now_ms: i64) -> None:
+        self._stream.seal()
+
+
+class _Retention(Appointment):
+    """When a stream looks at the age of its oldest messages."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def due(self, now_ms: i64) -> None:
+        self._stream.keep_age()

@@ -1,0 +1,1 @@
+"""Virtual hosts: their topology, policies, parameters and limits."""

@@ -1,0 +1,127 @@
+"""What a delayed message exchange holds, and when it is routed.
+
+1. A message is held once, whatever the bindings are then, and routed when it is due, by the bindings that there are
+   then: with its routing key and the keys of CC and BCC. What matches nothing then is gone.
+2. Stored is what is persistent, when the exchange is durable. The store knows it by the name of the exchange, in a lane
+   of its own (`queues.lanes`).
+3. Deleting the exchange drops what it holds.
+4. While a message is held its header has the keys of BCC again: envelopes are stored without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import decode_table
+from warren.amqp.properties import headers_of
+from warren.exchanges.exchange import Exchange
+from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.agenda import NEVER, Agenda, Appointment
+from warren.queues.dead_letter import with_header, without_header
+from warren.queues.held_messages import HeldMessages
+from warren.queues.lanes import EXCHANGE
+
+_BLIND_COPIES = "BCC"
+
+
+class DelayedExchange(Appointment):
+    """Holds messages for `exchange`, and gives both to `publish` when they are due."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        vhost: str,
+        log: MessageLog,
+        agenda: Agenda,
+        publish: Callable[[Exchange, Message], None],
+    ) -> None:
+        super().__init__()
+        self.exchange = exchange
+        self.held: ExchangeLane = ExchangeLane(log, self)
+        self._vhost = vhost
+        self._log = log
+        self._agenda = agenda
+        self._publish: Callable[[Exchange, Message], None] | None = publish
+
+    def hold(self, message: Message) -> None:
+        """Hold `message` until its ``due_ms``. Whoever else has it holds it until then too."""
+        until_ms: i64 = message.due_ms
+        blind_copies = message.envelope.blind_copies
+        kept = message if blind_copies is None else with_header(message, _BLIND_COPIES, blind_copies)
+        held = self.held
+        stored: bool = message.persistent and self.exchange.durable
+        if stored and held.index is None:
+            self._begin_storing()
+        held.hold(kept, until_ms, stored)
+        if kept is not message and stored:
+            message.awaits_batch = True
+        self._agenda.at(until_ms, self)
+
+    def _begin_storing(self) -> None:
+        exchange = self.exchange
+        log = self._log
+        index = log.new_index(log.new_queue_id(), self._vhost, exchange.name, EXCHANGE, not exchange.durable)
+        self.held.begin_storing(index)
+
+    def restore(self, index: QueueIndex, *, clean: bool) -> None:
+        """Take over what recovery found; after an unclean stop any of it may have been routed before."""
+        self.held.restore(index, clean=clean)
+        self.plan()
+
+    def released(self, message: Message) -> None:
+        """A message is due."""
+        headers = headers_of(message.header_payload())
+        copies = decode_table(headers).get(_BLIND_COPIES) if b"\x03BCC" in headers else None
+        if isinstance(copies, list):
+            message = without_header(message, _BLIND_COPIES)
+            message.envelope = Envelope(message.envelope.exchange, message.envelope.routing_key)
+            message.envelope.blind_copies = [key for key in copies if isinstance(key, str)]
+        if self._publish is not None:
+            self._publish(self.exchange, message)
+
+    def due(self, now_ms: i64) -> None:
+        self.held.release_due(now_ms)
+        self.plan()
+
+    def plan(self) -> None:
+        """Make the appointment for the earliest."""
+        at_ms: i64 = self.held.first_ms()
+        if at_ms < NEVER and self._publish is not None:
+            self._agenda.at(at_ms, self)
+
+    def page_out(self) -> None:
+        """Memory is short."""
+        if self.held.needs_index():
+            self._begin_storing()
+        self.held.page_out()
+
+    def close(self) -> None:
+        """The exchange is deleted."""
+        self.held.close()
+        self._agenda.cancel(self)
+        # The vhost has us and we had the vhost: nothing must be left for the cyclic collector.
+        self._publish = None
+
+
+class ExchangeLane(HeldMessages):
+    """What the exchange holds."""
+
+    def __init__(self, log: MessageLog, owner: DelayedExchange) -> None:
+        super().__init__(log)
+        self._owner: DelayedExchange | None = owner
+
+    def released(self, message: Message) -> None:
+        if self._owner is not None:
+            self._owner.released(message)
+
+    def changed(self) -> None:
+        if self._owner is not None:
+            self._owner.plan()
+
+    def close(self) -> None:
+        super().close()
+        self._owner = None

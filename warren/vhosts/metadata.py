@@ -1,0 +1,356 @@
+"""Durable metadata as values: what the engine asks the catalogue to remember, and what it gets back at start.
+
+The engine never waits for a disk. A change of something durable is applied in memory at once and appended here as
+a value; the shell commits the values in batches and tells the engine how far it has come.
+
+1. Tickets count appended changes from 1; a change is committed when ``committed_ticket`` has reached its ticket.
+2. Changes are committed in the order they were appended. A reply that promises durability waits for its ticket.
+3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
+   permissions, limits, policies, parameters, exchanges, queues, bindings. An exchange or queue finds its policies in
+   place.
+4. What is appended while the journal is held is committed in one batch: all of it or none.
+
+Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from warren.amqp.codec import NAME_MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class VhostPut:
+    """Create or update a virtual host.
+
+    ``default_queue_type`` is ``classic``, ``quorum``, or ``""`` for none; what it does is in
+    `warren.vhosts.virtual_host`. A vhost that is ``protected_from_deletion`` cannot be deleted while it is.
+    """
+
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    default_queue_type: str = ""
+    protected_from_deletion: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VhostDelete:
+    """Delete a virtual host with everything in it, from its permissions and parameters to its bindings."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserPut:
+    """Create or update a user. An empty ``password_hash`` allows no password login.
+
+    ``hashing_algorithm`` names how to verify ``password_hash``: RabbitMQ's
+    ``rabbit_password_hashing_sha256``, ``_sha512``, ``_md5``, or our ``scrypt``.
+    """
+
+    name: str
+    password_hash: str
+    hashing_algorithm: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserDelete:
+    """Delete a user with all its permissions and limits."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionPut:
+    """Set the three patterns (RE2, unanchored) of a user in a vhost. ``""`` matches nothing."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionDelete:
+    """Take away a user's access to a vhost."""
+
+    user: str
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionPut:
+    """Set the routing key patterns of a user for one topic exchange of a vhost."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionDelete:
+    """Remove a user's topic permission; ``exchange`` empty removes all of the user in the vhost."""
+
+    user: str
+    vhost: str
+    exchange: str
+
+
+@dataclass(frozen=True, slots=True)
+class VhostLimitsPut:
+    """Replace the limits of a vhost. ``definition`` is a JSON object; its keys are in `warren.vhosts.limits`."""
+
+    vhost: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class VhostLimitsDelete:
+    """Take away all limits of a vhost."""
+
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimitsPut:
+    """Replace the limits of a user. ``definition`` is a JSON object; its keys are in `warren.vhosts.limits`."""
+
+    user: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimitsDelete:
+    """Take away all limits of a user."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPut:
+    """Create or replace a policy, or an operator policy; the two are named apart.
+
+    ``pattern`` is RE2, unanchored; ``priority`` an i64, the highest wins; ``definition`` a JSON object. What may
+    stand in ``apply_to`` and ``definition`` is in `warren.vhosts.policies`.
+    """
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDelete:
+    """Delete a policy, or an operator policy."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPut:
+    """Set a parameter of a vhost. ``value`` is JSON; its component says what it may be (`warren.vhosts.parameters`)."""
+
+    vhost: str
+    component: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDelete:
+    """Clear a parameter of a vhost."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterPut:
+    """Set a parameter of the whole broker. ``value`` is JSON."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterDelete:
+    """Clear a parameter of the whole broker."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePut:
+    """Create a durable exchange. ``arguments`` is an encoded field table including its length prefix."""
+
+    vhost: str
+    name: str
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDelete:
+    """Delete a durable exchange and every durable binding from or to it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePut:
+    """Create a durable queue. ``arguments`` is an encoded field table including its length prefix.
+
+    ``queue_id`` names the queue in the message store: counted from 1 (u64), and no queue ever gets the id of
+    another one, not even of one that was deleted.
+    """
+
+    vhost: str
+    name: str
+    auto_delete: bool
+    arguments: bytes
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDelete:
+    """Delete a durable queue and every durable binding to it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindingPut:
+    """Create a durable binding (both ends are durable). ``destination_type`` is ``queue`` or ``exchange``."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+    arguments: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BindingDelete:
+    """Delete a durable binding; its five fields are its identity."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+    arguments: bytes
+
+
+MetadataChange = (
+    VhostPut
+    | VhostDelete
+    | UserPut
+    | UserDelete
+    | PermissionPut
+    | PermissionDelete
+    | TopicPermissionPut
+    | TopicPermissionDelete
+    | VhostLimitsPut
+    | VhostLimitsDelete
+    | UserLimitsPut
+    | UserLimitsDelete
+    | PolicyPut
+    | PolicyDelete
+    | ParameterPut
+    | ParameterDelete
+    | GlobalParameterPut
+    | GlobalParameterDelete
+    | ExchangePut
+    | ExchangeDelete
+    | QueuePut
+    | QueueDelete
+    | BindingPut
+    | BindingDelete
+)
+
+
+_NAMES: Final = ("name", "vhost", "user", "exchange", "component")
+
+
+def check_storable(change: MetadataChange) -> None:
+    """Refuse text of an administrator that no database stores, and names that AMQP cannot say.
+
+    Raises:
+        ValueError: NUL, half of a surrogate pair, or a name of more than `NAME_MAX_BYTES`.
+    """
+    for field in change.__slots__:
+        value = getattr(change, field)
+        for text in value if isinstance(value, tuple) else (value,):
+            if not isinstance(text, str):
+                continue
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                raise ValueError(f"{field} is not valid Unicode") from None
+            if "\x00" in text:
+                raise ValueError(f"{field} contains a NUL character")
+            if size > NAME_MAX_BYTES and field in _NAMES:
+                raise ValueError(f"{field} is longer than {NAME_MAX_BYTES} bytes")
+
+
+class MetadataJournal:
+    """The ordered list of changes that are applied in memory and not yet committed."""
+
+    def __init__(self) -> None:
+        self.last_ticket = 0
+        self.committed_ticket = 0
+        self._pending: list[MetadataChange] = []
+        self._holds = 0
+        # Called after an append, so that the shell can wake its writer. Set once by the shell.
+        self.on_append: Callable[[], None] | None = None
+
+    def append(self, change: MetadataChange) -> int:
+        """Queue `change` for commit and return its ticket."""
+        self._pending.append(change)
+        self.last_ticket += 1
+        if self.on_append is not None:
+            self.on_append()
+        return self.last_ticket
+
+    def hold(self) -> None:
+        """Have `take` return nothing until `release`: what is appended meanwhile is committed together (4)."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Let `take` return what gathered, once everybody who held it has released it."""
+        self._holds -= 1
+        if self._holds == 0 and self._pending and self.on_append is not None:
+            self.on_append()
+
+    def take(self) -> tuple[list[MetadataChange], int]:
+        """Return all queued changes in order, and the ticket that is reached once they are committed."""
+        if self._holds:
+            return [], self.committed_ticket
+        changes = self._pending
+        self._pending = []
+        return changes, self.last_ticket
+
+    def committed(self, ticket: int) -> None:
+        """Note that every change up to `ticket` is durable."""
+        assert self.committed_ticket <= ticket <= self.last_ticket
+        self.committed_ticket = ticket

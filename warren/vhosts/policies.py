@@ -1,0 +1,253 @@
+"""The policies of a vhost: settings for all queues and exchanges whose names match a pattern.
+
+1. An entity has at most one policy, and a queue at most one operator policy: of those that apply to it the one with the
+   highest priority, and of these the first by name.
+2. A policy applies to an entity of the kind it is for whose name its pattern is found in, unless it has a key that the
+   type of the queue does not support. Operator policies apply to queues only. No policy applies to claim queues
+   (`queues.claims`), whatever its pattern.
+3. A book holds valid policies only. What is valid is decided here for the keys, in ``queues.rules`` for their values.
+
+How the settings of both policies and of the arguments become one is `rules.rules_of`'s business.
+
+Source: RabbitMQ, "Policies" and "Operator policies", and 3.10.8 for texts and for which type supports what.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.queues.arguments import BY_KEY
+from warren.queues.claim_names import is_claims_name
+from warren.queues.rules import PolicySettings, policy_key_error
+from warren.vhosts.definitions import erlang_pairs, erlang_term, parse_definition
+from warren.vhosts.metadata import PolicyPut
+from warren.vhosts.pattern import Pattern
+
+APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
+PRIORITY_MAX: Final = (1 << 63) - 1
+
+_EXCHANGES: Final = 1
+_CLASSIC: Final = 2
+_QUORUM: Final = 4
+_STREAMS: Final = 8
+_QUEUES: Final = _CLASSIC | _QUORUM | _STREAMS
+_ALL: Final = _EXCHANGES | _QUEUES
+_TARGETS: Final = {
+    "all": _ALL,
+    "exchanges": _EXCHANGES,
+    "queues": _QUEUES,
+    "classic_queues": _CLASSIC,
+    "quorum_queues": _QUORUM,
+    "streams": _STREAMS,
+}
+_QUEUE_TYPES: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAMS}
+
+# Keys that no argument of our queues stands behind, with the queue types that support them, and the argument rows whose
+# policies have others than the arguments. Exchanges are not asked. There is no mirroring; its keys are kept so that
+# definitions can be taken over.
+_SUPPORT: Final = {
+    "alternate-exchange": _QUEUES,
+    "federation-upstream": _CLASSIC | _QUORUM,
+    "federation-upstream-pattern": _CLASSIC | _QUORUM,
+    "federation-upstream-set": _CLASSIC | _QUORUM,
+    "ha-mode": _CLASSIC,
+    "ha-params": _CLASSIC,
+    "ha-promote-on-failure": _CLASSIC,
+    "ha-promote-on-shutdown": _CLASSIC,
+    "ha-sync-batch-size": _CLASSIC,
+    "ha-sync-mode": _CLASSIC,
+    "initial-cluster-size": _STREAMS,
+    "max-in-memory-bytes": _CLASSIC | _QUORUM,
+    "max-in-memory-length": _CLASSIC | _QUORUM,
+    "queue-master-locator": _CLASSIC,
+    "queue-version": _QUEUES,
+    "stream-filter-size-bytes": _STREAMS,
+    "target-group-size": _QUORUM,
+}
+# The ways to name upstreams, of which a policy has one, and what RabbitMQ calls their values.
+_FEDERATION: Final = {
+    "federation-upstream": "name",
+    "federation-upstream-set": "set name",
+    "federation-upstream-pattern": "pattern name",
+}
+OPERATOR_KEYS: Final = (
+    "delivery-limit",
+    "expires",
+    "max-in-memory-bytes",
+    "max-in-memory-length",
+    "max-length",
+    "max-length-bytes",
+    "message-ttl",
+    "overflow",
+    "queue-version",
+    "target-group-size",
+    # Warren's own.
+    "consumer-prefetch-max",
+    "max-unacked",
+)
+
+
+class Policy(PolicySettings):
+    """A policy, read and compiled.
+
+    Raises:
+        ValueError: it is not valid; the text is RabbitMQ's, with a line for each reason.
+    """
+
+    def __init__(self, put: PolicyPut) -> None:
+        self.put = put
+        super().__init__(put.name, {})
+        self.priority = put.priority
+        errors: list[str] = []
+        try:
+            self.definition = parse_definition(put.definition)
+            error = _definition_error(self.definition, put.operator)
+            if error:
+                errors.append(error)
+        except ValueError as invalid:
+            errors.append(str(invalid))
+        if put.apply_to not in APPLY_TO:
+            choices = ", ".join([f"'{choice}'" for choice in APPLY_TO[1:]])
+            errors.append(f"apply-to '{put.apply_to}' unrecognised; should be one of: {choices}, or 'all'")
+        try:
+            # Unlike in a permission an empty pattern is found in every name.
+            self._pattern = Pattern(put.pattern or ".*")
+        except ValueError as invalid:
+            errors.append(f"pattern should be regular expression but is invalid: {invalid}")
+        if abs(put.priority) > PRIORITY_MAX:
+            errors.append(f"priority should be a number, actually was {erlang_term(put.priority)}")
+        if errors:
+            raise ValueError("\n".join(errors))
+        self._targets = _TARGETS[put.apply_to]
+        for key in self.definition:
+            self._targets &= _support(key) | _EXCHANGES
+
+    def applies_to(self, target: int, name: str) -> bool:
+        """Tell whether this is for the `target`, one of the bits of `_ALL`, called `name`."""
+        return self._targets & target != 0 and self._pattern.matches(name)
+
+
+class PolicyBook:
+    """The policies of one vhost by name, and which of them apply to what."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, Policy] = {}
+        self.operator_policies: dict[str, Policy] = {}
+        # The same in the order in which they are asked.
+        self._ordered: list[Policy] = []
+        self._operators_ordered: list[Policy] = []
+
+    def count(self) -> int:
+        """Return how many policies and operator policies there are."""
+        return len(self._ordered) + len(self._operators_ordered)
+
+    def put(self, change: PolicyPut) -> None:
+        """Add a policy, or replace the one of its name.
+
+        Raises:
+            ValueError: it is not valid. Nothing is changed.
+        """
+        policy = Policy(change)
+        if change.operator:
+            self.operator_policies[change.name] = policy
+            self._operators_ordered = _in_order(self.operator_policies)
+        else:
+            self.policies[change.name] = policy
+            self._ordered = _in_order(self.policies)
+
+    def delete(self, name: str, *, operator: bool) -> None:
+        """Remove the policy, or operator policy, called `name` if it is there."""
+        if operator:
+            if self.operator_policies.pop(name, None) is not None:
+                self._operators_ordered = _in_order(self.operator_policies)
+        elif self.policies.pop(name, None) is not None:
+            self._ordered = _in_order(self.policies)
+
+    def maybe_policy(self, kind: str, name: str, queue_type: str = "classic") -> Policy | None:
+        """Return the policy of the ``queue`` or ``exchange`` (`kind`) called `name`.
+
+        `queue_type` is ``classic``, ``quorum`` or ``stream``, and does not matter for exchanges.
+        """
+        if is_claims_name(name) and kind == "queue":
+            return None
+        return _first(self._ordered, _EXCHANGES if kind == "exchange" else _QUEUE_TYPES[queue_type], name)
+
+    def maybe_operator_policy(self, name: str, queue_type: str = "classic") -> Policy | None:
+        """Return the operator policy of the queue called `name`."""
+        if is_claims_name(name):
+            return None
+        return _first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
+
+    def maybe_alternate_exchange(self, exchange: str) -> str | None:
+        """Return the alternate exchange that the policy of `exchange` gives it."""
+        policy = self.maybe_policy("exchange", exchange)
+        if policy is None:
+            return None
+        alternate = policy.definition.get("alternate-exchange")
+        return alternate if isinstance(alternate, str) else None
+
+
+def _first(ordered: list[Policy], target: int, name: str) -> Policy | None:
+    for policy in ordered:
+        if policy.applies_to(target, name):
+            return policy
+    return None
+
+
+def _in_order(policies: dict[str, Policy]) -> list[Policy]:
+    by_name = [policies[name] for name in sorted(policies)]
+    return sorted(by_name, key=_descending)  # stable: equal priorities stay in the order of names
+
+
+def _descending(policy: Policy) -> int:
+    return -policy.priority
+
+
+def _definition_error(definition: dict[str, object], operator: bool) -> str:
+    """Return why no policy may have `definition`, or ``""``. Wrong values come first, as in RabbitMQ."""
+    if not definition:
+        return "no policy provided"
+    unknown: dict[str, object] = {}
+    for key in sorted(definition):
+        if _support(key) == 0 or (operator and key not in OPERATOR_KEYS):
+            unknown[key] = definition[key]
+            continue
+        error = _value_error(key, definition[key])
+        if error:
+            return error
+    if unknown:
+        return f"{erlang_pairs(unknown)} are not recognised policy settings"
+    if len([key for key in _FEDERATION if key in definition]) > 1:
+        return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
+    return ""
+
+
+def _support(key: str) -> int:
+    """Return the queue types that support `key`, 0 when there is no such key."""
+    if key in _SUPPORT:
+        return _SUPPORT[key]
+    row = BY_KEY.get(key)
+    if row is None or not row.noun:
+        return 0
+    return (_CLASSIC if row.classic else 0) | (_QUORUM if row.quorum else 0) | (_STREAMS if row.stream else 0)
+
+
+def _value_error(key: str, value: object) -> str:
+    if key in BY_KEY and BY_KEY[key].noun:
+        return policy_key_error(key, value)
+    if key == "alternate-exchange" and not isinstance(value, str):
+        return f"{erlang_term(value)} is not a valid alternate exchange name"
+    if key in _FEDERATION:
+        return _federation_error(key, value)
+    return ""
+
+
+def _federation_error(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        return f"{erlang_term(value)} is not a valid federation upstream {_FEDERATION[key]}"
+    if key == "federation-upstream-pattern":
+        try:
+            Pattern(value)
+        except ValueError as invalid:
+            return f"could not compile pattern {value} to a regular expression. Error: {invalid}"
+    return ""

@@ -1,0 +1,121 @@
+"""What the broker remembers for a vhost across restarts, besides its topology: small values by name.
+
+Whoever needs something remembered in the same frame of the log as what it publishes, stores it here in the same turn:
+after a crash both are there, or neither. The commits of staged messages are (`server.commit_notes`).
+
+1. A name has one value; storing another one replaces the record in its place.
+2. Nothing may be stored or forgotten before `is_restoring` is False.
+3. No client can see, change or remove what is here, and no policy applies to it; it goes with the vhost.
+
+    record of the lane `VHOST_RECORDS`
+         0   8  serial number        the larger one is the newer, should damage leave two records of a name
+         8   2  name_bytes
+        10      name (UTF-8), value
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.lanes import VHOST_RECORDS
+from warren.queues.seen_keys import RecordLane
+
+
+class VhostRecord:
+    """A value and the number of its record."""
+
+    def __init__(self, number: i64, value: bytes) -> None:
+        self.number: i64 = number
+        self.value = value
+
+
+class VhostRecords(RecordLane):
+    """The records of one vhost."""
+
+    def __init__(self, log: MessageLog, vhost: str) -> None:
+        super().__init__(log, vhost, "", VHOST_RECORDS)
+        self._records: dict[str, VhostRecord] = {}
+        self._free: list[int] = []  # numbers below the next one
+        self._serial: i64 = 0
+        self._found: list[tuple[int, int, str, bytes]] = []  # serial, number, name, value
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def maybe_value(self, name: str) -> bytes | None:
+        """Return what is remembered under `name`; None: nothing."""
+        record = self._records.get(name)
+        return None if record is None else record.value
+
+    def values(self, prefix: str) -> list[tuple[str, bytes]]:
+        """Return names that begin with `prefix`, and what is remembered under them."""
+        return [(name, record.value) for name, record in self._records.items() if name.startswith(prefix)]
+
+    def store(self, name: str, value: bytes) -> None:
+        """Remember `value` under `name`, whatever was there before. The caller settles the turn."""
+        assert not self.is_restoring
+        record = self._records.get(name)
+        number: i64 = 0
+        if record is not None:
+            number = record.number
+            self.drop(number)
+            record.value = value
+        else:
+            if self._free:
+                number = self._free.pop()
+            else:
+                number = self.next_number
+                self.next_number = number + 1
+            self._records[name] = VhostRecord(number, value)
+        self._serial += 1
+        raw_name = name.encode()
+        head = int(self._serial).to_bytes(8, "big") + len(raw_name).to_bytes(2, "big")
+        self.put(number, head + raw_name + value, 0)
+
+    def forget(self, name: str) -> bool:
+        """Forget what is remembered under `name`; False when that is nothing. The caller settles the turn."""
+        assert not self.is_restoring
+        record = self._records.pop(name, None)
+        if record is None:
+            return False
+        self.drop(record.number)
+        self._free.append(int(record.number))
+        return True
+
+    def found(self, number: i64, body: bytes, time_ms: i64) -> None:
+        """Take a record over."""
+        name_end = 10 + int.from_bytes(body[8:10], "big")
+        serial = int.from_bytes(body[:8], "big")
+        self._found.append((serial, int(number), body[10:name_end].decode(), body[name_end:]))
+
+    def all_found(self) -> None:
+        """Everything was read: the newest record of each name counts."""
+        found = self._found
+        self._found = []
+        found.sort(reverse=True)
+        taken: set[int] = set()
+        for serial, number, name, value in found:
+            if serial > self._serial:
+                self._serial = serial
+            if name in self._records:
+                self.drop(number)
+                continue
+            self._records[name] = VhostRecord(number, value)
+            taken.add(number)
+        free: i64 = self.next_number - 1
+        while free >= 0:
+            if int(free) not in taken:
+                self._free.append(int(free))
+            free -= 1
+
+    def close(self) -> None:
+        """Let go of everything: the vhost is deleted."""
+        super().close()
+        self._records.clear()
+        self._free = []
+        self._found = []
+
+    def check_invariants(self) -> None:
+        """Assert that memory and index agree. For tests."""
+        self.check_numbers([int(record.number) for record in self._records.values()])

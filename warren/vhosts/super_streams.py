@@ -1,0 +1,281 @@
+"""Super streams: an exchange and the streams that it spreads its messages over, its partitions.
+
+    exchange NAME      durable, with the argument ``x-super-stream: true``; of type ``x-super-stream``, which hashes the
+                       routing key, or ``direct``, where the client chooses the partition
+    stream NAME-KEY    bound with the binding key KEY, ``0`` to ``N-1`` unless others are given
+    each binding       has ``x-stream-partition-order``: 0, 1, ...
+
+This is RabbitMQ's topology, made of ordinary exchanges, queues and bindings: whatever makes them makes a super stream,
+and they are stored, exported and deleted like others.
+
+    exchange.declare with    makes also
+    x-super-stream: N        the partitions ``0`` to ``N-1``; of both types (Warren's own)
+    x-super-stream: [KEYS]   a partition for each of these texts; of type ``direct`` (Warren's own)
+
+1. A declaration that makes partitions is carried out whole or refused, and its changes are appended to the journal in
+   one go: all of them are committed, or none. Streams that are there already, and equivalent, become the partitions.
+2. The exchange is then the same as a client of RabbitMQ would have declared: ``x-super-stream`` is true, and the
+   arguments of streams, which its partitions have, are not among its own.
+3. Declared again, a super stream has to have as many partitions, with the same binding keys and arguments; nothing is
+   made then.
+4. The order of partitions is that of ``x-stream-partition-order``, those without come last, in the order of binding. A
+   stream counts once, at its first place.
+
+Sources: RabbitMQ, "Super Streams"; the plugin ``rabbitmq_stream`` of 4.x.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.field_table import (
+    EMPTY_TABLE,
+    TYPE_NAMES,
+    Table,
+    Timestamp,
+    decode_table,
+    encode_table,
+    find_tag,
+    with_length,
+    without_key,
+)
+from warren.amqp.term_text import term_text
+from warren.exchanges.binding import Binding
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import SUPER_STREAM, Exchange
+from warren.exchanges.super_stream_exchange import SUPER_STREAM_TYPE
+from warren.queues.arguments import ARGUMENTS, STREAM, QueueArguments
+from warren.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from warren.vhosts.virtual_host import VirtualHost
+
+PARTITION_ORDER: Final = "x-stream-partition-order"
+PARTITIONS_MAX: Final = 1_000
+DIRECT: Final = "direct"
+_UNORDERED: Final = 1 << 62
+# Of exchanges themselves, which drop repetitions before they route.
+_OF_EXCHANGES: Final = ("message-deduplication", "deduplication-header", "cache-size", "cache-ttl")
+STREAM_ARGUMENTS: Final = tuple([row.name for row in ARGUMENTS if row.fits(STREAM) and row.key not in _OF_EXCHANGES])
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+
+def partition_bindings(exchange: Exchange) -> list[Binding]:
+    """Return for each stream that is bound to `exchange` its first binding, in order (4)."""
+    ordered: list[tuple[int, int, Binding]] = []
+    for at, binding in enumerate(exchange.bindings.values()):
+        if isinstance(binding.destination, Stream):
+            order = maybe_order(binding)
+            ordered.append((_UNORDERED if order is None else order, at, binding))
+    ordered.sort(key=_place)
+    found: dict[str, Binding] = {}
+    for _, _, binding in ordered:
+        found.setdefault(binding.destination.name, binding)
+    return list(found.values())
+
+
+def maybe_order(binding: Binding) -> int | None:
+    """Return the place among the partitions that `binding` asks for; None: it does not say."""
+    if binding.arguments == EMPTY_TABLE:
+        return None
+    order = binding.table.get(PARTITION_ORDER)
+    return int(order) if isinstance(order, int) and not isinstance(order, bool) else None
+
+
+def partitions(exchange: Exchange) -> list[Stream]:
+    """Return the partitions of `exchange`, in order; none if it is no super stream."""
+    if not exchange.is_super_stream:
+        return []
+    streams: list[Stream] = []
+    for binding in partition_bindings(exchange):
+        stream = binding.destination
+        assert isinstance(stream, Stream)
+        streams.append(stream)
+    return streams
+
+
+def partition_places(exchange: Exchange) -> dict[Destination, int]:
+    """Return the place of each partition of `exchange`, from 0; of whatever else is bound to it, -1."""
+    places = exchange.partition_places
+    if places is None:
+        places = dict.fromkeys(exchange.by_destination, -1)
+        for place, stream in enumerate(partitions(exchange)):
+            places[stream] = place
+        exchange.partition_places = places
+    return places
+
+
+def partitions_of(vhost: VirtualHost, name: str) -> list[str] | None:
+    """Return the names of the partitions of the super stream called `name`, in order; None: there is none."""
+    exchange = vhost.exchanges.get(name)
+    if exchange is None or not exchange.is_super_stream:
+        return None
+    return [stream.name for stream in partitions(exchange)]
+
+
+def _place(entry: tuple[int, int, Binding]) -> tuple[int, int]:
+    return entry[0], entry[1]
+
+
+# --- what is to be there ------------------------------------------------------------------------------------------
+
+
+class SuperStreamDeclaration:
+    """An exchange.declare that is to make partitions. Both tables are encoded."""
+
+    def __init__(
+        self, name: str, type_name: str, internal: bool, keys: list[str], arguments: bytes, stream_arguments: bytes
+    ) -> None:
+        self.name = name
+        self.type_name = type_name
+        self.internal = internal
+        self.keys = keys
+        self.arguments = arguments
+        self.stream_arguments = stream_arguments
+
+    def partition_names(self) -> list[str]:
+        """Return the names of the partitions, in order."""
+        return [f"{self.name}-{key}" for key in self.keys]
+
+
+def maybe_declaration(
+    name: str, vhost_name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
+) -> SuperStreamDeclaration | None:
+    """Return what a declaration of an exchange asks for besides the exchange; None: nothing.
+
+    Raises:
+        ChannelException: 406, it asks for partitions that cannot be.
+    """
+    if len(arguments) == len(EMPTY_TABLE) or type_name not in (SUPER_STREAM_TYPE, DIRECT):
+        return None
+    tag = find_tag(arguments, SUPER_STREAM)
+    if tag in ("", "t"):
+        return None
+    table = decode_table(arguments)
+    value = table[SUPER_STREAM]
+    where = f"for exchange '{name}' in vhost '{vhost_name}'"
+    keys = _keys_of(value, type_name)
+    if keys is None:
+        if type_name == DIRECT:
+            return None  # means nothing to RabbitMQ either
+        text = f"invalid arg '{SUPER_STREAM}' {where}: "
+        raise _refusal(f"{text}{{invalid_super_stream,{{{TYPE_NAMES[tag]},{term_text(value)}}}}}")
+    if auto_delete or not durable:
+        raise _refusal(f"invalid property '{'auto-delete' if auto_delete else 'non-durable'}' {where}")
+    own = without_key(arguments, SUPER_STREAM.encode())
+    passed_on: Table = {"x-queue-type": STREAM}
+    for argument in STREAM_ARGUMENTS:
+        if argument in table:
+            own = without_key(own, argument.encode())
+            passed_on[argument] = table[argument]
+    own = with_length(own[4:] + encode_table({SUPER_STREAM: True})[4:])
+    wanted = SuperStreamDeclaration(name, type_name, internal, keys, own, encode_table(passed_on))
+    for partition in wanted.partition_names():
+        if len(partition.encode()) > NAME_MAX_BYTES:
+            raise _refusal(f"a partition would have a name of more than {NAME_MAX_BYTES} bytes {where}")
+    return wanted
+
+
+def _keys_of(value: object, type_name: str) -> list[str] | None:
+    """Return the binding keys that the value of ``x-super-stream`` asks for; None when it asks for the impossible."""
+    if isinstance(value, list):
+        keys = [key for key in value if isinstance(key, str) and 0 < len(key.encode()) <= NAME_MAX_BYTES]
+        possible = type_name == DIRECT and 0 < len(keys) <= PARTITIONS_MAX
+        return keys if possible and len(keys) == len(value) == len(set(keys)) else None
+    if isinstance(value, int) and not isinstance(value, (bool, Timestamp)) and 0 < value <= PARTITIONS_MAX:
+        return [str(number) for number in range(value)]
+    return None
+
+
+def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> None:
+    """Refuse a declaration that cannot be carried out whole, or that differs from what is there (3).
+
+    Raises:
+        ChannelException: 406; 405, a queue of that name belongs to a connection.
+    """
+    exchange = vhost.exchanges.get(wanted.name)
+    if exchange is None:
+        for name in wanted.partition_names():
+            queue = vhost.queues.get(name)
+            if queue is None:
+                QueueArguments(
+                    name, vhost.name, durable=True, exclusive=False, auto_delete=False, encoded=wanted.stream_arguments
+                )
+            elif queue.owner is not None:
+                raise vhost.locked(name)
+            else:
+                QueueArguments.check_equivalent(
+                    queue, durable=True, auto_delete=False, arguments=wanted.stream_arguments
+                )
+        return
+    exchange.check_equivalent(
+        wanted.type_name,
+        durable=True,
+        auto_delete=False,
+        internal=wanted.internal,
+        arguments=wanted.arguments,
+        vhost_name=vhost.name,
+    )
+    bindings = partition_bindings(exchange) if exchange.is_super_stream else []
+    current = [binding.routing_key for binding in bindings]
+    if current != wanted.keys:
+        raise _inequivalent(wanted, vhost.name, current)
+    for binding in bindings:
+        stream = binding.destination
+        assert isinstance(stream, Stream)
+        QueueArguments.check_equivalent(stream, durable=True, auto_delete=False, arguments=wanted.stream_arguments)
+
+
+def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by: str) -> int:
+    """Make what `wanted` says, unless it is there. Return the ticket to wait for; everything is in one batch.
+
+    Raises:
+        ChannelException: 405 or 406, see `check_declaration`; or the exchange has a bad argument. Nothing is made.
+    """
+    check_declaration(vhost, wanted)
+    new = wanted.name not in vhost.exchanges
+    ticket = vhost.declare_exchange(
+        wanted.name,
+        wanted.type_name,
+        durable=True,
+        auto_delete=False,
+        internal=wanted.internal,
+        arguments=wanted.arguments,
+        by=by,
+    )
+    if not new:
+        return ticket
+    exchange = vhost.exchanges[wanted.name]
+    for order, name in enumerate(wanted.partition_names()):
+        vhost.declare_queue(
+            name,
+            durable=True,
+            exclusive=False,
+            auto_delete=False,
+            arguments=wanted.stream_arguments,
+            connection=None,
+            by=by,
+        )
+        arguments = encode_table({PARTITION_ORDER: order})
+        is_last = order + 1 == len(wanted.keys)
+        ticket = vhost.bind(exchange, vhost.queues[name], wanted.keys[order], arguments, by, is_last=is_last)
+    return ticket
+
+
+def _inequivalent(wanted: SuperStreamDeclaration, vhost_name: str, current: list[str]) -> ChannelException:
+    received = _shown(wanted.keys)
+    text = f"inequivalent arg '{SUPER_STREAM}' for exchange '{wanted.name}' in vhost '{vhost_name}': "
+    return _refusal(f"{text}received '{received}' but current is '{_shown(current)}'")
+
+
+def _shown(keys: list[str]) -> str:
+    """Return how many there are when a number asks for these keys, else the keys."""
+    return str(len(keys)) if keys == [str(number) for number in range(len(keys))] else ",".join(keys)
+
+
+def _refusal(text: str) -> ChannelException:
+    return ChannelException(PRECONDITION_FAILED, text)

@@ -1,0 +1,114 @@
+"""The bindings of a queue or exchange that has been deleted: they go by and by (``queues.long_work``).
+
+1. What has been deleted is out of its directory, and ``deleted``: nothing is routed to it, whatever bindings it has
+   still. Who declares its name again gets another destination, with bindings of its own.
+2. The catalogue drops the bindings together with either end, at once: nothing is journalled here but the end of an
+   auto-delete exchange that has lost its last binding.
+3. Exchanges that go because others have gone are one behind the other, not one within the other: their chain may be
+   as long as there are exchanges.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from warren.exchanges.binding import Binding
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import Exchange
+from warren.queues.long_work import Job, Steps
+
+if TYPE_CHECKING:
+    from warren.vhosts.virtual_host import VirtualHost
+
+BINDING_STEPS: Final = 2
+
+
+class Unbinding(Job):
+    """Takes the bindings of `gone` away, those from it and then those to it, as the doing of `by`."""
+
+    def __init__(self, vhost: VirtualHost, gone: Destination, by: str) -> None:
+        self._vhost = vhost
+        self._by = by
+        self._gone: deque[Destination] = deque([gone])
+        self._begun: bool = False  # the first of them
+        self._outgoing: list[Binding] = []
+        self._destinations: list[Destination] = []
+        self._next: int = 0
+        self._sources: list[Exchange] = []
+        self._next_source: int = 0
+        self._unbound: list[Binding] = []  # from the source that is next
+        self._is_unbound: bool = False
+        self._next_told: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        while self._gone:
+            gone = self._gone[0]
+            if not self._begun:
+                self._begin(gone)
+            if not (self._take_outgoing(gone, steps) and self._take_incoming(gone, steps)):
+                return False
+            self._begun = False
+            self._gone.popleft()
+        return True
+
+    def _begin(self, gone: Destination) -> None:
+        self._begun = True
+        self._next = 0
+        self._next_source = 0
+        self._outgoing = []
+        self._destinations = []
+        if isinstance(gone, Exchange):
+            self._outgoing = list(gone.bindings.values())
+            if gone.is_super_stream:
+                self._destinations = list(gone.by_destination)
+        self._sources = self._vhost.forget_sources(gone)
+
+    def _take_outgoing(self, gone: Destination, steps: Steps) -> bool:
+        if not isinstance(gone, Exchange) or self._next < 0:
+            return True
+        vhost = self._vhost
+        outgoing = self._outgoing
+        while self._next < len(outgoing):
+            if steps.left <= 0:
+                return False
+            steps.left -= BINDING_STEPS
+            binding = outgoing[self._next]
+            self._next += 1
+            if gone.unbind(binding.destination, binding.routing_key, binding.arguments) is not None:
+                vhost.forget_incoming(binding)
+                vhost.watcher.binding_deleted(vhost.name, binding, self._by)
+        self._next = -1
+        self._outgoing = []
+        vhost.partitions_moved(gone, self._destinations)
+        return True
+
+    def _take_incoming(self, gone: Destination, steps: Steps) -> bool:
+        vhost = self._vhost
+        while self._next_source < len(self._sources):
+            source = self._sources[self._next_source]
+            while not self._is_unbound:
+                if steps.left <= 0:
+                    return False
+                steps.left -= BINDING_STEPS
+                first = source.by_destination.get(gone)
+                if first is None:
+                    self._is_unbound = True
+                    vhost.partitions_moved(source, [])
+                    if vhost.is_to_auto_delete(source):
+                        vhost.take_exchange_out(source, self._by)
+                        self._gone.append(source)
+                else:
+                    source.unbind(gone, first.routing_key, first.arguments)
+                    self._unbound.append(first)
+            while self._next_told < len(self._unbound):
+                if steps.left <= 0:
+                    return False
+                steps.left -= 1
+                vhost.watcher.binding_deleted(vhost.name, self._unbound[self._next_told], self._by)
+                self._next_told += 1
+            self._unbound = []
+            self._is_unbound = False
+            self._next_told = 0
+            self._next_source += 1
+        return True

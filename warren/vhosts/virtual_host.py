@@ -1,0 +1,801 @@
+"""A virtual host: the exchanges, queues and bindings of one namespace, and how they come and go.
+
+1. `topology_version` changes whenever a routing decision made before may be wrong now.
+2. Everything durable that comes or goes is in the journal; the ticket of the last change is what a reply waits for.
+3. A binding is durable when both of its ends are; it goes with either end. An exclusive queue is never durable.
+4. An auto-delete exchange goes with its last outgoing binding, an auto-delete queue with its last consumer; both
+   only after having had one.
+5. In a vhost with a default queue type a queue that may be of that type, and names none, is declared as if it had named
+   that one. A queue that was declared without a type, when there was no default, can be declared so again.
+
+Whether a user may do these things is decided before, in ``channels``, where the consumers of a queue that is gone are
+told, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
+from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table, find_tag, with_length
+from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
+from warren.exchanges.binding import Binding
+from warren.exchanges.content import Content
+from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
+from warren.exchanges.destination import Destination
+from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.exchanges.registry import create_exchange
+from warren.exchanges.routing import is_cacheable_route, route
+from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.agenda import Agenda
+from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
+from warren.queues.claim_names import is_claims_name
+from warren.queues.claims import ClaimQueue
+from warren.queues.counters import Churn, MessageCounts
+from warren.queues.dead_letter import mark_republished
+from warren.queues.delay import due_time_ms, negate_delay
+from warren.queues.delivery import DeliveryLedger
+from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
+from warren.queues.long_work import Job, LongWork, Steps
+from warren.queues.queue import Queue
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import QueueRules, rules_of
+from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
+from warren.streams.stream import Stream
+from warren.vhosts.dead_lettering import DeadLettering
+from warren.vhosts.delayed_exchange import DelayedExchange
+from warren.vhosts.metadata import (
+    BindingDelete,
+    BindingPut,
+    ExchangeDelete,
+    ExchangePut,
+    MetadataJournal,
+    QueueDelete,
+    QueuePut,
+    VhostPut,
+)
+from warren.vhosts.policies import PolicyBook
+from warren.vhosts.records import VhostRecords
+from warren.vhosts.super_streams import partition_places
+from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
+from warren.vhosts.unbinding import Unbinding
+
+DEFAULT_EXCHANGE: Final = ""
+CONTROL_EXCHANGE: Final = "amq.control"
+POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, and one for each policy
+PREDECLARED: Final = (
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.topic", "topic", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    (CONTROL_EXCHANGE, "direct", False),
+    ("amq.rabbitmq.trace", "topic", True),
+)
+EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
+BROKERS_OWN: Final = "amq.rabbitmq."
+EVENT_VHOST: Final = "/"
+QUEUE_TYPE: Final = "x-queue-type"
+# What a vhost may have as its default, and which type that is; ``""``: none, a queue without a type is classic.
+DEFAULT_QUEUE_TYPES: Final = {"": "", "undefined": "", "classic": CLASSIC, "quorum": QUORUM, "stream": STREAM}
+
+
+class VirtualHost(QueueHost):
+    """One namespace. `runnable` is the broker's list of queues with something to hand out."""
+
+    def __init__(
+        self,
+        record: VhostPut,
+        journal: MetadataJournal,
+        runnable: list[Queue],
+        seed: int,
+        log: MessageLog,
+        agenda: Agenda,
+    ) -> None:
+        super().__init__(record.name, log, agenda)
+        self.record = record
+        self.topology_version: i64 = 1
+        self.exchanges: dict[str, Exchange] = {}
+        self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
+        self.delayed: dict[str, DelayedExchange] = {}  # what delayed message exchanges hold
+        self.queues: dict[str, Queue] = {}
+        self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
+        self.records = VhostRecords(log, record.name)
+        self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
+        self._journal = journal
+        self._runnable = runnable
+        self._seed = seed
+        self.expired_queues: list[Queue] = []  # to be deleted by the broker, which knows who has to be told
+        self.overdue: list[tuple[DeliveryLedger, int]] = []  # whose channels it has to close
+        self.letters = DeadLettering(self)
+        self.is_crowded: bool = False  # too many dead letters wait to be placed: who publishes here waits
+        self._restored_id: int = 0
+        self._restoring: bool = False
+        self.policies = PolicyBook()
+        self.limits: dict[str, int] = {}  # as `vhosts.limits` reads them
+        self.open_connections: int = 0
+        self.sync_confirms: bool = True  # a confirm means synced, not just written
+        self._sorted_queues: list[Queue] = []
+        self._sorted_version: i64 = 0
+        self.tracing: bool = False  # copies go to amq.rabbitmq.trace; switched by the broker
+        self.watcher = TopologyWatcher()
+        self.churn = Churn()  # shared by all vhosts of a broker
+        self.work = LongWork()  # of the broker
+        self.counted = MessageCounts()  # by channels that have ended
+        for exchange in standard_exchanges(record.name, seed):
+            self.exchanges[exchange.name] = exchange
+
+    # --- look-up --------------------------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> Exchange:
+        """Return the exchange called `name`.
+
+        Raises:
+            ChannelException: 404.
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise ChannelException(NOT_FOUND, f"no exchange '{name}' in vhost '{self.name}'")
+        return exchange
+
+    def queue(self, name: str, connection: object) -> Queue:
+        """Return the queue called `name` as `connection` may see it.
+
+        Raises:
+            ChannelException: 404; 405, it is exclusive to another connection.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            raise ChannelException(NOT_FOUND, f"no queue '{name}' in vhost '{self.name}'")
+        if queue.owner is not None and queue.owner is not connection:
+            raise self.locked(name)
+        return queue
+
+    def locked(self, name: str) -> ChannelException:
+        """Return the refusal of a queue that belongs to another connection."""
+        return ChannelException(
+            RESOURCE_LOCKED,
+            f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
+            "originally declared on another connection or the exclusive property value does not match that of "
+            "the original declaration.",
+        )
+
+    def sorted_queues(self) -> list[Queue]:
+        """Return the queues in the order of their names; not to be changed."""
+        if self._sorted_version != self.topology_version:
+            self._sorted_version = self.topology_version
+            self._sorted_queues = [self.queues[name] for name in sorted(self.queues)]
+        return self._sorted_queues
+
+    def has_sorted_queues(self) -> bool:
+        """Tell whether nothing has to be sorted for that."""
+        return self._sorted_version == self.topology_version
+
+    def keep_sorted(self, queues: list[Queue], version: int) -> None:
+        """Take the queues of a version of the topology, sorted by somebody who gives way meanwhile."""
+        self._sorted_version = version
+        self._sorted_queues = queues
+
+    def lengths(self) -> tuple[int, int, int, int]:
+        """Return how many messages, ready ones, unacked ones and consumers there are, in all queues."""
+        messages: i64 = 0
+        ready: i64 = 0
+        unacked: i64 = 0
+        consumers: i64 = 0
+        for queue in self.queues.values():
+            messages += queue.message_count
+            ready += queue.ready.count
+            unacked += queue.unacked_count
+            consumers += len(queue.consumers)
+        return int(messages), int(ready), int(unacked), int(consumers)
+
+    def bindings(self) -> Iterator[Binding]:
+        """Yield every binding."""
+        for exchange in self.exchanges.values():
+            for binding in exchange.bindings.values():
+                if not binding.destination.deleted:
+                    yield binding
+
+    def sources_of(self, destination: Destination) -> list[Exchange]:
+        """Return the exchanges with bindings to `destination`."""
+        return list(self._incoming.get(destination, ()))
+
+    def partition_of(self, queue: Queue) -> int:
+        for source in sorted(self._incoming.get(queue, ()), key=_name):
+            if source.is_super_stream:
+                return partition_places(source)[queue]
+        return -1
+
+    def partitions_moved(self, exchange: Exchange, gone: list[Destination]) -> None:
+        """Have the groups of the partitions of `exchange` follow a change of its bindings, those of `gone` too."""
+        if not exchange.is_super_stream:
+            return
+        exchange.partition_places = None
+        for destination in [*exchange.by_destination, *gone]:
+            if isinstance(destination, Stream) and destination.groups is not None:
+                destination.groups.regroup()
+
+    # --- routing --------------------------------------------------------------------------------------------------
+
+    def route(self, exchange: Exchange, keys: list[str], content: Content) -> list[Queue]:
+        """Return the queues that a message published to `exchange` with `keys` goes to, each once."""
+        if exchange.name == DEFAULT_EXCHANGE:
+            direct: dict[Queue, None] = {}
+            for key in keys:
+                queue = self.queues.get(key)
+                if queue is None:
+                    queue = self.reply_queues.get(key)
+                if queue is not None:
+                    direct[queue] = None
+            return list(direct)
+        found: list[Destination] = []
+        route(exchange, keys, content, self.exchanges, found)
+        queues: list[Queue] = []
+        for destination in found:
+            if isinstance(destination, Queue):
+                queues.append(destination)
+        return queues
+
+    def is_cacheable(self, exchange: Exchange) -> bool:
+        """Tell whether routing from `exchange` depends on the routing key alone, and nobody looks at each message."""
+        if self.tracing:
+            return False
+        return exchange.name == DEFAULT_EXCHANGE or is_cacheable_route(exchange, self.exchanges)
+
+    # --- exchanges ------------------------------------------------------------------------------------------------
+
+    def declare_exchange(
+        self,
+        name: str,
+        type_name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: bytes,
+        by: str = INTERNAL_USER,
+    ) -> int:
+        """Create the exchange, or check that the one there is equivalent. Return the ticket to wait for.
+
+        Raises:
+            ChannelException: 406, unknown type, bad argument, or inequivalent.
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is not None:
+            exchange.check_equivalent(
+                type_name,
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments,
+                vhost_name=self.name,
+            )
+            check_equivalent(name, self.name, arguments, exchange.arguments)
+            return self._journal.last_ticket if durable else 0
+        exchange = create_exchange(
+            type_name,
+            name,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+            seed=self._seed,
+            vhost_name=self.name,
+        )
+        rules = exchange_rules(name, self.name, arguments, self._restoring)
+        if rules is not None:
+            lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS
+            self.seen_keys[name] = SeenKeys(self.log, self.agenda, self.name, name, durable, rules, lane, producer_lane)
+        self.exchanges[name] = exchange
+        if isinstance(exchange, DelayedMessageExchange):
+            self.delayed[name] = DelayedExchange(exchange, self.name, self.log, self.agenda, self._publish_released)
+        self._apply_policy_to_exchange(exchange)
+        self.topology_version += 1
+        self.watcher.exchange_created(self.name, exchange, by)
+        if not durable:
+            return 0
+        return self._journal.append(ExchangePut(self.name, name, type_name, auto_delete, internal, arguments))
+
+    def delete_exchange(self, exchange: Exchange, by: str = INTERNAL_USER) -> int:
+        """Delete `exchange` with all bindings from and to it, which go by and by. Return the ticket to wait for."""
+        if self.exchanges.get(exchange.name) is not exchange:
+            return 0
+        ticket = self.take_exchange_out(exchange, by)
+        self.work.begin(Unbinding(self, exchange, by))
+        return ticket
+
+    def take_exchange_out(self, exchange: Exchange, by: str) -> int:
+        """Delete `exchange`; the caller does the `Unbinding` of it. Return the ticket to wait for."""
+        del self.exchanges[exchange.name]
+        exchange.deleted = True
+        seen = self.seen_keys.pop(exchange.name, None)
+        if seen is not None:
+            seen.close()
+        delayed = self.delayed.pop(exchange.name, None)
+        if delayed is not None:
+            delayed.close()
+        self.topology_version += 1
+        ticket = 0
+        if exchange.durable:
+            ticket = self._journal.append(ExchangeDelete(self.name, exchange.name))
+        self.watcher.exchange_deleted(self.name, exchange, by)
+        return ticket
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        arguments: bytes,
+        connection: object,
+        by: str = INTERNAL_USER,
+    ) -> int:
+        """Create the queue, or check that the one there is equivalent. Return the ticket to wait for.
+
+        Raises:
+            ChannelException: 405, owned by another connection or exclusiveness differs; 406, bad or inequivalent.
+        """
+        durable = durable and not exclusive
+        queue = self.queues.get(name)
+        if self.record.default_queue_type and not self._restoring and not is_claims_name(name):
+            arguments = self._with_default_type(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        if queue is not None:
+            if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
+                raise self.locked(name)
+            QueueArguments.check_equivalent(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
+            self.churn.queues_declared += 1
+            queue.used()
+            return self._journal.last_ticket if queue.durable else 0
+        stored = self._restored_id > 0
+        parsed = QueueArguments(
+            name,
+            self.name,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            encoded=arguments,
+            stored=stored,
+        )
+        owner = connection if exclusive else None
+        store_id = 0
+        if durable:
+            store_id = self._restored_id or self.log.new_queue_id()
+        if parsed.queue_type == STREAM:
+            queue = Stream(name, arguments, self._runnable, self, store_id)
+        elif is_claims_name(name):
+            queue = ClaimQueue(name, arguments, self._runnable, self, store_id)
+        else:
+            queue = Queue(
+                name,
+                durable=durable,
+                auto_delete=auto_delete,
+                owner=owner,
+                arguments=arguments,
+                runnable=self._runnable,
+                host=self,
+                store_id=store_id,
+            )
+        queue.parsed = parsed
+        rules = self._take_policies(queue)
+        queue.single_active = rules.single_active
+        if rules.max_priority > 0:
+            queue.make_lanes(int(rules.max_priority))
+        queue.apply_rules(rules)
+        self.queues[name] = queue
+        self.topology_version += 1
+        if not self._restoring:
+            self.churn.queues_declared += 1
+            self.churn.queues_created += 1
+        self.watcher.queue_created(self.name, queue, by)
+        if not queue.durable:
+            return 0
+        return self._journal.append(QueuePut(self.name, name, auto_delete, arguments, queue.store_id))
+
+    def _with_default_type(self, queue: Queue | None, *, durable: bool, auto_delete: bool, arguments: bytes) -> bytes:
+        """Return the arguments of a declaration of `queue`, or of a new one, with the type that it left to us (5)."""
+        default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
+        if default == "" or find_tag(arguments, QUEUE_TYPE):
+            return arguments
+        if default != CLASSIC and (not durable or auto_delete):
+            return arguments
+        if queue is not None and not find_tag(queue.arguments, QUEUE_TYPE):
+            return arguments
+        return with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:])
+
+    def take_queue_out(self, queue: Queue) -> int:
+        """Delete `queue`; the caller sees to its consumers and its bindings. Return the ticket to wait for."""
+        del self.queues[queue.name]
+        self.topology_version += 1
+        ticket = 0
+        if queue.durable:
+            ticket = self._journal.append(QueueDelete(self.name, queue.name))
+        self.churn.queues_deleted += 1
+        queue.close()
+        return ticket
+
+    def open_reply_queue(self, name: str, connection: object) -> Queue:
+        """Create the queue of a direct reply-to consumer."""
+        queue = Queue(
+            name,
+            durable=False,
+            auto_delete=False,
+            owner=connection,
+            arguments=EMPTY_TABLE,
+            runnable=self._runnable,
+            host=self,
+        )
+        self.reply_queues[name] = queue
+        return queue
+
+    def close_reply_queue(self, queue: Queue) -> None:
+        """Delete it; replies that come later vanish."""
+        self.reply_queues.pop(queue.name, None)
+        queue.close()
+
+    # --- bindings -------------------------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: str,
+        arguments: bytes,
+        by: str = INTERNAL_USER,
+        *,
+        is_last: bool = True,
+    ) -> int:
+        """Bind, once. Return the ticket to wait for. Not `is_last`: others follow that partitions have to follow too.
+
+        Raises:
+            ChannelException: 406, the exchange type refuses the binding.
+        """
+        source.check_binding(routing_key, arguments)
+        binding = Binding(source, destination, routing_key, arguments)
+        durable = source.durable and destination.durable
+        if not source.bind(binding):
+            return self._journal.last_ticket if durable else 0
+        sources = self._incoming.get(destination)
+        if sources is None:
+            sources = set()
+            self._incoming[destination] = sources
+        sources.add(source)
+        if is_last:
+            self.partitions_moved(source, [])
+        self.topology_version += 1
+        self.watcher.binding_created(self.name, binding, by)
+        history = source.inner if isinstance(source, DelayedMessageExchange) else source
+        if isinstance(history, RecentHistoryExchange) and isinstance(destination, Queue):
+            for remembered in history.history():
+                if isinstance(remembered, Message):
+                    self._publish_remembered(destination, remembered)
+        if not durable:
+            return 0
+        return self._journal.append(
+            BindingPut(
+                self.name,
+                source.name,
+                destination.name,
+                "queue" if destination.is_queue else "exchange",
+                routing_key,
+                arguments,
+            )
+        )
+
+    def unbind(
+        self,
+        source: Exchange,
+        destination: Destination,
+        routing_key: str,
+        arguments: bytes,
+        by: str = INTERNAL_USER,
+    ) -> int:
+        """Remove a binding if it is there. Return the ticket to wait for."""
+        binding = source.unbind(destination, routing_key, arguments)
+        if binding is None:
+            return 0
+        self.topology_version += 1
+        ticket = self._journal_unbind(binding)
+        self.forget_incoming(binding)
+        self.partitions_moved(source, [destination])
+        auto_deleted = self.delete_exchange(source, by) if self.is_to_auto_delete(source) else 0
+        self.watcher.binding_deleted(self.name, binding, by)
+        return max(ticket, auto_deleted)
+
+    def forget_sources(self, destination: Destination) -> list[Exchange]:
+        """Return the exchanges with bindings to a deleted `destination`, by name, for the last time."""
+        return sorted(self._incoming.pop(destination, ()), key=_name)
+
+    def forget_incoming(self, binding: Binding) -> None:
+        """Note that `binding` has gone, if it was the last from its source to its destination."""
+        sources = self._incoming.get(binding.destination)
+        if sources is not None and not binding.source.is_bound_to(binding.destination):
+            sources.discard(binding.source)
+            if not sources:
+                del self._incoming[binding.destination]
+
+    def _journal_unbind(self, binding: Binding) -> int:
+        if not (binding.source.durable and binding.destination.durable):
+            return 0
+        return self._journal.append(
+            BindingDelete(
+                self.name,
+                binding.source.name,
+                binding.destination.name,
+                "queue" if binding.destination.is_queue else "exchange",
+                binding.routing_key,
+                binding.arguments,
+            )
+        )
+
+    def is_to_auto_delete(self, exchange: Exchange) -> bool:
+        """Tell whether `exchange` goes because its last binding has gone."""
+        return exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange
+
+    # --- policies ---------------------------------------------------------------------------------------------------
+
+    def apply_policies(self) -> None:
+        """Let what `policies` says now hold for everything there is, by and by."""
+        self.work.begin(PolicyRun(self))
+
+    def follow_policies(self, exchanges: list[Exchange], queues: list[Queue]) -> None:
+        """Let what `policies` says now hold for these, as far as they are still there."""
+        for exchange in exchanges:
+            self._apply_policy_to_exchange(exchange)
+        for queue in queues:
+            if not queue.deleted:
+                queue.apply_rules(self._take_policies(queue))
+        self.topology_version += 1
+
+    def abandon(self) -> None:
+        """The vhost is deleted: whatever ends in it from now on is nothing to the catalogue."""
+        self._journal = MetadataJournal()
+
+    def _take_policies(self, queue: Queue) -> QueueRules:
+        """Find the policies of a queue; return what they and its arguments come to."""
+        parsed = queue.parsed
+        assert parsed is not None
+        queue_type = parsed.queue_type
+        policy = self.policies.maybe_policy("queue", queue.name, queue_type)
+        operator_policy = self.policies.maybe_operator_policy(queue.name, queue_type)
+        queue.policy = policy
+        queue.operator_policy = operator_policy
+        return rules_of(
+            parsed,
+            None if policy is None else policy.definition,
+            None if operator_policy is None else operator_policy.definition,
+        )
+
+    def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
+        if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.table:
+            return  # the default exchange has no alternate, and an argument wins
+        if exchange.name.startswith(BROKERS_OWN):
+            return  # a policy for all exchanges is not meant for traces and events that nobody asked for
+        exchange.alternate = self.policies.maybe_alternate_exchange(exchange.name) or ""
+
+    # --- dead letters and time ------------------------------------------------------------------------------------
+
+    def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
+        self.letters.post(queue, message, place, reason)
+
+    def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
+        return self.letters.send(queue, message, reason)
+
+    def send_letter(self, queue: Queue, letter: Message) -> bool:
+        return self.letters.send_again(letter)
+
+    def route_message(self, exchange: Exchange, keys: list[str], message: Message) -> tuple[list[Queue], bool]:
+        """Return the queues that `message` goes to, and whether an exchange on the way holds it."""
+        content = Content(message.header_payload())
+        if self.delayed:
+            content.due_ms = due_time_ms(content.header_payload, self.log.now_ms)
+        queues = self._route_content(exchange, keys, content, message)
+        if content.holders is None:
+            return queues, False
+        held = message.copy()  # the queues have it with another time
+        held.due_ms = content.due_ms
+        negate_delay(held)
+        for holder in content.holders:
+            self.hold(holder, held)
+        return queues, True
+
+    def _route_content(self, exchange: Exchange, keys: list[str], content: Content, message: Message) -> list[Queue]:
+        queues = self.route(exchange, keys, content)
+        if content.rememberers is not None:
+            for rememberer in content.rememberers:
+                rememberer.remember(message, int(message.body_bytes))
+        return queues
+
+    # --- delays ---------------------------------------------------------------------------------------------------
+
+    def hold(self, exchange: Exchange, message: Message) -> None:
+        """Have a delayed message exchange hold `message` until its time, if it is still there."""
+        delayed = self.delayed.get(exchange.name)
+        if delayed is not None and delayed.exchange is exchange:
+            delayed.hold(message)
+
+    def _publish_released(self, exchange: Exchange, message: Message) -> None:
+        """Route a message that `exchange` has held; nothing holds it again."""
+        message.sole = False
+        keys = [message.envelope.routing_key, *_carbon_copies(message)]
+        blind_copies = message.envelope.blind_copies
+        if blind_copies is not None:
+            keys += blind_copies
+        for queue in self._route_content(exchange, keys, Content(message.header_payload()), message):
+            if message.expiration_ms >= 0 or message.attempts > 0:
+                queue.need_keeper()
+            queue.publish_own(message)
+
+    def publish_copy(self, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
+        """Publish `message` once more, as an operator asked, with its properties and without any time of its own.
+
+        Returns how many queues and exchanges took it, and whether one of them refused it.
+        """
+        header = message.header_payload()
+        copy = Message(
+            Envelope(exchange.name, routing_key),
+            message.content,
+            message.channel,
+            message.body_bytes,
+            message.frame_max_bytes,
+            is_persistent(header),
+        )
+        copy.pieces = message.pieces
+        if known_headers(header) & HAS_DEATHS:
+            copy = mark_republished(copy)
+        copy.expiration_ms = expiration_ms_of(header)
+        queues, held = self.route_message(exchange, [routing_key], copy)
+        for queue in queues:
+            if copy.expiration_ms >= 0:
+                queue.need_keeper()
+            queue.publish_own(copy)
+        return len(queues) + held, copy.refused
+
+    def _publish_remembered(self, queue: Queue, message: Message) -> None:
+        """Hand `queue` a message that was published before it was bound, unless it is to be held."""
+        copy = message.copy()
+        copy.time_ms = 0  # its time in another queue is not that in this one
+        if message.due_ms:
+            negate_delay(copy)
+        if message.due_ms > self.log.now_ms:
+            queue.hold(copy, message.due_ms, own=True)
+        else:
+            if copy.expiration_ms >= 0:
+                queue.need_keeper()
+            queue.publish_own(copy)
+
+    def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
+        self.overdue.append((ledger, timeout_ms))
+
+    def queue_expired(self, queue: Queue) -> None:
+        self.expired_queues.append(queue)
+
+    # --- start ----------------------------------------------------------------------------------------------------
+
+    def restore(self, change: ExchangePut | QueuePut | BindingPut) -> None:
+        """Apply what the catalogue remembers, without journalling it again.
+
+        Raises:
+            ChannelException: the catalogue holds something that this version refuses.
+        """
+        journal = self._journal
+        watcher = self.watcher
+        self._journal = MetadataJournal()
+        self.watcher = TopologyWatcher()
+        self._restoring = True
+        try:
+            if isinstance(change, ExchangePut):
+                if change.name not in self.exchanges:
+                    self.declare_exchange(
+                        change.name,
+                        change.type,
+                        durable=True,
+                        auto_delete=change.auto_delete,
+                        internal=change.internal,
+                        arguments=change.arguments,
+                    )
+            elif isinstance(change, QueuePut):
+                self._restored_id = change.queue_id
+                if change.queue_id >= self.log.next_queue_id:
+                    self.log.next_queue_id = change.queue_id + 1
+                self.declare_queue(
+                    change.name,
+                    durable=True,
+                    exclusive=False,
+                    auto_delete=change.auto_delete,
+                    arguments=change.arguments,
+                    connection=None,
+                )
+            else:
+                source = self.exchange(change.source)
+                destination: Destination
+                if change.destination_type == "queue":
+                    destination = self.queue(change.destination, None)
+                else:
+                    destination = self.exchange(change.destination)
+                self.bind(source, destination, change.routing_key, change.arguments)
+        finally:
+            self._journal = journal
+            self.watcher = watcher
+            self._restored_id = 0
+            self._restoring = False
+
+
+class PolicyRun(Job):
+    """Other policies than before: whoever is next in line still follows the old ones, as if nobody had come to it."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+        self._exchanges: list[Exchange] = list(vhost.exchanges.values())
+        self._queues: list[Queue] = list(vhost.queues.values())
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        each = POLICY_STEPS + self._vhost.policies.count()  # all are tried where none applies
+        count = max(1, int(steps.left // each))
+        start = self._next
+        self._next += count
+        exchanges = len(self._exchanges)
+        self._vhost.follow_policies(
+            self._exchanges[start : self._next],
+            self._queues[max(0, start - exchanges) : max(0, self._next - exchanges)],
+        )
+        steps.left -= count * each
+        return self._next >= exchanges + len(self._queues)
+
+
+def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
+    """Return the exchanges that a new vhost of this name has, the default exchange first."""
+    made = [
+        create_exchange(
+            "direct",
+            DEFAULT_EXCHANGE,
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments=EMPTY_TABLE,
+            seed=seed,
+        )
+    ]
+    for name, type_name, internal in PREDECLARED:
+        made.append(
+            create_exchange(
+                type_name, name, durable=True, auto_delete=False, internal=internal, arguments=EMPTY_TABLE, seed=seed
+            )
+        )
+    if vhost_name == EVENT_VHOST:
+        made.append(
+            create_exchange(
+                "topic",
+                EVENT_EXCHANGE,
+                durable=True,
+                auto_delete=False,
+                internal=True,
+                arguments=EMPTY_TABLE,
+                seed=seed,
+            )
+        )
+    return made
+
+
+def _name(exchange: Exchange) -> str:
+    return exchange.name
+
+
+def in_use(kind: str, name: str, vhost: str) -> ChannelException:
+    """Return the refusal of if-unused."""
+    return ChannelException(PRECONDITION_FAILED, f"{kind} '{name}' in vhost '{vhost}' in use")
+
+
+def _carbon_copies(letter: Message) -> list[str]:
+    headers = headers_of(letter.header_payload())
+    copies = decode_table(headers).get("CC") if headers else None
+    return [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
