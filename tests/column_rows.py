@@ -1,4 +1,4 @@
-"""The rows of chunks of columns (``warren.msgstore.columns``), one by one: slowly, by the table in its header only."""
+"""The rows of chunks of columns (``msgstore.log.columns``), one by one: slowly, by the table in its header only."""
 
 from __future__ import annotations
 

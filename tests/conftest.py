@@ -1,7 +1,14 @@
-"""Fixtures of every suite that starts a broker: where it keeps its metadata."""
+"""What all suites share: where a broker keeps its metadata, and how hypothesis judges.
+
+How long an example takes to be made says how busy the machine is, and nothing about the code: it fails no test.
+"""
 
 from __future__ import annotations
 
+from hypothesis import HealthCheck, settings
 from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, metadata_url, postgres
 
 __all__ = ["fresh_metadata_url", "fresh_sqlite_url", "metadata_url", "postgres"]
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine import START_MS
 from engine_harness import Harness
-from fuzz.engine import START_MS
-from fuzz.session import USER
 from memory_store import MemoryStore
+from peer_frames import USER
 from simulation.machine import Shape, open_store
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.channels.broker import Broker
-from warren.msgstore.checkpoint import seal
-from warren.msgstore.store import Store
-from warren.queues import metadata
-from warren.queues.metadata import BindingPut, ExchangePut, PermissionPut, PolicyPut, QueuePut, UserPut, VhostPut
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.checkpoint import seal
+from warren.vhosts import metadata
+from warren.vhosts.metadata import BindingPut, ExchangePut, PermissionPut, PolicyPut, QueuePut, UserPut, VhostPut
 
 # In the order in which a start restores them.
 _KINDS = (VhostPut, UserPut, PermissionPut, PolicyPut, ExchangePut, QueuePut, BindingPut)

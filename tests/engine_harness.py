@@ -5,15 +5,15 @@
 3. Frames are built by ``warren.amqp.codec`` and split by hand, contents put together strictly: a header, then bodies
    that add up to its size, on one channel, with nothing between.
 
-How turns are driven is ``fuzz.engine``; this adds users, vhosts, limits, and words to write tests with.
+How turns are driven is ``engine``; this adds users, vhosts, limits, and words to write tests with.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-from fuzz.engine import Engine
-from fuzz.session import PASSWORD, USER, content_header
+from engine import Engine
+from peer_frames import PASSWORD, USER, content_header
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, frame, method_frame
@@ -23,8 +23,8 @@ from warren.amqp.methods import METHODS, PROTOCOL_HEADER
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Limits, Notice
 from warren.channels.connection import LINGER_S
-from warren.queues.metadata import PermissionPut, UserPut
 from warren.queues.queue import Queue
+from warren.vhosts.metadata import PermissionPut, UserPut
 
 __all__ = ["PASSWORD", "USER", "Client", "Content", "Harness", "Received", "Refusal", "content_frames"]
 
@@ -93,7 +93,8 @@ class Harness(Engine):
             setattr(self.broker.limits, name, limits.pop(name, getattr(defaults, name)))
         assert not limits, f"no such limits: {limits}"
         self.broker.shared.message_max_bytes = self.broker.limits.message_max_bytes
-        self.broker.shared.inbound_max_bytes = self.broker.limits.inbound_max_bytes
+        self.broker.shared.inbound.max_bytes = self.broker.limits.inbound_max_bytes
+        self.broker.shared.inbound.timeout_s = self.broker.limits.content_timeout_s
         self.hold_commits = False
         self.notices: list[Notice] = []
         self.passwords = {USER: PASSWORD.encode()}
@@ -159,6 +160,21 @@ class Harness(Engine):
         for vhost in self.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.check_invariants()
+                self._check_unacked_bytes(queue)
+
+    def _check_unacked_bytes(self, queue: Queue) -> None:
+        """Compare what the queue counts with what channels owe it, when no transaction has some of that."""
+        owed = [
+            int(delivery.message.body_bytes)
+            for connection in self.broker.connections.values()
+            for channel in connection.channels.values()
+            for delivery in channel.ledger.outstanding_of(queue)
+        ]
+        assert len(owed) <= queue.unacked_count
+        if len(owed) == queue.unacked_count:
+            assert queue.unacked_bytes == sum(owed)
+        else:
+            assert queue.unacked_bytes >= sum(owed)
 
 
 class Client:

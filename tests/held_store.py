@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from memory_store import MemoryDisk, memory_log
 
-from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
-from warren.msgstore.compaction import Compaction
-from warren.msgstore.jobs import Errand
-from warren.msgstore.message import Envelope, Message, build_message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import LSN_MASK, QueueIndex
-from warren.msgstore.records import SEGMENT_HEADER_BYTES, page_entries
-from warren.msgstore.replay import Replay, maybe_frame
-from warren.msgstore.segments import Segment
+from warren.msgstore.log.checkpoint import CheckpointReader, seal, snapshot
+from warren.msgstore.log.compaction import Compaction
+from warren.msgstore.log.jobs import Errand
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import LSN_MASK, QueueIndex
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, page_entries
+from warren.msgstore.log.replay import Replay, maybe_frame
+from warren.msgstore.log.segments import Segment
 from warren.queues.held_messages import HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED
 
@@ -52,6 +52,10 @@ class Disk(MemoryDisk):
         super().__init__(log)
         self.lost: set[int] = set()
         self.reads = 0
+
+    def run(self) -> bool:
+        self.log.remains.take_apart(1 << 40)  # as the broker's turns do
+        return super().run()
 
     def commit_one(self) -> bool:
         """Carry out the commit that was asked for; False when there is none."""

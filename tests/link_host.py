@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -80,6 +80,14 @@ class FakeHost:
 
     def local_login(self) -> tuple[str, str]:
         return "guest", "guest"
+
+    async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                self.logged.append(("error", name, {"error": repr(error)}))
+            await trio.lowlevel.checkpoint()
 
     def log(self, level: str, event: str, **details: object) -> None:
         self.logged.append((level, event, details))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from warren.channels.broker import Broker
-from warren.msgstore.checksum import checksum_function, default_algorithm
-from warren.msgstore.jobs import CommitJob, DropJob, Errand, SealedRead, SealJob
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.records import FRAME_HEADER_BYTES, frame_header
-from warren.msgstore.sealed_files import STREAMS, SealedFiles
+from warren.msgstore.files.sealed_files import STREAMS, SealedFiles
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.jobs import CommitJob, DropJob, Errand, SealedRead, SealJob
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, frame_header
 from warren.testing.disk import MemoryFiles
 
 
@@ -55,6 +55,7 @@ class MemoryDisk:
         self.checkpoint = b""
         self.commits = 0
         self.written_bytes = 0
+        self.largest_frame_bytes = 0
 
     def run(self) -> bool:
         """Carry out what is asked for now; True when there was something."""
@@ -87,6 +88,7 @@ class MemoryDisk:
                 assert len(frame) == FRAME_HEADER_BYTES + commit.payload_bytes
                 image[at : at + len(frame)] = frame
                 self.written_bytes += len(frame)
+                self.largest_frame_bytes = max(self.largest_frame_bytes, len(frame))
             self.stored(commit)
         for read in reads:
             read.carry_out(self.files)

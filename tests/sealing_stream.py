@@ -13,14 +13,14 @@ from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.msgstore.columns import CHUNK_HEAD_BYTES
-from warren.msgstore.jobs import Errand, SealJob
-from warren.msgstore.sealed_files import sealed_path
-from warren.msgstore.sealed_table import SealedTable
+from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
+from warren.msgstore.log.jobs import Errand, SealJob
+from warren.msgstore.log.sealed_table import SealedTable
 from warren.queues.browse import Cursor, Seen, look
-from warren.queues.metadata import PolicyPut
-from warren.queues.stream import Stream
-from warren.queues.stream_consumer import AT_TIME, Start
+from warren.streams.consumer import AT_TIME, Start
+from warren.streams.stream import Stream
+from warren.vhosts.metadata import PolicyPut
 
 PAGE = 16
 CHUNK = 10

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.amqp import specification
-from warren.msgstore import format as grammar
-from warren.msgstore.checksum import CRC32C
+from warren.msgstore.log.checksum import CRC32C
+from warren.msgstore.tools import format as grammar
 
 STORE_ID: Final = bytes(range(16))
 TIME_MS: Final = 1_700_000_000_000

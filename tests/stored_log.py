@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from memory_store import MemoryDisk, memory_log
 
-from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
-from warren.msgstore.compaction import Compaction
-from warren.msgstore.message import Envelope, Message, build_message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import LSN_MASK, QueueIndex
-from warren.msgstore.records import DROPPABLE, SEGMENT_HEADER_BYTES, page_entries
-from warren.msgstore.replay import Replay, maybe_frame
-from warren.msgstore.segments import Segment
+from warren.msgstore.log.checkpoint import CheckpointReader, seal, snapshot
+from warren.msgstore.log.compaction import Compaction
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import LSN_MASK, QueueIndex
+from warren.msgstore.log.records import DROPPABLE, SEGMENT_HEADER_BYTES, page_entries
+from warren.msgstore.log.replay import Replay, maybe_frame
+from warren.msgstore.log.segments import Segment
 
 # The two words of each live entry by sequence number, by queue id.
 Entries = dict[int, dict[int, tuple[int, int]]]

@@ -1,16 +1,23 @@
-"""What a user may set or meet has a line in the documentation."""
+"""What a user may set or meet has a line in the documentation, and what the documentation names is there."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
+from simulation.mutants import MUTANTS
 
 from warren.amqp.errors import REPLY_NAMES
+from warren.exchanges.registry import EXCHANGE_TYPES
+from warren.mgmt_plugin.plugin import all_routes
+from warren.queues.arguments import ARGUMENTS
 from warren.server.settings import KEYS
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "conformance.md")]
 
 
 def text_of(name: str) -> str:
@@ -19,9 +26,37 @@ def text_of(name: str) -> str:
     return path.read_text()
 
 
+def subjects_of(*names: str) -> set[str]:
+    """Return what the tables of these pages have rows for: each `code` in the first cell of a row."""
+    rows = [line for name in names for line in text_of(name).splitlines() if line.startswith("|")]
+    return {subject for row in rows for subject in re.findall("`([^`]+)`", row.split("|")[1])}
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_every_setting_is_documented(key: str) -> None:
-    assert re.search(rf"`{re.escape(key)}`", text_of("configuration.md")), f"{key} has no line in docs/configuration.md"
+    assert key in subjects_of("configuration.md"), f"{key} has no row in docs/configuration.md"
+
+
+@pytest.mark.parametrize("name", EXCHANGE_TYPES)
+def test_every_exchange_type_is_documented(name: str) -> None:
+    assert name in subjects_of("exchanges.md"), f"{name} has no row in docs/exchanges.md"
+
+
+@pytest.mark.parametrize("name", [row.name for row in ARGUMENTS])
+def test_every_queue_argument_is_documented(name: str) -> None:
+    """Where it does something, or among those that are taken and do nothing (`compatibility.md`)."""
+    pages = ("queues.md", "streams.md", "compatibility.md")
+    assert name in subjects_of(*pages), f"{name} has no row in any of docs/{', '.join(pages)}"
+
+
+@pytest.mark.parametrize("route", [f"{route.method} {route.template}" for route in all_routes()])
+def test_every_route_is_documented(route: str) -> None:
+    assert route in subjects_of("api.md"), f"{route} has no row in docs/api.md: it is written by scripts/api_page.py"
+
+
+def test_the_page_of_routes_says_what_the_table_of_routes_says() -> None:
+    script = runpy.run_path(str(DOCS.parent / "scripts" / "api_page.py"))
+    assert text_of("api.md") == script["page"](all_routes()), f"write it again: {script['COMMAND']}"
 
 
 def test_no_setting_is_documented_that_does_not_exist() -> None:
@@ -36,3 +71,29 @@ def test_every_reply_code_is_documented(code: int) -> None:
     pages = [path.read_text() for path in sorted(DOCS.rglob("*.md")) if path.name != "conformance.md"]
     lines = [line for page in pages for line in page.splitlines() if re.search(rf"\b{code}\b", line)]
     assert any(REPLY_NAMES[code] in line for line in lines), f"no page has a line for {code} {REPLY_NAMES[code]}"
+
+
+def test_every_suite_has_a_line() -> None:
+    suites = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    text = text_of("testing.md")
+    assert [suite for suite in sorted(suites) if f"| `tests/{suite}/` |" not in text] == []
+
+
+def test_the_number_of_mutants_is_right() -> None:
+    assert f"{len(MUTANTS)} mutants in all" in " ".join(text_of("testing.md").split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_modules_that_a_page_names_exist(page: Path) -> None:
+    """By the end of their path: ``log/jobs.py`` and ``jobs.py`` are both right."""
+    folders = ("warren", "tests", "benchmarks", "examples", "scripts")
+    files = [f"/{path}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    files += [f"/{path}" for path in ROOT.glob("*.py")]
+    named = set(re.findall(r"`((?:[\w.]+/)*\w+\.py)(?:::\w+)?`", page.read_text()))
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_pages_that_a_page_links_to_exist(page: Path) -> None:
+    links = set(re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()))
+    assert [link for link in sorted(links) if not (page.parent / link).exists()] == []

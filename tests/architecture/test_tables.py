@@ -17,7 +17,7 @@ from warren.channels import connection
 from warren.channels.topology import TOPOLOGY_METHODS
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
 from warren.queues.arguments import ARGUMENTS
-from warren.queues.virtual_host import PREDECLARED
+from warren.vhosts.virtual_host import PREDECLARED
 
 STATES = ("AWAIT_HEADER", "AWAIT_START_OK", "CHECKING_LOGIN", "AWAIT_TUNE_OK", "AWAIT_OPEN", "RUNNING")
 CLOSED_STATES = ("STATE_CLOSING", "ENDED")
@@ -122,7 +122,12 @@ def test_reply_names_are_constants_of_the_specification() -> None:
 @pytest.mark.parametrize("name", EXCHANGE_TYPES)
 def test_every_registered_exchange_type_makes_an_exchange_of_that_type(name: str) -> None:
     arguments = encode_table({"x-delayed-type": "direct"} if name == "x-delayed-message" else {})
-    assert create_exchange(name, "x", False, False, False, arguments, 1).type_name == name
+    assert (
+        create_exchange(
+            name, "x", durable=False, auto_delete=False, internal=False, arguments=arguments, seed=1
+        ).type_name
+        == name
+    )
 
 
 def test_predeclared_exchanges_and_known_arguments_are_listed_once() -> None:

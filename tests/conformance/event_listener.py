@@ -68,4 +68,4 @@ def by(user: str) -> dict[str, Typed]:
 
 
 def pid(connection: Connection, serial: int = 0) -> Typed:
-    return text(f"<warren.{NOW_MS // 1000}.{connection.key}.{serial}>")
+    return text(f"<rabbit@localhost.{NOW_MS // 1000}.{connection.key}.{serial}>")

@@ -55,6 +55,8 @@ AREAS = (
     "stream_groups",
     "super_streams",
     "key_shared",
+    "large_messages",
+    "turns",
 )
 
 TestFunction = TypeVar("TestFunction", bound=Callable[..., Any])

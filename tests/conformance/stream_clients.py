@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from durable_harness import DurableHarness
+from engine import START_MS
 from engine_harness import (
     Client,
     Harness,
@@ -14,11 +15,10 @@ from engine_harness import (
     basic_consume,
     body_of,
 )
-from fuzz.engine import START_MS
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
-from warren.queues.metadata import PolicyPut
+from warren.vhosts.metadata import PolicyPut
 
 from .typed_table import Typed, typed_table
 

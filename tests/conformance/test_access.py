@@ -10,7 +10,7 @@ from engine_harness import Client, Harness, Refusal, basic_consume, exchange_dec
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
-from warren.queues.metadata import (
+from warren.vhosts.metadata import (
     PermissionPut,
     TopicPermissionDelete,
     TopicPermissionPut,

@@ -106,7 +106,7 @@ def test_close_removes_consumers(client: Client, harness: Harness) -> None:
     client.send(1, m.ChannelClose(200, "", 0, 0))
     client.expect(m.ChannelCloseOk)
     assert list(harness.vhost.queues) == ["q"]
-    assert harness.queue("q").consumers == []
+    assert not harness.queue("q").consumers
 
 
 @rule("rabbitmq.channel.close", "The number of a closed channel may be used again at once, and starts afresh.")

@@ -13,7 +13,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
 from warren.amqp.field_table import encode_table
 from warren.amqp.methods import PROTOCOL_HEADER
-from warren.queues.metadata import PermissionDelete, UserPut, VhostPut
+from warren.vhosts.metadata import PermissionDelete, UserPut, VhostPut
 
 from .rules import rule
 
@@ -62,10 +62,12 @@ def test_start_announces_version_mechanisms_and_locale(harness: Harness) -> None
     assert start.locales.split() == [b"en_US"]
 
 
-@rule("rabbitmq.connection.start", "EXTERNAL is offered to who has shown a client certificate.")
+@rule("rabbitmq.connection.start", "EXTERNAL is offered to who has shown a client certificate of a user there is.")
 def test_external_is_offered_with_a_certificate(harness: Harness) -> None:
     start = harness.raw_client(certificate_user=USER).start()
     assert b"EXTERNAL" in start.mechanisms.split()
+    start = harness.raw_client(certificate_user="nobody").start()
+    assert start.mechanisms == b"PLAIN AMQPLAIN"
 
 
 @rule(
@@ -138,6 +140,19 @@ def test_a_malformed_response_is_met_with_silence(harness: Harness, mechanism: s
     start_ok(client, mechanism, response)
     assert client.take_bytes() == b""
     assert client.ended
+
+
+@rule("rabbitmq.connection.start-ok", "Who sends no credentials waits as long as who is refused.")
+@pytest.mark.parametrize(("mechanism", "response"), [("PLAIN", b""), ("AMQPLAIN", b""), ("ANONYMOUS", b"x")])
+def test_no_credentials_wait_for_the_refusal(harness: Harness, mechanism: str, response: bytes) -> None:
+    client = started(harness)
+    start_ok_method = m.ConnectionStartOk(client.properties(), mechanism, response, "en_US")
+    client.connection.feed(method_frame(0, start_ok_method))
+    (request,) = harness.broker.logins
+    assert request.problem and not client.ended
+    harness.settle()
+    assert client.take_bytes() == b"" and client.ended
+    assert harness.broker.churn.logins_refused == 1
 
 
 @rule("rabbitmq.connection.start-ok", "A refused login is told as 403 to who announced authentication_failure_close.")

@@ -9,7 +9,7 @@ from engine_harness import Client, Harness, Refusal, body_of, exchange_declare, 
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
-from warren.queues.metadata import VhostDelete
+from warren.vhosts.metadata import VhostDelete
 
 from .rules import rule
 

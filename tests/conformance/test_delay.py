@@ -15,7 +15,7 @@ from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, Timestamp, decode_table, encode_table, with_length
 from warren.queues.held_messages import DEAD_LETTERED, DROPPED, PARKED_UNTIL, RELEASED, HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED, PARKED
-from warren.queues.metadata import VhostDelete, VhostPut
+from warren.vhosts.metadata import VhostDelete, VhostPut
 
 from .rules import rule
 

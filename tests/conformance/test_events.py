@@ -10,7 +10,7 @@ from engine_harness import USER, Client, Harness, Refusal, exchange_declare
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, encode_table
-from warren.queues.metadata import (
+from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
     PolicyPut,
@@ -126,7 +126,7 @@ def test_logins_and_connections_are_told(listener: Listener, harness: Harness) -
     assert opened == "connection.created"
     assert opened_headers == {
         **by(USER),
-        "node": text("warren"),
+        "node": text("rabbit@localhost"),
         "connected_at": ("l", NOW_MS),
         "client_properties": CLIENT_PROPERTIES,
         "channel_max": ("l", 100),
@@ -259,7 +259,7 @@ def test_the_end_of_a_connection_is_told(listener: Listener, client: Client, way
     assert events[1][1] == {**by(USER), "pid": pid(connection, 1)}
     assert events[4][1] == {
         "client_properties": CLIENT_PROPERTIES,
-        "node": text("warren"),
+        "node": text("rabbit@localhost"),
         "pid": pid(connection),
         "name": text(PEER),
     }

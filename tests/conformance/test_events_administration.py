@@ -9,7 +9,7 @@ import pytest
 from engine_harness import USER, Harness
 
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
-from warren.queues.metadata import (
+from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
     MetadataChange,
@@ -330,7 +330,7 @@ def test_new_vhosts_are_told(listener: Listener, harness: Harness) -> None:
             **by(ADMIN),
             "tags": texts("a-b", "b"),
             "description": text("d"),
-            "cluster_state": ("F", {"warren": text("running")}),
+            "cluster_state": ("F", {"rabbit@localhost": text("running")}),
             "tracing": ("t", False),
             "metadata": text('#{default_queue_type => <<"quorum">>,description => <<"d">>,tags => [\'a-b\',b]}'),
             "default_queue_type": text("quorum"),
@@ -348,7 +348,7 @@ def test_updated_vhosts_are_told(peopled: Listener) -> None:
         **by(ADMIN),
         "tags": texts("it's"),
         "description": text(""),
-        "cluster_state": ("F", {"warren": text("running")}),
+        "cluster_state": ("F", {"rabbit@localhost": text("running")}),
         "tracing": ("t", True),
         "metadata": text("#{description => <<>>,protected_from_deletion => true,tags => ['it\\'s']}"),
         "default_queue_type": text("undefined"),
@@ -414,9 +414,9 @@ def test_deleted_vhosts_are_told(listener: Listener, harness: Harness) -> None:
 def test_queues_under_policies_are_told(peopled: Listener, harness: Harness) -> None:
     vhost = harness.broker.vhosts["v"]
     quorum = encode_table({"x-queue-type": "quorum"})
-    vhost.declare_queue("a1", True, False, False, EMPTY_TABLE, None)
-    vhost.declare_queue("a2", True, False, False, quorum, None)
-    vhost.declare_queue("b", True, False, False, EMPTY_TABLE, None)
+    vhost.declare_queue("a1", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
+    vhost.declare_queue("a2", durable=True, exclusive=False, auto_delete=False, arguments=quorum, connection=None)
+    vhost.declare_queue("b", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
     peopled.take()
     queues = {"a1": "rabbit_classic_queue", "a2": "rabbit_quorum_queue"}
 
@@ -457,7 +457,7 @@ def test_alarms_are_told(listener: Listener, harness: Harness, resource: str) ->
     for short, key in ((True, "alarm.set"), (False, "alarm.cleared")):
         for _ in range(2):
             harness.broker.set_alarm(resource, short)
-        assert listener.one(key) == {"node": text("warren"), "source": text(resource)}
+        assert listener.one(key) == {"node": text("rabbit@localhost"), "source": text(resource)}
 
 
 @rule("rabbitmq.event.administration", "Other parts of the broker tell what is theirs in the same way.")

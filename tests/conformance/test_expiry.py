@@ -12,8 +12,8 @@ from engine_harness import Client, Harness, body_of, exchange_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.queues.metadata import PolicyDelete, PolicyPut
 from warren.queues.rule_keeper import STALE_MIN
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 from .rules import rule
 

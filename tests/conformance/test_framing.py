@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from engine_harness import Client, Harness, Refusal, body_of, content_frames, publish_frames, split_frames
-from fuzz.session import ALL_PROPERTIES, content_header
+from fuzz.session import ALL_PROPERTIES
+from peer_frames import content_header
 
 from warren.amqp import methods as m
 from warren.amqp.codec import encode_method, frame, method_frame

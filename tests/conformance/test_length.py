@@ -10,7 +10,7 @@ from engine_harness import Client, Harness, Received, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table
-from warren.queues.metadata import PolicyDelete, PolicyPut
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 from .rules import rule
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from engine_harness import Harness
 
-from warren.queues.metadata import (
+from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
     MetadataChange,
@@ -18,7 +18,7 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.queues.parameters import NESTED_MAX, ParameterBook, ParameterChange
+from warren.vhosts.parameters import NESTED_MAX, ParameterBook, ParameterChange
 
 from .rules import rule
 
@@ -264,13 +264,13 @@ def told_name(harness: Harness) -> object:
 
 @rule("rabbitmq.parameter.cluster-name", "connection.start tells the name of the cluster, an administrator's or ours.")
 def test_the_cluster_has_a_name(harness: Harness) -> None:
-    assert told_name(harness) == "warren"
-    harness.broker.host_name = "h"
-    assert told_name(harness) == "warren@h"
+    assert told_name(harness) == "rabbit@localhost"
+    harness.broker.node = "rabbit@h"
+    assert told_name(harness) == "rabbit@h"
     harness.broker.administer(GlobalParameterPut("cluster_name", '"the caf\\u00e9"'))
     assert told_name(harness) == harness.broker.cluster_name() == "the caf\u00e9"
     harness.broker.administer(GlobalParameterDelete("cluster_name"))
-    assert told_name(harness) == "warren@h"
+    assert told_name(harness) == "rabbit@h"
 
 
 @rule("rabbitmq.parameter.cluster-name", "A name is a text of 1 to 255 bytes.")
@@ -286,4 +286,4 @@ def test_the_cluster_has_a_name(harness: Harness) -> None:
 def test_bad_cluster_names_are_refused(harness: Harness, value: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         harness.broker.administer(GlobalParameterPut("cluster_name", value))
-    assert told_name(harness) == "warren"
+    assert told_name(harness) == "rabbit@localhost"

@@ -9,7 +9,7 @@ from engine_harness import Client, Harness, Refusal, exchange_declare, queue_dec
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
-from warren.queues.metadata import ExchangePut, PolicyDelete, PolicyPut, QueuePut, VhostDelete, VhostPut
+from warren.vhosts.metadata import ExchangePut, PolicyDelete, PolicyPut, QueuePut, VhostDelete, VhostPut
 
 from .rules import rule
 

@@ -11,7 +11,7 @@ from engine_harness import Client, Harness, Received, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
-from warren.queues.metadata import PolicyPut
+from warren.vhosts.metadata import PolicyPut
 
 from .rules import rule
 

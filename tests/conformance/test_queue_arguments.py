@@ -7,7 +7,7 @@ from engine_harness import Client, Harness, Refusal, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, Timestamp, encode_table, with_length
-from warren.queues.metadata import QueuePut
+from warren.vhosts.metadata import QueuePut
 
 from .rules import rule
 

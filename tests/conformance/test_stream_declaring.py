@@ -11,7 +11,7 @@ from engine_harness import (
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
-from warren.queues.metadata import VhostPut
+from warren.vhosts.metadata import VhostPut
 
 from .rules import rule
 from .stream_clients import (

@@ -11,8 +11,8 @@ from engine_harness import Client, Harness, Received, basic_consume, publish_fra
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, Timestamp, encode_table
-from warren.queues.stream import Stream
-from warren.queues.stream_groups import BEHIND_MAX, COMMIT_MS, GROUP, Group
+from warren.streams.groups import BEHIND_MAX, COMMIT_MS, GROUP, Group
+from warren.streams.stream import Stream
 
 from .rules import rule
 from .stream_clients import (
@@ -772,7 +772,7 @@ def test_retention_ahead_of_a_group() -> None:
     join(client, prefetch=5)
     deliveries = client.deliveries()
     harness.queue("s").pause(paused=True)
-    stream_of(harness).leave_chunk(stream_of(harness)._cursors[0])  # as if memory had been short
+    stream_of(harness).leave_chunk(next(iter(stream_of(harness)._cursors.values())))  # as if memory had been short
     put_policy(harness, max_length_bytes=0)
     ack(client, *deliveries)
     harness.queue("s").pause(paused=False)

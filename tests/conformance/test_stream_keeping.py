@@ -14,8 +14,8 @@ from engine_harness import (
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Timestamp, encode_table
-from warren.queues.metadata import PolicyDelete
-from warren.queues.stream import SHORT_CHUNK_MESSAGES
+from warren.streams.stream import SHORT_CHUNK_MESSAGES
+from warren.vhosts.metadata import PolicyDelete
 
 from .rules import rule
 from .stream_clients import (
@@ -359,6 +359,7 @@ def test_policies() -> None:
     put_policy(harness, "streams", cleanup="compact")
     assert harness.queue("s").rules.compacts
     harness.broker.administer(PolicyDelete("/", "p"))
+    harness.settle()
     assert harness.queue("s").rules.max_length_bytes == 2000
     assert not harness.queue("s").rules.compacts
 

@@ -12,10 +12,10 @@ from engine_harness import Client, Harness, Received, Refusal, exchange_declare,
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.exchanges.murmur3 import murmur3
-from warren.queues.metadata import BindingPut, ExchangePut, QueuePut, VhostLimitsPut
-from warren.queues.stream import Stream
-from warren.queues.stream_groups import GROUP
-from warren.queues.super_streams import PARTITIONS_MAX, partitions_of
+from warren.streams.groups import GROUP
+from warren.streams.stream import Stream
+from warren.vhosts.metadata import BindingPut, ExchangePut, QueuePut, VhostLimitsPut
+from warren.vhosts.super_streams import PARTITIONS_MAX, partitions_of
 
 from .rules import rule
 from .stream_clients import OFFSET, STREAM, offset_of, precondition
@@ -248,7 +248,7 @@ def test_long_names(client: Client, name: str, wanted: object) -> None:
     refusal = client.refused(1, declaration(wanted, kind, name=name))
     assert refusal.code == 406 and "a partition would have a name of more than 255 bytes" in refusal.text
     refusal = client.refused(1, declaration(["a\nb"], "direct"))
-    assert refusal.code == 406 and "contains a control character" in refusal.text
+    assert refusal.code == 406 and "contains a NUL or a line break" in refusal.text
     assert not client.harness.vhost.queues and "e" not in client.harness.vhost.exchanges
 
 

@@ -11,7 +11,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
 from warren.amqp.properties import BasicProperties
-from warren.queues.metadata import VhostDelete, VhostPut
+from warren.vhosts.metadata import VhostDelete, VhostPut
 
 from .rules import rule
 from .typed_table import Typed, text, texts, typed_table
@@ -100,7 +100,7 @@ def test_a_publish_is_copied(firehose: Firehose, client: Client) -> None:
         "exchange_name": text(""),
         "routing_keys": texts("q"),
         "properties": ("F", {"content_type": text("text/plain")}),
-        "node": text("warren"),
+        "node": text("rabbit@localhost"),
         **PLACE,
         "routed_queues": texts("q"),
     }
@@ -120,7 +120,7 @@ def test_a_delivery_is_copied(firehose: Firehose, client: Client) -> None:
         "exchange_name": text("amq.topic"),
         "routing_keys": texts("a.b"),
         "properties": ("F", {}),
-        "node": text("warren"),
+        "node": text("rabbit@localhost"),
         "redelivered": ("I", 0),
         **PLACE,
     }

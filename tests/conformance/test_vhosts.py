@@ -9,7 +9,7 @@ from engine_harness import Client, Harness, Refusal, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table
-from warren.queues.metadata import MetadataChange, QueuePut, VhostDelete, VhostPut
+from warren.vhosts.metadata import MetadataChange, QueuePut, VhostDelete, VhostPut
 
 from .rules import rule
 

@@ -23,25 +23,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from engine import Client, Engine
+from peer_frames import USER
+
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
 from warren.amqp.methods import PROTOCOL_HEADER
-from warren.queues.metadata import PermissionPut
+from warren.vhosts.metadata import PermissionPut
 
-from .engine import Client, Engine
 from .mutator import Mutator
-from .session import (
-    FRAME_MAX_BYTES,
-    SCENES,
-    USER,
-    WireFrame,
-    closed,
-    goodbye,
-    handshake,
-    method,
-    opened,
-    with_larger_frames,
-)
+from .session import FRAME_MAX_BYTES, SCENES, WireFrame, closed, goodbye, handshake, method, opened, with_larger_frames
 from .transcript import Transcript, forget_parsed
 
 BATCH_FRAMES = 1000

@@ -9,13 +9,15 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from peer_frames import content_header
+
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, encode_method
 from warren.amqp.field_table import EMPTY_TABLE, Table, decode_table, encode_table, with_length
 from warren.amqp.methods import METHOD_IDS, METHODS
 from warren.amqp.properties import decode_properties
 
-from .session import ALL_PROPERTIES, HEADERS, QUEUE_ARGUMENTS, WireFrame, content_header
+from .session import ALL_PROPERTIES, HEADERS, QUEUE_ARGUMENTS, WireFrame
 
 TEXTS = [
     "",

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from peer_frames import PASSWORD, USER, content_header
+
 from warren.amqp import codec
 from warren.amqp import methods as m
 from warren.amqp.codec import encode_method
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, encode_table
-from warren.amqp.properties import BasicProperties
 
 FRAME_MAX_BYTES = 4096
-USER = "guest"
-PASSWORD = "guest"
 LARGE_BODY = bytes(range(256)) * 40  # three body frames
 
 
@@ -34,13 +33,6 @@ class WireFrame(NamedTuple):
 
 def method(channel: int, call: Any) -> WireFrame:
     return WireFrame(m.FRAME_METHOD, channel, encode_method(call))
-
-
-def content_header(properties: dict[str, Any], body_bytes: int) -> bytes:
-    encoded = BasicProperties()
-    for name, value in properties.items():
-        setattr(encoded, name, value)
-    return b"\x00\x3c\x00\x00" + body_bytes.to_bytes(8, "big") + encoded.encode()
 
 
 def publish(

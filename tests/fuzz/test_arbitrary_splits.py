@@ -7,13 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from engine import Client, Engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from warren.amqp import methods as m
 from warren.amqp.methods import PROTOCOL_HEADER
 
-from .engine import Client, Engine
 from .mutator import Mutator
 from .session import SCENES, closed, goodbye, handshake, opened, whole_session, with_larger_frames
 from .transcript import Transcript

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engine import Client, Engine
+from peer_frames import content_header
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.amqp.specification import parse_frames
 
-from .engine import Client, Engine
-from .session import WireFrame, closed, content_header, handshake, method, opened, publish
+from .session import WireFrame, closed, handshake, method, opened, publish
 
 
 def encoded(frames: list[WireFrame]) -> bytes:

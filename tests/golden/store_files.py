@@ -23,8 +23,8 @@ from store_directory import (
     queue_deleted,
 )
 
-from warren.msgstore.checksum import CRC32, CRC32C
-from warren.msgstore.format import (
+from warren.msgstore.log.checksum import CRC32, CRC32C
+from warren.msgstore.tools.format import (
     CLEAN,
     DELIVERED,
     DROPPABLE,

@@ -8,15 +8,15 @@ import pytest
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from warren.msgstore import checkpoint, queue_index
-from warren.msgstore import format as grammar
-from warren.msgstore import records as writing
-from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
-from warren.msgstore.checksum import CRC32, CRC32C, checksum_function
-from warren.msgstore.format import Checkpoint, Frame, Record, parse_segment
-from warren.msgstore.message import Envelope, Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.records import MessageReader, RecordWriter, frame_header, segment_header
+from warren.msgstore.log import checkpoint, queue_index
+from warren.msgstore.log import records as writing
+from warren.msgstore.log.checkpoint import CheckpointReader, seal, snapshot
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function
+from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.records import MessageReader, RecordWriter, frame_header, segment_header
+from warren.msgstore.tools import format as grammar
+from warren.msgstore.tools.format import Checkpoint, Frame, Record, parse_segment
 
 from .store_files import DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
 

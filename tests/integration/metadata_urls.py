@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .postgres import PostgresServer, running_postgres
+if TYPE_CHECKING:
+    from .postgres import PostgresServer
 
 FreshUrl = Callable[[], str]
 
@@ -21,6 +23,8 @@ FreshUrl = Callable[[], str]
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of our own."""
+    from .postgres import running_postgres  # who needs no server needs no driver of it either
+
     with running_postgres() as server:
         yield server
 

@@ -9,7 +9,10 @@ from contextlib import closing
 import pytest
 from sqlalchemy import Connection, text
 
-from warren.queues.metadata import (
+from warren.server import catalogue as catalogue_module
+from warren.server.catalogue import DEFINITIONS_HASH, SCHEMA_VERSION, Catalogue, CatalogueError
+from warren.server.passwords import PasswordHash, verify_password
+from warren.vhosts.metadata import (
     BindingDelete,
     BindingPut,
     ExchangeDelete,
@@ -36,9 +39,6 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.server import catalogue as catalogue_module
-from warren.server.catalogue import DEFINITIONS_HASH, SCHEMA_VERSION, Catalogue, CatalogueError
-from warren.server.passwords import PasswordHash, verify_password
 
 from .metadata_urls import FreshUrl
 

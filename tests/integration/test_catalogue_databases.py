@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from warren.queues.metadata import MetadataJournal, QueuePut
 from warren.server.catalogue import Catalogue, CatalogueError
 from warren.server.catalogue_writer import CatalogueWriter
+from warren.vhosts.metadata import MetadataJournal, QueuePut
 
 from .postgres import PostgresServer
 
@@ -44,7 +44,7 @@ def test_sqlite_commits_are_synced(tmp_path: Path) -> None:
 
 _COMMIT_AND_DIE = """
 import os, signal, sys
-from warren.queues.metadata import QueuePut
+from warren.vhosts.metadata import QueuePut
 from warren.server.catalogue import Catalogue
 catalogue = Catalogue.open(sys.argv[1])
 catalogue.commit([QueuePut("/", "committed", False, bytes(4), 1)])

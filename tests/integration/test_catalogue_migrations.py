@@ -9,7 +9,8 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from warren.queues.metadata import (
+from warren.server.catalogue import SCHEMA_VERSION, Catalogue, CatalogueError
+from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
     GlobalParameterPut,
@@ -26,7 +27,6 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.server.catalogue import SCHEMA_VERSION, Catalogue, CatalogueError
 
 from .metadata_urls import FreshUrl
 

@@ -28,8 +28,8 @@ from pika import BasicProperties, frame, spec
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import with_length
-from warren.queues.metadata import BindingPut, ExchangePut, MetadataChange, QueuePut
 from warren.server.catalogue import SCHEMA_VERSION, Catalogue
+from warren.vhosts.metadata import BindingPut, ExchangePut, MetadataChange, QueuePut
 
 from .peers import Traffic, broker_at, connect, next_body, open_wire, publish_frames
 from .postgres import PostgresServer, running_postgres
@@ -178,9 +178,12 @@ def _stored(url: str) -> set[MetadataChange]:
 
 
 def _declare_until_it_dies(
-    process: WarrenProcess, topology: Topology, chooser: random.Random
+    process: WarrenProcess, topology: Topology, chooser: random.Random, *, after_an_answer: bool
 ) -> tuple[int, list[set[MetadataChange]]]:
-    """Return how many requests were answered, and what the catalogue holds after 0, 1, 2 ... of them."""
+    """Return how many requests were answered, and what the catalogue holds after 0, 1, 2 ... of them.
+
+    `after_an_answer`: the moment of the kill is counted from the first answer, else from the first request.
+    """
     client = open_wire(process)
     states = [set(topology.rows.values())]
     answered = 0
@@ -191,9 +194,12 @@ def _declare_until_it_dies(
         assert isinstance(got, frame.Method)
         assert not isinstance(got.method, spec.Channel.Close | spec.Connection.Close), got.method
         answered += 1
+        if after_an_answer and answered == 1:
+            killer.start()
 
     killer = threading.Timer(chooser.uniform(0.0, 0.15), process.kill)
-    killer.start()
+    if not after_an_answer:
+        killer.start()
     try:
         while True:
             batch = b""
@@ -222,7 +228,7 @@ def _check_kill_9(process: WarrenProcess, url: str, cycles: int, seed: int) -> N
     process.start()
     topology = Topology(chooser, "0")
     for cycle in range(1, cycles + 1):
-        answered, states = _declare_until_it_dies(process, topology, chooser)
+        answered, states = _declare_until_it_dies(process, topology, chooser, after_an_answer=cycle % 2 == 0)
         answered_in_all += answered
         stored = _stored(url)
         first_difference = stored ^ states[answered]

@@ -200,7 +200,7 @@ def test_a_peer_that_does_not_read_its_get_oks_is_not_asked_for_more(process: Wa
 
 
 def test_a_peer_that_does_not_read_small_replies_is_held_up_and_then_answered(process: WarrenProcess) -> None:
-    rounds = 150_000
+    rounds = 400_000  # the kernel and the broker hold some 150,000
     name = "r" * 250
     with _small_receiver(process) as asker:
         _queue(asker, name)

@@ -6,12 +6,16 @@ import json
 import os
 import signal
 import socket
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import WireClient
 from pika import BasicProperties, spec
+
+from warren.server.application import STRAY_SIGNALS
 
 from .peers import broker_at, connect, next_body, open_wire
 
@@ -147,7 +151,7 @@ def test_a_broker_that_would_listen_nowhere_is_refused_with_exit_code_2(tmp_path
     process = WarrenProcess(tmp_path, flags={"amqp": "off"})
     process.spawn()
     assert process.wait() == 2
-    assert process.log() == "warren: amqp (flag --amqp): neither amqp nor amqps listens anywhere\n"
+    assert process.log() == "warren: amqp (flag --amqp): neither amqp nor amqps has an address to listen on\n"
 
 
 def test_http_off_leaves_amqp_alone_and_sighup_without_tls_does_nothing(tmp_path: Path) -> None:
@@ -224,3 +228,41 @@ def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> No
         assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}, modes
     finally:
         process.stop()
+
+
+def test_a_signal_that_means_nothing_is_logged_and_ignored(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path) as process:
+        with open_wire(process) as client:
+            for number in STRAY_SIGNALS:
+                process.signal(number)
+                line = f"signal={number.name}"
+                wait_until(partial(_has_logged, process, line), line)
+            client.send(1, spec.Queue.Declare(queue="q"))
+            client.expect(spec.Queue.DeclareOk, 1)
+        process.stop()
+
+
+def _has_logged(process: WarrenProcess, text: str) -> bool:
+    return text in process.log()
+
+
+HANGING = """
+import sys, threading
+from warren.server import application, catalogue
+application.STOP_DEADLINE_S = application.STOP_GRACE_S = 1.0
+catalogue.Catalogue.commit = lambda self, changes: threading.Event().wait()
+from warren.__main__ import main
+sys.argv = ["warren", *sys.argv[5:]]
+main()
+"""
+
+
+def test_a_thread_that_hangs_does_not_keep_a_process_that_is_to_stop(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path, wrapper=(sys.executable, "-P", "-c", HANGING)) as process:
+        client = open_wire(process)
+        client.send(1, spec.Queue.Declare(queue="q", durable=True))
+        wait_until(lambda: process.health() == 200, "health")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 1
+        assert "Timeout (0:00:02)!" in process.log()
+        client.close()

@@ -20,8 +20,8 @@ from broker_process import WarrenProcess, wait_until
 from compat.pika_client.wire import Ended, WireClient
 from pika import spec
 
-from warren.queues.metadata import PermissionPut, UserPut
 from warren.server.catalogue import Catalogue
+from warren.vhosts.metadata import PermissionPut, UserPut
 
 from .certificates import Authority, Certificate
 from .peers import Traffic, broker_at, connect, next_body, open_wire, publish_frames

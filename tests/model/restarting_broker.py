@@ -9,9 +9,9 @@ from simulation.machine import Shape, open_store
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.channels.broker import Broker
-from warren.msgstore.checkpoint import seal
-from warren.msgstore.store import Store
-from warren.queues.metadata import (
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.checkpoint import seal
+from warren.vhosts.metadata import (
     BindingPut,
     MetadataChange,
     PermissionPut,

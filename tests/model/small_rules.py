@@ -324,9 +324,10 @@ class Queue:
         rules = self.rules
         if rules.dead_letter_exchange is None:
             return
-        letter = message.died(self.name, reason, rules.dead_letter_exchange, rules.dead_letter_key)
-        if not self.world.send(letter) and rules.keeps_letters:
-            self.keep_letter(letter)
+        self.world.letters.append(
+            (self, message.died(self.name, reason, rules.dead_letter_exchange, rules.dead_letter_key))
+        )
+        self.world.place_letters()
 
     def keep_letter(self, letter: Message) -> None:
         now_ms = self.world.now_ms
@@ -425,7 +426,7 @@ class Queue:
         for entry in sorted(self.undelivered, key=lambda each: each.until_ms):
             if entry.until_ms <= self.world.now_ms:
                 self.undelivered.remove(entry)
-                if not self.world.send(entry.message):
+                if not self.world.send_again(entry.message):
                     self.keep_letter(entry.message)
 
     def take_back(self) -> None:
@@ -491,6 +492,8 @@ class World:
         self.policies: dict[str, dict[str, Any]] = {}  # by the name of the queue
         self.channels: dict[int, Channel] = {}
         self.expired: list[Queue] = []
+        self.letters: list[tuple[Queue, Message]] = []  # of what has died, and where; they are sent in this order
+        self.placing = False
         self.count = 0
 
     # --- queues -----------------------------------------------------------------------------------------------------
@@ -549,6 +552,25 @@ class World:
                 queue.hold(queue.entry(message), until_ms)
             else:
                 taken = queue.publish(message) and taken
+        return taken
+
+    def place_letters(self) -> None:
+        """Send what has died, in that order; what dies by that comes behind."""
+        if self.placing:
+            return
+        self.placing = True
+        while self.letters:
+            queue, letter = self.letters.pop(0)
+            if not self.send(letter) and queue.rules.keeps_letters and not queue.deleted:
+                queue.keep_letter(letter)
+        self.placing = False
+
+    def send_again(self, letter: Message) -> bool:
+        """Send a letter that was not taken, then what that leads to."""
+        self.placing = True
+        taken = self.send(letter)
+        self.placing = False
+        self.place_letters()
         return taken
 
     def send(self, letter: Message) -> bool:

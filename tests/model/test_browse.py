@@ -21,7 +21,7 @@ from simulation.machine import Shape
 from simulation.small_limits import small_limits
 
 from warren.amqp import methods as m
-from warren.msgstore.queue_index import QueueIndex
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.browse import Cursor, Seen, look, still_waits
 from warren.queues.queue import Queue
 

@@ -26,7 +26,7 @@ from simulation.machine import Shape
 from simulation.small_limits import small_limits
 
 from warren.amqp import methods as m
-from warren.msgstore.columns import Columns
+from warren.msgstore.log.columns import Columns
 from warren.queues import claims as claims_module
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
@@ -61,7 +61,14 @@ GONE: Final = "gone"
 def declare_claims(harness: Harness, queue: str = "q", consumer: str = "c") -> ClaimQueue:
     """Do as who opens a drain."""
     name = claims_name(queue, consumer)
-    harness.vhost.declare_queue(name, True, False, False, claims_arguments(queue, consumer), None)
+    harness.vhost.declare_queue(
+        name,
+        durable=True,
+        exclusive=False,
+        auto_delete=False,
+        arguments=claims_arguments(queue, consumer),
+        connection=None,
+    )
     harness.settle()
     return the_claims(harness, name)
 
@@ -114,7 +121,9 @@ def claim(
 def read_columns(harness: Harness, claims: ClaimQueue, first: int, end: int) -> tuple[Columns, int]:
     """Return a chunk, and where it ends."""
     told: list[tuple[Columns, int]] = []
-    read_claim_columns(claims, first, end, True, True, lambda made, following: told.append((made, following)))
+    read_claim_columns(
+        claims, first, end, bodies=True, properties=True, told=lambda made, following: told.append((made, following))
+    )
     rest(harness)
     (found,) = told
     return found

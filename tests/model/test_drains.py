@@ -31,6 +31,8 @@ from warren.queues.claims import PIECE_MESSAGES, ClaimQueue
 from warren.server import drains as drains_module
 from warren.server.drains import Ahead, Busy, Drain, Drains, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
 from warren.server.management import Management
+from warren.server.shares import Quota
+from warren.vhosts.metadata import UserPut
 
 from .restarting_broker import RestartingBroker
 from .test_claims import read_columns, rest
@@ -630,7 +632,7 @@ def test_a_paused_queue_gives_nothing_to_a_drain_either() -> None:
 
 def test_a_queue_has_so_many_drains_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place()
-    monkeypatch.setattr(drains_module, "DRAINS_MAX", 2)
+    monkeypatch.setattr(drains_module, "DRAINS_QUOTA", Quota(2, 2))
     for name in ("one", "two"):
         place.open(name)
     with pytest.raises(TooMany):
@@ -638,6 +640,24 @@ def test_a_queue_has_so_many_drains_and_no_more(monkeypatch: pytest.MonkeyPatch)
     place.open("one")
     place.delete("one")
     place.open("three")
+
+
+def test_a_user_has_a_share_of_the_drains_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    place.broker.broker.access.apply(UserPut("root", "", "", ("administrator",)))
+    monkeypatch.setattr(drains_module, "DRAINS_QUOTA", Quota(3, 2))
+
+    def open_by(user: str, name: str) -> Opened:
+        return place.call(lambda: place.drains.open(place.drain(name), "", user))
+
+    open_by("greedy", "one")
+    open_by("greedy", "two")
+    with pytest.raises(TooMany, match="user 'greedy' has 2 drains"):
+        open_by("greedy", "three")
+    open_by("other", "three")
+    with pytest.raises(TooMany, match="there are 3 drains"):
+        open_by("third", "four")
+    open_by("root", "four")
 
 
 def test_a_broker_that_stops_claims_no_more_and_what_is_claimed_is_there_when_it_starts() -> None:
@@ -741,7 +761,7 @@ def test_what_others_do_with_the_session_is_no_sign_of_its_reader() -> None:
         place.drains.mark(place.drain(), stale)
     with pytest.raises(StillClaimed):
         place.delete()
-    assert place.drains.of(place.broker.vhost)[0].last_seen_ms == seen_ms
+    assert place.drains.find(place.drain()).last_seen_ms == seen_ms
     place.pass_time(1)
     assert place.claimed() == []
 

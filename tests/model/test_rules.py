@@ -31,9 +31,9 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import headers_of, priority_of
-from warren.msgstore.message import Message as StoredMessage
-from warren.queues.metadata import PolicyPut
+from warren.msgstore.log.message import Message as StoredMessage
 from warren.queues.queue import Queue as RealQueue
+from warren.vhosts.metadata import PolicyPut
 
 from .restarting_broker import RestartingBroker
 from .small_rules import NEVER, Channel, Consumer, Entry, Message, Queue, World
@@ -255,6 +255,7 @@ class Run:
             assert real.ready_count == len(queue.ready), f"{name}: {real.ready_count} ready, not {len(queue.ready)}"
             assert real.ready_bytes == queue.size()
             assert real.unacked_count == len(queue.out), f"{name}: {real.unacked_count} out, not {len(queue.out)}"
+            assert real.unacked_bytes == sum(len(each.entry.message.body) for each in queue.out)
             self._compare_held(queue, real)
             if thorough:
                 self._compare_out(queue)

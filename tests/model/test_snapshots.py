@@ -24,10 +24,13 @@ from simulation.machine import Shape
 
 from warren.amqp import methods as m
 from warren.channels.broker import Broker
-from warren.msgstore import columns
+from warren.msgstore.log import columns
 from warren.server import snapshots as snapshots_module
 from warren.server.management import Management
+from warren.server.shares import Quota
 from warren.server.snapshots import Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
+from warren.server.supervision import Supervision
+from warren.vhosts.metadata import UserPut
 
 from .restarting_broker import RestartingBroker
 from .test_claims import KINDS, rest, seen_in
@@ -50,6 +53,8 @@ class Desk:
     @property
     def broker(self) -> Broker:
         return self.harness.broker
+
+    tasks = Supervision()
 
     @property
     def settings(self) -> Any:
@@ -302,7 +307,7 @@ def test_so_many_are_made_at_a_time_and_kept_and_no_more(tmp_path: Path, monkeyp
                 place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
             for each in made:
                 await each.over.wait()
-            monkeypatch.setattr(snapshots_module, "KEPT_MAX", 2)
+            monkeypatch.setattr(snapshots_module, "KEPT_QUOTA", Quota(2, 2))
             with pytest.raises(TooMany):
                 place.snapshots.begin(queue, "id", "", 60, nursery, unacked=False)
             place.snapshots.delete(made[0])
@@ -310,6 +315,41 @@ def test_so_many_are_made_at_a_time_and_kept_and_no_more(tmp_path: Path, monkeyp
 
     trio.run(begin)
     assert sorted(path.name for path in place.directory.iterdir()) == ["2", "3"]
+
+
+def test_a_user_has_a_share_of_the_snapshots_and_an_administrator_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    queue = place.broker.queue("q")
+    place.broker.broker.access.apply(UserPut("root", "", "", ("administrator",)))
+    monkeypatch.setattr(snapshots_module, "MAKING_QUOTA", Quota(3, 2))
+    monkeypatch.setattr(snapshots_module, "KEPT_QUOTA", Quota(6, 3))
+
+    async def begin() -> None:
+        async with trio.open_nursery() as nursery:
+
+            def one(user: str) -> Snapshot:
+                return place.snapshots.begin(queue, "id", user, 60, nursery, unacked=False)
+
+            made = [one("greedy"), one("greedy")]
+            with pytest.raises(Busy, match="user 'greedy' has 2 snapshots in the making"):
+                one("greedy")
+            made.append(one("other"))
+            with pytest.raises(Busy, match="there are 3"):
+                one("third")
+            made.append(one("root"))
+            for each in made:
+                await each.over.wait()
+            await one("greedy").over.wait()
+            with pytest.raises(TooMany, match="user 'greedy' has 3 snapshots"):
+                one("greedy")
+            await one("other").over.wait()
+            with pytest.raises(TooMany, match="there are 6"):
+                one("third")
+            await one("root").over.wait()
+
+    trio.run(begin)
 
 
 def test_what_an_earlier_process_left_is_removed_and_all_at_the_end(tmp_path: Path) -> None:

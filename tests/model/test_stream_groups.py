@@ -20,8 +20,8 @@ from engine_harness import Client, Received, body_of, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
-from warren.queues.stream import Stream
-from warren.queues.stream_groups import COMMIT_MS, GROUP
+from warren.streams.groups import COMMIT_MS, GROUP
+from warren.streams.stream import Stream
 
 SEED: Final = int(os.environ.get("WARREN_TEST_GROUP_SEED", "1"))
 LIVES: Final = int(os.environ.get("WARREN_TEST_GROUP_LIVES", "15"))
@@ -274,7 +274,7 @@ class Life:
             group.sent.add(offset)
 
 
-@pytest.mark.timeout(60 + 5 * LIVES)
+@pytest.mark.timeout(300 + 5 * LIVES)
 @pytest.mark.parametrize("group", range(4))
 def test_a_group_gets_everything_in_order_and_again_only_what_it_had_not_committed(group: int) -> None:
     crashes = again = 0

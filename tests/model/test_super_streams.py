@@ -22,8 +22,8 @@ from engine_harness import Client, body_of, exchange_declare, publish_frames
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.murmur3 import murmur3
-from warren.queues.stream import Stream
-from warren.queues.stream_groups import COMMIT_MS, GROUP
+from warren.streams.groups import COMMIT_MS, GROUP
+from warren.streams.stream import Stream
 
 SEED: Final = int(os.environ.get("WARREN_TEST_SUPER_STREAM_SEED", "1"))
 LIVES: Final = int(os.environ.get("WARREN_TEST_SUPER_STREAM_LIVES", "12"))
@@ -396,7 +396,7 @@ class Life:
             assert got == {name: taken for name, taken in expected.items() if taken}
 
 
-@pytest.mark.timeout(60 + 10 * LIVES)
+@pytest.mark.timeout(300 + 10 * LIVES)
 @pytest.mark.parametrize("group", range(4))
 def test_each_partition_is_served_to_one_instance_in_order_and_nothing_is_passed_over(group: int) -> None:
     crashes = moved = late = 0

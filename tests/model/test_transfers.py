@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import pytest
 import trio
+import trio.testing
 from engine_harness import Client, Harness, body_of, publish_frames
 from simulation.machine import Shape
 
@@ -17,17 +18,39 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Broker
-from warren.exchanges.exchange import Exchange
-from warren.mgmt_plugin import transfers
-from warren.mgmt_plugin.browsing import Filter
-from warren.mgmt_plugin.transfers import DONE, FAILED, PIECE_MESSAGES, RUNNING, STOPPED, Transfer
+from warren.mgmt_plugin.resources import transfers
+from warren.mgmt_plugin.resources.browsing import Filter
+from warren.mgmt_plugin.resources.transfers import (
+    DONE,
+    FAILED,
+    KEPT_MAX,
+    KEPT_OF_USER_MAX,
+    KEPT_S,
+    PIECE_MESSAGES,
+    RUNNING,
+    RUNNING_QUOTA,
+    STOPPED,
+    Destination,
+    Ended,
+    Transfer,
+    Transfers,
+)
 from warren.queues.browse import Cursor, Seen, look
 from warren.server.management import Management
+from warren.vhosts.metadata import (
+    PermissionDelete,
+    PermissionPut,
+    TopicPermissionPut,
+    UserDelete,
+    UserLimitsPut,
+    UserPut,
+)
 
 from .restarting_broker import RestartingBroker
 
 START_MS: Final = 1_700_000_000_000
 CRASH_STATES: Final = 12
+EVERYTHING: Final = ".*"
 
 
 class Desk:
@@ -76,16 +99,15 @@ class Bench:
         count: int | None = None,
         passes: Filter | None = None,
         source: str = "from",
+        user: str = "guest",
     ) -> Transfer:
         """Return a transfer that has not begun. `exchange` None: back to where the messages died first."""
         vhost = self.harness.vhost
         queue = vhost.queues[source]
-        start: Exchange | None = None if exchange is None else vhost.exchanges[exchange]
+        where = Destination(exchange, key, {})
         total = int(queue.ready_count)
         limit = total if count is None else count
-        return Transfer(
-            "1", vhost, queue, start, key, {}, moves, passes or Filter(), False, limit, None, total, "guest", START_MS
-        )
+        return Transfer("1", vhost, queue, where, moves, passes or Filter(), False, limit, None, total, user, START_MS)
 
     def run(self, transfer: Transfer) -> Transfer:
         """Carry a transfer out."""
@@ -417,3 +439,193 @@ def test_a_hundred_thousand_messages_go_piece_by_piece_and_clients_have_their_tu
     assert work.harness.queue("from").ready_count == 0
     assert work.harness.queue("to").ready_count == count + served
     assert transfers.PIECE_MESSAGES <= 1000
+
+
+# --- whose transfer it is ---------------------------------------------------------------------------------------------
+
+
+def guests_rights(work: Bench, *changes: Any) -> None:
+    for change in changes:
+        work.harness.broker.administer(change, "admin")
+    work.harness.settle()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (UserDelete("guest"), "user 'guest' was deleted"),
+        (PermissionDelete("guest", "/"), "access to vhost '/' refused for user 'guest'"),
+        (PermissionPut("guest", "/", EVERYTHING, EVERYTHING, "^to$"), "read access to queue 'from'"),
+        (PermissionPut("guest", "/", EVERYTHING, "^from$", EVERYTHING), "write access to exchange 'topics'"),
+        (TopicPermissionPut("guest", "/", "topics", "^other$", EVERYTHING), "write access to topic 'key'"),
+        (UserLimitsPut("guest", '{"max-connections": 0}'), "may have no connections"),
+        (UserLimitsPut("guest", '{"max-channels": 0}'), "may have no connections"),
+    ],
+)
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_transfer_ends_with_the_reason_when_its_user_may_not_go_on(change: Any, reason: str, moves: bool) -> None:
+    work = bench()
+    work.client.declare_exchange("topics", "topic")
+    work.client.bind("to", "topics", "key")
+    bodies = work.publish(5 * PIECE_MESSAGES)
+    transfer = work.transfer("topics", "key", moves=moves)
+
+    def between() -> None:
+        if work.desk.pieces == 2:
+            work.desk.between = lambda: None
+            guests_rights(work, change)
+
+    work.desk.between = between
+    work.run(transfer)
+    done = 2 * PIECE_MESSAGES
+    assert (transfer.state, transfer.transferred) == (FAILED, done)
+    assert reason in transfer.error
+    assert work.bodies("to") == bodies[:done]
+    assert work.bodies("from") == (bodies[done:] if moves else bodies)
+
+
+def test_permissions_hold_for_what_is_parked_as_well() -> None:
+    work = bench(**{"x-delivery-limit": 0, "x-delivery-limit-action": "park"})
+    work.publish(2 * PIECE_MESSAGES)
+    while (received := work.client.get("from")) is not None:
+        work.client.send(1, m.BasicReject(received.method.delivery_tag, True))
+    transfer = work.transfer()
+    transfer.parked, transfer.total, transfer.limit = True, 2 * PIECE_MESSAGES, 2 * PIECE_MESSAGES
+
+    def between() -> None:
+        if transfer.transferred == PIECE_MESSAGES:
+            work.desk.between = lambda: None
+            guests_rights(work, PermissionPut("guest", "/", EVERYTHING, "^$", EVERYTHING))
+
+    work.desk.between = between
+    work.run(transfer)
+    assert (transfer.state, transfer.transferred) == (FAILED, PIECE_MESSAGES)
+    assert "write access to exchange 'amq.default'" in transfer.error
+
+
+def test_each_message_needs_the_topic_permission_for_its_own_key() -> None:
+    work = bench()
+    work.client.declare_exchange("topics", "topic")
+    for key in ("open", "closed"):
+        work.client.bind("to", "topics", key)
+    work.client.bind("from", "amq.direct", "open")
+    work.client.bind("from", "amq.direct", "closed")
+    for key in ("open", "open", "closed", "open"):
+        work.client.publish("amq.direct", key, key.encode())
+    guests_rights(work, TopicPermissionPut("guest", "/", "topics", "^open$", EVERYTHING))
+    transfer = work.run(work.transfer("topics", None))
+    assert (transfer.state, transfer.transferred) == (FAILED, 2)
+    assert "write access to topic 'closed' in exchange 'topics'" in transfer.error
+    assert work.bodies("to") == [b"open"] * 2 and work.bodies("from") == [b"closed", b"open"]
+
+
+def test_an_exchange_that_is_deleted_in_the_middle_ends_a_transfer() -> None:
+    work = bench()
+    work.client.declare_exchange("gone", "fanout")
+    work.client.bind("to", "gone", "")
+    bodies = work.publish(3 * PIECE_MESSAGES)
+
+    def between() -> None:
+        if work.desk.pieces == 1:
+            work.client.call(1, m.ExchangeDelete(0, "gone", False, False))
+
+    work.desk.between = between
+    transfer = work.run(work.transfer("gone", "k"))
+    assert (transfer.state, transfer.transferred) == (FAILED, PIECE_MESSAGES)
+    assert transfer.error == "no exchange 'gone' in vhost '/'"
+    assert work.bodies("from") == bodies[PIECE_MESSAGES:]
+
+
+def test_a_transfer_waits_while_publishers_have_to_wait() -> None:
+    work = bench()
+    work.publish(3 * PIECE_MESSAGES)
+    transfer = work.transfer(moves=False)
+    broker = work.harness.broker
+
+    def between() -> None:
+        if work.desk.pieces == 1:
+            broker.set_alarm("memory", True)
+
+    work.desk.between = between
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transfer.run, cast(Management, work.desk))
+            for _ in range(5):
+                await trio.testing.wait_all_tasks_blocked()
+                assert transfer.state == RUNNING and transfer.transferred == PIECE_MESSAGES
+                clock.jump(10)
+            broker.set_alarm("memory", False)
+            while transfer.ended_at_ms is None:
+                await trio.testing.wait_all_tasks_blocked()
+                clock.jump(1)
+
+    trio.run(main, clock=clock)
+    assert (transfer.state, transfer.transferred) == (DONE, 3 * PIECE_MESSAGES)
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+class Office:
+    """Transfers on a clock of their own, each of one message."""
+
+    def __init__(self) -> None:
+        self.work = bench()
+        self.now_s = 0.0
+        self.transfers = Transfers(lambda: self.now_s)
+
+    def carry_out(self, user: str = "guest") -> str:
+        """Carry out a transfer; return its id."""
+        transfer = self.work.transfer(user=user)
+        transfer.id = self.transfers.next_id()
+        trio.run(self.transfers.carry_out, transfer, cast(Management, self.work.desk))
+        return transfer.id
+
+    def kept(self) -> list[str]:
+        return [described["id"] for described in self.transfers.of(["/"])]
+
+
+def test_of_ended_transfers_so_many_are_kept_of_a_user_and_of_all() -> None:
+    office = Office()
+    other = office.carry_out("somebody")
+    mine = [office.carry_out() for _ in range(KEPT_OF_USER_MAX + 5)]
+    assert office.kept() == [*reversed(mine[5:]), other]
+    for number in range(KEPT_MAX):
+        office.carry_out(f"user {number % 50}")
+    assert len(office.kept()) == KEPT_MAX and other not in office.kept()
+
+
+def test_ended_transfers_are_forgotten_when_they_are_old() -> None:
+    office = Office()
+    first = office.carry_out()
+    office.now_s = KEPT_S - 1
+    second = office.carry_out()
+    assert office.kept() == [second, first]
+    office.now_s = KEPT_S
+    assert office.transfers.maybe_find("/", first) is None
+    assert office.kept() == [second]
+    assert office.transfers.maybe_find("other", second) is None
+    found = office.transfers.maybe_find("/", second)
+    assert isinstance(found, Ended)
+    office.transfers.end(found)
+    assert office.kept() == []
+
+
+def test_only_so_many_run_and_an_administrator_has_a_share_always() -> None:
+    office = Office()
+    broker = office.work.harness.broker
+    running = office.transfers._running
+    for number in range(RUNNING_QUOTA.of_user):
+        assert office.transfers.maybe_refusal(broker, "somebody") == ""
+        running[f"a{number}"] = office.work.transfer(user="somebody")
+    assert "somebody" in office.transfers.maybe_refusal(broker, "somebody")
+    for number in range(RUNNING_QUOTA.total):
+        running[f"b{number}"] = office.work.transfer(user=f"user {number}")
+    guests_rights(office.work, UserPut("admin", "", "", ("administrator",)), UserPut("plain", "", "", ()))
+    assert "there are" in office.transfers.maybe_refusal(broker, "plain")
+    assert office.transfers.maybe_refusal(broker, "admin") == ""
+    for number in range(RUNNING_QUOTA.of_user):
+        running[f"c{number}"] = office.work.transfer(user="admin")
+    assert "admin" in office.transfers.maybe_refusal(broker, "admin")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from warren.amqp.field_table import Table, decode_table, with_length
 from warren.amqp.properties import BasicProperties, decode_properties, scan_properties
 from warren.amqp.specification import TaggedTable
-from warren.msgstore.message import Envelope, Message, build_message
+from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.queues.dead_letter import (
     DELIVERY_LIMIT,
     EXPIRED,
@@ -22,7 +22,6 @@ from warren.queues.dead_letter import (
     with_header,
     with_headers,
     with_properties,
-    without_expiration,
     without_header,
 )
 
@@ -179,11 +178,6 @@ def test_what_is_removed_is_all_that_goes(drawn: tuple[Message, list[tuple[str, 
     assert_same_but_for_the_header(after, before)
     expected = properties["headers"] and with_length(kept_bytes(entries, {name}))
     assert properties_of(after) == properties | {"headers": expected}
-
-    bare = without_expiration(before)
-    assert_same_but_for_the_header(bare, before)
-    assert properties_of(bare) == properties | {"expiration": None}
-    assert (bare is before) == (properties["expiration"] is None)
 
 
 @thorough(100)

@@ -11,12 +11,12 @@ from librt.vecs import append, vec
 from mypy_extensions import i64
 from store_directory import content
 
-from warren.msgstore import records
-from warren.msgstore.checksum import CRC32C, checksum_function
-from warren.msgstore.format import MESSAGE, Record
-from warren.msgstore.message import Envelope, Message
-from warren.msgstore.records import CHUNK_MIN_BYTES, DROPPABLE, EXPIRES, MOVED, TIMED, MessageReader, RecordWriter
-from warren.msgstore.replay import _length_by_head, trusted_end
+from warren.msgstore.log import records
+from warren.msgstore.log.checksum import CRC32C, checksum_function
+from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.records import CHUNK_MIN_BYTES, DROPPABLE, EXPIRES, MOVED, TIMED, MessageReader, RecordWriter
+from warren.msgstore.log.replay import _length_by_head, trusted_end
+from warren.msgstore.tools.format import MESSAGE, Record
 
 from .wire import thorough
 

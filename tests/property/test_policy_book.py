@@ -8,8 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.queues.metadata import PolicyDelete, PolicyPut
-from warren.queues.policies import APPLY_TO, Policy, PolicyBook
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
+from warren.vhosts.policies import APPLY_TO, Policy, PolicyBook
 
 TYPES = ("classic", "quorum", "stream")
 # Keys with a value, and the queue types that support them.

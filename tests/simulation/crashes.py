@@ -34,10 +34,10 @@ from simulation.machine import (
 from simulation.paper_queues import Messages, Version, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp.outbox import Outbox
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import QueueIndex
-from warren.msgstore.store import Store
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.agenda import Agenda
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import DeliveryLedger
@@ -45,6 +45,7 @@ from warren.queues.held_messages import HeldMessage
 from warren.queues.lanes import HELD_FROM, NUMBER_MASK
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.turns import Turns
 
 
 @dataclass(slots=True)
@@ -103,12 +104,20 @@ def run_reads(store: Store, log: MessageLog) -> bool:
 def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: ReadBack) -> None:
     """Read one lane of what is ready, through a queue that has no rules and nothing else."""
     log = opened.log
-    queue = Queue(index.name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()))
+    queue = Queue(
+        index.name,
+        durable=True,
+        auto_delete=False,
+        owner=None,
+        arguments=b"",
+        runnable=[],
+        host=QueueHost(VHOST, log, Agenda()),
+    )
     if index.lane:
         queue.make_lanes(int(index.lane))
     queue.restore(index, found.clean)
     outbox = Outbox(1, [], 1 << 40)
-    ledger = DeliveryLedger(1, outbox, 0)
+    ledger = DeliveryLedger(1, Turns(outbox, []), 0)
     redelivered: list[bool] = []
     while queue.ready_count:
         if not queue.ready.is_ready():
@@ -118,7 +127,7 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
         queue.get(ledger, False)
         # basic.get-ok: a frame head of 7 bytes, two ids, the tag.
         redelivered.append(outbox.take()[0][7 + 4 + 8] == 1)
-    read = [(int(delivery.sequence_number) & NUMBER_MASK, delivery.message) for delivery in ledger.take_all()]
+    read = [(int(delivery.sequence_number) & NUMBER_MASK, delivery.message) for delivery in ledger.take(0, True)]
     _note(messages, found, index, read)
     if read:
         found.redelivered[int(index.queue_id)] = tuple(redelivered)
@@ -135,7 +144,15 @@ def _note(messages: Messages, found: ReadBack, index: QueueIndex, read: list[tup
 def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: ReadBack, *, spoiled: bool) -> None:
     """Read what is held, in the order of the numbers; the queue has to find the same deadlines."""
     log = opened.log
-    queue = Queue(index.name, True, False, None, b"", [], QueueHost(VHOST, log, Agenda()))
+    queue = Queue(
+        index.name,
+        durable=True,
+        auto_delete=False,
+        owner=None,
+        arguments=b"",
+        runnable=[],
+        host=QueueHost(VHOST, log, Agenda()),
+    )
     queue.restore(index, found.clean)
     keeper = queue.need_keeper()
     (lane,) = (lane for lane in (keeper.held, keeper.parked, keeper.undelivered) if lane is not None)

@@ -15,10 +15,10 @@ from simulation.machine import Machine, Shape, snapshot_of
 from simulation.paper_queues import Entry, Messages, Violation
 from simulation.sequences import LETTERS, SHAPE, Sequence
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
-from warren.msgstore.checkpoint import CheckpointReader
-from warren.msgstore.errors import StoreError, StoreFullError
-from warren.msgstore.records import SEGMENT_HEADER_BYTES
-from warren.msgstore.replay import FrameHead
+from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.log.checkpoint import CheckpointReader
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES
+from warren.msgstore.log.replay import FrameHead
 
 # Faults of reading are another matter: what cannot be read is reported, and is there again later.
 CHANGES: Final = ("create", "write", "truncate", "rename", "mkdir", "unlink", "sync", "sync_directory")

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from ledger_view import outstanding_tags
+
 from simulation.paper_queues import (
     HELD_LANES,
     UNDELIVERED_RETRY_MS,
@@ -38,30 +40,31 @@ from simulation.paper_queues import (
 from simulation.queue_kinds import PLAIN, kind_of
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp.outbox import Outbox
-from warren.msgstore.checkpoint import seal
-from warren.msgstore.checksum import checksum_function, default_algorithm
-from warren.msgstore.compaction import Compaction
-from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
-from warren.msgstore.jobs import CheckpointJob, CommitJob, Errand, ReadJob, UnlinkJob
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import LENGTH_SHIFT
-from warren.msgstore.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
-from warren.msgstore.recovery import Recovery, log_has, recover
-from warren.msgstore.replay import Replay, maybe_frame
-from warren.msgstore.segments import Segment
-from warren.msgstore.store import Store
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.recovery import Recovery, log_has, recover
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.checkpoint import seal
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.compaction import Compaction
+from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, ReadJob, UnlinkJob
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import LENGTH_SHIFT
+from warren.msgstore.log.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
+from warren.msgstore.log.replay import Replay, maybe_frame
+from warren.msgstore.log.segments import Segment
 from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
 from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED, UNDELIVERED
-from warren.queues.metadata import MetadataJournal, VhostPut
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import rules_of
-from warren.queues.virtual_host import VirtualHost
+from warren.queues.turns import Turns
+from warren.vhosts.metadata import MetadataJournal, VhostPut
+from warren.vhosts.virtual_host import VirtualHost
 
 STORE_ID: Final = bytes(range(16))
 STORE_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
@@ -149,6 +152,10 @@ def places_of(log: MessageLog, read: Callable[[int, int], bytes]) -> Places:
                     refer(entries[at], entries[at + 1] >> LENGTH_SHIFT)
         if places:
             found[queue_id] = places
+    for page in log.remains.pages():
+        for at in range(0, len(page.entries), 2):
+            if page.entries[at] and not page.entries[at] & DROPPABLE:
+                refer(page.entries[at], page.entries[at + 1] >> LENGTH_SHIFT)
     if not log.doomed_pages():
         for segment in log.segments.segments:
             counts = [int(segment.live_refs), int(segment.live_bytes)]
@@ -263,7 +270,9 @@ class Machine:
         self.consumers: dict[str, Consumer] = {}
         self.runnable: list[Queue] = []
         self.outbox = Outbox(1, [])
-        self.ledger = DeliveryLedger(1, self.outbox, 0)
+        self.served: list[Turns] = []
+        self.turns = Turns(self.outbox, self.served)
+        self.ledger = DeliveryLedger(1, self.turns, 0)
         self.agenda = Agenda()
         self.vhost = VirtualHost(VhostPut(VHOST), MetadataJournal(), self.runnable, 0, self.log, self.agenda)
         self.vhost.queues = self.queues
@@ -324,11 +333,15 @@ class Machine:
             if when == "before" and operation in MUTATING:
                 self.on_crash_point()
 
+    def outstanding_tags(self) -> list[int]:
+        """Return the tags that wait for an answer, ascending."""
+        return outstanding_tags(self.ledger)
+
     def stop(self) -> None:
         """End in order, as far as the disk lets us: give everything back, write it, take the last checkpoint."""
         for name in list(self.consumers):
             self.cancel(name)
-        for tag in self.ledger.outstanding_tags():
+        for tag in self.outstanding_tags():
             self.requeue(tag)
         if self.rest():
             self.log.want_checkpoint(clean=True)
@@ -343,9 +356,20 @@ class Machine:
     def _new_queue(self, name: str, queue_id: int, *, durable: bool = True) -> Queue:
         kind = kind_of(name)
         arguments = kind.arguments()
-        queue = Queue(name, durable, False, None, arguments, self.runnable, self._host, queue_id)
+        queue = Queue(
+            name,
+            durable=durable,
+            auto_delete=False,
+            owner=None,
+            arguments=arguments,
+            runnable=self.runnable,
+            host=self._host,
+            store_id=queue_id,
+        )
         if kind is not PLAIN:
-            queue.parsed = QueueArguments(name, VHOST, durable, False, False, arguments)
+            queue.parsed = QueueArguments(
+                name, VHOST, durable=durable, exclusive=False, auto_delete=False, encoded=arguments
+            )
             rules = rules_of(queue.parsed, None, None)
             if rules.max_priority > 0:
                 queue.make_lanes(int(rules.max_priority))
@@ -460,7 +484,7 @@ class Machine:
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
         """Acknowledge a delivery, or all up to this one."""
-        tags = [other for other in self.ledger.outstanding_tags() if other <= tag] if multiple else [tag]
+        tags = [other for other in self.outstanding_tags() if other <= tag] if multiple else [tag]
         for settled in tags:
             self.paper.settle(settled)
         self.ledger.ack(tag, multiple)
@@ -502,7 +526,9 @@ class Machine:
         """Begin to consume a queue, once."""
         queue = self.queues[name]
         if name not in self.consumers:
-            consumer = Consumer(self.ledger, queue, name, False, False, 0, prefetch, b"")
+            consumer = Consumer(
+                self.ledger, queue, name, no_ack=False, exclusive=False, priority=0, prefetch=prefetch, arguments=b""
+            )
             self.consumers[name] = consumer
             self.ledger.consumers[name] = consumer
             queue.add_consumer(consumer)
@@ -603,7 +629,7 @@ class Machine:
         """The client has read everything."""
         size, self._unsent_bytes = self._unsent_bytes, 0
         if self.outbox.sent(size):
-            self.ledger.wake_consumers()
+            self.turns.wake()
 
     def _delivered(self, name: str, delivered: Delivered, *, no_ack: bool) -> None:
         self.stopped_clean = None
@@ -628,12 +654,18 @@ class Machine:
         """End a turn: hand out deliveries, close the batch if it is time."""
         if self.failed:
             return
+        served = self.served[:]
+        self.served.clear()
+        for turns in served:
+            turns.serve()
+            self._look()
         runnable = self.runnable[:]
         self.runnable.clear()
         for queue in runnable:
             queue.drain()
             self._look()
         self._sent()
+        self.log.remains.take_apart(1)
         closing = int(self.log.batch)
         self.log.close_if_due(lingered=lingered)
         if self.log.batch != closing:
@@ -728,7 +760,7 @@ class Machine:
             if not (self.commit() or self.read() or self.finish()):
                 if self.commits or self.reader or self.failed:
                     return False
-                if self.log.is_idle() and not self.runnable:
+                if self.log.is_idle() and self.log.remains.is_empty() and not self.runnable and not self.served:
                     return True
         raise Violation("the broker does not come to rest")
 
@@ -828,6 +860,7 @@ class Machine:
                 assert isinstance(job, ReadJob)
                 job.data = [read(lsn, length) for lsn, length in job.ranges]
                 job.finished()
+        log.remains.release_pages()
         places = places_of(log, read)
         if places != self.allowed[self.written].places:
             raise Violation(f"replayed from the beginning: {places}, not {self.allowed[self.written].places}")

@@ -49,19 +49,20 @@ def mutant(name: str, harm: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(name, harm, tuple(Change(*change) for change in changes))
 
 
-STORE: Final = "msgstore/store.py"
-LOG: Final = "msgstore/message_log.py"
-RECOVERY: Final = "msgstore/recovery.py"
-REPLAY: Final = "msgstore/replay.py"
-COMPACTION: Final = "msgstore/compaction.py"
-INDEX: Final = "msgstore/queue_index.py"
+STORE: Final = "msgstore/files/store.py"
+LOG: Final = "msgstore/log/message_log.py"
+RECOVERY: Final = "msgstore/files/recovery.py"
+REPLAY: Final = "msgstore/log/replay.py"
+CHECKPOINT: Final = "msgstore/log/checkpoint.py"
+COMPACTION: Final = "msgstore/log/compaction.py"
+INDEX: Final = "msgstore/log/queue_index.py"
 QUEUE: Final = "queues/queue.py"
 BACKLOG: Final = "queues/backlog.py"
 KEEPER: Final = "queues/rule_keeper.py"
 HELD: Final = "queues/held_messages.py"
-SEALED: Final = "msgstore/sealed_files.py"
-STREAM_BACKLOG: Final = "queues/stream_backlog.py"
-SEALER: Final = "queues/stream_sealer.py"
+SEALED: Final = "msgstore/files/sealed_files.py"
+STREAM_BACKLOG: Final = "streams/backlog.py"
+SEALER: Final = "streams/sealer.py"
 
 
 def lines(*texts: str, indent: int = 8) -> str:
@@ -105,7 +106,7 @@ MUTANTS: Final = (
     mutant(
         "crc-without-header",
         "rot in a frame's header passes",
-        ("msgstore/records.py", "    crc = checksum(head, 0)\n    for chunk", "    crc = 0\n    for chunk"),
+        ("msgstore/log/records.py", "    crc = checksum(head, 0)\n    for chunk", "    crc = 0\n    for chunk"),
         (REPLAY, ", checksum(data[at : at + 52], 0))\n", ", 0)\n"),
     ),
     mutant(
@@ -133,6 +134,16 @@ MUTANTS: Final = (
         "a segment that has lost its end is taken for a whole one",
         (RECOVERY, "if frame is not None and frame.previous_crc != expected_crc:", "if False:"),
         (RECOVERY, "return first is not None and first.previous_crc == expected_crc\n", "return first is not None\n"),
+    ),
+    mutant(
+        "purge-without-the-open-batch",
+        "what was purged before it was written comes back with the next start",
+        (LOG, lines("index.void_rows(first, end)"), ""),
+    ),
+    mutant(
+        "checkpoint-counts-what-was-purged",
+        "a file of the log is needed for ever, by nothing",
+        (CHECKPOINT, lines("log.remains.release_pages()", indent=4), ""),
     ),
     mutant(
         "checkpoint-before-the-log",
@@ -221,7 +232,7 @@ MUTANTS: Final = (
     mutant(
         "short-write-ignored",
         "the second half of a frame is missing",
-        ("msgstore/file_system.py", lines("pending = _behind(pending, written)"), lines("pending = ()")),
+        ("msgstore/files/file_system.py", lines("pending = _behind(pending, written)"), lines("pending = ()")),
     ),
     mutant(
         "recovered-and-not-synced",
@@ -256,14 +267,14 @@ MUTANTS: Final = (
         "letter-in-an-earlier-batch",
         "after a crash a message that expired is in its queue and in the dead letter queue",
         (
-            KEEPER,
-            lines("self.queue.ready.settle(message, place)", "self._dead_letter(message, reason)"),
+            "queues/queue_host.py",
+            lines("if place >= 0:", "    queue.ready.settle(message, place)"),
             lines(
-                "late: list[tuple[Message, i64]] = getattr(self.queue.rules, 'late', [])",
-                "self.queue.rules.late = [(message, place)]",
-                "for settled in late:",
-                "    self.queue.ready.settle(*settled)",
-                "self._dead_letter(message, reason)",
+                "if place >= 0:",
+                "    late = getattr(queue.rules, 'late', [])",
+                "    queue.rules.late = [(message, place)]",
+                "    for settled in late:",
+                "        queue.ready.settle(*settled)",
             ),
         ),
     ),
@@ -407,7 +418,7 @@ MUTANTS: Final = (
     mutant(
         "flag-lost-on-disk",
         "a message that was tried before looks as if it were new",
-        ("msgstore/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),
+        ("msgstore/log/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),
     ),
     mutant(
         "chunk-without-sync",
@@ -529,7 +540,7 @@ MUTANTS: Final = (
         "last-of-a-key-removed",
         "compaction by key keeps the first message of each instead of the last",
         (
-            "queues/stream_compaction.py",
+            "streams/compaction.py",
             "            if key in self._keys:\n                return\n",
             "            if key not in self._keys:\n                self._keys.add(key)\n                return\n",
         ),

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from simulation.queue_kinds import Kind, kind_of
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import HEADERS, BasicProperties, find_property
-from warren.msgstore.message import Envelope, Message, build_message
+from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.queues.dead_letter import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 

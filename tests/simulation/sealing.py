@@ -27,8 +27,8 @@ from simulation.paper_queues import Violation
 from simulation.simulated_file_system import SimulatedFileSystem
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.msgstore.compaction import Compaction
-from warren.msgstore.jobs import SealJob
+from warren.msgstore.log.compaction import Compaction
+from warren.msgstore.log.jobs import SealJob
 from warren.msgstore.tools.dumping import dump, matching_queues
 from warren.msgstore.tools.lines import PROBLEM
 from warren.msgstore.tools.log_files import StoreFiles
@@ -36,8 +36,8 @@ from warren.msgstore.tools.sealed_streams import read_streams
 from warren.msgstore.tools.stored_state import LogReader, recovered
 from warren.msgstore.tools.verification import verify
 from warren.queues.browse import Cursor, Seen, look
-from warren.queues.metadata import PolicyPut
-from warren.queues.stream import Stream
+from warren.streams.stream import Stream
+from warren.vhosts.metadata import PolicyPut
 
 SHAPE: Final = Shape(segment_bytes=4096, page_entries=4)
 OFFSET: Final = "x-stream-offset"

@@ -102,18 +102,18 @@ class Sequence:
             self.machine.get(name)
 
     def ack(self) -> None:
-        for tag in self.machine.ledger.outstanding_tags()[:1]:
+        for tag in self.machine.outstanding_tags()[:1]:
             self.machine.ack(tag)
         self._write()
 
     def ack_all_for_sure(self) -> None:
-        for tag in self.machine.ledger.outstanding_tags()[-1:]:
+        for tag in self.machine.outstanding_tags()[-1:]:
             self.machine.ack(tag, multiple=True)
         self.machine.confirm()
         self._write()
 
     def requeue(self) -> None:
-        for tag in self.machine.ledger.outstanding_tags()[-1:]:
+        for tag in self.machine.outstanding_tags()[-1:]:
             self.machine.requeue(tag, failed=False)
 
     def purge(self) -> None:
@@ -131,7 +131,7 @@ class Sequence:
         self.machine.declare("b")
         self.machine.publish(["a"])
         self.machine.publish(["b"], 300)
-        for tag in self.machine.ledger.outstanding_tags()[:1]:
+        for tag in self.machine.outstanding_tags()[:1]:
             self.machine.ack(tag)
         self.machine.confirm()
         self._write()
@@ -235,12 +235,12 @@ class Sequence:
 
     def fail(self) -> None:
         """Give everything back, as what could not be done."""
-        for tag in self.machine.ledger.outstanding_tags():
+        for tag in self.machine.outstanding_tags():
             self.machine.requeue(tag, failed=True)
         self._write()
 
     def reject(self) -> None:
-        for tag in self.machine.ledger.outstanding_tags():
+        for tag in self.machine.outstanding_tags():
             self.machine.reject(tag)
         self.machine.confirm()
         self._write()
@@ -269,7 +269,7 @@ class Sequence:
         machine = self.machine
         machine.publish(["e", "p", "q"], 20)
         machine.publish(["q"], 300, priority=1)
-        for n, tag in enumerate(machine.ledger.outstanding_tags()):
+        for n, tag in enumerate(machine.outstanding_tags()):
             (machine.ack, machine.reject, machine.requeue)[n % 3](tag)
         machine.confirm()
         self._write()

@@ -27,7 +27,7 @@ from typing import Final
 
 from simulation.crash_states import CrashPoint
 from simulation.disk import ROOT, SECTOR_BYTES, Directory, Inode, NameChange, Names, Resize, Write, join
-from warren.msgstore.file_system import IOV_MAX, assert_relative
+from warren.msgstore.files.file_system import IOV_MAX, assert_relative
 
 _UNLIMITED_BYTES: Final = 1 << 40
 _BLOCK_BYTES: Final = 4096

@@ -57,13 +57,13 @@ class CompactingBroker(RuleBasedStateMachine):
 
     @rule(data=st.data(), multiple=st.booleans())
     def ack(self, data: st.DataObject, multiple: bool) -> None:
-        tags = self.machine.ledger.outstanding_tags()
+        tags = self.machine.outstanding_tags()
         if tags:
             self.machine.ack(data.draw(st.sampled_from(tags)), multiple=multiple)
 
     @rule(data=st.data())
     def requeue(self, data: st.DataObject) -> None:
-        tags = self.machine.ledger.outstanding_tags()
+        tags = self.machine.outstanding_tags()
         if tags:
             self.machine.requeue(data.draw(st.sampled_from(tags)))
 
@@ -132,7 +132,7 @@ class CompactingBroker(RuleBasedStateMachine):
             size = segment.end_lsn - segment.base_lsn
             assert segment.live_bytes * 2 >= size, f"{segment.live_bytes} bytes keep a file of {size}"
         for name in NAMES:
-            for tag in machine.ledger.outstanding_tags():
+            for tag in machine.outstanding_tags():
                 machine.ack(tag)
             while machine.paper.queues[name].ready:
                 if not machine.get(name, no_ack=True):

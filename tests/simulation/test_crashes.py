@@ -40,7 +40,7 @@ GROUPS: Final = 8
 STEPS: Final = 40
 FLIPS: Final = max(5000, STATES // 30)
 # At 500 crash states a second, interpreted on a slow host.
-pytestmark = pytest.mark.timeout(120 + STATES // 500)
+pytestmark = pytest.mark.timeout(600 + STATES // 100)
 
 
 def test_every_sequence_of_three_operations_survives_every_crash() -> None:

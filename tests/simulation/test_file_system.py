@@ -14,7 +14,7 @@ import pytest
 
 from simulation.disk import SECTOR_BYTES, Write
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
-from warren.msgstore.file_system import IOV_MAX, FileSystem, OsFileSystem, read_exactly, write_all
+from warren.msgstore.files.file_system import IOV_MAX, FileSystem, OsFileSystem, read_exactly, write_all
 
 
 @pytest.fixture(params=["os", "simulated"])

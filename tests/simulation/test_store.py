@@ -1,6 +1,6 @@
 """The files of the message log (store.py), on the real file system and on the simulated one with all its faults.
 
-The numbers in parentheses are the invariants in the header of ``warren/msgstore/store.py``.
+The numbers in parentheses are the invariants in the header of ``warren/msgstore/files/store.py``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 import pytest
 
 from simulation.simulated_file_system import Fault, SimulatedFileSystem
-from warren.msgstore.checksum import CRC32, CRC32C, checksum_function, default_algorithm
-from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
-from warren.msgstore.file_system import FileSystem, OsFileSystem
-from warren.msgstore.jobs import CommitJob
-from warren.msgstore.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, segment_header
-from warren.msgstore.replay import FrameHead, maybe_frame
-from warren.msgstore.store import READ_HANDLES_MAX, SegmentHeader, Store, segment_path
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.msgstore.files.store import READ_HANDLES_MAX, SegmentHeader, Store, segment_path
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
+from warren.msgstore.log.jobs import CommitJob
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, segment_header
+from warren.msgstore.log.replay import FrameHead, maybe_frame
 
 STORE_ID: Final = bytes(range(16))
 TIME_MS: Final = 1_700_000_000_000

@@ -179,7 +179,7 @@ class Life:
         return self.random.choice(names) if names else None
 
     def _tag(self) -> int | None:
-        tags = self.machine.ledger.outstanding_tags()
+        tags = self.machine.outstanding_tags()
         return self.random.choice(tags[:1] + tags) if tags else None
 
     def _declare(self) -> None:
@@ -376,7 +376,7 @@ class Life:
             machine.cancel(name)
         if not machine.rest():
             return
-        for tag in machine.ledger.outstanding_tags():
+        for tag in machine.outstanding_tags():
             machine.requeue(tag)
         machine.keep_time()
         if not machine.rest_in_time():

@@ -36,6 +36,8 @@ def start_session(master: str, directory: Path, **more: str) -> SparkSession:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        # On a busy machine a worker takes longer to start than the 15 s that it has by default.
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.streaming.noDataProgressEventInterval": "100",
         **more,
     }

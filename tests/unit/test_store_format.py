@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_directory import ack, content, epoch, message, page, queue, queue_deleted
 
-from warren.msgstore import format as grammar
-from warren.msgstore.checksum import CRC32, CRC32C, checksum
-from warren.msgstore.format import FormatError, Frame, Record, SegmentHeader, build_segment, parse_segment
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum
+from warren.msgstore.tools import format as grammar
+from warren.msgstore.tools.format import FormatError, Frame, Record, SegmentHeader, build_segment, parse_segment
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", [CRC32C, CRC32])
 HEADER = {

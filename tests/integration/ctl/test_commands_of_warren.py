@@ -130,7 +130,7 @@ def test_a_stream_is_declared_and_an_offset_in_it_found(ctl: Ctl) -> None:
     assert ctl("stream_offset", "no such stream", "first").exit_code == 5
     ctl.done("declare_queue", "q")
     ended = ctl("stream_offset", "q", "first")
-    assert ended.exit_code == 1 and "queue 'q' is no stream" in ended.err
+    assert ended.exit_code == 1 and "queue 'q' is not a stream" in ended.err
 
 
 def test_consumer_groups_of_streams_are_listed_reset_and_deleted(ctl: Ctl) -> None:

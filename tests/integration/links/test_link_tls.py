@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,12 +81,25 @@ def test_a_shovel_goes_over_tls_with_a_password_or_a_certificate(
         ("", "self-signed certificate"),
         ("cacertfile={ca}&server_name_indication=other.example", "Hostname mismatch"),
         ("cacertfile=/no/such/file", "certificate files"),
+        # Each of these was a thread that hung for good, and 40 of them all that there are.
+        ("cacertfile={pipe}", "certificate files"),
+        ("cacertfile=/dev/zero", "certificate files"),
+        ("cacertfile={ca}&certfile={pipe}", "certificate files"),
+        ("cacertfile={ca}&certfile={ca}&keyfile={pipe}", "certificate files"),
     ],
 )
 def test_a_server_that_cannot_prove_its_name_is_refused(
-    links: LinksThread, tls_warren: WarrenProcess, certificates: Certificates, name: Names, query: str, reason: str
+    links: LinksThread,
+    tls_warren: WarrenProcess,
+    certificates: Certificates,
+    name: Names,
+    query: str,
+    reason: str,
+    tmp_path: Path,
 ) -> None:
-    query = query.format(ca=certificates.authority.certificate)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    query = query.format(ca=certificates.authority.certificate, pipe=pipe)
     start(links, f"amqps://guest:guest@127.0.0.1:{tls_warren.amqps_port}/%2f?{query}", name)
     wait_for(lambda: links.shovel("s").get("state") == "terminated", "the refusal")
     assert reason in str(links.shovel("s")["reason"])

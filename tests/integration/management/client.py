@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pika
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 # Of a quorum queue: its dead letters go to a queue, given as x-dead-letter-routing-key, or stay as undelivered.
 AT_LEAST_ONCE = {

@@ -110,6 +110,19 @@ def test_a_vhost_that_is_not_there_is_not_told_from_one_that_is_closed(api: Api,
             assert there.status == gone.status and there.body == gone.body, path
 
 
+def test_every_route_of_a_vhost_that_is_not_there_is_not_found(api: Api) -> None:
+    wrong: list[object] = []
+    asked = 0
+    for route in ROUTES:
+        if "{vhost}" not in route.template or route.makes_vhost:
+            continue
+        answer = api.ask(route.method, path_of(route, "nosuch"), b"{}" if route.method in ("PUT", "POST") else None)
+        asked += 1
+        if answer.status != 404 or answer.json["error"] not in ("Object Not Found", "not_found"):
+            wrong.append((route.method, route.template, answer.status, answer.body[:200]))
+    assert not wrong and asked > 80
+
+
 def test_lists_show_what_is_in_ones_own_vhosts(api: Api, vhosts: dict[str, str]) -> None:
     for name in vhosts.values():
         api.put(f"/queues/{q(name)}/seen")

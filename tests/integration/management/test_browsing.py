@@ -381,3 +381,25 @@ def test_a_long_queue_on_disk_is_paged_through(tight: WarrenProcess) -> None:
     assert after["resident_bytes"] <= max(store["resident_bytes"], 8 << 20)
     connection.close()
     api.close()
+
+
+def test_a_large_body_is_shown_got_and_looked_through_whole(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    channel.queue_declare("large", durable=True)
+    bodies = [("café " * 500_000 + "needle").encode(), bytes(range(255, -1, -1)) * 12_000]
+    for body in bodies:
+        channel.basic_publish("", "large", body)
+    wait_for(place, "large", 2)
+    shown = messages(place, "large", truncate=4_000_000)["items"]
+    assert [item["payload_bytes"] for item in shown] == list(map(len, bodies))
+    assert shown[0]["payload"].encode() == bodies[0] and base64.b64decode(shown[1]["payload"]) == bodies[1]
+    cut = messages(place, "large", truncate=4)["items"]
+    assert [item["payload"] for item in cut] == ["caf", base64.b64encode(bodies[1][:4]).decode()]
+    found = messages(place, "large", body="café needle")
+    assert len(found["items"]) == 1 and found["scanned"] == 2
+    wanted = {"ackmode": "ack_requeue_true", "count": 2, "encoding": "auto"}
+    got = place.api.post(f"/queues/{place.v}/large/get", wanted).json
+    assert got[0]["payload"].encode() == bodies[0] and base64.b64decode(got[1]["payload"]) == bodies[1]
+    assert [each["payload_encoding"] for each in got] == ["string", "base64"]
+    got = place.api.post(f"/queues/{place.v}/large/get", wanted | {"truncate": 9}).json
+    assert got[0]["payload"] == "café caf"

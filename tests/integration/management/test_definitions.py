@@ -201,6 +201,23 @@ def test_who_imports_is_not_locked_out_unless_that_was_asked_for(process: Warren
     assert Api(process, "guest", "p").get("/whoami")["tags"] == ["management"]
 
 
+def test_a_file_that_names_who_imports_lets_them_into_the_vhosts_that_it_makes(api: Api) -> None:
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    document = {
+        "users": [
+            {"name": "guest", "password_hash": file(OF_3)["users"][0]["password_hash"], "tags": ["administrator"]}
+        ],
+        "vhosts": [{"name": "made"}],
+        "permissions": [{"user": "guest", "vhost": name, **everything} for name in ("/", "made")],
+        "queues": [{"name": "q", "vhost": "made", "durable": True, "auto_delete": False, "arguments": {}}],
+    }
+    answer = api.post("/definitions", document)
+    assert [(each["kind"], each["name"]) for each in answer.value["conflicts"]] == [("user", "guest")]
+    wanted = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    assert api.post("/queues/made/q/get", wanted).value == []
+    api.ask("DELETE", "/vhosts/made")
+
+
 def test_a_file_may_come_in_a_form(api: Api) -> None:
     head = 'Content-Disposition: form-data; name="file"; filename="d.json"\r\nContent-Type: application/json'
     text = json.dumps(file(OF_3), indent=1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 
-from .client import Place
+from .client import Place, q
 from .conftest import Connect
 
 FIELDS = {
@@ -87,20 +88,17 @@ FIELDS = {
 # What is not there, and why.
 OF_ERLANG = "there is no Erlang machine to tell it of"
 OF_ITS_STORE = "the store has neither a journal nor seeks to count, messages are not paged one by one"
-NOT_COUNTED = "the queue does not count it, and to look at each message would take too long"
 OF_MIRRORS = "there are no mirrored queues"
 LACKING = {
     **dict.fromkeys(["garbage_collection", "reductions", "context_switches", "gc_num"], OF_ERLANG),
     **dict.fromkeys(
         ["gc_bytes_reclaimed", "mnesia_disk_tx_count", "mnesia_ram_tx_count", "ra_open_file_metrics"], OF_ERLANG
     ),
-    **dict.fromkeys(["backing_queue_status", "message_bytes_paged_out"], OF_ITS_STORE),
+    **dict.fromkeys(["backing_queue_status"], OF_ITS_STORE),
     **dict.fromkeys(["io_read_avg_time", "io_read_bytes", "io_read_count", "io_reopen_count"], OF_ITS_STORE),
     **dict.fromkeys(["io_seek_avg_time", "io_seek_count", "io_sync_avg_time", "io_write_avg_time"], OF_ITS_STORE),
     **dict.fromkeys(["io_write_count", "queue_index_read_count"], OF_ITS_STORE),
     **dict.fromkeys(["disk_reads", "disk_writes"], OF_ITS_STORE),
-    **dict.fromkeys(["message_bytes_persistent", "message_bytes_ram", "message_bytes_unacknowledged"], NOT_COUNTED),
-    "messages_persistent": NOT_COUNTED,
     "recoverable_slaves": OF_MIRRORS,
 }
 # Not numbers; None is as good as any of them where RabbitMQ has null.
@@ -270,3 +268,86 @@ def test_methods_that_are_not_there_are_told_which_are(place: Place) -> None:
     head = place.api.ask("HEAD", "/whoami")
     assert head.status == 200 and head.body == b"" and int(head.headers["content-length"]) > 0
     assert place.api.ask("GET", "/nosuch").status == 404
+
+
+def test_a_node_tells_what_takes_its_memory(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    channel.confirm_delivery()
+    for name, kind in (("c", "classic"), ("k", "quorum"), ("s", "stream")):
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+        channel.basic_publish("", name, b"x" * 100_000)
+    (node,) = place.api.get("/nodes?memory=true")
+    assert "memory" not in place.api.get("/nodes")[0]
+    path = f"/nodes/{q(node['name'])}"
+    alone = place.api.get(f"{path}/memory")["memory"]
+    assert place.api.get(f"{path}?memory=true")["memory"].keys() == node["memory"].keys() == alone.keys()
+    parts = {name: value for name, value in alone.items() if name not in ("strategy", "total")}
+    assert {"binary", "code", "atom", "metrics", "mgmt_db", "msg_index", "plugins", "other_proc"} <= parts.keys()
+    for part in ("queue_procs", "quorum_queue_procs", "stream_queue_procs"):
+        assert parts[part] >= 100_000
+    assert sum(parts.values()) == alone["total"]["rss"] > 0
+    relative = place.api.get(f"{path}/memory/relative")["memory"]
+    assert relative.keys() == parts.keys() | {"total"}
+    assert node["proc_used"] > 0
+
+
+def test_the_node_is_called_as_one_of_rabbitmq(place: Place) -> None:
+    name = place.api.get("/nodes")[0]["name"]
+    assert name.startswith("rabbit@")
+    assert place.api.get("/overview")["node"] == name and place.api.get(f"/nodes/{q(name)}")["running"] is True
+    assert f'rabbitmq_node="{name}"'.encode() in place.api.ask("GET", "//metrics").body
+
+
+def test_the_cluster_has_an_id_that_stays(place: Place) -> None:
+    shown = place.api.get("/global-parameters/internal_cluster_id")
+    assert shown["value"].startswith("rabbitmq-cluster-id-") and len(shown["value"]) == 42
+    assert shown in place.api.get("/global-parameters")
+    assert shown["value"].encode() in place.api.ask("GET", "//metrics").body
+    assert place.api.ask("PUT", "/global-parameters/internal_cluster_id", {"value": "x"}).status == 400
+    assert place.api.ask("DELETE", "/global-parameters/internal_cluster_id").status == 404
+
+
+def test_topic_permissions_that_are_not_there_are_not_found(place: Place) -> None:
+    path = f"/topic-permissions/{place.v}/guest"
+    assert place.api.ask("GET", path).status == 404
+    place.api.put(path, {"exchange": "e", "write": "w", "read": "r"})
+    shown = [{"user": "guest", "vhost": place.vhost, "exchange": "e", "write": "w", "read": "r"}]
+    assert place.api.get(path) == place.api.get(f"{path}/e") == shown
+    assert place.api.ask("GET", f"{path}/other").status == 404
+    assert place.api.get("/users/guest/topic-permissions") == shown
+
+
+def test_lists_and_idle_objects_have_a_whole_grid_of_samples(place: Place) -> None:
+    for number in range(3):
+        place.api.put(f"/queues/{place.v}/idle{number}")
+    ranges = "lengths_age=60&lengths_incr=5&msg_rates_age=60&msg_rates_incr=5"
+    for queue in (*place.api.get(f"/queues/{place.v}?{ranges}"), place.api.get(f"/queues/{place.v}/idle0?{ranges}")):
+        samples = queue["messages_details"]["samples"]
+        assert [sample["sample"] for sample in samples] == [0] * 13
+        times = [sample["timestamp"] for sample in samples]
+        assert times == [times[0] - 5000 * back for back in range(13)]
+    assert "samples" not in place.api.get(f"/queues/{place.v}/idle0")["messages_details"]
+
+
+def test_a_queue_tells_the_bytes_of_its_messages(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("q", durable=True)
+    kept, passing = pika.DeliveryMode.Persistent, pika.DeliveryMode.Transient
+    for mode, size in ((kept, 100), (passing, 20), (kept, 3)):
+        channel.basic_publish("", "q", b"x" * size, pika.BasicProperties(delivery_mode=mode))
+    assert channel.basic_get("q")[2] == b"x" * 100
+    shown = place.api.get(f"/queues/{place.v}/q")
+    assert {field: shown[field] for field in shown if field.startswith(("message_bytes", "messages_persistent"))} == {
+        "message_bytes": 123,
+        "message_bytes_ready": 23,
+        "message_bytes_unacknowledged": 100,
+        "message_bytes_ram": 123,
+        "message_bytes_paged_out": 0,
+        "message_bytes_persistent": 103,
+        "messages_persistent": 2,
+    }
+    page = place.api.ask("GET", "//metrics/detailed?family=queue_metrics&vhost=" + place.v).body.decode()
+    labels = f'{{vhost="{place.vhost}",queue="q"}}'
+    for name, value in (("unacked_bytes", 100), ("persistent", 2), ("persistent_bytes", 103), ("bytes", 123)):
+        assert f"rabbitmq_detailed_queue_messages_{name}{labels} {value}\n" in page

@@ -47,6 +47,37 @@ def test_a_queue_is_created_found_again_purged_and_deleted(place: Place) -> None
         assert api.ask(method, of).refusal == NOT_FOUND
 
 
+@pytest.mark.parametrize("name", ["a\tb", "\x1b[2J", "\x7f", "\x9b31m", "\x01 x", "\u2028"])
+def test_names_with_control_characters_are_names(place: Place, amqp: Connect, name: str) -> None:
+    api, v = place.api, place.v
+    channel: Any = amqp(client_properties={"connection_name": name}).channel()
+    for kind in ("queues", "exchanges"):
+        path = f"/{kind}/{v}/{q(name)}"
+        assert api.put(path, {} if kind == "queues" else {"type": "fanout"}) == 201
+        assert api.get(path)["name"] == name
+        assert name in [row["name"] for row in api.get(f"/{kind}/{v}")]
+    bound = api.post(f"/bindings/{v}/e/{q(name)}/q/{q(name)}", {"routing_key": f"{name}\r\nX-Forged: 1"})
+    assert "x-forged" not in bound.headers and bound.headers["location"].isprintable()
+    assert api.delete(f"/bindings/{v}/e/{q(name)}/q/" + bound.headers["location"]) == 204
+    channel.basic_consume(name, lambda *arguments: None, consumer_tag=name)
+    assert api.get(f"/queues/{v}/{q(name)}")["consumer_details"][0]["consumer_tag"] == name
+    page = api.ask("GET", f"//metrics/detailed?family=queue_coarse_metrics&vhost={v}").body.decode()
+    (line,) = [line for line in page.split("\n") if line.startswith("rabbitmq_detailed_queue_messages{")]
+    assert line == f'rabbitmq_detailed_queue_messages{{vhost="{place.vhost}",queue="{name}"}} 0'
+    assert api.put(f"/vhosts/{q(name)}") == 201 and api.put(f"/users/{q(name)}", {"password": "p", "tags": ""}) == 201
+    exported = api.ask("GET", f"/definitions/{q(name)}?download={q(name)}%0D%0AX-Forged:%201")
+    assert "x-forged" not in exported.headers and exported.headers["content-disposition"].isprintable()
+    assert api.delete(f"/vhosts/{q(name)}") == 204 and api.delete(f"/users/{q(name)}") == 204
+    for kind in ("queues", "exchanges"):
+        assert api.delete(f"/{kind}/{v}/{q(name)}") == 204
+
+
+def test_names_with_nul_are_refused_and_line_breaks_removed(place: Place) -> None:
+    assert place.api.ask("PUT", f"/queues/{place.v}/a%00b", {}).status == 400
+    assert place.api.put(f"/queues/{place.v}/a%0D%0Ab") == 201
+    assert [row["name"] for row in place.api.get(f"/queues/{place.v}")] == ["ab"]
+
+
 def test_queues_are_deleted_only_if_unused_or_empty_when_asked_to(place: Place, amqp: Connect) -> None:
     api, path = place.api, f"/queues/{place.v}/q"
     api.put(path)
@@ -218,7 +249,13 @@ def test_thousands_are_got_at_once_while_others_are_served(place: Place, amqp: C
     [
         {"count": 1},
         {"count": 1, "ackmode": "nosuch", "encoding": "auto"},
-        {"count": 0, "ackmode": "ack_requeue_true", "encoding": "auto"},
+        {"count": -1, "ackmode": "ack_requeue_true", "encoding": "auto"},
+        {"count": "9" * 4999, "ackmode": "ack_requeue_true", "encoding": "auto"},
+        {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": -1},
+        {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": "x"},
+        {"count": 1, "ackmode": ["ack_requeue_true"], "encoding": "auto"},
+        [],
+        b"count=1",
         {"count": "many", "ackmode": "ack_requeue_true", "encoding": "auto"},
         {"count": 1, "ackmode": "ack_requeue_true", "encoding": "hex"},
     ],
@@ -226,6 +263,52 @@ def test_thousands_are_got_at_once_while_others_are_served(place: Place, amqp: C
 def test_what_cannot_be_got_is_refused(place: Place, body: object) -> None:
     place.api.put(f"/queues/{place.v}/q")
     assert place.api.ask("POST", f"/queues/{place.v}/q/get", body).refusal[:2] == (400, "bad_request")
+
+
+def test_what_is_missing_in_a_request_for_messages_is_named_as_rabbitmq_does(place: Place) -> None:
+    place.api.put(f"/queues/{place.v}/q")
+    whole = {"ackmode": "ack_requeue_true", "count": 1, "encoding": "auto"}
+    for missing in (["ackmode"], ["count"], ["encoding"], ["count", "encoding"], ["ackmode", "count", "encoding"]):
+        body = {name: value for name, value in whole.items() if name not in missing}
+        reason = "[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]"
+        refusal = place.api.ask("POST", f"/queues/{place.v}/q/get", body).refusal
+        assert refusal == (400, "bad_request", reason)
+    assert place.api.ask("POST", f"/queues/{place.v}/nosuch/get", {}).refusal[0] == 404
+    assert place.api.ask("POST", f"/queues/{place.v}/q/get", whole | {"count": 0}).json == []
+
+
+def test_a_feature_flag_is_enabled_and_an_unknown_one_unsupported(api: Api) -> None:
+    flags = [flag["name"] for flag in api.get("/feature-flags")]
+    assert [api.put(f"/feature-flags/{name}/enable") for name in flags] == [204] * len(flags)
+    assert api.ask("PUT", "/feature-flags/nosuch/enable", {}).refusal == (400, "bad_request", "unsupported")
+
+
+ABSURD = ("9" * 4999, "9" * 400, "9" * 19, "-" + "9" * 4999, "1_000", "%D9%A3", "0x10", "1e9", "", "%205")
+
+
+def test_absurd_numbers_in_a_path_are_bad_requests(place: Place) -> None:
+    for number in ABSURD:
+        for method, path in (
+            ("PUT", f"/warren/stages/{place.v}/stage/{number}"),
+            ("GET", f"/health/checks/port-listener/{number}"),
+            ("GET", f"/health/checks/certificate-expiration/{number}/days"),
+        ):
+            assert place.api.ask(method, path).status in (400, 404, 405), (method, path)
+
+
+def test_absurd_numbers_in_a_query_are_bad_requests_or_not_heeded(place: Place) -> None:
+    place.api.put(f"/queues/{place.v}/s", {"arguments": {"x-queue-type": "stream"}})
+    for number in ABSURD:
+        for path, status in (
+            (f"/queues?page={number}", 400),
+            (f"/queues?page=1&page_size={number}", 400 if number else 200),
+            (f"/warren/search?q=x&limit={number}", 400),
+            (f"/warren/queues/{place.v}/s/messages?offset={number}", 400),
+            (f"/warren/data/{place.v}/s/chunks?from={number}&to=1", 400),
+            (f"/overview?lengths_age={number}&lengths_incr={number}", 200),
+        ):
+            answer = place.api.ask("GET", path)
+            assert answer.status == status, (path, answer)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +385,14 @@ def test_users_are_made_changed_and_deleted(api: Api, place: Place) -> None:
         ({}, "tags_not_present"),
         ({"password": "a", "password_hash": "b", "tags": ""}, "both_password_and_password_hash_are_provided"),
         ({"password_hash": "!!", "tags": ""}, ["not_base64", "!!"]),
+        (
+            {
+                "password_hash": "$scrypt$ln=17,r=1,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAA",
+                "hashing_algorithm": "scrypt",
+                "tags": "",
+            },
+            "password_hash: length of the key must be from 16 to 64",
+        ),
     ):
         assert api.ask("PUT", path, body).refusal == (400, "bad_request", reason)
     assert api.put(path, {"password": "x", "tags": "monitoring, policymaker"}) == 201

@@ -80,7 +80,8 @@ def test_copies_by_filter_and_count_go_to_an_exchange(place: Place, amqp: Connec
     method, properties, _ = channel.basic_get("to")
     assert (method.exchange, method.routing_key, properties.delivery_mode) == ("e", "new.key", 2)
     channel.basic_nack(method.delivery_tag)
-    items = place.api.get(f"/warren/queues/{place.v}/to/messages")["items"]
+    path = f"/warren/queues/{place.v}/to/messages"
+    items = place.api.eventually(path, lambda found: found["total"] == 4)["items"]
     assert [item["payload"] for item in items] == ["5", "15", "25", "35"]
     assert drained(channel, "from") == bodies
 
@@ -194,6 +195,12 @@ def test_parked_messages_are_transferred_and_those_that_are_not_wanted_stay(
         ({"destination": {"exchange": "", "routing_key": 7}}, 400),
         ({"destination": {"exchange": "", "routing_key": "k" * 256}}, 400),
         ({"destination": {"origin": False}}, 400),
+        ({"destination": {"queue": "q" * 256}}, 400),
+        ({"destination": {"queue": "to"}, "filter": {"routing_key": "k" * 256}}, 400),
+        ({"destination": {"queue": "to"}, "filter": {"header": "h" * 1025}}, 400),
+        ({"destination": {"queue": "to"}, "filter": {"body": "b" * 4097}}, 400),
+        ({"destination": {"queue": "to"}, "count": 10**30}, 400),
+        ({"destination": {"queue": "to"}, "rate": 10**9}, 400),
     ],
 )
 def test_orders_that_make_no_sense_are_refused_and_nothing_moves(
@@ -244,3 +251,49 @@ def test_half_a_surrogate_pair_is_refused_as_a_filter(place: Place, amqp: Connec
     if answer.status == 201:
         assert ended(place, answer.json)["transferred"] == 0
     assert drained(channel, "from") == bodies
+
+
+def test_what_is_kept_of_an_order_is_small_whatever_it_said(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    fill(channel, "from", 1)
+    channel.queue_declare("to")
+    junk: dict[str, Any] = {f"field {number}": [["x" * 1000]] * 10 for number in range(20)}
+    begun = begin(
+        place, "from", mode="copy", destination={"queue": "to"} | junk, filter={"body": "none"} | junk, **junk
+    )
+    ended(place, begun)
+    answer = place.api.ask("GET", f"/warren/transfers/{place.v}/{begun['id']}")
+    assert answer.json["destination"] == {"queue": "to"}
+    assert len(answer.body) < 1000
+
+
+def test_a_user_has_a_share_of_the_transfers_that_run(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    fill(channel, "from", 300)
+    channel.queue_declare("to")
+    user = place.user("t-many", "management")
+    order: dict[str, Any] = {"mode": "copy", "destination": {"queue": "to"}, "rate": 1}
+    begun = [begin(place, "from", user, **order) for _ in range(8)]
+    assert refused(user, place, "from", **order)[:2] == (429, "too_many")
+    begun.append(begin(place, "from", **order))
+    place.api.delete("/users/t-many")
+    for each in begun[:-1]:
+        done = ended(place, each)
+        assert (done["state"], done["error"]) == ("failed", "user 't-many' was deleted")
+    place.api.delete(f"/warren/transfers/{place.v}/{begun[-1]['id']}")
+    assert ended(place, begun[-1])["state"] == "stopped"
+    user.close()
+
+
+def test_a_topic_permission_is_asked_before_a_transfer_begins(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    fill(channel, "from", 3)
+    channel.exchange_declare("t", "topic")
+    user = place.user("t-topics", "management")
+    place.api.put(f"/topic-permissions/{place.v}/t-topics", {"exchange": "t", "write": "^mine$", "read": ""})
+    to = {"exchange": "t", "routing_key": "theirs"}
+    assert refused(user, place, "from", mode="copy", destination=to)[0] == 401
+    assert (
+        ended(place, begin(place, "from", user, mode="copy", destination=to | {"routing_key": "mine"}))["error"] is None
+    )
+    user.close()

@@ -24,19 +24,19 @@ from store_directory import (
 )
 
 from warren.amqp.field_table import Timestamp, encode_table
-from warren.msgstore.checksum import CRC32C
-from warren.msgstore.columns import Columns, ColumnsWriter
-from warren.msgstore.file_system import OsFileSystem
-from warren.msgstore.format import (
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.sealed_files import STREAMS, SealedFiles, sealed_path
+from warren.msgstore.files.store import QUARANTINE
+from warren.msgstore.log.checksum import CRC32C
+from warren.msgstore.log.columns import Columns, ColumnsWriter
+from warren.msgstore.log.jobs import SealJob
+from warren.msgstore.log.message import Envelope, build_message
+from warren.msgstore.tools.format import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     Record,
     SegmentHeader,
 )
-from warren.msgstore.jobs import SealJob
-from warren.msgstore.message import Envelope, build_message
-from warren.msgstore.sealed_files import STREAMS, SealedFiles, sealed_path
-from warren.msgstore.store import QUARANTINE
 from warren.server.store_commands import store_app
 
 Lines = list[dict[str, Any]]

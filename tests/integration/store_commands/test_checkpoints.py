@@ -18,8 +18,8 @@ from store_directory import (
     queue,
 )
 
-from warren.msgstore.checksum import CRC32C
-from warren.msgstore.format import (
+from warren.msgstore.log.checksum import CRC32C
+from warren.msgstore.tools.format import (
     FRAME_HEAD_BYTES,
     Checkpoint,
     Record,

@@ -11,7 +11,7 @@ from store_directory import (
     message,
 )
 
-from warren.msgstore.format import (
+from warren.msgstore.tools.format import (
     FRAME_HEAD_BYTES,
 )
 

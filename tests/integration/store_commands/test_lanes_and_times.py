@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from store_directory import StoreDirectory, ack, checkpoint_page, checkpoint_queue, epoch, message, page, queue
 
-from warren.msgstore.checksum import CRC32C, checksum
-from warren.msgstore.format import EXPIRES, EXPIRING, FRAME_HEAD_BYTES, MOVED, TIMED, Checkpoint
-from warren.msgstore.records import NOTES_FROM
+from warren.msgstore.log.checksum import CRC32C, checksum
+from warren.msgstore.log.records import NOTES_FROM
+from warren.msgstore.tools.format import EXPIRES, EXPIRING, FRAME_HEAD_BYTES, MOVED, TIMED, Checkpoint
 
 from .stores import Lines, dumped, of_type, problems, repaired, run
 

@@ -17,7 +17,7 @@ from store_directory import (
     queue_deleted,
 )
 
-from warren.msgstore.format import (
+from warren.msgstore.tools.format import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,
     Checkpoint,

@@ -13,11 +13,11 @@ import pytest
 from store_directory import STORE_ID, TIME_MS, ack, checkpoint_page, checkpoint_queue, message, queue_deleted
 
 from warren.amqp.specification import ContentHeader
-from warren.msgstore.columns import BODIES, CHUNK_HEAD_BYTES
-from warren.msgstore.file_system import OsFileSystem
-from warren.msgstore.recovery import log_has, recover
-from warren.msgstore.sealed_files import CLEAR_BYTES
-from warren.msgstore.store import Store
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.recovery import log_has, recover
+from warren.msgstore.files.sealed_files import CLEAR_BYTES
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.columns import BODIES, CHUNK_HEAD_BYTES
 from warren.msgstore.tools.stored_state import new_log
 
 from .stores import (
@@ -254,7 +254,7 @@ def test_a_flipped_bit_in_a_chunk_costs_that_chunk(tmp_path: Path, place: int, w
 @pytest.mark.parametrize(
     ("place", "value", "what"),
     [
-        (56 + 8 * BODIES + 4, 999, "error determining content size from frame header"),
+        (56 + 8 * BODIES + 4, 999, "no zstd frame that can be read: error when determining content size"),
         (12, 4, "5 offsets of 4 messages"),
         (48, 9, "half of a number among the names"),
     ],

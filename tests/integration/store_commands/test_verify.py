@@ -16,8 +16,8 @@ from store_directory import (
     queue,
 )
 
-from warren.msgstore.checksum import CRC32, CRC32C, checksum
-from warren.msgstore.format import (
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum
+from warren.msgstore.tools.format import (
     ALIGNMENT_BYTES,
     FRAME_HEAD_BYTES,
     SEGMENT_HEADER_BYTES,

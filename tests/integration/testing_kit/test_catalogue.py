@@ -22,7 +22,8 @@ from integration.test_catalogue_contract import (  # noqa: F401
     test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_twice,
     test_the_last_of_several_puts_in_one_batch_wins,
 )
-from warren.queues.metadata import (
+from warren.testing.catalogue import MemoryCatalogue
+from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
     MetadataChange,
@@ -33,7 +34,6 @@ from warren.queues.metadata import (
     UserPut,
     VhostPut,
 )
-from warren.testing.catalogue import MemoryCatalogue
 
 
 class Store:

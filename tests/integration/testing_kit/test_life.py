@@ -14,7 +14,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from warren.queues.metadata import (
+from warren.testing import Broker, BrokerDown, Properties
+from warren.vhosts.metadata import (
     GlobalParameterPut,
     PermissionPut,
     PolicyPut,
@@ -23,7 +24,6 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.testing import Broker, BrokerDown, Properties
 
 from .conftest import Open
 

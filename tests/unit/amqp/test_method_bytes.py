@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from librt.strings import BytesWriter, write_i16_be
 
+from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, encode_method, frame, method_frame, wire_short
 from warren.amqp.errors import ConnectionException
 from warren.amqp.methods import (
@@ -104,6 +105,32 @@ def test_method_ids_are_unique_and_their_count_is_that_of_0_9_1_with_rabbitmqs_a
         by_class[spec.class_id] = by_class.get(spec.class_id, 0) + 1
     assert by_class == {10: 14, 20: 6, 30: 2, 40: 8, 50: 10, 60: 18, 85: 2, 90: 6}
     assert len({spec.name for spec in METHODS.values()}) == len(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("packed", "name"),
+    [
+        (m.CONNECTION_TUNE_OK, "connection.tune-ok"),
+        (m.CONNECTION_OPEN, "connection.open"),
+        (m.CONNECTION_CLOSE, "connection.close"),
+        (m.CONNECTION_CLOSE_OK, "connection.close-ok"),
+        (m.CHANNEL_CLOSE, "channel.close"),
+        (m.CHANNEL_CLOSE_OK, "channel.close-ok"),
+        (m.BASIC_PUBLISH, "basic.publish"),
+        (m.BASIC_DELIVER, "basic.deliver"),
+        (m.BASIC_GET_OK, "basic.get-ok"),
+        (m.BASIC_ACK, "basic.ack"),
+        (m.BASIC_NACK, "basic.nack"),
+        (m.TX_COMMIT, "tx.commit"),
+    ],
+)
+def test_an_id_written_without_the_codec_is_that_of_its_method(packed: int, name: str) -> None:
+    assert METHODS[packed].name == name
+
+
+def test_an_ack_and_a_nack_have_payloads_of_13_bytes_and_a_frame_without_payload_has_the_overhead() -> None:
+    assert len(encode_method(m.BasicAck(1, False))) == len(encode_method(m.BasicNack(1, False, False))) == m.ACK_BYTES
+    assert len(frame(m.FRAME_BODY, 1, b"")) == m.FRAME_HEAD_BYTES + 1 == m.FRAME_OVERHEAD_BYTES
 
 
 def test_unused_high_bits_of_a_bit_octet_are_ignored() -> None:

@@ -25,7 +25,7 @@ from warren.queues.counters import (
     MessageCounts,
     SizeCounts,
 )
-from warren.queues.metadata import PermissionPut, VhostDelete, VhostPut
+from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
 
 FIELDS = (
     *("publish", "publish_confirm", "published_bytes", "routed", "confirm", "return_unroutable", "drop_unroutable"),

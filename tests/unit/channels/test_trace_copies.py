@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine_harness import Harness
 
 from warren.channels.tracing import TRACE_EXCHANGE, ChannelTracer
-from warren.msgstore.message import Envelope, build_message
+from warren.msgstore.log.message import Envelope, build_message
 
 
 def test_a_copy_begins_a_life_of_its_own() -> None:

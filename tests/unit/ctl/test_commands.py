@@ -353,7 +353,7 @@ def test_the_reason_of_a_close_is_a_header(api: FakeApi, ctl: Ctl) -> None:
 
 def test_a_user_who_exists_is_not_overwritten(api: FakeApi, ctl: Ctl) -> None:
     api.answer("GET", "users/bob", USER)
-    assert ctl("add_user", "bob", "x") == (1, "", 'warren ctl: user "bob" exists already\n')
+    assert ctl("add_user", "bob", "x") == (1, "", 'warren ctl: user "bob" already exists\n')
     assert api.changes() == []
 
 

@@ -137,3 +137,27 @@ def test_values_as_text(value: object, text: str) -> None:
 )
 def test_a_dotted_path_reaches_inside(path: str, value: object) -> None:
     assert value_at({"a": {"b": {"c": 1}}}, path) == value
+
+
+HOSTILE = "\x1b[2Jq\x07\x7f\x9b31m\r\x85"
+
+
+@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_say_nothing_to_the_terminal(form: Format, terminal: bool) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    out = Output(form, stream=stream)
+    out.rows(("name", "arguments"), [[HOSTILE, {HOSTILE: [HOSTILE]}]] * 2)
+    out.record(HOSTILE, {HOSTILE: HOSTILE})
+    out.heading(HOSTILE)
+    out.say(HOSTILE)
+    out.result(HOSTILE)
+    out.document({HOSTILE: HOSTILE})
+    written = re.sub(r"\x1b\[\d*m", "", stream.getvalue())  # colours of our own
+    assert all(character in "\n\t" or character.isprintable() for character in written)
+
+
+def test_names_in_json_are_what_they_were() -> None:
+    stream = io.StringIO()
+    Output(Format.JSON, stream=stream).rows(("name",), [[HOSTILE]])
+    assert json.loads(stream.getvalue()) == [{"name": HOSTILE}]

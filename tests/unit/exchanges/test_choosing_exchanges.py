@@ -21,6 +21,7 @@ from .topology import (
     routed,
     table_bytes,
     unbind,
+    unbind_all,
 )
 
 KEYS = [f"order-{number}" for number in range(20_000)]
@@ -218,7 +219,7 @@ def test_weights_are_limited_one_by_one_and_together() -> None:
     bind(source, queue("last"), "483647")
     assert len({matched(source, key)[0] for key in KEYS}) > 2000
     source.unbind_destination(queue("absent"))
-    source.unbind_all()
+    unbind_all(source)
     source.check_binding("1000000", EMPTY_TABLE)
 
 

@@ -111,13 +111,30 @@ def test_bindings_are_checked_by_the_other_type() -> None:
 )
 def test_a_type_that_it_cannot_route_like_is_refused(arguments: Table, text: str) -> None:
     with pytest.raises(ChannelException) as refusal:
-        create_exchange("x-delayed-message", "x", True, False, False, encode_table(arguments), 1)
+        create_exchange(
+            "x-delayed-message",
+            "x",
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments=encode_table(arguments),
+            seed=1,
+        )
     assert (refusal.value.reply_code, refusal.value.explanation) == (406, text)
 
 
 def test_a_redeclaration_may_have_another_type_to_route_like() -> None:
     made = delayed("topic")
     assert isinstance(made, DelayedMessageExchange)
-    made.check_equivalent("x-delayed-message", True, False, False, encode_table({"x-delayed-type": "direct"}), "/")
+    made.check_equivalent(
+        "x-delayed-message",
+        durable=True,
+        auto_delete=False,
+        internal=False,
+        arguments=encode_table({"x-delayed-type": "direct"}),
+        vhost_name="/",
+    )
     with pytest.raises(ChannelException, match="inequivalent arg 'type'"):
-        made.check_equivalent("topic", True, False, False, encode_table({}), "/")
+        made.check_equivalent(
+            "topic", durable=True, auto_delete=False, internal=False, arguments=encode_table({}), vhost_name="/"
+        )

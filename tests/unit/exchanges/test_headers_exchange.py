@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Timestamp, with_length
 from warren.exchanges.binding import Binding
-from warren.exchanges.content import Content
+from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.headers_exchange import HeadersExchange
 
-from .topology import bind, exchange, headers_content, matched, queue, routed, table_bytes, unbind
+from .topology import bind, exchange, headers_content, matched, queue, routed, table_bytes, unbind, unbind_all
 
 Table = dict[str, object]
 
@@ -140,7 +140,7 @@ def test_after_any_binds_and_unbinds_it_matches_what_the_arguments_mean(
     for headers in messages:
         expected = {str(number) for (number, _), (form, table) in bound.items() if agrees(form, table, headers)}
         assert set(matched(source, "", headers_content(headers))) == expected
-    source.unbind_all()
+    unbind_all(source)
     assert (source._rules, source._always, source._by_demand) == ({}, {}, {})
 
 
@@ -151,6 +151,27 @@ def test_rules_that_share_a_value_are_told_apart_by_the_others() -> None:
     assert max(len(rules) for rules in source._by_demand.values()) == 1
     assert matched(source, "", headers_content({"type": "order", "number": 42})) == ["42"]
     assert matched(source, "", headers_content({"type": "offer", "number": 42})) == []
+
+
+def test_a_rule_of_which_several_demands_are_met_is_found_once() -> None:
+    source = headers_exchange()
+    same: Table = {str(number): number for number in range(50)}
+    for number in range(20):
+        bind(source, queue(str(number)), "", {**same, "x-match": "any"})
+    content = headers_content(same)
+    assert matched(source, content=content) == [str(number) for number in range(20)]
+    assert STEPS_MAX - content.steps_left == 20 * 50
+
+
+def test_a_message_without_steps_left_meets_no_further_rules() -> None:
+    source = headers_exchange()
+    same: Table = {str(number): number for number in range(50)}
+    for number in range(20):
+        bind(source, queue(str(number)), "", {**same, str(number): "another"})
+    content = headers_content(same)
+    content.steps_left = 200
+    assert matched(source, content=content) == []
+    assert -50 <= content.steps_left < 0
 
 
 def test_several_routing_keys_make_no_difference() -> None:

@@ -8,7 +8,7 @@ from warren.amqp.errors import ChannelException
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.exchanges.recent_history_exchange import HISTORY_BYTES_MAX, RecentHistoryExchange
 from warren.exchanges.routing import route
 
 from .topology import bind, exchange, headers_content, queue
@@ -25,7 +25,7 @@ def publish(source: Exchange, message: object, content: Content) -> list[str]:
     found: list[Destination] = []
     route(source, ["k", "cc"], content, {}, found)
     for rememberer in content.rememberers or []:
-        rememberer.remember(message)
+        rememberer.remember(message, 1)
     return [destination.name for destination in found]
 
 
@@ -43,6 +43,17 @@ def test_the_length_is_an_argument() -> None:
     for number in range(5):
         publish(source, number, headers_content(None))
     assert source.history() == [3, 4]
+
+
+def test_what_is_remembered_has_a_bound_in_bytes() -> None:
+    source = history_exchange(x_recent_history_length=1000)
+    for number in range(100):
+        source.remember(number, HISTORY_BYTES_MAX // 10)
+    assert source.history() == list(range(90, 100))
+    source.remember("large", 2 * HISTORY_BYTES_MAX)
+    assert source.history() == ["large"]
+    source.remember("small", 1)
+    assert source.history() == ["small"]
 
 
 def test_a_length_no_machine_can_hold_is_still_a_length() -> None:

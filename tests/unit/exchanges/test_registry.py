@@ -17,7 +17,7 @@ IN_X = "for exchange 'x' in vhost '/'"
 def test_every_type_makes_an_exchange_that_knows_what_it_was_declared_with(type_name: str) -> None:
     table: Table = {"alternate-exchange": "ae", "x-unknown": [1, "two"], "x-delayed-type": "topic"}
     arguments = encode_table(table)
-    made = create_exchange(type_name, "x", False, True, True, arguments, 1)
+    made = create_exchange(type_name, "x", durable=False, auto_delete=True, internal=True, arguments=arguments, seed=1)
     assert (made.name, made.type_name, made.durable, made.auto_delete, made.internal) == (
         "x",
         type_name,
@@ -34,7 +34,15 @@ def test_every_type_makes_an_exchange_that_knows_what_it_was_declared_with(type_
 @pytest.mark.parametrize("type_name", ["", "Direct", "x-delayed", "topic "])
 def test_an_unknown_type_is_refused_before_its_arguments(type_name: str) -> None:
     with pytest.raises(ChannelException) as refusal:
-        create_exchange(type_name, "x", True, False, False, encode_table({"alternate-exchange": 5}), 1)
+        create_exchange(
+            type_name,
+            "x",
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments=encode_table({"alternate-exchange": 5}),
+            seed=1,
+        )
     assert (refusal.value.reply_code, refusal.value.explanation) == (
         406,
         f"unknown exchange type '{type_name}'",
@@ -46,7 +54,16 @@ def test_an_unknown_type_is_refused_before_its_arguments(type_name: str) -> None
 )
 def test_an_alternate_has_to_be_a_longstr(value: object, tag: str) -> None:
     with pytest.raises(ChannelException) as refusal:
-        create_exchange("topic", "y", True, False, False, encode_table({"alternate-exchange": value}), 1, "v")
+        create_exchange(
+            "topic",
+            "y",
+            durable=True,
+            auto_delete=False,
+            internal=False,
+            arguments=encode_table({"alternate-exchange": value}),
+            seed=1,
+            vhost_name="v",
+        )
     assert (refusal.value.reply_code, refusal.value.explanation) == (
         406,
         f"invalid type '{tag}' for arg 'alternate-exchange' in exchange 'y' in vhost 'v'",
@@ -67,7 +84,14 @@ def test_a_redeclaration_with_another_property_is_refused(
     type_name: str, durable: bool, auto_delete: bool, internal: bool, text: str
 ) -> None:
     with pytest.raises(ChannelException) as refusal:
-        exchange("direct").check_equivalent(type_name, durable, auto_delete, internal, EMPTY_TABLE, "/")
+        exchange("direct").check_equivalent(
+            type_name,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=EMPTY_TABLE,
+            vhost_name="/",
+        )
     assert (refusal.value.reply_code, refusal.value.explanation) == (406, f"inequivalent arg {text}")
 
 
@@ -83,9 +107,13 @@ def test_a_redeclaration_with_another_property_is_refused(
 def test_a_redeclaration_with_another_alternate_is_refused(
     current: dict[str, object], received: dict[str, object], text: str
 ) -> None:
-    made = create_exchange("direct", "x", True, False, False, encode_table(current), 1)
+    made = create_exchange(
+        "direct", "x", durable=True, auto_delete=False, internal=False, arguments=encode_table(current), seed=1
+    )
     with pytest.raises(ChannelException) as refusal:
-        made.check_equivalent("direct", True, False, False, encode_table(received), "/")
+        made.check_equivalent(
+            "direct", durable=True, auto_delete=False, internal=False, arguments=encode_table(received), vhost_name="/"
+        )
     assert (refusal.value.reply_code, refusal.value.explanation) == (
         406,
         f"inequivalent arg 'alternate-exchange' {IN_X}: {text}",
@@ -93,5 +121,14 @@ def test_a_redeclaration_with_another_alternate_is_refused(
 
 
 def test_a_redeclaration_may_differ_in_arguments_that_nobody_compares() -> None:
-    made = create_exchange("direct", "x", True, False, False, encode_table({"x-unknown": 1}), 1)
-    made.check_equivalent("direct", True, False, False, encode_table({"x-unknown": 2, "x-new": 3}), "/")
+    made = create_exchange(
+        "direct", "x", durable=True, auto_delete=False, internal=False, arguments=encode_table({"x-unknown": 1}), seed=1
+    )
+    made.check_equivalent(
+        "direct",
+        durable=True,
+        auto_delete=False,
+        internal=False,
+        arguments=encode_table({"x-unknown": 2, "x-new": 3}),
+        vhost_name="/",
+    )

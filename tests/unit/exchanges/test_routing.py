@@ -1,15 +1,18 @@
-"""The walk from exchange to queues: routing (1) to (3)."""
+"""The walk from exchange to queues: routing (1) to (4)."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.exchanges.content import Content
+from warren.exchanges.content import STEPS_MAX, Content
+from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
-from warren.exchanges.routing import is_cacheable_route
+from warren.exchanges.routing import is_cacheable_route, route
 
 from .topology import bind, exchange, headers_content, queue, routed, unbind
 
@@ -61,6 +64,31 @@ def test_every_key_is_asked_for_at_a_direct_exchange() -> None:
 
 
 # --- alternate exchanges ------------------------------------------------------------------------------------
+
+
+def test_the_same_key_again_and_again_is_one_key() -> None:
+    source = exchange("direct")
+    for number in range(50):
+        destination = queue(str(number))
+        bind(source, destination, "k")
+        bind(source, destination, "l")
+    content = headers_content(None)
+    found: list[Destination] = []
+    route(source, ["k", "l"] * 2000, content, {}, found)
+    assert [destination.name for destination in found] == [str(number) for number in range(50)]
+    assert STEPS_MAX - content.steps_left == 2
+
+
+def test_a_walk_over_exchanges_ends_when_no_steps_are_left() -> None:
+    exchanges = [exchange("fanout", str(number)) for number in range(100)]
+    for source, destination in itertools.pairwise(exchanges):
+        bind(source, destination)
+    bind(exchanges[-1], queue("q"))
+    content = headers_content(None)
+    content.steps_left = 500
+    found: list[Destination] = []
+    route(exchanges[0], [str(number) for number in range(10)], content, {}, found)
+    assert found == [] and content.steps_left == -10
 
 
 def test_the_alternate_gets_what_nothing_matched() -> None:

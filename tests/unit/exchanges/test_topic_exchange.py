@@ -1,4 +1,4 @@
-"""Topic exchanges: topic_exchange (1) to (3), and the words of a key as RabbitMQ 3.10.8 splits them."""
+"""Topic exchanges: topic_exchange (1) to (4), and the words of a key as RabbitMQ 3.10.8 splits them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
-from warren.exchanges.content import Content
+from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.topic_exchange import TopicExchange
 
@@ -119,6 +119,41 @@ def test_a_thousand_keys_with_two_hashes_meet_a_key_of_128_words() -> None:
     for number in range(1000):
         bind(source, queue(str(number)), f"#.a.#.{'a.' * (number % 50)}{number}")
     assert matched(source, ".".join(["a"] * 127 + ["7"])) == ["7"]
+
+
+def test_bindings_that_several_keys_of_a_message_meet_are_looked_at_once() -> None:
+    source = topic()
+    for number in range(100):
+        bind(source, queue(str(number)), "#")
+    found: list[Destination] = []
+    source.match_keys([f"k{number}" for number in range(200)], Content(UNREADABLE), found)
+    assert [destination.name for destination in found] == [str(number) for number in range(100)]
+
+
+def test_the_work_for_a_message_is_its_words_times_the_nodes() -> None:
+    source = topic()
+    depth = 8
+    for number in range(1 << depth):
+        pattern = ["a" if number >> bit & 1 else "*" for bit in range(depth)]
+        bind(source, queue(str(number)), ".".join(["#", *pattern, "#"]))
+    # The root, a node for each prefix of a pattern from "#" on, and the last "#".
+    nodes = 1 + sum(1 << length for length in range(depth + 1)) + (1 << depth)
+    for length in (64, 128):
+        content = Content(UNREADABLE)
+        found: list[Destination] = []
+        source.match(".".join(["a"] * length), content, found)
+        assert len(found) == 1 << depth
+        assert 0 < STEPS_MAX - content.steps_left <= length * nodes
+
+
+def test_a_message_without_steps_left_is_not_looked_for_any_further() -> None:
+    source = topic()
+    bind(source, queue("q"), "#.a.#")
+    content = Content(UNREADABLE)
+    content.steps_left = 100
+    found: list[Destination] = []
+    source.match_keys([f"{number}.a" for number in range(10_000)], content, found)
+    assert found == [] and -10 < content.steps_left < 0
 
 
 def test_a_key_may_have_two_hashes_and_128_words() -> None:

@@ -28,7 +28,9 @@ def exchange(type_name: str, name: str = "x", seed: int = 1, **arguments: object
     table: dict[str, object] = {key.replace("_", "-"): value for key, value in arguments.items()}
     if type_name == "x-delayed-message":
         table.setdefault("x-delayed-type", "direct")
-    return create_exchange(type_name, name, True, False, False, encode_table(table), seed)
+    return create_exchange(
+        type_name, name, durable=True, auto_delete=False, internal=False, arguments=encode_table(table), seed=seed
+    )
 
 
 def table_bytes(arguments: dict[str, object] | None) -> bytes:
@@ -65,6 +67,11 @@ def headers_content(headers: dict[str, object] | None) -> Content:
     properties = BasicProperties()
     properties.headers = None if headers is None else encode_table(headers)
     return properties_content(properties)
+
+
+def unbind_all(source: Exchange) -> list[Binding]:
+    """Remove and return every binding of `source`."""
+    return [binding for each in list(source.by_destination) for binding in source.unbind_destination(each)]
 
 
 def matched(source: Exchange, routing_key: str = "", content: Content | None = None) -> list[str]:

@@ -41,6 +41,13 @@ def test_what_is_left_out_has_a_default(text: str, host: str, port: int, vhost: 
     assert (uri.host, uri.port, uri.vhost, uri.is_local) == (host, port, vhost, not host)
 
 
+def test_a_host_has_at_most_the_characters_that_the_domain_name_system_allows() -> None:
+    longest = ".".join(["a" * 63, "b" * 63, "c" * 63, "d" * 61])
+    assert parse_uri(f"amqp://{longest}").host == longest
+    with pytest.raises(UriError, match="more than 253 characters"):
+        parse_uri(f"amqp://{longest}x")
+
+
 def test_certificates_are_checked_unless_the_uri_says_otherwise() -> None:
     assert parse_uri("amqps://h").verify
     assert parse_uri("amqps://h?verify=anything").verify

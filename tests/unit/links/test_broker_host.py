@@ -15,7 +15,8 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.links.broker_host import DEMAND_EVERY_S, BrokerHost
 from warren.links.host import Host, LocalBinding, Policy
-from warren.queues.metadata import (
+from warren.server.management import CommitTimeout, Management
+from warren.vhosts.metadata import (
     MetadataChange,
     ParameterDelete,
     ParameterPut,
@@ -24,8 +25,7 @@ from warren.queues.metadata import (
     VhostDelete,
     VhostPut,
 )
-from warren.queues.topology_watcher import INTERNAL_USER
-from warren.server.management import CommitTimeout, Management
+from warren.vhosts.topology_watcher import INTERNAL_USER
 
 LOCAL_SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
 

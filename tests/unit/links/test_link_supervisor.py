@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -14,6 +16,7 @@ from warren.amqp.field_table import EMPTY_TABLE
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
 from warren.links.host import LocalQueue, Policy
+from warren.links.shovel import Shovel
 from warren.links.supervisor import Supervisor, timestamp
 
 SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
@@ -113,6 +116,28 @@ def test_a_parameter_that_is_not_valid_is_shown_with_the_reason() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e400])
+def test_a_number_that_an_earlier_version_has_stored_ends_nothing(number: float) -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "s", SHOVEL | {"reconnect-delay": number})
+        host.set_parameter("federation-upstream", "u", {"uri": "amqp://h", "reconnect-delay": number})
+        host.set_parameter("federation-upstream-set", "us", [{"upstream": "u", "max-hops": number}])
+        host.set_parameter("shovel", "t", SHOVEL)
+        await trio.sleep(100)
+        invalid, valid = supervisor.shovels()
+        assert "reconnect-delay should be a number" in str(invalid["reason"])
+        assert valid["name"] == "t" and len(host.attempts) > 1
+        logged = [(event, details["name"]) for _, event, details in host.logged]
+        assert sorted(logged) == [
+            ("link_down", "s"),
+            ("link_down", "t"),
+            ("parameter_invalid", "u"),
+            ("parameter_invalid", "us"),
+        ], "each once"
+
+    run(test)
+
+
 def test_each_upstream_of_a_queue_is_a_link_and_goes_with_the_policy() -> None:
     async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
         for name in ("east", "west"):
@@ -141,3 +166,52 @@ def test_each_upstream_of_a_queue_is_a_link_and_goes_with_the_policy() -> None:
 
 def test_timestamps_look_like_those_of_rabbitmq() -> None:
     assert timestamp(1795308886) == "2026-11-22 0:54:46"
+
+
+def test_a_delay_that_no_clock_can_wait_for_switches_off_that_link_only() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "good", SHOVEL | {"reconnect-delay": 1})
+        await trio.sleep(0.5)
+        entry = supervisor._entries["shovel", "/", "good"]
+        assert isinstance(entry.link, Shovel)
+        endless = Shovel("/", "bad", replace(entry.link.definition, reconnect_delay_s=10**400), supervisor._endpoints)
+        with patch.object(supervisor, "_shovel", lambda vhost, name, value: endless):
+            host.set_parameter("shovel", "bad", SHOVEL)
+            await trio.sleep(5)
+        before = len(host.attempts)
+        bad, good = supervisor.shovels()
+        assert bad["state"] == "terminated" and str(bad["reason"]).startswith("switched off: OverflowError")
+        await trio.sleep(5)
+        assert good["state"] == "terminated" and len(host.attempts) >= before + 4
+
+    run(test)
+
+
+def test_a_link_that_cannot_be_made_is_shown_and_leaves_the_others_alone() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "good", SHOVEL | {"reconnect-delay": 1})
+        await trio.sleep(0.5)
+        with patch.object(supervisor, "_shovel", side_effect=RecursionError("maximum recursion depth exceeded")):
+            host.set_parameter("shovel", "bad", SHOVEL)
+            await trio.sleep(5)
+        bad, _ = supervisor.shovels()
+        assert bad["state"] == "terminated" and "RecursionError" in str(bad["reason"])
+        before = len(host.attempts)
+        await trio.sleep(5)
+        assert len(host.attempts) >= before + 4
+
+    run(test)
+
+
+def test_definitions_that_cannot_be_read_leave_the_links_that_run_alone() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        host.set_parameter("shovel", "good", SHOVEL | {"reconnect-delay": 1})
+        await trio.sleep(0.5)
+        entry = supervisor._entries["shovel", "/", "good"]
+        with patch.object(host, "federated_queues", side_effect=[MemoryError(), []]):
+            host.changed()
+            await trio.sleep(5)
+        assert [line[:2] for line in host.logged if line[0] == "error"] == [("error", "links")]
+        assert supervisor._entries["shovel", "/", "good"] is entry and not entry.scope.cancel_called
+
+    run(test)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from warren.mgmt_plugin.definitions import _file_of_form
-from warren.mgmt_plugin.http import HttpError
+from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.resources.definitions import _file_of_form
 
 TYPE = "multipart/form-data; boundary=b"
 

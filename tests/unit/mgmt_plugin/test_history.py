@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warren.mgmt_plugin.history import COARSE, ROWS, SAMPLES_MAX, STEP_S, Clock, Series
+from warren.mgmt_plugin.metrics.history import COARSE, ROWS, SAMPLES_MAX, STEP_S, Clock, Series
 
 START_MS = 1_700_000_000_000
 FIELDS = ("messages", "publish")
@@ -122,20 +122,23 @@ def test_samples_are_newest_first_and_only_when_asked_for() -> None:
         recorded.tick(value, 0)
     assert recorded.details() == {"rate": 2 / STEP_S}
     told = recorded.details("messages", 60, 5)
-    assert [sample["sample"] for sample in told["samples"]] == [4, 2, 1]
-    assert told["avg"] == pytest.approx(7 / 3)
-    assert told["avg_rate"] == pytest.approx(3 / 10)
+    # What is asked for is told whole: before its first row it was as in that one.
+    assert [sample["sample"] for sample in told["samples"]] == [4, 2, *[1] * 11]
+    assert told["avg"] == pytest.approx(17 / 13)
+    assert told["avg_rate"] == pytest.approx(3 / 60)
     assert all(type(sample["sample"]) is int for sample in told["samples"])
     assert [sample["sample"] for sample in recorded.details("messages", 10, 10)["samples"]] == [4, 1]
 
 
 @pytest.mark.parametrize("totals", [False, True])
-def test_without_a_past_there_is_nothing_to_tell(totals: bool) -> None:
+def test_without_a_past_it_was_as_it_is(totals: bool) -> None:
     recorded = Recorded(totals=totals)
-    assert recorded.details("messages", 60, 5) == {"rate": 0.0, "samples": [], "avg_rate": 0.0, "avg": 0}
+    told = recorded.details("messages", 60, 5)
+    assert [sample["sample"] for sample in told["samples"]] == [0] * 13
+    assert (told["avg"], told["avg_rate"], told["rate"]) == (0, 0.0, 0.0)
     recorded.tick(3, 3)
     told = recorded.details("messages", 60, 5)
-    assert (len(told["samples"]), told["avg"], told["avg_rate"], told["rate"]) == (1, 3, 0.0, 0.0)
+    assert (len(told["samples"]), told["avg"], told["avg_rate"], told["rate"]) == (13, 3, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("age_s", "incr_s"), [(1 << 40, 1), (10**15, 10**15), (5, 1 << 40), (1, 1)])
@@ -156,4 +159,4 @@ def test_a_past_has_a_fixed_size() -> None:
     sizes = [len(ring._values) for ring in recorded.series._rings]
     most = [2 * rows for rows in (ROWS, *(rows for _, rows in COARSE))]
     assert sizes[0] == most[0] and all(size <= each for size, each in zip(sizes, most, strict=True))
-    assert len(recorded.details("messages", 100_000_000, 5)["samples"]) <= max(rows for _, rows in COARSE)
+    assert len(recorded.details("messages", 100_000_000, 5)["samples"]) <= SAMPLES_MAX

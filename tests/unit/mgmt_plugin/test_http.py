@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, ClassVar
 
+import h11
 import pytest
 import trio
 import trio.testing
 import trustme
 
-from warren.mgmt_plugin import http as http_module
-from warren.mgmt_plugin.http import (
+from warren.mgmt_plugin.http import places as places_module
+from warren.mgmt_plugin.http import seats as seats_module
+from warren.mgmt_plugin.http import server as http_module
+from warren.mgmt_plugin.http.server import (
     BodyBudget,
     Conversation,
     HttpError,
-    HttpTraffic,
+    Load,
+    Port,
     Request,
     Respond,
     Response,
@@ -105,7 +110,12 @@ def memory_pair() -> tuple[MemoryStream, MemoryStream]:
 
 
 def conversation(stream: Any, respond: Respond, budget: BodyBudget) -> Conversation:
-    return Conversation(stream, "127.0.0.1", False, respond, budget, HttpTraffic())
+    load = Load()
+    load.budget = budget
+    port = Port(respond, load)
+    place = port.places.maybe_enter("127.0.0.1", lambda: None)
+    assert place is not None
+    return Conversation(stream, "127.0.0.1", False, port, place)
 
 
 def converse(respond: Respond, test: Callable[[MemoryStream], Awaitable[None]]) -> float:
@@ -217,6 +227,8 @@ def test_an_old_client_gets_its_answer_and_is_closed() -> None:
         b"GET /any HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /any HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST /any HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST /any HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /any HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\nCONTENT-LENGTH: 5\r\n\r\nhello" + GET,
     ],
 )
 def test_what_is_not_http_is_refused_and_the_next_client_served(request_bytes: bytes) -> None:
@@ -225,7 +237,63 @@ def test_what_is_not_http_is_refused_and_the_next_client_served(request_bytes: b
             answer = await server.exchange(request_bytes)
             assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501"))
             assert b"Connection: close" in answer
+            assert answer.count(b"HTTP/1.1 ") == 1
         assert (await server.get())[0] == 200
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [b"a:\r\n" * 3000, b"X: y\r\n" * (http_module.HEADERS_MAX + 2), b"Cookie: " + b'"' * 17_000 + b"\r\n"],
+)
+def test_a_head_with_too_much_in_it_is_refused_before_it_is_taken_apart(
+    lines: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    receive_data = h11.Connection.receive_data
+
+    def noted(protocol: h11.Connection, data: bytes) -> None:
+        given.append(len(data))
+        receive_data(protocol, data)
+
+    monkeypatch.setattr(h11.Connection, "receive_data", noted)
+
+    async def test(server: Server) -> None:
+        answer = await server.exchange(b"GET /any HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert given == [] and server.requests == []
+
+    run(test)
+
+
+def test_as_many_headers_as_there_may_be_are_read() -> None:
+    async def test(server: Server) -> None:
+        lines = b"X: y\r\n" * (http_module.HEADERS_MAX - 2)
+        answer = await server.exchange(b"GET /any HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + lines + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+    run(test)
+
+
+def test_heads_and_bodies_may_come_byte_by_byte_and_all_at_once() -> None:
+    post = b"POST /p HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    whole = GET + post + GET.replace(b"\r", b"") + post + LAST
+
+    async def test(server: Server) -> None:
+        for piece in (1, 7, len(whole)):
+            server.requests.clear()
+            stream = await trio.open_tcp_stream(*server.address)
+            async with trio.open_nursery() as nursery:
+
+                async def send(stream: trio.SocketStream, piece: int) -> None:
+                    for at in range(0, len(whole), piece):
+                        await stream.send_all(whole[at : at + piece])
+
+                nursery.start_soon(send, stream, piece)
+                answer = b"".join([chunk async for chunk in stream])
+            assert answer.count(b"HTTP/1.1 200") == 5
+            assert [request.path for request in server.requests] == ["/any", "/p", "/any", "/p", "/any"]
 
     run(test)
 
@@ -302,7 +370,10 @@ def test_a_body_over_the_limit_is_refused_while_it_comes(framing: str) -> None:
             await stream.send_all(b"30d41\r\n" + b"x" * 100_001)
         status, _, body = parsed(bytes(await stream.receive_some()))
         assert status == 413
-        assert json.loads(body) == {"error": "payload_too_large", "reason": "a request may have 100000 bytes"}
+        assert json.loads(body) == {
+            "error": "payload_too_large",
+            "reason": "a request body may have at most 100000 bytes",
+        }
 
     run(test)
 
@@ -372,8 +443,110 @@ def test_a_body_that_is_cut_short_is_malformed() -> None:
     assert answers[0].startswith(b"HTTP/1.1 400 ")
 
 
+def test_a_body_has_to_go_on_coming() -> None:
+    """A byte now and then holds no place and no memory for long."""
+
+    async def read(request: Request) -> Response:
+        await request.read_body(1000)
+        raise AssertionError("it has not ended")
+
+    answers: list[bytes] = []
+
+    async def trickle(stream: MemoryStream) -> None:
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            for _ in range(1000):
+                await trio.sleep(0.1)
+                await stream.send_all(b"x")
+        answers.append(await received(stream))
+
+    took = converse(read, trickle)
+    assert answers[0].startswith(b"HTTP/1.1 408 ")
+    assert took <= 3 * http_module.PROGRESS_TIMEOUT_S
+
+
+def test_a_body_that_comes_slowly_but_steadily_is_read() -> None:
+    size = 20 * http_module.PROGRESS_BYTES
+    piece = size // 20
+    answers: list[bytes] = []
+
+    async def read(request: Request) -> Response:
+        return Response(200, b"%d" % len(await request.read_body(size)))
+
+    async def send(stream: MemoryStream) -> None:
+        await stream.send_all(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(20):
+            await trio.sleep(0.25 * http_module.PROGRESS_TIMEOUT_S)
+            await stream.send_all(b"x" * piece)
+        answers.append(await received(stream))
+
+    converse(read, send)
+    assert answers[0].endswith(b"%d" % size)
+
+
+def chunked(body: bytes, size: int) -> bytes:
+    """Return a request whose body is in chunks of `size` bytes."""
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+def test_others_have_their_turn_between_the_chunks_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", -1.0)  # every chunk is long work
+    chunks = 5000
+    turns = 0
+
+    async def main() -> None:
+        async def read(request: Request) -> Response:
+            before = turns
+            await request.read_body(chunks)
+            return Response(200, b"%d" % (turns - before))
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        client_end, server_end = memory_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            await client_end.send_all(chunked(b"x" * chunks, 1))
+            await conversation(server_end, read, BodyBudget()).run()
+            await server_end.aclose()
+            assert int((await received(client_end)).rpartition(b"\r\n")[2]) >= chunks
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_body_in_tiny_chunks_takes_its_own_size_in_memory() -> None:
+    body = bytes(range(256)) * 600
+
+    async def main() -> None:
+        peak = 0
+
+        async def read(request: Request) -> Response:
+            nonlocal peak
+            tracemalloc.start()
+            try:
+                assert await request.read_body(len(body)) == body
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            return Response(200)
+
+        client_end, server_end = memory_pair()
+        await client_end.send_all(chunked(body, 3))
+        await conversation(server_end, read, BodyBudget()).run()
+        # The body, and what has come of its chunks and is not taken apart yet.
+        assert peak < 2 * len(body) + 6 * http_module._READ_BYTES
+
+    trio.run(main)
+
+
 def test_all_bodies_together_have_a_budget_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_module, "BODIES_BYTES_MAX", 150)
+    monkeypatch.setattr(http_module, "BODIES_BYTES_MAX", 300)
     head = b"POST /any HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100\r\n\r\n"
 
     async def main() -> None:
@@ -402,6 +575,57 @@ def test_all_bodies_together_have_a_budget_and_give_it_back(monkeypatch: pytest.
     trio.run(main)
 
 
+def test_an_account_has_at_most_what_is_left_for_all_others() -> None:
+    budget = BodyBudget()
+    unit = http_module.BODIES_BYTES_MAX // 16
+
+    def taken(account: str) -> int:
+        count = 0
+        with contextlib.suppress(HttpError):
+            while True:
+                budget.take(account, unit)
+                count += 1
+        return count
+
+    assert taken("user a") == 8
+    assert taken("user b") == 4
+    assert taken("user c") == 2
+    with pytest.raises(HttpError) as caught:
+        budget.take("user a", unit)
+    assert (caught.value.status, caught.value.headers) == (503, (("Retry-After", "1"),))
+    for account, count in (("user a", 8), ("user b", 4), ("user c", 2)):
+        budget.give_back(account, count * unit)
+    assert not budget._of_account and budget._taken == 0
+
+
+def test_the_account_of_a_request_is_its_user_and_everything_is_given_back() -> None:
+    budget = BodyBudget()
+
+    async def read(request: Request) -> Response:
+        if request.path == "/known":
+            request.identified("alice")
+        await request.read_body(100)
+        account = "user alice" if request.path == "/known" else "127.0.0.1"
+        assert budget._of_account == {account: 5}
+        raise HttpError(400, "bad_request", "no")
+
+    async def ask(stream: MemoryStream) -> None:
+        post = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+        await stream.send_all(post % b"/known" + post % b"/other")
+        await stream.send_eof()
+        assert (await received(stream)).count(b"HTTP/1.1 400 ") == 2
+
+    async def main() -> None:
+        client_end, server_end = memory_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, client_end)
+            await conversation(server_end, read, budget).run()
+            await server_end.aclose()
+
+    trio.run(main)
+    assert not budget._of_account and budget._taken == 0
+
+
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
@@ -413,6 +637,35 @@ def test_a_handler_that_fails_is_answered_with_500_and_the_next_request_works() 
         assert second.startswith(b"200 ")
 
     run(test)
+
+
+def test_a_defect_in_one_connection_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in a connection it is: here in its answer, which a handler has given a header that cannot be sent."""
+    told: list[str] = []
+
+    class Noted:
+        def error(self, text: str, *, exception: Exception) -> None:
+            told.append(f"{text} {exception!r}")
+
+    monkeypatch.setattr(http_module, "log", Noted())
+
+    async def test(server: Server) -> None:
+        async def broken(request: Request) -> Response:
+            return (
+                Response(200, headers=(("X", "line\nbreak"),)) if request.path == "/any" else await server.echo(request)
+            )
+
+        server.respond = broken
+        other = await trio.open_tcp_stream(*server.address)
+        await other.send_all(GET.replace(b"/any", b"/other"))
+        assert b" 200 " in await other.receive_some()
+        assert await server.exchange(GET) == b""
+        await other.send_all(GET.replace(b"/any", b"/other"))
+        assert b" 200 " in await other.receive_some()
+        assert (await server.get("/other"))[0] == 200
+
+    run(test)
+    assert len(told) == 1 and "the connection is closed" in told[0] and "Protocol" in told[0]
 
 
 def test_a_handler_that_takes_too_long_is_cancelled_and_the_connection_goes_on() -> None:
@@ -445,29 +698,314 @@ def test_a_client_that_reads_no_answer_is_not_waited_for_for_ever() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client_end.send_all, GET)  # and what comes is not read
             await conversation(server_end, large, BodyBudget()).run()
-        assert trio.current_time() - start == pytest.approx(http_module.HANDLER_TIMEOUT_S)
+        assert trio.current_time() - start == pytest.approx(http_module.UNREAD_TIMEOUT_S)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+# --- answers that are made while they are sent -----------------------------------------------------------------------
+
+
+class Making:
+    """Answers with `count` pieces of `PIECE` bytes. `made`: pieces; `open`: answers that have not come to an end."""
+
+    PIECE = 1 << 14
+
+    def __init__(self, count: int = 1000) -> None:
+        self.count = count
+        self.made = 0
+        self.open = 0
+
+    def pieces(self) -> Iterator[bytes]:
+        self.open += 1
+        try:
+            for _ in range(self.count):
+                self.made += 1
+                yield b"x" * self.PIECE
+        finally:
+            self.open -= 1
+
+    async def respond(self, request: Request) -> Response:
+        if request.path in ("/short", "/health"):
+            return Response(200, b"{}")
+        request.identified(request.headers.get("user", "alice"))
+        return Response(200, pieces=self.pieces())
+
+
+def test_a_long_answer_is_made_as_its_peer_takes_it_and_given_up_when_it_does_not() -> None:
+    making = Making()
+
+    async def main() -> None:
+        server_end, client_end = trio.testing.lockstep_stream_pair()
+        start = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(conversation(server_end, making.respond, BodyBudget()).run)
+            await client_end.send_all(GET)
+            taken = 0
+            for _ in range(3):
+                await trio.sleep(http_module.UNREAD_TIMEOUT_S - 1)
+                assert making.made * Making.PIECE <= taken + 2 * http_module.PART_BYTES
+                taken += len(await client_end.receive_some(1 << 20))
+        # The answer was given up, and what made it is not kept.
+        assert trio.current_time() - start == pytest.approx(4 * http_module.UNREAD_TIMEOUT_S - 3)
+        assert making.made * Making.PIECE <= taken + 2 * http_module.PART_BYTES
+        assert making.open == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_long_answer_comes_in_chunks_or_up_to_the_end_of_the_connection() -> None:
+    making = Making(100)
+
+    async def test(server: Server) -> None:
+        server.respond = making.respond
+        status, headers, body = await server.get()
+        assert (status, headers["transfer-encoding"]) == (200, "chunked") and "content-length" not in headers
+        reader = h11.Connection(h11.CLIENT)
+        reader.send(h11.Request(method="GET", target="/any", headers=[("Host", "x"), ("Connection", "close")]))
+        reader.send(h11.EndOfMessage())
+        reader.receive_data(await server.exchange(LAST))
+        size = 0
+        while not isinstance(event := reader.next_event(), h11.EndOfMessage):
+            size += len(event.data) if isinstance(event, h11.Data) else 0
+        assert size == 100 * Making.PIECE
+        # An old client knows no chunks, and asks for the connection to be closed.
+        _, headers, body = parsed(await server.exchange(b"GET /any HTTP/1.0\r\n\r\n"))
+        assert len(body) == 100 * Making.PIECE and headers["connection"] == "close"
+        assert not {"transfer-encoding", "content-length"} & set(headers)
+        # What somebody asks for with HEAD is begun to be made, and not sent.
+        making.made = 0
+        answer = await server.exchange(GET.replace(b"GET", b"HEAD") + LAST.replace(b"/any", b"/short"))
+        assert answer.count(b"HTTP/1.1 200") == 2 and answer.endswith(b"\r\n\r\n{}") and b"xx" not in answer
+        assert making.made * Making.PIECE == http_module.PART_BYTES and making.open == 0
+
+    run(test)
+
+
+def test_a_short_answer_in_pieces_has_its_length() -> None:
+    async def test(server: Server) -> None:
+        server.respond = Making(2).respond
+        for method, size in (("GET", 2 * Making.PIECE), ("HEAD", 0)):
+            status, headers, body = await server.get(method=method)
+            assert (status, headers["content-length"], len(body)) == (200, str(2 * Making.PIECE), size)
+
+    run(test)
+
+
+def test_an_answer_whose_making_fails_is_500_or_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Noted:
+        def error(self, text: str, *, exception: Exception, path: str = "") -> None:
+            told.append(text)
+
+    monkeypatch.setattr(http_module, "log", Noted())
+
+    async def test(server: Server) -> None:
+        def failing(count: int) -> Iterator[bytes]:
+            yield from Making(count).pieces()
+            raise KeyError("secret")
+
+        async def fail(request: Request) -> Response:
+            return Response(200, pieces=failing(100 if request.path == "/any" else 1))
+
+        server.respond = fail
+        assert (await server.get("/early"))[0] == 500
+        answer = await server.exchange(GET)
+        assert answer.startswith(b"HTTP/1.1 200 ") and not answer.endswith(b"0\r\n\r\n")
+        assert b"secret" not in answer
+
+    run(test)
+    assert len(told) == 2 and "with 500" in told[0] and "the connection is closed" in told[1]
+
+
+def test_a_user_has_so_many_long_answers_at_a_time_and_everybody_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats_module, "PER_ACCOUNT", 2)
+    monkeypatch.setattr(seats_module, "LINE_S", 0.05)
+    making = Making(100_000)
+
+    async def test(server: Server) -> None:
+        server.respond = making.respond
+        unread = [await trio.open_tcp_stream(*server.address) for _ in range(2)]
+        for stream in unread:
+            await stream.send_all(GET)
+            await stream.receive_some(1)
+        answer = await server.exchange(LAST)
+        status, headers, body = parsed(answer)
+        assert (status, headers["retry-after"]) == (503, "5")
+        assert json.loads(body)["error"] == "overloaded" and "page_size" in json.loads(body)["reason"]
+        for path in ("/short", "/health"):
+            assert (await server.get(path))[0] == 200
+        making.count = 100
+        bob = LAST.replace(b"\r\n\r\n", b"\r\nUser: bob\r\n\r\n")
+        assert (await server.exchange(bob)).startswith(b"HTTP/1.1 200 ")
+        # One of them goes, and has made room.
+        await unread[0].aclose()
+        while (await server.get())[0] == 503:
+            pass
+
+    run(test)
+
+
+def test_long_work_ends_when_its_peer_leaves() -> None:
+    ended: list[str] = []
+
+    async def test(server: Server) -> None:
+        begun = trio.Event()
+
+        async def work(request: Request) -> Response:
+            await request.begin_work()
+            begun.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.append(request.path)
+            raise AssertionError("never")
+
+        server.respond = work
+        stream = await trio.open_tcp_stream(*server.address)
+        await stream.send_all(GET)
+        await begun.wait()
+        assert not ended
+        await stream.aclose()
+        while not ended:
+            await trio.sleep(0)
+        server.respond = server.echo
+        assert (await server.get())[0] == 200
+
+    run(test)
+
+
+def test_a_seat_for_long_work_is_free_again_when_the_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats_module, "PER_ACCOUNT", 1)
+    monkeypatch.setattr(seats_module, "LINE_S", 0.05)
+    making = Making(100_000)
+
+    async def test(server: Server) -> None:
+        async def respond(request: Request) -> Response:
+            request.identified("alice")
+            await request.begin_work()
+            await request.begin_work()  # it has its seat
+            return await making.respond(request) if request.path == "/any" else Response(200, b"sorted")
+
+        server.respond = respond
+        stream = await trio.open_tcp_stream(*server.address)
+        await stream.send_all(GET)
+        await stream.receive_some(1)
+        assert (await server.get("/sorted"))[2] == b"sorted"
+        await stream.aclose()
+
+    run(test)
+
+
+def test_what_an_answer_holds_is_taken_from_the_budget_once_until_it_is_sent() -> None:
+    budget = BodyBudget()
+    seen: list[int] = []
+
+    async def respond(request: Request) -> Response:
+        request.hold(600)
+        seen.append(budget._taken)
+        return Response(200, blocks=[b"x" * 500, b"y" * 500])
+
+    async def main() -> None:
+        server_end, client_end = trio.testing.lockstep_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(conversation(server_end, respond, budget).run)
+            await client_end.send_all(LAST)
+            await trio.testing.wait_all_tasks_blocked()
+            assert budget._taken == 1000
+            while budget._taken:
+                await client_end.receive_some(1 << 16)
+                await trio.testing.wait_all_tasks_blocked()
+
+    trio.run(main)
+    assert seen == [600]
 
 
 # --- listening --------------------------------------------------------------------------------------------------------
 
 
-def test_more_connections_than_places_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_module, "CONNECTIONS_MAX", 2)
+def test_idle_connections_make_room_for_new_ones() -> None:
+    """Six hundred that ask nothing, or are silent after an answer, or do not end their heads: everybody is served."""
 
     async def test(server: Server) -> None:
-        held = [await trio.open_tcp_stream(*server.address) for _ in range(2)]
-        for stream in held:
-            await stream.send_all(GET)
-            assert b" 200 " in await stream.receive_some()
-        third = await trio.open_tcp_stream(*server.address)
-        assert await third.receive_some() == b""
-        await held[0].aclose()
-        while True:
-            with contextlib.suppress(trio.BrokenResourceError):
-                if b" 200 " in await server.exchange(LAST):
-                    return
+        held = []
+        for number in range(600):
+            stream = await trio.open_tcp_stream(*server.address)
+            held.append(stream)
+            if number % 3 == 1:
+                await stream.send_all(GET)
+                assert b" 200 " in await stream.receive_some()
+            elif number % 3 == 2:
+                await stream.send_all(GET[:20])
+        for _ in range(3):
+            assert (await server.get())[0] == 200
+            assert (await server.get("/health"))[0] == 200
+        assert await held[0].receive_some() == b""  # the one that was idle for the longest time
+
+    run(test)
+
+
+def test_requests_of_users_keep_their_places_and_health_is_answered_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(places_module, "TOTAL", 8)
+    monkeypatch.setattr(places_module, "PER_ADDRESS", 6)
+    monkeypatch.setattr(places_module, "RESERVED", 2)
+
+    async def test(server: Server) -> None:
+        go_on = trio.Event()
+        asked = 0
+
+        async def respond(request: Request) -> Response:
+            nonlocal asked
+            if request.path == "/any":
+                request.identified("alice")
+                asked += 1
+                await go_on.wait()
+            return Response(200, b"done")
+
+        server.respond = respond
+        async with trio.open_nursery() as nursery:
+            answers: list[bytes] = []
+
+            async def ask() -> None:
+                answers.append(await server.exchange(LAST))
+
+            for _ in range(6):
+                nursery.start_soon(ask)
+            while asked < 6:
+                await trio.sleep(0)
+            status, headers, _ = await server.get("/other")
+            assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
+            silent = [await trio.open_tcp_stream(*server.address) for _ in range(20)]
+            assert (await server.get("/health"))[0] == 200
+            go_on.set()
+        assert [answer.endswith(b"done") for answer in answers] == [True] * 6
+        for stream in silent:
+            await stream.aclose()
+        assert (await server.get("/other"))[0] == 200
+
+    run(test)
+
+
+def test_connections_that_say_nothing_start_no_tasks() -> None:
+    """(1)"""
+
+    class Spawned(trio.abc.Instrument):
+        names: ClassVar[list[str]] = []
+
+        def task_spawned(self, task: trio.lowlevel.Task) -> None:
+            self.names.append(task.name)
+
+    async def test(server: Server) -> None:
+        spawned = Spawned()
+        trio.lowlevel.add_instrument(spawned)
+        silent = [await trio.open_tcp_stream(*server.address) for _ in range(20)]
+        assert (await server.get("/behind-them"))[0] == 200
+        assert [name.rpartition(".")[2] for name in spawned.names].count("once") == 1
+        for stream in silent:
+            await stream.aclose()
 
     run(test)
 

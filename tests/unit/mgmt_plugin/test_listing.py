@@ -8,20 +8,31 @@ from typing import Any, cast
 
 import pytest
 import trio
+from answers import whole
 
-from warren.mgmt_plugin import listing
-from warren.mgmt_plugin.http import HttpError, Response
-from warren.mgmt_plugin.listing import answer_list, answer_rows, order
+from warren.mgmt_plugin.http import pace
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import HttpError, Response
+from warren.mgmt_plugin.listing import RUN, answer_list, answer_rows, in_order, order
 from warren.mgmt_plugin.routes import Call, parse_query
 
 Row = dict[str, Any]
 
 
 class Asked:
-    """A call of which nothing but the query is looked at."""
+    """A call of which nothing but the query is looked at, and told how much it needs."""
 
     def __init__(self, query: str) -> None:
         self.query = parse_query(query)
+        self.request = self
+        self.held = 0
+        self.works = 0
+
+    def hold(self, size: int) -> None:
+        self.held += size
+
+    async def begin_work(self) -> None:
+        self.works += 1
 
 
 def ask(rows: list[Row], query: str = "", *, described: list[Row] | None = None) -> Any:
@@ -37,7 +48,7 @@ def ask(rows: list[Row], query: str = "", *, described: list[Row] | None = None)
 
     answer = trio.run(main)
     assert answer.status == 200
-    return json.loads(answer.body)
+    return json.loads(whole(answer))
 
 
 def refusal(rows: list[Row], query: str) -> HttpError:
@@ -140,7 +151,7 @@ def test_a_list_of_nothing_has_one_empty_page() -> None:
         ("page=1&page_size=-5", "invalid_pagination_parameters", "page size -5"),
         ("page=1&page_size=501", "invalid_pagination_parameters", "page number 1, page size 501"),
         ("page=2", "page_out_of_range", "Page out of range, page: 2 page size: 100, len: 3"),
-        ("page=99999999999999999999", "page_out_of_range", "page: 99999999999999999999"),
+        ("page=999999999999999999", "page_out_of_range", "page: 999999999999999999"),
         ("page=x", "bad_request", "Pagination parameters are invalid"),
         ("page=", "bad_request", "Pagination parameters are invalid"),
         ("page=1.5", "bad_request", "Pagination parameters are invalid"),
@@ -221,11 +232,65 @@ def test_short_lists_are_sorted_and_cut_like_long_ones() -> None:
     assert answer_rows(call, rows) == named("b", "c", "a")
 
 
+# --- while the peer takes it ------------------------------------------------------------------------------------------
+
+
+def asked(query: str, rows: list[Row], described: list[str], gone: set[str]) -> tuple[Asked, Response]:
+    def describe(row: Row) -> Row:
+        described.append(row["name"])
+        return row
+
+    call = Asked(query)
+
+    async def main() -> Response:
+        keys = {"name": lambda row: row["name"]}
+        return await answer_list(cast(Call, call), rows, describe, keys, lambda row: row["name"] in gone)
+
+    return call, trio.run(main)
+
+
+def test_rows_are_described_when_the_peer_takes_them_and_what_has_gone_is_left_out() -> None:
+    described: list[str] = []
+    gone: set[str] = set()
+    for query in ("", "sort=name", "name=q"):
+        described.clear()
+        gone.clear()
+        call, answer = asked(query, named(*(f"q{number:04}" for number in range(2000))), described, gone)
+        assert answer.pieces is not None and not described
+        taken = [next(answer.pieces) for _ in range(10)]
+        assert len(described) <= 10
+        gone |= {f"q{number:04}" for number in range(20, 2000)}
+        rows = json.loads(b"".join([*taken, *answer.pieces]))
+        assert names(rows) == [f"q{number:04}" for number in range(20)]
+        # Sorting and filtering is work that others wait for; describing is not.
+        assert call.works == bool(query) and (call.held >= 8 * 2000) == bool(query)
+
+
+def test_a_page_counts_the_rows_that_are_there() -> None:
+    rows = named("a", "b", "c", "d")
+    _, answer = asked("page=1&page_size=3", rows, [], {"b"})
+    page = json.loads(whole(answer))
+    assert names(page["items"]) == ["a", "c"]
+    assert (page["item_count"], page["filtered_count"], page["total_count"], page["page_count"]) == (2, 4, 4, 2)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_lists_are_sorted_like_short_ones(reverse: bool) -> None:
+    keys = [(number * 7919) % 1009 for number in range(3 * RUN + 5)]
+
+    async def main(most: int | None) -> list[int]:
+        return await in_order(range(len(keys)), keys.__getitem__, Breather(), reverse=reverse, most=most)
+
+    expected = sorted(range(len(keys)), key=lambda at: (keys[at], at), reverse=reverse)
+    assert trio.run(main, None) == expected
+    assert trio.run(main, 10) == expected[:10]
+
+
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 
 def test_others_have_their_turn_while_a_long_list_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "SLICE_S", 0.0)
+    monkeypatch.setattr(pace, "SLICE_S", 0.0)
     turns: list[int] = []
 
     async def main() -> None:
@@ -238,7 +303,8 @@ def test_others_have_their_turn_while_a_long_list_is_worked_on(monkeypatch: pyte
             nursery.start_soon(count)
             rows = named(*map(str, range(100)))
             query = cast(Call, Asked("name=1&sort=v"))
-            await answer_list(query, rows, lambda row: row, {"name": lambda row: row["name"]})
+            answer = await answer_list(query, rows, lambda row: row, {"name": lambda row: row["name"]})
+            assert len(json.loads(whole(answer))) == 19
             nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -17,18 +17,20 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
-from warren.mgmt_plugin import http as http_module
-from warren.mgmt_plugin import metric_totals, prometheus
-from warren.mgmt_plugin.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
-from warren.mgmt_plugin.exposition import Metric as Described
-from warren.mgmt_plugin.http import HttpError, HttpTraffic, Request, Response
-from warren.mgmt_plugin.listing import Breather
-from warren.mgmt_plugin.prometheus import Metrics, MetricsPort
-from warren.queues.metadata import PermissionPut, VhostDelete, VhostPut
+from warren.mgmt_plugin.http import server as http_module
+from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.server import HttpError, Load, Request, Response
+from warren.mgmt_plugin.metrics import prometheus
+from warren.mgmt_plugin.metrics import totals as metric_totals
+from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
+from warren.mgmt_plugin.metrics.exposition import Metric as Described
+from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
 from warren.server.histogram import Histogram
 from warren.server.management import Health
+from warren.server.supervision import Supervision
+from warren.vhosts.metadata import PermissionPut, VhostDelete, VhostPut
 
-HOSTILE = 'quote " backslash \\ newline \n both \\n " end ü \u2028'
+HOSTILE = 'quote " backslash \\ newline \n both \\n " end ü \u2028 \t\x01\x1b[2J\x7f\x9b'
 NAME = HOSTILE.replace("\n", "")  # AMQP drops them
 EMPTY = b"\x00\x00\x00\x00"
 Sample = tuple[str, tuple[tuple[str, str], ...]]
@@ -39,7 +41,7 @@ class Node:
 
     def __init__(self) -> None:
         self.harness = Harness()
-        self.traffic = HttpTraffic()
+        self.load = Load()
         self.health = Health(True)
         messages = SimpleNamespace(
             commit_times=Histogram(),
@@ -67,15 +69,16 @@ class Node:
             started_ms=0,
             memory_limit_bytes=1000,
             health=lambda: self.health,
+            tasks=Supervision(),
         )
         doorkeeper = SimpleNamespace(succeeded=4, failed=5)
-        self.metrics = Metrics(cast(Any, self.management), cast(Any, doorkeeper), self.traffic)
+        self.metrics = Metrics(cast(Any, self.management), cast(Any, doorkeeper), self.load.traffic)
         self.port = MetricsPort(self.metrics, cast(Any, self.management))
 
     def request(self, target: str, method: str = "GET", accept: str = "") -> Response:
         """Ask the port without a login."""
 
-        async def no_body(limit: int) -> bytes:
+        async def no_body(limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
             raise AssertionError("nobody reads a body")
 
         path, _, query = target.partition("?")
@@ -224,7 +227,11 @@ def test_what_happens_to_messages_is_counted_by_the_type_of_the_queue(node: Node
     assert of(samples, delivered.format("manual"), queue_type="rabbit_classic_queue") == 1
     assert of(samples, "rabbitmq_queue_messages_ready") == 1
     assert of(samples, "rabbitmq_queue_messages_unacked") == 1
+    assert of(samples, "rabbitmq_queue_messages_bytes") == 10
     assert of(samples, "rabbitmq_queue_messages_ready_bytes") == 5
+    assert of(samples, "rabbitmq_queue_messages_unacked_bytes") == 5
+    assert of(samples, "rabbitmq_queue_messages_ram_bytes") == 10
+    assert of(samples, "rabbitmq_queue_messages_paged_out_bytes") == 0
     assert of(samples, "rabbitmq_global_publishers") == 1
     assert of(samples, "rabbitmq_message_size_bytes_bucket", le="100") == 4
     assert of(samples, "rabbitmq_message_size_bytes_sum") == 20
@@ -341,7 +348,7 @@ def test_the_walk_over_all_objects_is_not_repeated_within_a_second(node: Node, m
 
 
 def test_long_work_gives_way_to_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.mgmt_plugin.listing.SLICE_S", 0.0)
+    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", 0.0)
     client = node.harness.channel()
     for number in range(10 * metric_totals.CHUNK):
         node.declare(client, f"q{number}")
@@ -352,7 +359,7 @@ def test_long_work_gives_way_to_others(node: Node, monkeypatch: pytest.MonkeyPat
     ):
         pauses = 0
 
-        async def no_body(limit: int) -> bytes:
+        async def no_body(limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
             return b""
 
         path, _, query = target.partition("?")
@@ -567,7 +574,7 @@ def test_an_answer_in_blocks_is_sent_whole_or_refused_when_too_much_is_being_sen
         nonlocal got
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(
-                http_module.serve_http, "prometheus", "127.0.0.1", 0, node.port.respond, None, node.traffic
+                http_module.serve_http, "prometheus", "127.0.0.1", 0, node.port.respond, None, node.load
             )
             stream = await trio.open_tcp_stream(host, port)
             for method in ("HEAD", "GET"):
@@ -584,9 +591,9 @@ def test_an_answer_in_blocks_is_sent_whole_or_refused_when_too_much_is_being_sen
         assert f"content-length: {len(body)}\r\n".encode() in answer.lower() + b"\r\n"
     if budget_bytes > 1000:
         assert body.decode() == node.text(target)
-        assert node.traffic.sent_bytes == len(body)
-    assert sum(node.traffic.requests.values()) == 2
-    assert node.traffic.connections == 0
+        assert node.load.traffic.sent_bytes == len(body)
+    assert sum(node.load.traffic.requests.values()) == 2
+    assert node.load.traffic.connections == 0
 
 
 def test_older_kernels_are_asked_for_each_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

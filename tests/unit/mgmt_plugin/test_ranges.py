@@ -1,6 +1,6 @@
 """Ranges of streams whose disk takes its time: what is sealed, removed or deleted while somebody reads.
 
-In parentheses: the invariants in the header of ``mgmt_plugin/data_port.py``.
+In parentheses: the invariants in the header of ``mgmt_plugin/resources/data_port.py``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from engine_harness import publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
-from warren.mgmt_plugin.http import HttpError
-from warren.mgmt_plugin.ranges import StreamRanges, Wanted
+from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.resources.ranges import StreamRanges, Wanted
 from warren.mgmt_plugin.routes import Call
-from warren.queues.stream import Stream
+from warren.streams.stream import Stream
 
 EVERYTHING = Wanted(True, True)
 
@@ -188,7 +188,7 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_not_found(sealed: bool) ->
             await until_waiting()
             s.publisher.send(1, m.QueueDelete(0, "s", False, False, False))
 
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
     assert [error.status for error in refused] == [404]
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 import pytest
+import trio
+from answers import whole
 
 from warren.mgmt_plugin.api import as_response
-from warren.mgmt_plugin.http import HttpError
+from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
+from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request
 from warren.mgmt_plugin.plugin import all_routes
 from warren.mgmt_plugin.routes import (
-    JSON_DEPTH_MAX,
     Access,
     Call,
     Route,
     RouteTable,
     convert,
     decode_json,
+    measure,
     parse_query,
 )
 
@@ -142,7 +147,7 @@ def test_public_routes_are_few() -> None:
 
 ADMINISTRATORS = (
     *("users", "permissions", "topic-permissions", "user-limits", "vhost-limits", "vhosts", "operator-policies"),
-    *("definitions", "global-parameters", "cluster-name", "rebalance"),
+    *("definitions", "global-parameters", "cluster-name", "rebalance", "feature-flags"),
 )
 POLICYMAKERS = ("policies", "parameters", "shovels", "federation-links")
 # As far as permissions in the vhost go.
@@ -231,13 +236,77 @@ def test_what_is_not_json_is_refused(data: bytes) -> None:
     assert (caught.value.status, caught.value.error, caught.value.reason) == (400, "bad_request", "not_json")
 
 
-def test_json_is_nested_so_deep_and_no_deeper() -> None:
-    assert decode_json(b"[" * JSON_DEPTH_MAX + b"]" * JSON_DEPTH_MAX)
-    for depth in (JSON_DEPTH_MAX + 1, 900):
-        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
-            with pytest.raises(HttpError) as caught:
-                decode_json(opening * depth + b"1" + closing * depth)
-            assert caught.value.status == 400
+def asked(body: bytes, limits: BodyLimits = ORDINARY) -> Call:
+    """Return a call whose body comes in pieces."""
+
+    async def read_body(limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
+        came = 0
+        while came < len(body):
+            piece = body[came : came + LOOK_BYTES]
+            came += len(piece)
+            sizes.append(came)
+            if came > limit_bytes:
+                raise HttpError(413, "payload_too_large", "")
+            if look is not None:
+                look(piece)
+        return body
+
+    sizes.clear()
+    request = Request("POST", "/", "", {}, "127.0.0.1", False, read_body)
+    return Call(request, {}, *(cast(Any, None),) * 3, limits=limits)
+
+
+sizes: list[int] = []
+
+
+def test_a_body_of_very_many_values_is_refused_when_they_come_and_nothing_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thirty-two million bytes of empty lists would be a thousand million of objects."""
+    monkeypatch.setattr(msgspec.json, "decode", None)
+    for unit in (b"[],", b"{},", b'{"":0},', b"1,", b'"",'):
+        with pytest.raises(HttpError) as caught:
+            trio.run(asked(b"[" + unit * 500_000, BodyLimits(32 << 20, 20_000)).json)
+        assert (caught.value.status, caught.value.reason) == (400, "the JSON has more than 20000 values")
+        assert sizes[-1] <= 20_000 * len(unit) + 2 * LOOK_BYTES
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(msgspec.json, "decode", None)
+    with pytest.raises(HttpError) as caught:
+        trio.run(asked(b"[" * 900_000).json)
+    assert (caught.value.status, caught.value.reason) == (400, "the JSON is nested too deeply")
+    assert len(sizes) == 1
+
+
+def test_a_body_within_its_limits_is_decoded() -> None:
+    body = {"queues": [{"name": '"[{,:\\', "arguments": {"x": [1, 2.5, None, "é"]}}] * 900}
+    assert trio.run(asked(json.dumps(body).encode()).json) == body
+    assert trio.run(asked(b"").json) == {}
+
+
+def test_ordinary_routes_take_little_and_the_others_are_few() -> None:
+    assert BodyLimits(1 << 20, 20_000) == ORDINARY
+    large = {(route.access, route.template) for route in all_routes() if route.limits != ORDINARY}
+    assert large == {
+        (Access.VHOST, "/api/exchanges/{vhost}/{exchange}/publish"),
+        (Access.CLIENT, "/api/warren/stages/{vhost}/commit"),
+        (Access.ADMINISTRATOR, "/api/definitions"),
+        (Access.ADMINISTRATOR, "/api/definitions/{vhost}"),
+        (Access.ADMINISTRATOR, "/api/warren/definitions/dry-run"),
+        (Access.ADMINISTRATOR, "/api/warren/definitions/dry-run/{vhost}"),
+    }
+    for route in all_routes():
+        if route.access is not Access.ADMINISTRATOR:
+            assert route.limits.values <= 40_000, route.template
+
+
+def test_json_that_came_in_a_form_is_measured_as_well() -> None:
+    for data, reason in ((b"[" * 900, "nested too deeply"), (b"[" + b"1," * 200, "more than 100 values")):
+        with pytest.raises(HttpError) as caught:
+            trio.run(measure, data, BodyLimits(1000, 100))
+        assert caught.value.status == 400 and reason in str(caught.value.reason)
+    trio.run(measure, b"[1, 2]", BodyLimits(1000, 100))
 
 
 class Shape(msgspec.Struct):
@@ -263,9 +332,9 @@ def test_numbers_and_flags_may_be_given_as_texts_and_the_rest_is_refused_by_name
 
 def test_results_are_json_nothing_is_204() -> None:
     assert as_response(None).status == 204
-    assert as_response({"a": 1}).body == b'{"a":1}'
-    assert as_response([]).body == b"[]"
-    assert json.loads(as_response({"name": "caf\udce9"}).body) == {"name": "caf\udce9"}
+    assert whole(as_response({"a": 1})) == b'{"a":1}'
+    assert whole(as_response([])) == b"[]"
+    assert json.loads(whole(as_response({"name": "caf\udce9"}))) == {"name": "caf\udce9"}
 
 
 def test_every_handler_has_its_words() -> None:

@@ -12,9 +12,9 @@ from engine_harness import Client, Harness
 
 from warren.amqp import methods as m
 from warren.channels.channel import Channel
-from warren.mgmt_plugin import statistics as statistics_module
-from warren.mgmt_plugin.history import STEP_S
-from warren.mgmt_plugin.statistics import (
+from warren.mgmt_plugin.metrics import statistics as statistics_module
+from warren.mgmt_plugin.metrics.history import STEP_S
+from warren.mgmt_plugin.metrics.statistics import (
     BROKER_FIELDS,
     CHANNEL_STATS,
     CHURN,
@@ -31,7 +31,7 @@ from warren.mgmt_plugin.statistics import (
     exchange_row,
     queue_row,
 )
-from warren.queues.metadata import VhostDelete, VhostPut
+from warren.vhosts.metadata import VhostDelete, VhostPut
 
 
 class Watched:
@@ -56,6 +56,10 @@ class Watched:
         return shown | {"message_stats": of.message_stats(QUEUE_STATS)}
 
 
+def samples_of(shown: dict[str, Any]) -> list[int]:
+    return [sample["sample"] for sample in shown["messages_details"]["samples"]]
+
+
 @pytest.fixture
 def watched() -> Watched:
     return Watched()
@@ -66,7 +70,7 @@ def test_what_has_done_nothing_has_no_past_and_rates_of_nothing(watched: Watched
     watched.tick()
     watched.tick()
     shown = watched.of_queue("q")
-    assert shown["messages_details"] == {"rate": 0.0}
+    assert samples_of(shown) == [0] * 13 and shown["messages_details"]["rate"] == 0.0
     assert shown["message_stats"] == {}
     assert watched.queue("q") not in watched.statistics._kept
 
@@ -87,7 +91,7 @@ def test_what_changes_has_a_rate_of_the_last_tick(watched: Watched) -> None:
     assert watched.of_queue("q")["messages_details"]["rate"] == 1 / STEP_S
     watched.tick()
     assert watched.of_queue("q")["messages_details"]["rate"] == 0
-    assert [sample["sample"] for sample in watched.of_queue("q")["messages_details"]["samples"]] == [11, 11, 10, 0]
+    assert samples_of(watched.of_queue("q")) == [11, 11, 10, *[0] * 10]
 
 
 def test_a_queue_with_a_backlog_from_before_has_no_burst_when_it_is_first_seen(watched: Watched) -> None:
@@ -102,11 +106,11 @@ def test_who_is_looked_at_has_a_past_from_then_on(watched: Watched) -> None:
     watched.client.declare("q")
     watched.tick()
     watched.statistics.watch(watched.queue("q"), QUEUE_FIELDS)
-    assert watched.of_queue("q")["messages_details"]["samples"] == []
+    assert samples_of(watched.of_queue("q")) == [0] * 13
     watched.tick()
+    watched.client.publish("", "q", b"x")
     watched.tick()
-    # Nothing has changed: one row, and it holds for every tick since.
-    assert [sample["sample"] for sample in watched.of_queue("q")["messages_details"]["samples"]] == [0, 0]
+    assert samples_of(watched.of_queue("q")) == [1, *[0] * 12]
 
 
 def test_exchanges_channels_and_connections_are_sampled_too(watched: Watched) -> None:
@@ -156,7 +160,7 @@ def test_what_has_gone_is_forgotten_at_the_next_tick(watched: Watched, end: Call
     assert queue not in watched.statistics._kept and queue not in watched.statistics._seen
     other.declare("q")
     watched.tick()
-    assert watched.of_queue("q")["messages_details"] == {"rate": 0.0}
+    assert samples_of(watched.of_queue("q")) == [0] * 13
 
 
 def test_nothing_that_has_gone_is_held_in_memory(watched: Watched) -> None:
@@ -218,7 +222,7 @@ def test_the_broker_and_its_vhosts_always_have_a_past(watched: Watched) -> None:
         told: dict[str, Any] = {}
         shown.add(told, LENGTHS, (60, 5))
         assert told["messages"] == 5 and told["messages_details"]["rate"] == 1.0
-        assert len(told["messages_details"]["samples"]) == 2
+        assert samples_of(told) == [5, *[0] * 12]
         assert shown.message_stats(CHANNEL_STATS)["publish_details"]["rate"] == 1.0
     churn: dict[str, Any] = {}
     watched.statistics.of_broker(lengths).add(churn, CHURN)
@@ -275,3 +279,11 @@ def test_sampling_goes_on_at_its_steps(watched: Watched) -> None:
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert watched.statistics.clock.tick == 11
+
+
+def test_the_more_a_list_has_the_fewer_samples_each_item_gets() -> None:
+    query = {"lengths_age": "100000", "lengths_incr": "5"}
+    for items, most in ((1, 20_001), (1000, 100), (10_000, 10), (1_000_000, 2)):
+        age_s, incr_s = Ranges.of(query, items).lengths
+        assert age_s // incr_s + 1 == most
+    assert Ranges.of(query | {"page": "1"}, 1_000_000).lengths == Ranges.of(query, 500).lengths

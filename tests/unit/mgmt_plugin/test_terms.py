@@ -12,7 +12,7 @@ import pytest
 
 from warren.amqp.field_table import EMPTY_TABLE, Timestamp, decode_table, encode_table
 from warren.amqp.properties import BasicProperties, decode_properties
-from warren.mgmt_plugin.http import HttpError
+from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.terms import (
     NUMBER_PROPERTIES,
     TEXT_PROPERTIES,

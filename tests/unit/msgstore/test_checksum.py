@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from warren.msgstore.checksum import CRC32, CRC32C, checksum, checksum_function, default_algorithm, table_crc32c
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum, checksum_function, default_algorithm, table_crc32c
 
 ALGORITHMS = (CRC32C, CRC32)
 
@@ -85,7 +85,7 @@ def test_new_files_get_crc32c_where_its_wheel_is_installed() -> None:
 def test_without_the_wheel_new_files_get_crc32_and_crc32c_can_still_be_read() -> None:
     program = (
         "import sys; sys.modules['crc32c'] = None\n"
-        "from warren.msgstore.checksum import CRC32C, checksum, default_algorithm\n"
+        "from warren.msgstore.log.checksum import CRC32C, checksum, default_algorithm\n"
         "print(default_algorithm(), hex(checksum(CRC32C, b'6789', checksum(CRC32C, b'12345'))))\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

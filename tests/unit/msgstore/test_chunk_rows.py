@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 from column_rows import rows_of
 
-from warren.msgstore.columns import (
+from warren.msgstore.files.sealed_files import Zstd, uncompressed
+from warren.msgstore.log.columns import (
     BODIES,
     BODY_ENDS,
     FLAGS,
@@ -21,8 +22,7 @@ from warren.msgstore.columns import (
     ChunkHead,
     ColumnsWriter,
 )
-from warren.msgstore.message import Envelope, build_message
-from warren.msgstore.sealed_files import Zstd, uncompressed
+from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.tools.chunk_rows import ChunkRows
 
 KINDS = [Envelope("", "q"), Envelope("amq.topic", "schlüssel")]

@@ -1,8 +1,9 @@
-"""Chunks of columns, byte by byte: what is written is read by the table in the header of ``msgstore/columns.py``."""
+"""Chunks of columns, byte by byte: what is written is read by the table in the header of ``msgstore.log.columns``."""
 
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 from itertools import pairwise
 from random import Random
@@ -11,7 +12,8 @@ from typing import NamedTuple
 import pytest
 import zstandard
 
-from warren.msgstore.columns import (
+from warren.msgstore.files.sealed_files import Zstd, uncompressed
+from warren.msgstore.log.columns import (
     BODIES,
     BODY_ENDS,
     CHUNK_BYTES,
@@ -31,8 +33,7 @@ from warren.msgstore.columns import (
     maybe_head,
     without_parts,
 )
-from warren.msgstore.message import Envelope, Message, build_message
-from warren.msgstore.sealed_files import Zstd, uncompressed
+from warren.msgstore.log.message import Envelope, Message, build_message
 
 TIME_MS = 1_700_000_000_123
 NO_PROPERTIES = b"\0\0"
@@ -523,3 +524,26 @@ def test_whatever_goes_in_comes_out(seed: int) -> None:
     assert head is not None and is_whole(head, data)
     assert [len(part) for part in uncompressed(head, data, DECOMPRESSOR)] == [whole for _, whole, _ in found.parts]
     assert head.whole[NAMES] == found.parts[NAMES][1] and head.whole[OFFSETS] == found.parts[OFFSETS][1]
+
+
+def test_a_frame_that_states_another_size_is_refused_before_memory_is_taken_for_it() -> None:
+    stated = bytearray(COMPRESS(b"x" * 100_000))
+    at = stated.index((100_000).to_bytes(4, "little"))
+    stated[at : at + 4] = (1 << 31).to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="another size"):
+            DECOMPRESSOR.decompress(bytes(stated), 100_000)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match="another size"):
+        DECOMPRESSOR.decompress(COMPRESS(b"x" * 100_000), 10)
+
+
+def test_a_frame_that_states_no_size_is_limited_too() -> None:
+    silent = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 1000)
+    assert DECOMPRESSOR.decompress(silent, 1000) == b"x" * 1000
+    for size, reason in ((999, "decompression error|Destination"), (1001, "another size")):
+        with pytest.raises(ValueError, match=reason):
+            DECOMPRESSOR.decompress(silent, size)

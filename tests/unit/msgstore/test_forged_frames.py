@@ -23,14 +23,14 @@ from store_directory import (
     queue_deleted,
 )
 
-from warren.msgstore.checksum import CRC32C, checksum_function
-from warren.msgstore.file_system import OsFileSystem
-from warren.msgstore.format import FRAME_HEAD_BYTES, STORE_TAG_BYTES, Frame, Record
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.recovery import Recovery, recover
-from warren.msgstore.replay import maybe_frame
-from warren.msgstore.scrub import Scrubber
-from warren.msgstore.store import Store
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.msgstore.files.recovery import Recovery, recover
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.checksum import CRC32C, checksum_function
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.replay import maybe_frame
+from warren.msgstore.log.scrub import Scrubber
+from warren.msgstore.tools.format import FRAME_HEAD_BYTES, STORE_TAG_BYTES, Frame, Record
 
 OWN_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
 # What the format had in this place before, a guess, and every byte right but the last.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from stored_log import StoredLog, entries, timed_message
 
-from warren.msgstore.checkpoint import CheckpointError, CheckpointReader
-from warren.msgstore.checksum import CRC32C
-from warren.msgstore.format import Checkpoint, Record
-from warren.msgstore.message import Message
-from warren.msgstore.queue_index import EXPIRING, LSN_MASK, QueueIndex
-from warren.msgstore.records import EXPIRES, MOVED, TIMED
+from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader
+from warren.msgstore.log.checksum import CRC32C
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import EXPIRING, LSN_MASK, QueueIndex
+from warren.msgstore.log.records import EXPIRES, MOVED, TIMED
+from warren.msgstore.tools.format import Checkpoint, Record
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memory_store import memory_log
 
-from warren.msgstore.checkpoint import CheckpointReader, seal, snapshot
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.recovery import log_has
-from warren.msgstore.segments import Segment
+from warren.msgstore.files.recovery import log_has
+from warren.msgstore.log.checkpoint import CheckpointReader, seal, snapshot
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.segments import Segment
 
 
 def log_with(first: int, end: int) -> MessageLog:

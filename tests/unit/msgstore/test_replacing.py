@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_log import StoredLog, entries, timed_message
 
-from warren.msgstore.message import Message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import BODY_MASK, EXPIRING, QueueIndex
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import BODY_MASK, EXPIRING, QueueIndex
 
 PAGE_ENTRIES: Final = 4
 OLD: Final = b"old"

@@ -7,13 +7,13 @@ from librt.vecs import append, vec
 from memory_store import memory_log
 from mypy_extensions import i64
 
-from warren.msgstore.checksum import CRC32C, checksum_function
-from warren.msgstore.message import Envelope, build_message
-from warren.msgstore.message_log import MessageLog
-from warren.msgstore.queue_index import BODY_MASK, EXPIRING, LSN_MASK
-from warren.msgstore.records import RecordWriter
-from warren.msgstore.replay import Replay, trusted_end
-from warren.msgstore.segments import Segment
+from warren.msgstore.log.checksum import CRC32C, checksum_function
+from warren.msgstore.log.message import Envelope, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import BODY_MASK, EXPIRING, LSN_MASK
+from warren.msgstore.log.records import RecordWriter
+from warren.msgstore.log.replay import Replay, trusted_end
+from warren.msgstore.log.segments import Segment
 
 CHECKSUM = checksum_function(CRC32C)
 

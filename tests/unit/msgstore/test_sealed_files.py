@@ -1,6 +1,6 @@
 """The files of sealed streams, on a disk that loses what was not synced, fills up and rots.
 
-In parentheses: the invariants in the header of ``msgstore/sealed_files.py``.
+In parentheses: the invariants in the header of ``msgstore/files/sealed_files.py``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from random import Random
 import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
 
-from warren.msgstore.columns import BODIES, CHUNK_HEAD_BYTES, ColumnsWriter, maybe_head
-from warren.msgstore.errors import StoreError, StoreFailedError, StoreFullError
-from warren.msgstore.file_system import FileSystem, OsFileSystem
-from warren.msgstore.jobs import DropJob, SealedRead, SealJob
-from warren.msgstore.message import Envelope, build_message
-from warren.msgstore.sealed_files import READ_HANDLES_MAX, STREAMS, Scan, maybe_sealed_name, sealed_path
-from warren.msgstore.sealed_table import SEGMENT_HEADER_BYTES, SealedChunk, SealedSegment, SealedTable
-from warren.msgstore.store import Store
-from warren.queues.stream_raw_chunk import RawChunk
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.file_system import FileSystem, OsFileSystem
+from warren.msgstore.files.sealed_files import READ_HANDLES_MAX, STREAMS, Scan, maybe_sealed_name, sealed_path
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.columns import BODIES, CHUNK_HEAD_BYTES, ColumnsWriter, maybe_head
+from warren.msgstore.log.jobs import DropJob, SealedRead, SealJob
+from warren.msgstore.log.message import Envelope, build_message
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES, SealedChunk, SealedSegment, SealedTable
+from warren.streams.raw_chunk import RawChunk
 
 STORE_ID = bytes(range(16))
 OTHER_ID = bytes(16)

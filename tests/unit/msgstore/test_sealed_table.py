@@ -1,4 +1,4 @@
-"""Which chunk of a stream is where. In parentheses: the invariants in the header of ``msgstore/sealed_table.py``."""
+"""Which chunk of a stream is where. In parentheses: the invariants in the header of ``sealed_table``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from warren.msgstore.columns import ColumnsWriter, maybe_head
-from warren.msgstore.message import Envelope, build_message
-from warren.msgstore.sealed_table import SEGMENT_HEADER_BYTES, SealedChunk, SealedSegment, SealedTable
+from warren.msgstore.log.columns import ColumnsWriter, maybe_head
+from warren.msgstore.log.message import Envelope, build_message
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES, SealedChunk, SealedSegment, SealedTable
 
 Q = Envelope("", "q")
 

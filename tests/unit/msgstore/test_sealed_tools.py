@@ -12,9 +12,9 @@ from engine_harness import Client, publish_frames
 from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.amqp import methods as m
-from warren.msgstore.columns import CHUNK_HEAD_BYTES
-from warren.msgstore.sealed_table import SealedTable
-from warren.msgstore.store import Store
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES
+from warren.msgstore.log.sealed_table import SealedTable
 from warren.msgstore.tools.dumping import dump, matching_queues
 from warren.msgstore.tools.inspection import inspect
 from warren.msgstore.tools.lines import Line
@@ -24,7 +24,7 @@ from warren.msgstore.tools.sealed_streams import read_streams
 from warren.msgstore.tools.stored_state import LogReader, recovered
 from warren.msgstore.tools.verification import verify
 from warren.queues.browse import Cursor, Seen, look
-from warren.queues.stream import Stream
+from warren.streams.stream import Stream
 
 CHUNK = 5
 SIZE = 2000  # of a body: chunks are larger than a block of the disk

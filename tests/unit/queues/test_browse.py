@@ -6,8 +6,8 @@ import pytest
 from engine_harness import Client, Harness, body_of, publish_frames
 
 from warren.amqp import methods as m
-from warren.msgstore.jobs import Errand
-from warren.msgstore.queue_index import LSN_MASK, QueueIndex
+from warren.msgstore.log.jobs import Errand
+from warren.msgstore.log.queue_index import LSN_MASK, QueueIndex
 from warren.queues import browse
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
 from warren.queues.fetch import _MessagesRead

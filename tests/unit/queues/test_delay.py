@@ -9,7 +9,7 @@ import pytest
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table, Timestamp, decode_table, encode_table, with_length
 from warren.amqp.properties import headers_of, scan_properties
-from warren.msgstore.message import Envelope, Message, build_message
+from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.queues.delay import DELAY_MAX_MS, check_delay, due_time_ms, negate_delay
 
 NOW_MS = 1_700_000_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from held_store import HeldStore
 
-from warren.msgstore.jobs import ReadJob
-from warren.msgstore.message import Message
-from warren.msgstore.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.jobs import ReadJob
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.fetch import Fetch, TimeScan
 
 

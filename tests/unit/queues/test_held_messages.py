@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from held_store import HeldStore, Lane
 
-from warren.msgstore.queue_index import IndexPage
+from warren.msgstore.log.queue_index import IndexPage
 from warren.queues.agenda import NEVER
 from warren.queues.held_messages import DEAD_LETTERED, DROPPED, PARKED_UNTIL, RELEASED
 

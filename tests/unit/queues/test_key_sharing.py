@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from engine_harness import Client, Harness, basic_consume, body_of, publish_frames
-from fuzz.session import content_header
 from hypothesis import given
 from hypothesis import strategies as st
+from peer_frames import content_header
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame

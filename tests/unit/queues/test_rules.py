@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.amqp.field_table import Table, encode_table
-from warren.queues.arguments import ARGUMENTS, INTEGER, TIME_MAX_MS, QueueArguments, backoff_delays
+from warren.amqp.numbers import TIME_MAX_MS
+from warren.queues.arguments import ARGUMENTS, INTEGER, QueueArguments, backoff_delays
 from warren.queues.rules import (
     DEDUP_KEYS,
     DROP_HEAD,
@@ -36,7 +37,7 @@ def arguments_of(values: Table, *, quorum: bool = False) -> QueueArguments:
     table: Table = {f"x-{key}": value for key, value in values.items()}
     if quorum:
         table["x-queue-type"] = "quorum"
-    return QueueArguments("q", "/", True, False, False, encode_table(table))
+    return QueueArguments("q", "/", durable=True, exclusive=False, auto_delete=False, encoded=encode_table(table))
 
 
 def rules(

@@ -6,12 +6,13 @@ from unittest import mock
 
 import pytest
 from engine_harness import content_frames
+from seen_keys_view import maybe_sequence, maybe_until_ms, producers
 from stored_log import StoredLog, entries
 
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table, Timestamp, encode_table
-from warren.msgstore.message import Envelope, Message
-from warren.msgstore.message_log import MessageLog
+from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message_log import MessageLog
 from warren.queues import seen_keys
 from warren.queues.agenda import NEVER, Agenda
 from warren.queues.lanes import PRODUCERS, SEEN_KEYS
@@ -196,14 +197,14 @@ def test_the_oldest_key_goes_first_and_a_repetition_does_not_prolong_it() -> Non
 def test_a_key_is_remembered_for_its_time_from_acceptance_on() -> None:
     remembered = Remembered(ttl_ms=1000)
     assert remembered.key("a")
-    assert remembered.seen.maybe_until_ms("a") == 1000
+    assert maybe_until_ms(remembered.seen, "a") == 1000
     remembered.pass_time(999)
     assert not remembered.key("a")
     remembered.pass_time(1)
-    assert remembered.seen.maybe_until_ms("a") is None
+    assert maybe_until_ms(remembered.seen, "a") is None
     assert remembered.key("a")
     assert remembered.seen.count() == 1
-    assert remembered.seen.maybe_until_ms("a") == 2000
+    assert maybe_until_ms(remembered.seen, "a") == 2000
     remembered.seen.check_invariants()
 
 
@@ -257,9 +258,9 @@ def test_a_number_that_is_not_larger_than_the_highest_comes_again() -> None:
     numbers = [5, 5, 4, 6, 9, 8, 9, 10, -1]
     assert [remembered.number("p", number) for number in numbers] == [1, 0, 0, 1, 1, 0, 0, 1, 0]
     assert remembered.number("other", -1)
-    assert remembered.seen.maybe_sequence("p") == 10
-    assert remembered.seen.maybe_sequence(b"other") == -1
-    assert remembered.seen.maybe_sequence("nobody") is None
+    assert maybe_sequence(remembered.seen, "p") == 10
+    assert maybe_sequence(remembered.seen, b"other") == -1
+    assert maybe_sequence(remembered.seen, "nobody") is None
     assert remembered.seen.producer_count() == 2
 
 
@@ -269,7 +270,7 @@ def test_all_numbers_that_a_header_can_have_are_kept(sequence: int) -> None:
     assert remembered.number("p", sequence)
     assert not remembered.number("p", sequence)
     remembered.restart()
-    assert remembered.seen.maybe_sequence("p") == sequence
+    assert maybe_sequence(remembered.seen, "p") == sequence
 
 
 def test_a_producer_has_one_record_however_much_it_publishes() -> None:
@@ -294,7 +295,7 @@ def test_the_producer_that_published_longest_ago_is_forgotten() -> None:
     remembered.number("a", 2)
     assert not remembered.number("b", 1), "it has published, in vain"
     assert remembered.number("d", 1)
-    assert remembered.seen.maybe_sequence("c") is None
+    assert maybe_sequence(remembered.seen, "c") is None
     assert remembered.seen.producer_count() == 3
     remembered.seen.check_invariants()
     assert remembered.records() == 3
@@ -307,24 +308,21 @@ def test_the_record_of_a_forgotten_producer_is_another_ones() -> None:
             remembered.number(f"{producer}{turn}", number, persistent=number != 2)
             remembered.seen.check_invariants()
         remembered.stored.rest()
-    assert remembered.seen.forget_producer("d3")
-    assert remembered.seen.forget_producer("e3")
     for producer in "xy":
         assert remembered.number(producer, 1)
         remembered.seen.check_invariants()
     (index,) = remembered.stored.log.indexes.values()
     assert index.next_number <= 4, "three, and the one that goes when the fourth comes"
     remembered.restart()
-    assert remembered.seen.latest_producers(2) == [("x", 1), ("y", 1)]
-    assert [name for name, _ in remembered.seen.latest_producers(9)] == ["f3", "x", "y"]
+    assert producers(remembered.seen) == [("f3", 5), ("x", 1), ("y", 1)]
 
 
 def test_the_order_of_producers_survives_restarts() -> None:
     remembered = Remembered(size=3)
     for producer in "abca":
-        remembered.number(producer, 1 if remembered.seen.maybe_sequence(producer) is None else 2)
+        remembered.number(producer, 1 if maybe_sequence(remembered.seen, producer) is None else 2)
     remembered.restart()
-    assert remembered.seen.latest_producers(3) == [("b", 1), ("c", 1), ("a", 2)]
+    assert producers(remembered.seen) == [("b", 1), ("c", 1), ("a", 2)]
     assert remembered.seen._producers._serial == 4, "what is stored from now on is later"
 
 
@@ -342,7 +340,7 @@ def test_key_and_number_are_looked_at_both() -> None:
     both: Table = {"id": "a", "x-producer": "p", "x-seq": 5}
     assert remembered.publish(both)
     assert not remembered.publish(both | {"x-seq": 6})
-    assert remembered.seen.maybe_sequence("p") == 5, "of a repetition nothing is remembered"
+    assert maybe_sequence(remembered.seen, "p") == 5, "of a repetition nothing is remembered"
     assert not remembered.publish(both | {"id": "b"})
     assert remembered.keys() == ["a"]
     assert remembered.publish({"id": "b", "x-producer": "p", "x-seq": 6})
@@ -388,20 +386,20 @@ def test_a_restart_brings_everything_back_in_order(checkpoint: bool) -> None:
     for producer in range(40):
         remembered.number(f"p{producer}", producer)
     remembered.number("p20", 99)
-    assert remembered.seen.forget("key 33")
+    assert remembered.seen._keys.forget(key_bytes("key 33"))
     expected = [f"key {key}" for key in range(20, 50) if key != 33]
     log = remembered.restart(checkpoint=checkpoint)
     assert remembered.keys() == expected
     assert remembered.seen.producer_count() == 30
-    assert remembered.seen.maybe_sequence("p20") == 99
+    assert maybe_sequence(remembered.seen, "p20") == 99
     assert not remembered.number("p39", 39)
     assert remembered.key("key 33")
     assert remembered.key("new")
     assert remembered.keys() == [*expected[1:], "key 33", "new"], "the oldest has to go"
     for producer in range(29):
         assert remembered.number(f"new {producer}", 1)
-    assert remembered.seen.maybe_sequence("p39") == 39, "it had published last"
-    assert remembered.seen.maybe_sequence("p20") is None
+    assert maybe_sequence(remembered.seen, "p39") == 39, "it had published last"
+    assert maybe_sequence(remembered.seen, "p20") is None
     remembered.seen.check_invariants()
     log.check_invariants()
 
@@ -434,7 +432,7 @@ def test_what_expired_meanwhile_does_not_come_back() -> None:
     remembered.stored.log.now_ms += 600
     log = remembered.restart()
     assert remembered.keys() == ["b"]
-    assert remembered.seen.maybe_until_ms("b") == 1500
+    assert maybe_until_ms(remembered.seen, "b") == 1500
     assert sum(int(index.live_count) for index in log.indexes.values()) == 1
     log.now_ms = 1499
     assert not remembered.key("b")
@@ -459,11 +457,11 @@ def test_transient_messages_leave_nothing_for_the_next_process() -> None:
         assert remembered.key("stored" if persistent else "not stored", persistent=persistent)
         assert remembered.number("p", 1 if persistent else 2, persistent=persistent)
         assert remembered.number("q" if persistent else "r", 1, persistent=persistent)
-    assert remembered.seen.maybe_sequence("p") == 2
+    assert maybe_sequence(remembered.seen, "p") == 2
     remembered.restart()
     assert remembered.keys() == ["stored"]
-    assert remembered.seen.maybe_sequence("p") == 1
-    assert remembered.seen.maybe_sequence("r") is None
+    assert maybe_sequence(remembered.seen, "p") == 1
+    assert maybe_sequence(remembered.seen, "r") is None
 
 
 def test_a_damaged_record_is_reported_and_its_key_is_not_known() -> None:
@@ -482,7 +480,7 @@ def test_a_damaged_record_is_reported_and_its_key_is_not_known() -> None:
     assert remembered.keys() == ["a", "c"]
     assert [damage.queue for damage in log.damages] == ["q", "q"]
     assert remembered.key("b")
-    assert remembered.seen.maybe_sequence("b") is None
+    assert maybe_sequence(remembered.seen, "b") is None
     assert remembered.number("b", 1)
     remembered.seen.check_invariants()
 
@@ -507,18 +505,13 @@ def test_an_operator_can_look_up_and_forget() -> None:
     remembered.number("p", 3)
     seen = remembered.seen
     assert seen.count() == 3
-    assert seen.maybe_until_ms(5) == seen.maybe_until_ms(long) == NEVER
-    assert seen.maybe_until_ms("5") is None
+    assert maybe_until_ms(seen, 5) == maybe_until_ms(seen, long) == NEVER
+    assert maybe_until_ms(seen, "5") is None
     assert [key for key, _ in seen.oldest(2)] == ["a", "5"]
     assert remembered.keys()[2].startswith("sha256:")
-    assert seen.forget(long)
-    assert not seen.forget(long)
-    assert seen.forget_producer("p")
-    assert not seen.forget_producer("p")
-    assert remembered.number("p", 1)
     remembered.stored.rest()
     remembered.key("unwritten")
-    assert seen.clear() == 4
+    assert seen.clear() == 5
     assert (seen.count(), seen.producer_count()) == (0, 0)
     seen.check_invariants()
     remembered.restart()

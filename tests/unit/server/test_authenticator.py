@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from jumping_clock import run_jumping
 
-from warren.queues.metadata import UserPut
 from warren.server import authenticator as authenticator_module
 from warren.server import passwords
 from warren.server.authenticator import CACHE_S, KDF_THREADS, Authenticator, FailureBudget
 from warren.server.passwords import SCRYPT, PasswordHash, hash_password, hash_password_for_rabbitmq
+from warren.vhosts.metadata import UserPut
 
 LOCAL = "127.0.0.1"
 REMOTE = "192.0.2.7"
@@ -82,7 +83,7 @@ def fixture(monkeypatch: pytest.MonkeyPatch) -> Fixture:
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     """Run on a clock that jumps over every wait."""
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    run_jumping(test)
 
 
 def test_the_right_password_lets_in_and_a_wrong_one_does_not(fixture: Fixture) -> None:
@@ -138,7 +139,17 @@ def test_every_refusal_costs_one_hash_and_the_same_delay(fixture: Fixture) -> No
     run(test)
 
 
-def test_a_verified_password_is_remembered_for_a_minute(fixture: Fixture) -> None:
+def test_what_is_refused_without_a_password_is_told_as_late(fixture: Fixture) -> None:
+    async def test() -> None:
+        before = trio.current_time()
+        assert not await fixture.make().refuse()
+        assert trio.current_time() - before >= authenticator_module.FAILURE_DELAY_S
+        assert fixture.scrypts == 0
+
+    run(test)
+
+
+def test_a_verified_password_is_remembered_for_its_time(fixture: Fixture) -> None:
     async def test() -> None:
         check = fixture.make().check
         assert await check("alice", b"wonderland", REMOTE)
@@ -208,14 +219,13 @@ def test_a_login_that_hangs_up_does_not_answer_for_those_who_wait(fixture: Fixtu
             answers.append(await authenticator.check("alice", b"wonderland", REMOTE))
 
         async with trio.open_nursery() as nursery:
-            async with authenticator._kdf_slots, trio.open_nursery() as first:
-                await authenticator._kdf_slots.acquire_on_behalf_of("the other slot")
+            turns = authenticator._turns
+            async with turns.turn(("x", ""), "x"), turns.turn(("y", ""), "y"), trio.open_nursery() as first:
                 first.start_soon(log_in)
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.start_soon(log_in)
                 await trio.testing.wait_all_tasks_blocked()
                 first.cancel_scope.cancel()
-            authenticator._kdf_slots.release_on_behalf_of("the other slot")
         assert answers == [True]
 
     run(test)
@@ -233,59 +243,127 @@ def test_only_two_hashes_run_at_a_time(fixture: Fixture) -> None:
     run(test)
 
 
-def test_who_guesses_is_refused_without_hashing_until_time_has_passed(fixture: Fixture) -> None:
+@pytest.fixture
+def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have few failures make a suspect: each costs a hash."""
+    monkeypatch.setattr(authenticator_module, "_PEER_BURST", 4.0)
+    monkeypatch.setattr(authenticator_module, "_USER_BURST", 6.0)
+
+
+async def guess(check: Callable[[str, bytes, str], Awaitable[bool]], user: str, password: bytes, peer: str) -> None:
+    assert not await check(user, password, peer)
+
+
+@pytest.mark.usefixtures("few_failures")
+def test_a_right_password_is_never_refused_however_many_wrong_ones_came_before(fixture: Fixture) -> None:
     async def test() -> None:
         check = fixture.make().check
-
-        async def guess(number: int) -> None:
-            assert not await check(f"nobody-{number}", b"guess", REMOTE)
-
         async with trio.open_nursery() as nursery:
-            for number in range(200):
-                nursery.start_soon(guess, number)
-        assert fixture.hashes <= authenticator_module._PEER_BURST + KDF_THREADS
-        assert not await check("alice", b"wonderland", "192.0.2.7")
-        assert await check("alice", b"wonderland", "192.0.2.8")
-        fixture.now += 60
-        assert await check("old", b"rabbit", "192.0.2.7")
+            for number in range(10):
+                nursery.start_soon(guess, check, f"nobody-{number}", b"guess", REMOTE)
+                nursery.start_soon(guess, check, "alice", b"guess %d" % number, REMOTE)
+        assert await check("alice", b"wonderland", REMOTE)
+        assert await check("old", b"rabbit", REMOTE)
+        assert await check("alice", b"wonderland", "198.51.100.1")
 
     run(test)
 
 
-def test_guessing_at_a_user_from_many_addresses_runs_dry_but_does_not_lock_out_who_was_there_before(
+@pytest.mark.usefixtures("few_failures")
+def test_right_passwords_do_not_wait_for_guesses_of_others_or_from_where_they_were_used_before(
     fixture: Fixture,
 ) -> None:
+    """Of a flood from one address, and of one at this user from everywhere."""
+
     async def test() -> None:
         check = fixture.make().check
-        assert await check("alice", b"wonderland", LOCAL)
+        assert await check("alice", b"wonderland", REMOTE)
         fixture.now += CACHE_S
-
-        async def guess(number: int) -> None:
-            assert not await check("alice", b"guess %d" % number, f"2001:db8:0:{number:x}::1")
-
         async with trio.open_nursery() as nursery:
-            for number in range(150):
-                nursery.start_soon(guess, number)
-        assert fixture.hashes <= 1 + authenticator_module._USER_BURST + KDF_THREADS
-        assert not await check("alice", b"wonderland", "198.51.100.1")
-        assert await check("alice", b"wonderland", LOCAL)
+            for number in range(8):  # until the address and the user have no failure left
+                nursery.start_soon(guess, check, "alice", b"before %d" % number, f"2001:db8:0:{number:x}::1")
+                nursery.start_soon(guess, check, f"nobody-{number}", b"guess", REMOTE)
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(guess, check, f"nobody-{number}", b"more", REMOTE)
+                nursery.start_soon(guess, check, "alice", b"guess %d" % number, f"2001:db8:1:{number:x}::1")
+            await trio.testing.wait_all_tasks_blocked()
+            for user, password, peer in (
+                ("alice", b"wonderland", REMOTE),
+                ("old", b"rabbit", "198.51.100.1"),
+            ):
+                before = fixture.hashes
+                assert await check(user, password, peer)
+                assert fixture.hashes - before <= 2 * KDF_THREADS + 1
+            nursery.cancel_scope.cancel()
 
     run(test)
 
 
-def test_addresses_of_one_ipv6_network_share_their_budget(fixture: Fixture) -> None:
+def test_a_password_in_use_is_remembered_and_waits_for_nothing(fixture: Fixture) -> None:
+    async def test() -> None:
+        check = fixture.make().check
+        assert await check("alice", b"wonderland", REMOTE)
+        for _ in range(5):
+            fixture.now += CACHE_S - 1
+            assert await check("alice", b"wonderland", REMOTE)
+        assert fixture.hashes == 1
+
+    run(test)
+
+
+@pytest.mark.usefixtures("few_failures")
+def test_guessing_is_slow_after_some_failures_and_quick_again_later(fixture: Fixture) -> None:
     async def test() -> None:
         check = fixture.make().check
 
-        async def guess(number: int) -> None:
-            assert not await check(f"nobody-{number}", b"guess", f"2001:db8::{number:x}")
+        async def seconds() -> float:
+            before = trio.current_time()
+            await guess(check, "nobody", b"guess", REMOTE)
+            return trio.current_time() - before
 
-        async with trio.open_nursery() as nursery:
-            for number in range(1, 100):
-                nursery.start_soon(guess, number)
-        assert fixture.hashes < 30
+        burst = int(authenticator_module._PEER_BURST)
+        quick = [await seconds() for _ in range(burst)]
+        slow = [await seconds() for _ in range(3)]
+        delay_s = authenticator_module.FAILURE_DELAY_S
+        assert max(quick) < 2 * delay_s and min(slow) >= authenticator_module.SLOW_FACTOR * delay_s
+        fixture.now += 60
+        assert await seconds() < 2 * delay_s
 
     run(test)
+
+
+@pytest.mark.usefixtures("few_failures")
+def test_guesses_of_suspects_are_hashed_one_at_a_time_with_pauses(fixture: Fixture) -> None:
+    async def test() -> None:
+        check = fixture.make().check
+        async with trio.open_nursery() as nursery:
+            for number in range(int(authenticator_module._PEER_BURST) + 10):
+                nursery.start_soon(guess, check, f"nobody-{number}", b"guess", REMOTE)
+        fixture.running_max = 0
+        before_s, before = trio.current_time(), fixture.hashes
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(guess, check, f"nobody-{number}", b"more", REMOTE)
+        assert fixture.running_max == 1
+        pauses_s = (fixture.hashes - before) * authenticator_module.SUSPECT_PAUSE_S
+        assert trio.current_time() - before_s >= pauses_s >= 1.0
+
+    run(test)
+
+
+@pytest.mark.usefixtures("few_failures")
+def test_addresses_of_one_ipv6_network_share_their_budget(fixture: Fixture) -> None:
+    authenticator = fixture.make()
+
+    async def test() -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(1, 8):
+                nursery.start_soon(guess, authenticator.check, f"nobody-{number}", b"guess", f"2001:db8::{number:x}")
+
+    run(test)
+    assert authenticator._is_suspect(("2001:db8::/64", ""))
+    assert not authenticator._is_suspect(("2001:db8:0:1::/64", ""))
 
 
 def test_a_rabbitmq_hash_is_upgraded_at_the_first_login_and_only_then(fixture: Fixture) -> None:
@@ -355,4 +433,27 @@ def test_nothing_the_authenticator_logs_carries_a_password() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log.")
     ]
     assert calls
-    assert {keyword.arg for call in calls for keyword in call.keywords} <= {"user", "was"}
+    assert {keyword.arg for call in calls for keyword in call.keywords} <= {
+        "user",
+        "was",
+        "reason",
+    }  # of a bad hash, which holds none of it
+
+
+def test_a_stored_hash_that_cannot_be_verified_refuses_its_logins_only_and_is_named(
+    fixture: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the cost of any other refusal."""
+    fixture.users["bad"] = user("bad", PasswordHash(f"$scrypt$ln=17,r=1,p=1${'A' * 22}${'A' * 43}", SCRYPT))
+
+    async def test() -> None:
+        authenticator = fixture.make()
+        before = trio.current_time()
+        assert not await authenticator.check("bad", b"x", LOCAL)
+        assert trio.current_time() - before == pytest.approx(authenticator_module.FAILURE_DELAY_S)
+        assert fixture.scrypts == 1
+        assert await authenticator.check("alice", b"wonderland", LOCAL)
+
+    run(test)
+    (line,) = [record for record in caplog.records if record.getMessage() == "nobody can log in with a password"]
+    assert line.fields["user"] == "bad"  # type: ignore[attr-defined]

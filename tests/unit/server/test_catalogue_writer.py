@@ -12,8 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 import trio
 import trio.testing
+from jumping_clock import run_jumping
 
-from warren.queues.metadata import (
+from warren.server.catalogue import CatalogueError
+from warren.server.catalogue_writer import CatalogueWriter
+from warren.vhosts.metadata import (
     ExchangeDelete,
     MetadataChange,
     MetadataJournal,
@@ -22,8 +25,6 @@ from warren.queues.metadata import (
     VhostDelete,
     VhostPut,
 )
-from warren.server.catalogue import CatalogueError
-from warren.server.catalogue_writer import CatalogueWriter
 
 
 def queue(number: int) -> QueuePut:
@@ -98,7 +99,7 @@ def run(test: Callable[[Fixture, trio.Nursery], Awaitable[None]]) -> None:
                 fixture.store.gate.set()
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.02))
+    run_jumping(main)
 
 
 def test_changes_are_committed_in_order_and_reported_by_ticket() -> None:
@@ -173,7 +174,7 @@ def test_health_follows_the_store_and_each_change_is_logged_once(caplog: pytest.
     with caplog.at_level(logging.INFO, logger="warren"):
         run(test)
     assert [record.getMessage() for record in caplog.records] == [
-        "metadata store unavailable, declarations wait",
+        "metadata store unavailable; declarations wait",
         "metadata store available again",
     ]
 
@@ -281,13 +282,28 @@ def test_without_a_message_store_deletions_wait_for_nothing() -> None:
     assert store.batches == [[QueueDelete("/", "q")]]
 
 
-def test_a_fault_of_the_program_is_not_repeated() -> None:
+def test_a_fault_of_the_program_ends_run_which_goes_on_with_the_same_batch() -> None:
     class Broken(FakeStore):
-        def commit(self, changes: Sequence[MetadataChange], /) -> None:
-            raise ValueError("a name no database stores")
+        faults = 1
 
-    journal = MetadataJournal()
-    writer = CatalogueWriter(Broken(), journal, journal.committed)
+        def commit(self, changes: Sequence[MetadataChange], /) -> None:
+            if self.faults:
+                self.faults -= 1
+                raise ValueError("a name no database stores")
+            super().commit(changes)
+
+    store, journal = Broken(), MetadataJournal()
+    writer = CatalogueWriter(store, journal, journal.committed)
     journal.append(queue(1))
     with pytest.raises(ValueError, match="no database stores"):
         trio.run(writer.run)
+    journal.append(queue(2))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            assert await writer.drain(trio.current_time() + 60)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert store.batches == [[queue(1)], [queue(2)]]

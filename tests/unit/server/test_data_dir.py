@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -130,3 +132,56 @@ def test_a_place_this_user_cannot_write_is_one_clear_line(tmp_path: Path) -> Non
     command = [sys.executable, "-c", _OPEN_UNPRIVILEGED, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "data directory warren: not writable by this user\n"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_second_broker_is_refused_when_the_lock_file_has_been_deleted(tmp_path: Path, replaced: bool) -> None:
+    with DataDir.open(tmp_path / "d"):
+        (tmp_path / "d" / LOCK_NAME).unlink()
+        if replaced:
+            (tmp_path / "d" / LOCK_NAME).touch()
+        with pytest.raises(StartError, match=r"another broker uses it \(process \?\)"):
+            DataDir.open(tmp_path / "d")
+    DataDir.open(tmp_path / "d").close()
+
+
+def test_where_directories_cannot_be_locked_the_lock_file_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with DataDir.open(tmp_path / "d"), pytest.raises(StartError, match="another broker uses it"):
+        DataDir.open(tmp_path / "d")
+
+
+def test_a_lock_file_that_is_deleted_while_it_is_being_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+    locked: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        real(descriptor, operation)
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            locked.append(descriptor)
+            if len(locked) == 1:
+                (tmp_path / "d" / LOCK_NAME).unlink()
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with DataDir.open(tmp_path / "d"):
+        assert (tmp_path / "d" / LOCK_NAME).read_text() == f"{os.getpid()}\n"
+    assert len(locked) == 2
+
+
+def test_what_is_open_is_closed_when_a_directory_is_refused(tmp_path: Path) -> None:
+    with DataDir.open(tmp_path / "d"):
+        before = sorted(os.listdir("/proc/self/fd"))
+        with pytest.raises(StartError):
+            DataDir.open(tmp_path / "d")
+        assert sorted(os.listdir("/proc/self/fd")) == before

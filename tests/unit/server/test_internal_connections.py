@@ -11,8 +11,6 @@ import trio
 from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
 from warren.links.amqp_uri import BrokerUri
-from warren.queues.metadata import PermissionPut, UserPut, VhostPut
-from warren.queues.topology_watcher import INTERNAL_USER
 from warren.server.application import Application
 from warren.server.authenticator import Authenticator
 from warren.server.management import Listening, Management
@@ -20,6 +18,8 @@ from warren.server.passwords import hash_password
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import MemoryFiles
+from warren.vhosts.metadata import PermissionPut, UserPut, VhostPut
+from warren.vhosts.topology_watcher import INTERNAL_USER
 
 SETTINGS = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])))
 DEADLINE_S = 30.0

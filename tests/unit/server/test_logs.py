@@ -58,7 +58,7 @@ def test_a_console_line_reads_like_a_sentence_with_fields() -> None:
 @pytest.mark.parametrize("log_format", ["console", "json"])
 @pytest.mark.parametrize(
     "value",
-    ["a\nb", "a\r\nERROR forged", "\x1b[31mred", "\u2028", "\x9b31m", "\ud800", b"\xff\n", "back\\slash"],
+    ["a\nb", "a\r\nERROR forged", "\x1b[31mred", "\u2028", "\x9b31m", "\ud800", b"\xff\n", "back\\slash", "\x7f"],
 )
 def test_a_value_cannot_end_the_line_or_speak_to_the_terminal(log_format: LogFormat, value: object) -> None:
     stream = lines(log_format)
@@ -67,6 +67,19 @@ def test_a_value_cannot_end_the_line_or_speak_to_the_terminal(log_format: LogFor
     assert written.endswith("\n")
     assert written[:-1].isprintable()
     written.encode()
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_no_text_of_an_exception_looks_like_a_line_or_speaks_to_the_terminal(log_format: LogFormat) -> None:
+    stream = lines(log_format)
+    try:
+        raise ValueError("queue '\x1b[2J\n2026-01-01 00:00:00.000 info    all is well\r\x9b31m'")
+    except ValueError as error:
+        get_logger("part").error("failed", exception=error)
+    first, *more = stream.getvalue().removesuffix("\n").split("\n")
+    assert first.isprintable()
+    assert all(line.startswith("    ") and line.isprintable() for line in more)
+    assert len(more) > 1 or log_format == "json"
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])

@@ -8,19 +8,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from unittest.mock import patch
 
 import pytest
 import trio
 import trio.testing
 
-from warren.msgstore.checkpoint import CLEAN, snapshot
-from warren.msgstore.checksum import checksum_function, default_algorithm
-from warren.msgstore.columns import ColumnsWriter
-from warren.msgstore.errors import StoreFailedError, StoreFullError
-from warren.msgstore.jobs import CommitJob, DropJob, Errand, ReadJob, SealedRead, SealJob, UnlinkJob
-from warren.msgstore.message import Envelope, Message
-from warren.msgstore.message_log import LINGER_S, Damage, MessageLog
-from warren.msgstore.store import ReadProblem
+from warren.msgstore.files.errors import StoreFailedError, StoreFullError
+from warren.msgstore.files.store import ReadProblem
+from warren.msgstore.log.checkpoint import CLEAN, snapshot
+from warren.msgstore.log.checksum import checksum_function, default_algorithm
+from warren.msgstore.log.columns import ColumnsWriter
+from warren.msgstore.log.jobs import CommitJob, DropJob, Errand, ReadJob, SealedRead, SealJob, UnlinkJob
+from warren.msgstore.log.message import Envelope, Message
+from warren.msgstore.log.message_log import LINGER_S, Damage, MessageLog
 from warren.server import message_store
 from warren.server.message_store import IDLE_CHECKPOINT_EVERY_S, MessageStoreService
 from warren.server.settings import StoreSettings
@@ -355,14 +356,14 @@ def test_damages_are_logged_and_their_segment_is_copied_once(caplog: pytest.LogC
     run(test)
     said = [record.getMessage() for record in caplog.records]
     assert sorted(said) == [
+        "data of a queue is damaged on disk and not served",
+        "data of a queue is damaged on disk and not served",
+        "data of a queue is damaged on disk and not served",
+        "data of a queue is damaged on disk and not served",
         "the message log cannot be read",
         "the message log cannot be read",
         "the message log is damaged on disk",
         "the message log is damaged on disk",
-        "what a queue had on disk is damaged and not served",
-        "what a queue had on disk is damaged and not served",
-        "what a queue had on disk is damaged and not served",
-        "what a queue had on disk is damaged and not served",
     ]
 
 
@@ -395,7 +396,7 @@ def test_a_commit_without_space_is_repeated_while_everything_else_goes_on(
     with caplog.at_level(logging.INFO, logger="warren"):
         run(test)
     assert [record.getMessage() for record in caplog.records] == [
-        "no space for the message store, publishers wait",
+        "no space for the message store; publishers wait",
         "the message store has space again",
     ]
 
@@ -492,7 +493,7 @@ def test_after_a_failure_nothing_is_stored_and_the_process_is_to_stop(
             assert told[0] == "stored 1" and "stored 2" not in told
 
     fixture = run(test)
-    assert [record.getMessage() for record in caplog.records] == ["the message store has failed, the broker stops"]
+    assert [record.getMessage() for record in caplog.records] == ["the message store has failed; the broker stops"]
     assert not fixture.abandoned.is_set()
 
 
@@ -506,6 +507,31 @@ def test_a_process_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) 
         await trio.to_thread.run_sync(f.abandoned.wait)
 
     run(test)
+
+
+def test_a_fault_of_the_engine_at_what_was_stored_is_a_failure_of_the_store() -> None:
+    """What it holds is not trusted any more; that the reactor goes on would hide that nothing is confirmed."""
+
+    async def test(f: Fixture) -> None:
+        with patch.object(f.engine, "stored", side_effect=AssertionError("not in flight")):
+            f.publish()
+            await f.until(lambda: f.failures > 0)
+        assert f.service.failed == "internal error: AssertionError('not in flight')"
+
+    assert run(test).failures == 1
+
+
+def test_a_timer_that_fails_is_started_again() -> None:
+    async def test(f: Fixture) -> None:
+        with patch.object(f.service, "_settle", side_effect=MemoryError()) as settle:
+            f.publish(force=False)
+            await f.until(lambda: settle.call_count > 0)
+        f.publish(force=False)
+        await f.until_written()
+
+    fixture = run(test, tasks=True)
+    assert fixture.failures == 0
+    assert fixture.engine.told
 
 
 def test_our_own_fault_in_a_thread_is_a_failure_with_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -597,7 +623,7 @@ def test_publishers_wait_below_the_minimum_of_free_disk_and_go_on_well_above_it(
     run(test, StoreSettings(scrub_bytes_per_s=0, disk_free_min_bytes=GIB), tasks=True)
     assert [record.getMessage() for record in caplog.records] == [
         "free disk below the minimum",
-        "the free space of the disk is not known",
+        "the free disk space cannot be determined",
     ]
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from engine_harness import Client, Harness
+from engine_harness import Client, Harness, publish_frames
 
+from warren.amqp import methods as m
+from warren.amqp.field_table import Table
+from warren.msgstore.log.message_log import PAGED_BYTES_MAX, PAGED_ROWS_MAX
+from warren.queues.backlog import GIVE_UP_MAX, SHORT_HEAD_BYTES
 from warren.server import paging
 from warren.server.paging import Pager
 
@@ -112,3 +116,60 @@ def test_nothing_is_given_up_while_the_disk_is_behind() -> None:
     f.relieve(ABOVE)
     assert f.harness.queue("q").ready_count == 400
     f.harness.check()
+
+
+BODY = bytes(100_000)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 2}], ids=["plain", "priority"])
+def test_a_confirm_waits_for_a_bounded_part_of_what_leaves_memory(arguments: Table) -> None:
+    """(4) One queue with everything, and many: who waits has one frame before it and shares one."""
+    f = Fixture()
+    owner = f.harness.channel()
+    queues = ["large", *(f"small{number}" for number in range(8))]
+    for name in queues:
+        owner.declare(name, arguments=arguments)
+    for name, count in zip(queues, [120] + [20] * 8, strict=True):
+        for _ in range(count):
+            owner.publish("", name, BODY)
+    f.harness.settle()
+    innocent = f.harness.channel()
+    innocent.declare("innocent", durable=True)
+    innocent.call(1, m.ConfirmSelect(False))
+    f.harness.settle()
+    f.log.under_pressure = True
+    f.harness.store.hold = True
+    f.pager.relieve(ABOVE)
+    innocent.publish("", "innocent", b"mine", delivery_mode=2)
+    f.harness.settle()
+    f.harness.store.hold = False
+    before = f.written_bytes()
+    batch = f.log.batch
+    while f.log.done_batch < batch:
+        assert f.harness.store.run()
+        f.harness.broker.end_turn()
+    assert f.written_bytes() - before < 2 * (PAGED_BYTES_MAX + len(BODY)) + 4096
+    f.harness.settle()
+    assert innocent.expect(m.BasicAck).delivery_tag == 1
+    for _ in range(100):
+        f.relieve(ABOVE)
+    assert f.log.resident_bytes < len(queues) * (SHORT_HEAD_BYTES + len(BODY))
+    assert f.harness.store.largest_frame_bytes < PAGED_BYTES_MAX + len(BODY) + 4096
+    f.harness.check()
+
+
+def test_a_batch_takes_a_bounded_number_of_messages_out_of_memory() -> None:
+    """(4) However small they are."""
+    f = Fixture()
+    client = f.harness.channel()
+    for name in ("a", "b", "c", "d"):
+        client.declare(name)
+        client.feed(publish_frames("", name, b"x") * (GIVE_UP_MAX + 100))
+    f.log.under_pressure = True
+    f.harness.store.hold = True
+    for _ in range(4):
+        f.pager.relieve(ABOVE)  # one queue at least
+    f.log.close_if_due(lingered=True)
+    job = f.log.in_flight
+    assert job is not None
+    assert PAGED_ROWS_MAX <= job.record_count < PAGED_ROWS_MAX + GIVE_UP_MAX

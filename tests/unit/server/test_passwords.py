@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import binascii
 
 import pytest
 
+from warren.server import passwords
 from warren.server.passwords import (
     DUMMY_HASH,
     RABBITMQ_DIGESTS,
     SCRYPT,
     PasswordHash,
+    check_hash,
     hash_password,
     hash_password_for_rabbitmq,
     verify_password,
@@ -97,3 +100,58 @@ def test_other_affordable_parameters_are_honoured() -> None:
 def test_the_dummy_is_a_well_formed_hash_that_fits_nothing() -> None:
     assert not verify_password(b"", DUMMY_HASH)
     assert not verify_password(b"guest", DUMMY_HASH)
+
+
+def scrypt(*, ln: int = 14, r: int = 8, p: int = 1, salt: int = 16, key: int = 32) -> PasswordHash:
+    """Return a hash of these parameters that fits nothing."""
+    texts = [base64.b64encode(bytes(size)).decode().rstrip("=") for size in (salt, key)]
+    return PasswordHash(f"$scrypt$ln={ln},r={r},p={p}${texts[0]}${texts[1]}", SCRYPT)
+
+
+OUT_OF_BOUNDS = [
+    *(scrypt(ln=ln) for ln in (0, 1, 3, 17, 20, 62, 63, 64, 99)),
+    *(scrypt(r=r) for r in (0, 33, 99)),
+    *(scrypt(p=p) for p in (0, 5, 99)),
+    *(scrypt(ln=ln, r=1) for ln in (16, 17, 18, 19)),  # for which OpenSSL raises
+    *(scrypt(salt=salt) for salt in (1, 7, 65, 3000)),
+    *(scrypt(key=key) for key in (1, 15, 65, 3000)),
+    scrypt(ln=15, r=8, p=4),
+    PasswordHash("$scrypt$", SCRYPT),
+    PasswordHash("x" * 100_000, SCRYPT),
+]
+
+
+@pytest.mark.parametrize("hashed", OUT_OF_BOUNDS, ids=lambda hashed: hashed.text[:30])
+def test_parameters_out_of_bounds_are_refused_and_fit_nothing_where_they_are_stored(hashed: PasswordHash) -> None:
+    with pytest.raises(ValueError, match="password_hash"):
+        check_hash(hashed)
+    assert not verify_password(b"secret", hashed)
+
+
+def test_every_pair_of_parameters_in_bounds_can_be_verified() -> None:
+    accepted = []
+    for ln in range(100):
+        for r in range(100):
+            try:
+                check_hash(scrypt(ln=ln, r=r))
+            except ValueError:
+                continue
+            accepted.append((ln, r))
+    assert (14, 8) in accepted and len(accepted) > 100
+    for ln, r in accepted:
+        if ln <= 10 or ln == 15:  # the others cost the same work with other numbers
+            passwords._scrypt(b"", bytes(8), ln, r, 1, 16)
+
+
+@pytest.mark.parametrize("algorithm", [SCRYPT, *RABBITMQ_DIGESTS])
+def test_an_empty_hash_and_one_of_ours_can_be_stored(algorithm: str) -> None:
+    check_hash(PasswordHash("", algorithm))
+    check_hash(hash_password(b"x") if algorithm == SCRYPT else hash_password_for_rabbitmq(b"x", algorithm))
+
+
+def test_an_unknown_algorithm_and_what_is_no_base64_are_refused() -> None:
+    with pytest.raises(ValueError, match="is not one of"):
+        check_hash(PasswordHash("", "rot13"))
+    for text in ("!!", "\u00e9", "AAA"):
+        with pytest.raises(binascii.Error):
+            check_hash(PasswordHash(text, "rabbit_password_hashing_sha256"))

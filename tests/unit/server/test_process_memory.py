@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +81,29 @@ print(resident_bytes() - before)
 def test_checked_passwords_leave_no_memory_behind() -> None:
     grown = subprocess.run([sys.executable, "-c", _CHECK_PASSWORDS], capture_output=True, text=True, check=True)
     assert int(grown.stdout) < 8 * MIB
+
+
+def test_looking_at_the_memory_takes_no_descriptor() -> None:
+    """Where none is left, it is what tells publishers to wait."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resident_bytes()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        assert resident_bytes() > 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_forked_process_looks_at_its_own_memory() -> None:
+    resident_bytes()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        before_bytes = resident_bytes()
+        ballast = b"x" * (64 * MIB)
+        os.write(writer, b"%d" % (resident_bytes() - before_bytes if ballast else 0))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reader, 30)) > 32 * MIB
+    os.close(reader)
+    os.close(writer)

@@ -119,6 +119,18 @@ def test_an_unknown_variable_names_the_nearest(variable: str, nearest: str) -> N
     assert refusal({variable: "x"}) == f"environment {variable}: no such setting; did you mean {nearest}?"
 
 
+@pytest.mark.parametrize("name", ["rabbit@host", "Rabbit-1_a@host.example", "a@b"])
+def test_a_node_has_a_name_and_a_host(name: str) -> None:
+    assert load({"WARREN_NODE_NAME": name}).node_name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "rabbit", "@host", "rabbit@", "a b@h", "a@b@c", 'a"@b', "r@h\n", "a@" + "b" * 191]
+)
+def test_what_is_no_name_of_a_node_is_refused(name: str) -> None:
+    assert "rabbit@host" in refusal({"WARREN_NODE_NAME": name})
+
+
 def test_variables_of_kubernetes_of_tests_and_of_others_are_not_ours() -> None:
     variables = [
         "WARREN_SERVICE_HOST",
@@ -155,7 +167,7 @@ def test_variables_of_kubernetes_of_tests_and_of_others_are_not_ours() -> None:
         ("[store]\nscrub_bytes_per_s = -1", "store.scrub_bytes_per_s (file {}): must be from 0 to "),
         ("[store]\ncompaction_bytes_per_s = 0", "store.compaction_bytes_per_s (file {}): must be from 65536 to "),
         ("[store]\npaging_watermark = 2.0", "store.paging_watermark (file {}): must be a share above 0 and"),
-        ("[store]\nvhosts = 'os'", "store.vhosts (file {}): must be a table, in the environment JSON such as "),
+        ("[store]\nvhosts = 'os'", "store.vhosts (file {}): must be a table, or JSON in the environment, such as "),
         ("[store.vhosts]\na = 'os'\nb = 'no'", "store.vhosts (file {}): 'b' must be one of durable, os, not {{'a'"),
         ("[store.vhosts]\na = ['os']", "store.vhosts (file {}): 'a' must be one of durable, os, not {{'a': ['os']}}"),
         ("a = ", "config file {}: Invalid value"),
@@ -303,7 +315,7 @@ def test_single_vhosts_confirm_differently_by_a_table_of_the_file_or_json_of_the
 
 @pytest.mark.parametrize("text", ["", "os", "{", "[]", "null", '"os"', '[["/", "os"]]'])
 def test_text_that_is_no_table_is_refused(text: str) -> None:
-    message = 'must be a table, in the environment JSON such as {"name": "durable"}, not '
+    message = 'must be a table, or JSON in the environment, such as {"name": "durable"}, not '
     assert refusal({"WARREN_STORE_VHOSTS": text}).startswith(
         f"store.vhosts (environment WARREN_STORE_VHOSTS): {message}"
     )
@@ -337,7 +349,7 @@ def test_the_metadata_is_in_the_data_directory_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("flags", "environment", "message"),
     [
-        ({"amqp": "off"}, {}, "amqp (flag --amqp): neither amqp nor amqps listens anywhere"),
+        ({"amqp": "off"}, {}, "amqp (flag --amqp): neither amqp nor amqps has an address to listen on"),
         ({"amqps": "h:1"}, {}, "amqps (flag --amqps): needs tls.certificate"),
         ({"https": "h:1"}, {}, "https (flag --https): needs tls.certificate"),
         ({"prometheus": "127.0.0.1:15672"}, {}, "127.0.0.1:15672 is also the address of http"),

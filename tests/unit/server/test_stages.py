@@ -18,13 +18,15 @@ from engine_harness import publish_frames
 
 from warren.amqp.errors import ChannelException, ConnectionException
 from warren.channels.access import WRITE
-from warren.msgstore.store import wall_time_ms
+from warren.msgstore.files.store import wall_time_ms
 from warren.server import commit_notes, staged_batch, stages
 from warren.server.commit_notes import CommitNotes, Note, Plan
 from warren.server.direct_client import DirectClients
 from warren.server.management import Management
+from warren.server.shares import Quota
 from warren.server.staged_batch import Conflict, NoRoom, NoStage, Order, Outcome, QueueFull
 from warren.server.stages import Stages
+from warren.server.supervision import Supervision
 
 T = TypeVar("T")
 USER = "guest"
@@ -54,6 +56,8 @@ class Life:
             clients=self.clients,
             settle=self.settle,
             commit=self._commit,
+            tasks=Supervision(),
+            clock_ms=wall_time_ms,
         )
         self.stages = Stages(cast(Management, self.management), directory)
         for name in ("write", "remove"):
@@ -394,9 +398,9 @@ def test_a_part_is_checked_before_it_is_stored(tmp_path: Path) -> None:
 def test_what_is_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = with_queue(tmp_path)
     one = content(b"x")
-    monkeypatch.setattr(stages, "STAGES_MAX", 2)
-    monkeypatch.setattr(stages, "PARTS_MAX", 4)
-    monkeypatch.setattr(stages, "BYTES_MAX", 6 * len(one))
+    monkeypatch.setattr(stages, "STAGES_QUOTA", Quota(2, 2))
+    monkeypatch.setattr(stages, "PARTS_QUOTA", Quota(4, 4))
+    monkeypatch.setattr(stages, "BYTES_QUOTA", Quota(6 * len(one), 6 * len(one)))
 
     async def scenario(found: Stages) -> None:
         await put(found, "a", one, one)
@@ -417,12 +421,38 @@ def test_what_is_staged_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     life.run(scenario)
 
 
-def test_a_stage_that_nobody_commits_goes_after_its_time_and_another_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_stages_a_share_and_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = with_queue(tmp_path)
+    one = content(b"x")
+    monkeypatch.setattr(stages, "STAGES_QUOTA", Quota(4, 2))
+    monkeypatch.setattr(stages, "PARTS_QUOTA", Quota(6, 4))
+    monkeypatch.setattr(stages, "BYTES_QUOTA", Quota(100 * len(one), 4 * len(one)))
+
+    async def scenario(found: Stages) -> None:
+        def put_by(user: str, name: str, part: int = 0, what: bytes = one) -> Awaitable[int]:
+            return found.put("/", name, part, user, what, lambda exchange: None)
+
+        await put_by("greedy", "a")
+        await put_by("greedy", "b")
+        with pytest.raises(NoRoom, match="user 'greedy' has 2 stages"):
+            await put_by("greedy", "c")
+        with pytest.raises(NoRoom, match="bytes"):
+            await put_by("greedy", "a", 1, one * 3)
+        await put_by("greedy", "a", 1)
+        await put_by("greedy", "a", 2)
+        with pytest.raises(NoRoom, match="user 'greedy' has 4 parts"):
+            await put_by("greedy", "a", 3, content())
+        await put_by("other", "d", 0, one * 4)
+        await found.remove("/", "a", "greedy")
+        await put_by("greedy", "c", 0, one * 3)
+
+    life.run(scenario)
+
+
+def test_a_stage_that_nobody_commits_goes_after_its_time_and_another_stays(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
     now_ms = 1_000_000_000_000
-    monkeypatch.setattr(stages, "wall_time_ms", lambda: now_ms)
+    life.management.clock_ms = lambda: now_ms
 
     async def scenario(found: Stages) -> None:
         nonlocal now_ms
@@ -446,9 +476,7 @@ def test_a_stage_that_nobody_commits_goes_after_its_time_and_another_stays(
     again.run(look)
 
 
-def test_a_stage_that_a_begun_batch_needs_stays_although_another_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_a_begun_batch_needs_stays_although_another_is_lost(tmp_path: Path) -> None:
     life = with_queue(tmp_path)
 
     async def stage(found: Stages) -> None:
@@ -460,14 +488,15 @@ def test_a_stage_that_a_begun_batch_needs_stays_although_another_is_lost(
     life.harness.vhost.records.store("plan:query", b'{"batch":4,"parts":[["a",0],["gone",0]]}')
     life.harness.write()
     later_ms = wall_time_ms() + 2 * stages.STAGE_TTL_S * 1000
-    monkeypatch.setattr(stages, "wall_time_ms", lambda: later_ms)
 
     async def look(found: Stages) -> None:
         while len(left := await found.listed(["/"], None)) > 1:
             await trio.lowlevel.checkpoint()
         assert [(each.name, each.needed_by) for each in left] == [("a", "query")]
 
-    life.after_a_crash(tmp_path).run(look)
+    next_life = life.after_a_crash(tmp_path)
+    next_life.management.clock_ms = lambda: later_ms
+    next_life.run(look)
 
 
 @pytest.mark.parametrize("messages", [0, 1])

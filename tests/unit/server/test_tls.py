@@ -184,7 +184,7 @@ def test_a_reload_that_fails_keeps_the_certificate_in_use_and_says_so(
         assert not tls.reload()
     assert tls.context is before
     handshake(tls.context, client_context(files))
-    assert [record.getMessage() for record in caplog.records] == ["TLS reload failed, the certificate in use stays"]
+    assert [record.getMessage() for record in caplog.records] == ["TLS reload failed; the certificate in use is kept"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from warren.msgstore.columns import CHUNK_HEAD_BYTES, ColumnsWriter
-from warren.msgstore.message import Envelope, build_message
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, ColumnsWriter
+from warren.msgstore.log.message import Envelope, build_message
 from warren.spark_bridge.columns import Context, read_chunks, to_record_batches
 
 NO_PROPERTIES = b"\0\0"

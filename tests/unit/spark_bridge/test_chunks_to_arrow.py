@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warren.msgstore.columns import ColumnsWriter
+from warren.msgstore.log.columns import ColumnsWriter
 from warren.spark_bridge import columns
 from warren.spark_bridge.columns import Context, DamagedChunk, read_chunks, to_record_batches
 from warren.spark_bridge.schema import COLUMN_NAMES, arrow_schema

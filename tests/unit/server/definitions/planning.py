@@ -9,10 +9,10 @@ import trio
 from memory_store import memory_log
 
 from warren.channels.broker import Broker, Limits
-from warren.queues.metadata import PermissionPut, UserPut, VhostPut
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, make_plan
 from warren.server.definitions.schema import Definitions, DefinitionsRefused, read_definitions
+from warren.vhosts.metadata import PermissionPut, UserPut, VhostPut
 
 SHA256 = "rabbit_password_hashing_sha256"
 HASH = "FExDJUkwl8Ma3QKKnfA7lVPI/EotGLWgCWU5iYkZAXZSmIjv"

@@ -116,7 +116,7 @@ def test_headers_of_all_versions_are_understood(header: Document, version: tuple
 
 
 def test_a_hash_of_scrypt_is_base64_in_a_file_and_taken_as_it_is_too() -> None:
-    own = PasswordHash("$scrypt$ln=14,r=8,p=1$AAAA$BBBB", SCRYPT)
+    own = PasswordHash(f"$scrypt$ln=14,r=8,p=1${'A' * 22}${'B' * 43}", SCRYPT)
     text = hash_to_file(own)
     assert "$" not in text
     assert hash_from_file(text, SCRYPT) == own
@@ -127,5 +127,5 @@ def test_a_hash_of_scrypt_is_base64_in_a_file_and_taken_as_it_is_too() -> None:
 
 @pytest.mark.parametrize(("text", "algorithm"), [("%", SHA256), ("%", SCRYPT), (HASH, "rot13")])
 def test_a_hash_that_cannot_be_one_is_refused(text: str, algorithm: str) -> None:
-    with pytest.raises(ValueError, match=r"is not base64|is none of"):
+    with pytest.raises(ValueError, match=r"is not base64|is not one of"):
         hash_from_file(text, algorithm)

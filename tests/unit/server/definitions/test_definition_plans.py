@@ -9,7 +9,10 @@ import trio
 
 from warren.amqp.field_table import EMPTY_TABLE, decode_table
 from warren.channels.broker import Broker, Limits
-from warren.queues.metadata import (
+from warren.server.definitions.apply import apply_plan
+from warren.server.definitions.plan import Plan, make_plan
+from warren.server.passwords import PasswordHash, hash_password, verify_password
+from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,
     GlobalParameterPut,
@@ -21,9 +24,6 @@ from warren.queues.metadata import (
     VhostLimitsPut,
     VhostPut,
 )
-from warren.server.definitions.apply import apply_plan
-from warren.server.definitions.plan import Plan, make_plan
-from warren.server.passwords import PasswordHash, hash_password, verify_password
 
 from .planning import (
     ADMIN,
@@ -185,7 +185,7 @@ def test_a_queue_declared_in_two_ways_is_a_mistake() -> None:
     broker = broker_with()
     assert actions(of_vhost(broker, {"queues": [queue("q"), queue("q")]})) == ["create"]
     (problem,) = problems(broker, {"queues": [queue("q"), queue("q", durable=False)]})
-    assert problem == "queues[1] 'q': the file has the queue twice, with different properties"
+    assert problem == "queues[1] 'q': the file declares the queue twice, with different properties"
     (problem,) = problems(broker, {"exchanges": [exchange("x"), exchange("x", "topic")]})
     assert "exchange twice" in problem
 
@@ -259,6 +259,44 @@ def test_permissions_of_who_imports_stay_unless_that_was_asked_for() -> None:
     assert actions(plan(broker, document, by="")) == ["update"]
 
 
+def own_permission(vhost: str = "/", **patterns: str) -> Document:
+    return {"user": ADMIN, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"} | patterns
+
+
+def test_who_imports_is_granted_what_a_file_adds_to_their_permissions() -> None:
+    broker = broker_with()
+    broker.administer(PermissionPut(ADMIN, "/", "^mine", "^$", ".*"))
+    document = {
+        "vhosts": [{"name": "new"}],
+        "permissions": [own_permission(configure="^mine"), own_permission("new", write="^x")],
+        "topic_permissions": [{"user": ADMIN, "vhost": "new", "exchange": "e", "write": "^a", "read": "^b"}],
+    }
+    planned = apply(broker, plan(broker, document))
+    assert actions(planned) == ["create", "update", "create", "create"]
+    assert broker.access.permissions[ADMIN, "/"] == PermissionPut(ADMIN, "/", "^mine", ".*", ".*")
+    assert broker.access.permissions[ADMIN, "new"] == PermissionPut(ADMIN, "new", ".*", "^x", ".*")
+
+
+@pytest.mark.parametrize("pattern", ["^mine", "^$", "", "x|.*"])
+def test_a_pattern_that_may_be_narrower_takes_permissions_away(pattern: str) -> None:
+    broker = broker_with()
+    broker.administer(PermissionPut(ADMIN, "/", ".*", ".*", ".*"))
+    planned = plan(broker, {"permissions": [own_permission(read=pattern)]})
+    assert [change.detail for change in planned.conflicts()] == ["the user who imports would lose permissions: read"]
+
+
+def test_a_first_topic_permission_takes_away_all_other_topics() -> None:
+    broker = broker_with()
+    broker.administer(PermissionPut(ADMIN, "/", ".*", ".*", ".*"))
+    topics = {"user": ADMIN, "vhost": "/", "exchange": "e", "write": ".*", "read": ".*"}
+    assert actions(plan(broker, {"topic_permissions": [topics]})) == ["create"]
+    document = {"topic_permissions": [topics | {"write": "^a"}]}
+    planned = plan(broker, document)
+    assert [change.detail for change in planned.conflicts()] == ["the user who imports would lose permissions: write"]
+    assert actions(plan(broker, document, overwrite_own=True)) == ["create"]
+    assert actions(plan(broker, document, by="somebody")) == ["create"]
+
+
 def test_a_protected_user_stays_unless_that_was_asked_for() -> None:
     broker = broker_with()
     broker.administer(UserPut("safe", HASH, SHA256, ("protected",)))
@@ -322,7 +360,9 @@ def test_a_binding_whose_end_is_missing_is_a_conflict() -> None:
 
 def test_a_queue_of_a_connection_is_a_conflict() -> None:
     broker = broker_with()
-    broker.vhosts["/"].declare_queue("q", False, True, False, EMPTY_TABLE, object())
+    broker.vhosts["/"].declare_queue(
+        "q", durable=False, exclusive=True, auto_delete=False, arguments=EMPTY_TABLE, connection=object()
+    )
     planned = of_vhost(broker, {"queues": [queue("q")], "bindings": [binding("amq.fanout", "q")]})
     assert actions(planned) == ["conflict", "conflict"]
 
@@ -331,7 +371,7 @@ def test_a_queue_of_a_connection_is_a_conflict() -> None:
 def test_a_binding_is_the_same_whatever_the_width_of_its_integers(tag: bytes) -> None:
     broker = broker_with()
     vhost = broker.vhosts["/"]
-    vhost.declare_queue("q", True, False, False, EMPTY_TABLE, None)
+    vhost.declare_queue("q", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
     body = b"\x01n" + tag
     vhost.bind(vhost.exchanges["amq.headers"], vhost.queues["q"], "k", len(body).to_bytes(4, "big") + body)
     same = binding("amq.headers", "q", "k", arguments={"n": 5})
@@ -439,11 +479,11 @@ def test_the_limits_of_the_broker_bind_a_file() -> None:
         ("queues", queue("q", arguments={"n": 1 << 64}), "64 bits"),
         ("queues", queue("q", "none"), "vhost 'none' does not exist"),
         ("queues", queue(""), "a name is empty"),
-        ("queues", queue("line\nbreak"), "control character"),
+        ("queues", queue("line\nbreak"), "line break"),
         ("queues", queue("q" * 256), "longer than 255 bytes"),
         ("exchanges", exchange("x", "x-of-a-plugin"), "unknown exchange type 'x-of-a-plugin'"),
         ("exchanges", exchange("x", arguments={"alternate-exchange": 5}), "alternate-exchange"),
-        ("exchanges", exchange("x\x7f"), "control character"),
+        ("exchanges", exchange("x\x00"), "NUL"),
         ("bindings", binding("amq.topic", "there", "#.#.#"), "#"),
         ("bindings", binding("amq.topic", "there", "k" * 256), "longer than 255 bytes"),
         ("bindings", binding("amq.control", "there"), "not permitted"),
@@ -475,7 +515,7 @@ def test_nesting_without_end_is_refused() -> None:
 def test_planning_gives_way_between_items_and_while_it_looks_at_what_is_bound() -> None:
     broker = broker_with()
     vhost = broker.vhosts["/"]
-    vhost.declare_queue("q", True, False, False, EMPTY_TABLE, None)
+    vhost.declare_queue("q", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
     for number in range(1000):
         vhost.bind(vhost.exchanges["amq.topic"], vhost.queues["q"], str(number), EMPTY_TABLE)
     definitions = read({"queues": [queue("q")], "bindings": [binding("amq.topic", "q", "5")]})
@@ -521,7 +561,9 @@ def test_what_changes_between_plan_and_import_is_a_conflict_and_the_rest_is_impo
             "bindings": [binding("amq.fanout", "q"), binding("amq.fanout", "r")],
         },
     )
-    broker.vhosts["/"].declare_queue("q", False, True, False, EMPTY_TABLE, object())
+    broker.vhosts["/"].declare_queue(
+        "q", durable=False, exclusive=True, auto_delete=False, arguments=EMPTY_TABLE, connection=object()
+    )
 
     async def delete_the_vhost() -> None:
         broker.vhosts.pop("v", None)

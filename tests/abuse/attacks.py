@@ -1,0 +1,458 @@
+"""What hostile peers do: single inputs, each of which is valid and cheap to send, and bounded in count and time.
+
+``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT``, in tests/, makes one of them, in a process of its own
+so that it takes no turn from the innocent client that is measured beside it. ``mallory`` has no tag and may do
+everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks log in as nobody.
+
+An attack that is refused (a close, a 4xx, a hang-up) has been answered well. What has to hold is in `test_attacks`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from peer_frames import content_header
+
+from warren.amqp import methods as m
+from warren.amqp.codec import frame, method_frame
+from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp.methods import HEARTBEAT_FRAME
+
+from .attacker import Attacker, login_frames, publish_frames
+
+VHOST = "abuse"
+DEADLINE_S = 60.0
+# Repetition ends by itself, whatever the broker does.
+LOAD_S = float(os.environ.get("WARREN_TEST_ABUSE_LOAD_S", "4"))
+
+
+class Ports(NamedTuple):
+    """Where the broker listens on the loopback interface."""
+
+    amqp: int
+    http: int
+    amqps: int
+
+
+Attack = Callable[[Ports], None]
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(function: Attack) -> Attack:
+    """Enter an attack under its name."""
+    ATTACKS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def queue(name: str, arguments: Table | None = None, *, exclusive: bool = False, durable: bool = False) -> bytes:
+    """Declare a queue on channel 1, without a reply."""
+    encoded = encode_table(arguments or {})
+    return method_frame(1, m.QueueDeclare(0, name, False, durable, exclusive, False, True, encoded))
+
+
+def exchange(name: str, kind: str) -> bytes:
+    return method_frame(1, m.ExchangeDeclare(0, name, kind, False, False, False, False, True, EMPTY_TABLE))
+
+
+def bind(name: str, source: str, key: str = "", arguments: Table | None = None) -> bytes:
+    return method_frame(1, m.QueueBind(0, name, source, key, True, encode_table(arguments or {})))
+
+
+def consume(name: str, tag: str) -> bytes:
+    return method_frame(1, m.BasicConsume(0, name, tag, False, False, False, True, EMPTY_TABLE))
+
+
+def hostile(ports: Ports, user: str = "mallory") -> Attacker:
+    return Attacker(ports.amqp, VHOST, user, user)
+
+
+def until_closed(step: Callable[[], object], rounds: int = 1_000_000) -> None:
+    """Repeat until the load has lasted long enough, or the broker has had enough of it."""
+    end_s = time.monotonic() + LOAD_S
+    for _ in range(rounds):
+        if time.monotonic() > end_s:
+            return
+        try:
+            step()
+        except OSError:
+            return
+
+
+def request(method: str, path: str, body: bytes = b"", user: str | None = "mallet", headers: str = "") -> bytes:
+    """Return a request that is the last of its connection."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}"
+    head += f"Content-Length: {len(body)}\r\n"
+    if user is not None:
+        head += "Authorization: Basic " + base64.b64encode(f"{user}:{user}".encode()).decode() + "\r\n"
+    return head.encode() + b"\r\n" + body
+
+
+def ask_http(
+    ports: Ports, method: str, path: str, body: bytes = b"", user: str | None = "mallet", headers: str = ""
+) -> bytes:
+    """Send one request on a connection of its own; return the answer, whatever it is."""
+    with contextlib.suppress(ConnectionError), raw_http(ports) as sock:
+        sock.sendall(request(method, path, body, user, headers))
+        return b"".join(iter(lambda: sock.recv(1 << 16), b""))
+    return b""
+
+
+def raw_http(ports: Ports) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", ports.http), timeout=DEADLINE_S)
+
+
+# --- without a login ------------------------------------------------------------------------------------------------
+
+
+@attack
+def cookies(ports: Ports) -> None:
+    """Twenty browsers with 16 kB of cookie each."""
+    cookie = 'Cookie: warren="' + "\\\\" * 7_500 + '"\r\n'
+    until_closed(lambda: [ask_http(ports, "GET", "/api/overview", user=None, headers=cookie) for _ in range(20)])
+
+
+@attack
+def one_byte_chunks(ports: Ports) -> None:
+    """A body of 60,000 chunks of one byte."""
+    head = b"POST /api/warren/session HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with contextlib.suppress(ConnectionError), raw_http(ports) as sock:
+        sock.sendall(head + b"1\r\n[\r\n" * 60_000 + b"0\r\n\r\n")
+        sock.recv(1 << 16)
+
+
+@attack
+def idle_http_connections(ports: Ports) -> None:
+    """As many HTTP connections as there may be, which ask for nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(600):
+            stack.enter_context(raw_http(ports))
+        time.sleep(LOAD_S / 2)
+
+
+@attack
+def idle_amqp_connections(ports: Ports) -> None:
+    """Two thousand AMQP connections that never say a word."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(2_000):
+            stack.enter_context(socket.create_connection(("127.0.0.1", ports.amqp), timeout=DEADLINE_S))
+        time.sleep(LOAD_S / 2)
+
+
+@attack
+def wrong_passwords(ports: Ports) -> None:
+    """Logins with wrong passwords, from the address that others come from, too."""
+    guesses = iter(range(1_000_000))
+
+    def guess() -> None:
+        socks = [socket.create_connection(("127.0.0.1", ports.amqp), timeout=DEADLINE_S) for _ in range(20)]
+        for sock in socks:
+            sock.sendall(login_frames("guest", f"guess{next(guesses)}", "/"))
+        for sock in socks:
+            sock.recv(4096)
+            sock.close()
+
+    until_closed(guess, 20)
+
+
+@attack
+def client_hellos(ports: Ports) -> None:
+    """TLS handshakes that are begun and never finished, as many as a core can begin."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    outgoing = ssl.MemoryBIO()
+    handshake = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        handshake.do_handshake()
+    hello = outgoing.read()
+
+    def burst() -> None:
+        socks = [socket.create_connection(("127.0.0.1", ports.amqps), timeout=DEADLINE_S) for _ in range(100)]
+        for sock in socks:
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(hello)
+        for sock in socks:
+            sock.close()
+
+    until_closed(burst)
+
+
+@attack
+def deep_json(ports: Ports) -> None:
+    """32 MB of empty lists, by a user who may do nothing with them."""
+    body = b"[" + b"[]," * 10_600_000 + b"[]]"
+    for path in (f"/api/warren/route/{VHOST}", "/api/definitions", "/api/warren/session"):
+        ask_http(ports, "POST", path, body, "mallory")
+
+
+# --- the share of turns ---------------------------------------------------------------------------------------------
+
+
+@attack
+def tiny_methods(ports: Ports) -> None:
+    """Eight connections that pipeline the smallest methods there are."""
+    clients = [hostile(ports) for _ in range(8)]
+    burst = method_frame(1, m.BasicQos(0, 0, False)) * 8_000 + method_frame(1, m.BasicGet(0, "q", False)) * 2_000
+    clients[0].pump([queue("q")])
+    clients[0].barrier()
+
+    def everybody() -> None:
+        for client in clients:
+            client.pump([burst])
+
+    until_closed(everybody)
+
+
+@attack
+def heartbeats_and_no_reading(ports: Ports) -> None:
+    """A consumer that reads nothing, and sends heartbeats."""
+    client = hostile(ports)
+    client.pump([queue("q"), consume("q", "never-reads")])
+    client.barrier()
+    until_closed(lambda: client.send(publish_frames("", "q", b"x" * 100_000) * 10 + HEARTBEAT_FRAME))
+
+
+# --- work that multiplies -------------------------------------------------------------------------------------------
+
+
+@attack
+def letters_in_circles(ports: Ports) -> None:
+    """Ten queues without room, whose dead letters go to all ten."""
+    client = hostile(ports)
+    full: Table = {"x-max-length": 0, "x-dead-letter-exchange": "round"}
+    names = [f"full{number}" for number in range(10)]
+    client.pump([exchange("round", "fanout"), *(queue(name, full) + bind(name, "round") for name in names)])
+    client.pump([publish_frames("round", "", b"once")])
+    client.barrier()
+    client.pump([method_frame(1, m.ExchangeDelete(0, "round", False, True))])
+    client.barrier()
+
+
+@attack
+def twenty_thousand_consumers(ports: Ports) -> None:
+    """A socket with 20,000 consumers of one queue, which closes."""
+    client = hostile(ports)
+    client.open(2)
+    client.pump([queue("q")])
+    client.barrier()
+    for channel in (1, 2):
+        consumer = m.BasicConsume(0, "q", "", False, False, False, True, EMPTY_TABLE)
+        client.pump(method_frame(channel, consumer._replace(consumer_tag=f"c{number}")) for number in range(10_000))
+        client.barrier(channel)
+    client.close()
+
+
+@attack
+def carbon_copies(ports: Ports) -> None:
+    """A message with 4,000 more routing keys, for 20,000 bindings."""
+    client = hostile(ports)
+    client.pump([exchange("wide", "topic"), *(queue(f"w{number}") for number in range(20))])
+    client.pump(bind(f"w{number % 20}", "wide", f"#.{number}.#") for number in range(10_000))
+    client.pump(bind(f"w{number % 20}", "wide", f"*.{number}.#") for number in range(10_000))
+    client.barrier()
+    keys = [f"{number}.{number + 1}.{number + 2}" for number in range(4_000)]
+    client.pump([publish_frames("wide", "0", b"many", {"headers": {"CC": keys}})])
+    client.barrier()
+    client.pump([method_frame(1, m.ExchangeDelete(0, "wide", False, True))])
+    client.barrier()
+
+
+@attack
+def topic_of_hashes(ports: Ports) -> None:
+    """Binding keys of many ``#``, and a routing key that fits each of them in many ways."""
+    client = hostile(ports)
+    patterns = ["#.a" * count + ".#" for count in range(1, 40)]
+    client.pump([exchange("hashes", "topic"), queue("h")])
+    client.pump(bind("h", "hashes", pattern.lstrip(".")) for pattern in patterns)
+    client.pump([publish_frames("hashes", ".".join("a" * 127), b"where")] * 5)
+    client.barrier()
+    client.pump([method_frame(1, m.ExchangeDelete(0, "hashes", False, True))])
+    client.barrier()
+
+
+@attack
+def route_question(ports: Ports) -> None:
+    """Where would a message go that 2,000 bindings match?"""
+    client = hostile(ports)
+    client.pump([exchange("asked", "topic"), queue("a")])
+    client.pump(bind("a", "asked", f"#.{number}") for number in range(1_000))
+    client.pump(bind("a", "asked", "k.#", {"number": number}) for number in range(2_000))
+    client.barrier()
+    ask_http(
+        ports, "POST", f"/api/warren/route/{VHOST}", json.dumps({"exchange": "asked", "routing_key": "k"}).encode()
+    )
+    client.pump([method_frame(1, m.ExchangeDelete(0, "asked", False, True))])
+    client.barrier()
+
+
+@attack
+def many_bindings(ports: Ports) -> None:
+    """An exchange with 300,000 bindings, which is deleted."""
+    client = hostile(ports)
+    client.pump([exchange("many", "direct"), queue("m")])
+    client.pump(bind("m", "many", f"{number}") for number in range(300_000))
+    client.barrier()
+    client.pump([method_frame(1, m.ExchangeDelete(0, "many", False, False))])
+    client.barrier()
+
+
+@attack
+def unread_listings(ports: Ports) -> None:
+    """Lists of 20,000 queues, sixty at a time, sorted and not, of which nothing is read."""
+    client = hostile(ports)
+    client.pump(queue(f"listed{number}") for number in range(20_000))
+    client.barrier()
+
+    def burst() -> None:
+        with contextlib.ExitStack() as socks:
+            for number in range(60):
+                sock = socks.enter_context(raw_http(ports))
+                sort = "?sort=idle_since" if number % 2 else ""
+                sock.sendall(request("GET", f"/api/queues/{VHOST}{sort}"))
+            time.sleep(LOAD_S / 3)
+
+    until_closed(burst)
+
+
+@attack
+def exclusive_queues(ports: Ports) -> None:
+    """A connection with 50,000 exclusive queues, which is gone."""
+    client = hostile(ports)
+    client.pump(queue(f"x{number}", exclusive=True) for number in range(50_000))
+    client.barrier()
+    client.close()
+
+
+@attack
+def expiries_with_dead_letters(ports: Ports) -> None:
+    """500,000 messages that expire in the same moment, and go on to another queue."""
+    client = hostile(ports)
+    expiring: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 3_000}
+    client.pump([queue("dead", {"x-max-length": 1_000}), queue("expiring", expiring)])
+    batch = publish_frames("", "expiring", b"x") * 1_000
+    client.pump(batch for _ in range(500))
+    client.barrier()
+    time.sleep(LOAD_S)
+
+
+@attack
+def many_unacked(ports: Ports) -> None:
+    """A channel with 300,000 unacknowledged deliveries, which closes."""
+    client = hostile(ports)
+    client.pump([queue("unacked"), consume("unacked", "takes-all")])
+    batch = publish_frames("", "unacked", b"x") * 1_000
+    client.pump(batch for _ in range(300))
+    client.barrier()
+    client.close()
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@attack
+def unfinished_bodies(ports: Ports) -> None:
+    """A connection with 700 MB of contents, none of which ends."""
+    client = hostile(ports)
+    channels = range(2, 102)
+    client.open(*channels)
+    piece = b"x" * 130_000
+
+    def parts() -> Iterator[bytes]:
+        for channel in channels:
+            yield method_frame(channel, m.BasicPublish(0, "", "q", False, False))
+            yield frame(m.FRAME_HEADER, channel, content_header({}, 16_000_000))
+        for _ in range(54):
+            for channel in channels:
+                yield frame(m.FRAME_BODY, channel, piece)
+
+    with contextlib.suppress(OSError, AssertionError):
+        client.sock.settimeout(LOAD_S)
+        for part in parts():
+            client.sock.sendall(part)
+    time.sleep(LOAD_S / 2)
+    client.close()
+
+
+@attack
+def announced_bodies(ports: Ports) -> None:
+    """Two thousand contents of which nothing but the size has come."""
+    client = hostile(ports)
+    channels = range(2, 2_000)
+    client.open(*channels)
+    for channel in channels:
+        client.send(method_frame(channel, m.BasicPublish(0, "", "q", False, False)))
+        client.send(frame(m.FRAME_HEADER, channel, content_header({}, 16_000_000)))
+    time.sleep(LOAD_S / 4)
+    client.close()
+
+
+@attack
+def headers_bindings(ports: Ports) -> None:
+    """Bindings with large arguments, as many as fit into the load."""
+    client = hostile(ports)
+    client.pump([exchange("headers", "headers"), queue("h")])
+    numbers = iter(range(1_000_000))
+
+    def some() -> None:
+        large = [bind("h", "headers", "", {"n": number, "large": "x" * 10_000}) for number in islice(numbers, 500)]
+        client.pump(large)
+
+    until_closed(some)
+    with contextlib.suppress(OSError):
+        client.pump([method_frame(1, m.ExchangeDelete(0, "headers", False, True))])
+        client.barrier()
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+@attack
+def endless_numbers(ports: Ports) -> None:
+    """Numbers of 400 digits, infinities and the like, where an API takes numbers."""
+    shovel = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    for number in ("9" * 400, "1e400", "-1", "NaN", "1e-400", '"' + "9" * 4_999 + '"', str(1 << 64)):
+        for key in ("reconnect-delay", "src-prefetch-count", "src-delete-after"):
+            value = json.dumps(shovel)[:-1] + f', "{key}": {number}' + "}"
+            body = '{"value": ' + value + "}"
+            ask_http(ports, "PUT", f"/api/parameters/shovel/{VHOST}/endless", body.encode())
+        for key in ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit"):
+            body = f'{{"pattern": ".*", "definition": {{"{key}": {number}}}}}'
+            ask_http(ports, "PUT", f"/api/policies/{VHOST}/endless", body.encode())
+    time.sleep(1)
+    ask_http(ports, "DELETE", f"/api/parameters/shovel/{VHOST}/endless")
+    ask_http(ports, "DELETE", f"/api/policies/{VHOST}/endless")
+
+
+@attack
+def certificates_of_devices(ports: Ports) -> None:
+    """Forty shovels whose certificates of authorities are a terminal that never ends."""
+    for number in range(40):
+        uri = "amqps://127.0.0.1:1?cacertfile=/dev/zero"
+        value: dict[str, Any] = {"src-uri": uri, "src-queue": "a", "dest-uri": uri, "dest-queue": "b"}
+        ask_http(ports, "PUT", f"/api/parameters/shovel/{VHOST}/device{number}", json.dumps({"value": value}).encode())
+    time.sleep(LOAD_S)
+    for number in range(40):
+        ask_http(ports, "DELETE", f"/api/parameters/shovel/{VHOST}/device{number}")
+
+
+def main() -> None:
+    name, amqp, http, amqps = sys.argv[1:]
+    with contextlib.suppress(OSError):
+        ATTACKS[name](Ports(int(amqp), int(http), int(amqps)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""No single peer ends, blocks or bloats the broker: each attack beside an innocent client.
+
+What the innocent client asks for is done, however long it takes: its worst waits are printed, and ``python -m abuse``
+prints them for a quiet machine. How much work an input may cause is asserted by counting, in `work`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import scene
+from .attacks import ATTACKS
+
+# Above the watermark of the memory alarm (`scene.SETTINGS`) by what is under way when it is raised.
+PEAK_BYTES_MAX = 3 << 30
+REST_BYTES_MAX = 1 << 30
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_innocent_client_is_served_beside_it_and_the_broker_outlives_it(name: str, tmp_path: Path) -> None:
+    with scene.broker(tmp_path) as process:
+        scene.admit(process)
+        outcome = scene.run(process, name)
+        print(outcome)
+        assert outcome.failures == []
+        assert set(outcome.times) == {"confirm", "login", "health"}
+        assert outcome.peak_bytes < PEAK_BYTES_MAX
+        assert outcome.rest_bytes < REST_BYTES_MAX
+        assert process.is_running()
+        assert process.health() == 200

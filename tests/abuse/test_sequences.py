@@ -1,0 +1,42 @@
+"""Short runs of random hostile clients; ``make abuse`` has the long ones."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from . import scene
+from .requests import Requests
+from .sequences import Sequences
+
+METHODS = int(os.environ.get("WARREN_TEST_ABUSE_METHODS", "30000"))
+REQUESTS = int(os.environ.get("WARREN_TEST_ABUSE_REQUESTS", "1500"))
+
+
+@pytest.mark.timeout(0)  # as long as was asked for
+def test_extreme_values_in_every_method_leave_the_engine_whole_and_as_small_as_before() -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}, again with (in tests/): python -m abuse.sequences --seed {seed} --methods {METHODS}")
+    sequences = Sequences(seed)
+    sequences.run(METHODS)
+    sequences.check_memory()
+    # Whoever is refused at the door tests the door only.
+    assert sequences.counts["methods"] > 20 * sequences.counts["connections"]
+    for code in (403, 404, 405, 406):
+        assert sequences.counts[f"channel.close {code}"] > 0
+
+
+@pytest.mark.timeout(0)
+def test_extreme_values_in_every_request_are_answered_without_a_fault(tmp_path: Path) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}, again with (in tests/): python -m abuse.requests --seed {seed} --requests {REQUESTS}")
+    with scene.broker(tmp_path) as process:
+        scene.admit(process)
+        requests = Requests(process, seed)
+        requests.run(REQUESTS)
+        requests.close()
+        assert requests.counts["200"] + requests.counts["204"] > REQUESTS / 10
+        assert "internal error" not in process.log()

@@ -1,0 +1,121 @@
+"""No task is without a supervisor: what one raises must not end the broker."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "warren"
+
+# What makes a task or a thread. `serve_listeners` and its like start a task for each connection.
+STARTERS = {
+    "start_soon",
+    "start",
+    "spawn_system_task",
+    "serve_tcp",
+    "serve_listeners",
+    "serve_ssl_over_tcp",
+    "Thread",
+    "Timer",
+}
+# `Supervision`'s methods, which is what a nursery is to start.
+SUPERVISED = {"keep", "once", "begin"}
+# Packages in which no broker runs.
+ELSEWHERE = {"perf", "ctl", "spark_bridge"}
+# Everything else that starts something: file, function and what is started, and why that cannot end the broker.
+ARGUED = {
+    ("links/supervisor.py", "_begin", "self._live"): "a link: catches what it raises, and shows it as its state",
+    # Inside the attempt of a link, whose nursery ends with it: what they raise is the failure of the attempt.
+    ("links/amqp_client.py", "start", "self._run"): "the two halves of a link's connection",
+    ("links/amqp_client.py", "start", "self._beat"): "the heartbeats of a link's connection",
+    ("links/federation.py", "move", "attempt"): "one of the two things that a federation link does",
+    ("links/transfer.py", "run", "guarded"): "what a link does besides forwarding",
+    # Threads report what they raise as the failure of the store, which ends the process: that is what it is for.
+    ("server/message_store.py", "__init__", "Thread"): "a thread of the message store",
+    # A broker in a test suite, which is to see every error.
+    ("testing/broker.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",
+    ("testing/broker.py", "__init__", "Thread"): "the thread that a broker under test lives in",
+}
+
+
+def started(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Yield where something is started: the function, what is started, and the line."""
+    tree = ast.parse(path.read_text())
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        inner = {
+            id(node)
+            for nested in ast.walk(function)
+            if isinstance(nested, ast.FunctionDef | ast.AsyncFunctionDef) and nested is not function
+            for node in ast.walk(nested)
+        }
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or id(node) in inner:
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("Thread", "Timer"):
+                yield function.name, name, node.lineno
+            elif name == "start" and not _is_nursery(node.func):
+                continue
+            elif name in STARTERS:
+                yield function.name, ast.unparse(node.args[0]) if node.args else "", node.lineno
+
+
+def _is_nursery(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and "nursery" in ast.unparse(function.value)
+
+
+def unsupervised() -> Iterator[tuple[tuple[str, str, str], int]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        if relative.parts[0] in ELSEWHERE:
+            continue
+        for function, what, line in started(path):
+            if what.rpartition(".")[2] in SUPERVISED:
+                continue
+            yield (relative.as_posix(), function, what), line
+
+
+def test_every_task_has_a_supervisor() -> None:
+    found = [f"{place[0]}:{line} {place[1]} starts {place[2]}" for place, line in unsupervised() if place not in ARGUED]
+    assert found == []
+
+
+def test_what_is_argued_exists() -> None:
+    assert {place for place, _ in unsupervised()} >= set(ARGUED)
+
+
+def test_supervised_is_what_the_supervision_offers() -> None:
+    """`keep` may also be a link's way to it."""
+    tree = ast.parse((ROOT / "server/supervision.py").read_text())
+    (supervision,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Supervision"]
+    offered = {
+        node.name
+        for node in supervision.body
+        if isinstance(node, ast.AsyncFunctionDef) and not node.name.startswith("_")
+    }
+    assert offered == SUPERVISED
+
+
+def test_a_task_without_a_supervisor_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "async def f(nursery, tasks, work):\n"
+        "    nursery.start_soon(work)\n"
+        "    nursery.start_soon(tasks.keep, 'a name', work)\n"
+        "    await nursery.start(work)\n"
+        "    server.start(work)\n"
+    )
+    assert list(started(path)) == [("f", "work", 2), ("f", "tasks.keep", 3), ("f", "work", 4)]
+
+
+def test_calls_that_block_have_the_threads_of_their_purpose() -> None:
+    """Trio's own are for resolving names, of which there is no end when a name server does not answer."""
+    users = []
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "to_thread" and ast.unparse(node.value) == "trio":
+                users.append(path.relative_to(ROOT).as_posix())
+    assert users == ["server/threads.py"]

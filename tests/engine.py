@@ -1,0 +1,189 @@
+"""The engine with a shell made of nothing: turns by hand, peers as byte buffers, commits at once or held.
+
+The fuzzer plays its peers on it; ``engine_harness`` adds users, limits and words to write tests with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from memory_store import MemoryStore, memory_log
+from peer_frames import PASSWORD, USER
+
+from warren.channels.broker import Broker, Limits
+from warren.channels.connection import Connection
+from warren.msgstore.log.checkpoint import snapshot
+from warren.vhosts.metadata import PermissionPut, UserPut, VhostDelete, VhostPut
+from warren.vhosts.virtual_host import VirtualHost
+
+TURNS_MAX = 10000
+
+
+class Client:
+    """One peer. `received`: what it was sent and has not yet `take`n; `stalled`: it does not read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.received = bytearray()
+        self.stalled = False
+        self.ended = False
+
+    def take(self) -> bytes:
+        taken = bytes(self.received)
+        self.received.clear()
+        return taken
+
+
+# Wall time at which an engine begins, in ms since the epoch.
+START_MS = 1_700_000_000_000
+
+
+class Engine:
+    """A broker with one vhost and one user, on a clock that moves when it is told to.
+
+    `commits_at_once`: the catalogue is so fast that no reply ever waits for it.
+    """
+
+    def __init__(self, *, commits_at_once: bool = False) -> None:
+        self.now_s = 0.0
+        self._names_given = 0
+        limits = Limits()
+        limits.outbox_soft_bytes = 1 << 16
+        limits.outbox_hard_bytes = 1 << 18
+        limits.message_max_bytes = 1 << 20
+        limits.inbound_max_bytes = 1 << 22
+        self.broker = Broker(limits, self._entropy, seed=1, log=memory_log())
+        self.broker.log.now_ms = START_MS
+        self.store = MemoryStore(self.broker)
+        self.broker.log.take_checkpoint = lambda: snapshot(self.broker.log)
+        self.clients: dict[int, Client] = {}
+        self.broker.restore(VhostPut("/"))
+        self.broker.restore(UserPut(USER, "", "rabbit_password_hashing_sha256"))
+        self.broker.restore(PermissionPut(USER, "/", ".*", ".*", ".*"))
+
+        if commits_at_once:
+            self.broker.journal.on_append = self._commit
+
+    def _commit(self) -> None:
+        _, ticket = self.broker.journal.take()
+        self.broker.journal.committed(ticket)
+
+    def _entropy(self) -> bytes:
+        self._names_given += 1
+        return hashlib.sha256(str(self._names_given).encode()).digest()[:16]
+
+    @property
+    def vhost(self) -> VirtualHost:
+        return self.broker.vhosts["/"]
+
+    def connect(self) -> Client:
+        """Accept a connection; nothing has been received yet."""
+        client = Client(self.broker.connect("127.0.0.1:50000", "127.0.0.1:5672", "127.0.0.1", None))
+        self.clients[client.connection.key] = client
+        return client
+
+    def hang_up(self, client: Client) -> None:
+        """The socket of `client` is gone."""
+        if not client.ended:
+            client.connection.lost()
+        self.settle()
+        self.clients.pop(client.connection.key, None)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is due meanwhile happens when it is."""
+        end_ms = int(self.broker.log.now_ms) + round(seconds * 1000)
+        while self.broker.agenda.next_ms() <= end_ms:
+            self.broker.keep_time(max(self.broker.agenda.next_ms(), int(self.broker.log.now_ms)))
+            self.settle()
+        self.broker.log.now_ms = end_ms
+        self.now_s += seconds
+        self.broker.tick(self.now_s)
+
+    def settle(self, *, commit: bool = True) -> None:
+        """Run turns until the broker is at rest; without `commit` the catalogue takes its time."""
+        for _ in range(TURNS_MAX):
+            if not self._turn(commit):
+                return
+        raise AssertionError(f"the broker is not at rest after {TURNS_MAX} turns")
+
+    def _turn(self, commit: bool) -> bool:
+        broker = self.broker
+        busy = self._answer_logins()
+        if commit and broker.journal.committed_ticket < broker.journal.last_ticket:
+            _, ticket = broker.journal.take()
+            broker.committed(ticket)
+            busy = True
+        broker.end_turn()
+        if commit:
+            busy |= self.store.run()
+        busy |= self._flush()
+        for connection in broker.take_ended():
+            client = self.clients.get(connection.key)
+            if client is not None:
+                client.ended = True
+        for connection in broker.take_resumed():
+            busy = True
+            connection.feed(b"")
+        broker.notices.clear()
+        return busy or broker.has_work()
+
+    def _answer_logins(self) -> bool:
+        requests = self.broker.logins[:]
+        self.broker.logins.clear()
+        for request in requests:
+            if (request.user, request.password) == (USER, PASSWORD.encode()):
+                request.connection.login_accepted(USER)
+            else:
+                request.connection.login_refused()
+        return bool(requests)
+
+    def _flush(self) -> bool:
+        busy = False
+        for outbox in self.broker.take_dirty():
+            client = self.clients.get(outbox.key)
+            if client is not None and client.stalled:
+                self.broker.shared.dirty.append(outbox)  # `touch` would not: it was not taken
+                continue
+            for chunk in outbox.take():
+                busy = True
+                if client is not None:
+                    client.received += chunk
+                if outbox.sent(len(chunk)) and client is not None:
+                    client.connection.drained()
+        return busy
+
+    def wake(self, client: Client) -> None:
+        """Let a stalled client read again."""
+        client.stalled = False
+        self.settle()
+
+    def start_over(self) -> None:
+        """Forget every client, exchange, queue and message; the process goes on."""
+        for client in list(self.clients.values()):
+            client.stalled = False
+            self.hang_up(client)
+        self.broker.set_alarm("memory", False)
+        self.broker.administer(VhostDelete("/"))
+        self.broker.administer(VhostPut("/"))
+        self.broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"))
+        # Nothing is needed of the log: have its segments unlinked.
+        self.broker.log.want_checkpoint()
+        self.settle()
+        assert not self.broker.log.indexes, "the log keeps messages of queues that are deleted"
+
+    def check_idle(self) -> None:
+        """Check what must hold between clients: nobody left anything behind."""
+        broker = self.broker
+        for queue in self.vhost.queues.values():
+            queue.check_invariants()
+        alive = {id(end) for ends in (self.vhost.queues, self.vhost.exchanges) for end in ends.values()}
+        for binding in self.vhost.bindings():
+            assert id(binding.destination) in alive, f"a binding to {binding.destination.name!r}, which is deleted"
+        if not self.clients:
+            assert not broker.connections
+            assert not broker.shared.unconfirmed
+            assert broker.shared.inbound.held_bytes == 0, "bodies lost track"
+            for queue in self.vhost.queues.values():
+                assert queue.owner is None, f"exclusive queue {queue.name!r} outlived its connection"
+                assert queue.unacked_count == 0, f"{queue.name!r} waits for acks that nobody can send"
+                assert not queue.consumers

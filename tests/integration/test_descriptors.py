@@ -1,0 +1,102 @@
+"""A process that may open few files: whoever takes the rest of them, the broker lives and keeps what it promised."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from broker_process import WarrenProcess, wait_until
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+
+from .peers import connect
+
+LIMIT = 128
+LIMITED = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh")
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[WarrenProcess]:
+    settings = {"limits.handshake_timeout_s": 600, "store.segment_bytes": 1 << 20}
+    with WarrenProcess(tmp_path, settings=settings, wrapper=LIMITED) as started:
+        yield started
+
+
+def crowd(port: int, count: int, stack: contextlib.ExitStack) -> None:
+    """Open sockets and say nothing."""
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+
+def works(channel: BlockingChannel, name: str) -> None:
+    """Make what needs files: rows of the metadata store, and more than a segment of messages, all confirmed."""
+    channel.queue_declare(name, durable=True)
+    for _ in range(6):
+        channel.basic_publish("", name, bytes(1 << 20), PERSISTENT)
+    _, _, body = channel.basic_get(name, auto_ack=True)
+    assert body == bytes(1 << 20)
+
+
+def can_connect(process: WarrenProcess) -> bool:
+    try:
+        connect(process).close()
+    except AMQPError:
+        return False
+    return True
+
+
+def test_a_crowd_without_a_login_takes_nothing_that_others_need(process: WarrenProcess) -> None:
+    client = connect(process)
+    channel = client.channel()
+    channel.confirm_delivery()
+    with contextlib.ExitStack() as stack:
+        crowd(process.http_port, 2 * LIMIT, stack)
+        crowd(process.amqp_port, 2 * LIMIT, stack)
+        wait_until(lambda: "connection.refused" in process.log(), "refused connections")
+        works(channel, "one")
+        assert process.is_running()
+    wait_until(lambda: can_connect(process), "room for a new client")
+    wait_until(lambda: process.health() == 200, "HTTP")
+    works(channel, "two")
+    client.close()
+    assert "a task has failed" not in process.log()
+    process.stop()
+
+
+def test_a_crowd_of_clients_takes_nothing_that_others_need(process: WarrenProcess) -> None:
+    client = connect(process)
+    channel = client.channel()
+    channel.confirm_delivery()
+    crowded: list[pika.BlockingConnection] = []
+    with contextlib.suppress(AMQPError):
+        while len(crowded) < LIMIT:
+            crowded.append(connect(process))
+    assert 20 <= len(crowded) < LIMIT
+    assert process.health() == 200
+    works(channel, "one")
+    crowded.pop().close()
+    wait_until(lambda: can_connect(process), "room for a new client")
+    for each in crowded:
+        each.close()
+    client.close()
+    assert "a task has failed" not in process.log()
+    process.stop()
+
+
+def test_fewer_connections_than_are_set_are_said_at_the_start(process: WarrenProcess) -> None:
+    (line,) = [line for line in process.log().splitlines() if "fewer connections" in line]
+    assert f"descriptors={LIMIT}" in line
+
+
+def test_a_process_that_could_serve_nobody_does_not_start(tmp_path: Path) -> None:
+    wrapper = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh")
+    process = WarrenProcess(tmp_path, wrapper=wrapper)
+    process.spawn()
+    assert process.wait() == 1
+    assert process.log().strip() == "warren: 64 open files (ulimit -n) are too few: a broker needs at least 128"

@@ -1,0 +1,103 @@
+"""Work that takes several turns: what others see of it meanwhile, and that its answer comes last."""
+
+from __future__ import annotations
+
+from engine_harness import Harness, basic_consume, exchange_declare, publish_frames
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
+
+EMPTY = encode_table({})
+# More than the steps of a turn.
+MANY = 6000
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def publish(harness: Harness, count: int) -> None:
+    client = harness.channel()
+    client.declare("q")
+    client.feed(b"".join(publish_frames("", "q", body) for body in numbers(count)))
+
+
+def test_a_channel_is_closed_when_everything_is_back_and_in_order() -> None:
+    harness = Harness()
+    publish(harness, MANY)
+    client = harness.channel()
+    client.consume("q")
+    client.take_bytes()
+    other = harness.channel()
+    client.connection.feed(method_frame(1, m.ChannelClose(200, "", 0, 0)))
+    other.connection.feed(method_frame(1, basic_consume("q", "c")))
+    queue = harness.queue("q")
+    assert 0 < queue.ready_count < MANY
+    assert queue.ready_count + queue.unacked_count == MANY
+    assert not client.connection.outbox.waiting_bytes(), "the channel is said to be closed"
+    harness.broker.end_turn()
+    assert queue.delivered == MANY, "something left before all was back"
+    harness.settle()
+    client.expect(m.ChannelCloseOk)
+    other.pick(m.BasicConsumeOk)
+    assert other.bodies() == numbers(MANY)
+
+
+def test_a_queue_may_be_declared_again_while_its_bindings_go() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.send(1, exchange_declare("x"))
+    client.send(1, *[m.QueueBind(0, "q", "x", f"k{at}", True, EMPTY) for at in range(MANY)])
+    client.take_bytes()
+    other = harness.channel()
+    client.connection.feed(method_frame(1, m.QueueDelete(0, "q", False, False, False)))
+    assert 0 < len(harness.vhost.exchanges["x"].bindings) < MANY
+    assert list(harness.vhost.bindings()) == [], "a binding to a queue that is gone is shown"
+    assert not client.connection.outbox.waiting_bytes()
+    last = f"k{MANY - 1}"
+    other.connection.feed(
+        method_frame(1, m.QueueDeclare(0, "q", False, False, False, False, True, EMPTY))
+        + method_frame(1, m.QueueBind(0, "q", "x", last, True, EMPTY))
+        + publish_frames("x", last, b"new")
+        + publish_frames("x", f"k{MANY - 2}", b"lost")
+    )
+    harness.settle()
+    assert client.expect(m.QueueDeleteOk) == m.QueueDeleteOk(0)
+    assert [binding.routing_key for binding in harness.vhost.bindings()] == [last]
+    assert harness.queue("q").ready_count == 1
+
+
+def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", durable=True)
+    client.call(1, m.TxSelect())
+    client.feed(b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in numbers(MANY)))
+    commits = harness.store.commits
+    client.connection.feed(method_frame(1, m.TxCommit()))
+    assert 0 < harness.queue("q").ready_count < MANY
+    harness.broker.end_turn()
+    client.connection.lost()
+    harness.settle()
+    assert harness.queue("q").ready_count == MANY
+    assert harness.store.commits == commits + 1
+    other = harness.channel()
+    got = other.get("q")
+    assert got is not None and got.content is not None
+    assert got.content.body == b"0"
+
+
+def test_many_auto_delete_exchanges_in_a_chain_go_with_the_last() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare_exchange("x0")
+    for at in range(2000):
+        client.feed(
+            method_frame(1, exchange_declare(f"x{at + 1}", auto_delete=True))
+            + method_frame(1, m.ExchangeBind(0, f"x{at}", f"x{at + 1}", "", False, EMPTY))
+        )
+    client.take_bytes()
+    assert client.call(1, m.ExchangeDelete(0, "x0", False, False)) == m.ExchangeDeleteOk()
+    assert not [name for name in harness.vhost.exchanges if name.startswith("x")]

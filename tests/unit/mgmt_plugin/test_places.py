@@ -1,0 +1,94 @@
+"""Who is closed when there are too many connections, and who never is."""
+
+from __future__ import annotations
+
+import pytest
+
+from warren.mgmt_plugin.http import places as places_module
+from warren.mgmt_plugin.http.places import Place, Places, Standing
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_module, "TOTAL", 6)
+    monkeypatch.setattr(places_module, "PER_ADDRESS", 4)
+    monkeypatch.setattr(places_module, "RESERVED", 2)
+
+
+class Port:
+    """The places of a port."""
+
+    def __init__(self) -> None:
+        self.places = Places()
+        self._closed: list[str] = []
+        self._names: dict[Place, str] = {}
+
+    def enter(self, address: str, standing: Standing = Standing.IDLE) -> Place:
+        name = f"{address} {len(self._names)}"
+        place = self.places.maybe_enter(address, lambda: self._closed.append(name))
+        assert place is not None
+        self._names[place] = name
+        self.places.stand(place, standing)
+        return place
+
+    def closed(self, *given: Place) -> list[bool]:
+        return [self._names[place] in self._closed for place in given]
+
+
+def test_the_longest_idle_connection_of_who_has_most_of_them_makes_room() -> None:
+    port = Port()
+    other = port.enter("b")
+    many = [port.enter("a") for _ in range(4)]
+    port.places.stand(many[0], Standing.ASKED)
+    port.places.stand(many[0], Standing.IDLE)  # has just been answered
+    port.enter("b")
+    assert not port.enter("c").reserved
+    assert port.closed(other, *many) == [False, False, True, False, False]
+
+
+def test_an_address_that_has_its_share_takes_from_its_own() -> None:
+    port = Port()
+    other = port.enter("b")
+    first = port.enter("a")
+    more = [port.enter("a", Standing.KNOWN) for _ in range(3)]
+    assert not port.enter("a", Standing.KNOWN).reserved
+    assert port.enter("a").reserved
+    assert port.closed(other, first, *more) == [False, True, False, False, False]
+
+
+def test_who_has_asked_without_a_login_makes_room_when_nobody_is_idle_and_who_has_logged_in_never() -> None:
+    port = Port()
+    asked = [port.enter("a", Standing.ASKED) for _ in range(2)]
+    known = [port.enter(address, Standing.KNOWN) for address in ("a", "b", "b", "c")]
+    for standing in (Standing.KNOWN, Standing.KNOWN):
+        assert not port.enter("d", standing).reserved
+    assert port.closed(*asked) == [True, True]
+    assert port.enter("e").reserved
+    assert port.closed(*known) == [False] * 4
+
+
+def test_reserved_places_make_room_as_well_and_become_others_when_they_can() -> None:
+    port = Port()
+    known = [port.enter(address, Standing.KNOWN) for address in "abcdef"]
+    first, second, third = (port.enter("x") for _ in range(3))
+    assert [place.reserved for place in (first, second, third)] == [True] * 3
+    assert port.closed(first, second, third) == [True, False, False]
+    assert not port.places.may_ask(third)
+    port.places.leave(known[0])
+    for place in (second, third):
+        port.places.stand(place, Standing.KNOWN)
+    assert port.places.may_ask(third) and not port.places.may_ask(second)
+    for place in (first, second, third, *known):
+        port.places.leave(place)
+        port.places.leave(place)
+        port.places.stand(place, Standing.IDLE)
+    assert port.places._count == 0 and not port.places._shares and not port.places._reserved
+
+
+def test_there_is_no_place_when_all_reserved_ones_are_at_work() -> None:
+    port = Port()
+    for address in "abcdef":
+        port.enter(address, Standing.KNOWN)
+    for _ in range(2):
+        port.enter("x", Standing.ASKED)
+    assert port.places.maybe_enter("y", lambda: None) is None

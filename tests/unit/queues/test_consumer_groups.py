@@ -1,0 +1,78 @@
+"""Whom a queue serves, while consumers go, owe what their prefetch allows, and get other limits by a policy."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from engine_harness import Harness, basic_consume, publish_frames
+
+from warren.amqp import methods as m
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
+
+
+class Ring:
+    """Consumers with their priority, prefetch and what they owe: the next with room after the last served of a kind."""
+
+    def __init__(self) -> None:
+        self.members: list[list[int]] = []  # number, priority, prefetch, owed
+        self.last: dict[int, int] = {}
+
+    def pick(self, most: int) -> list[int] | None:
+        for priority in sorted({member[1] for member in self.members}, reverse=True):
+            equals = [member for member in self.members if member[1] == priority]
+            last = self.last.get(priority, -1)
+            for member in [each for each in equals if each[0] > last] + [each for each in equals if each[0] <= last]:
+                limit = member[2] if not most or 0 < member[2] < most else most
+                if limit == 0 or member[3] < limit:
+                    self.last[priority] = member[0]
+                    member[3] += 1
+                    return member
+        return None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_consumers_are_served_in_turn_whoever_had_no_room_meanwhile(seed: int) -> None:
+    choices = random.Random(seed)
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    ring = Ring()
+    owed: dict[int, list[int]] = {}  # by tag
+    waiting = most = tag = 0
+    priorities = choices.choice([1, 1, 2])
+    for number in range(choices.choice([1, 2, 5, 80])):
+        prefetch, priority = choices.choice([1, 1, 2, 3]), choices.randrange(priorities)
+        client.send(1, m.BasicQos(0, prefetch, False))
+        client.send(1, basic_consume("q", f"c{number}", arguments={"x-priority": priority}))
+        ring.members.append([number, priority, prefetch, 0])
+    client.take_bytes()
+    for _ in range(400):
+        command = choices.random()
+        if command < 0.05 and len(ring.members) > 1:
+            gone = ring.members.pop(choices.randrange(len(ring.members)))
+            client.send(1, m.BasicCancel(f"c{gone[0]}", True))
+        elif command < 0.1:
+            most = choices.choice([0, 1, 2])
+            policy = PolicyPut("/", "p", ".*", "queues", 0, f'{{"consumer-prefetch-max": {most}}}')
+            harness.broker.administer(policy if most else PolicyDelete("/", "p"))
+            harness.settle()
+        elif command < 0.5 and owed:
+            answered = choices.choice(list(owed))
+            owed.pop(answered)[3] -= 1
+            client.send(1, m.BasicAck(answered, False))
+        else:
+            waiting += 1
+            client.feed(publish_frames("", "q", b"x"))
+        expected: list[str] = []
+        while waiting:
+            member = ring.pick(most)
+            if member is None:
+                break
+            waiting -= 1
+            tag += 1
+            owed[tag] = member
+            expected.append(f"c{member[0]}")
+        got = [each.method.consumer_tag for each in client.take() if isinstance(each.method, m.BasicDeliver)]
+        assert got == expected
+        harness.check()

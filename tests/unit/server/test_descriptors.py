@@ -1,0 +1,40 @@
+"""Who may have how many descriptors."""
+
+from __future__ import annotations
+
+import pytest
+
+from warren.server.admission import Admission
+from warren.server.descriptors import HANDLES_MAX, Descriptors
+from warren.server.errors import StartError
+
+
+@pytest.mark.parametrize("limit", [128, 200, 256, 1024, 4096, 65536, 1 << 20])
+def test_files_come_first_then_http_then_clients(limit: int) -> None:
+    found = Descriptors.of(limit)
+    assert 0 < found.clients_below < found.http_below < found.limit == limit
+    assert limit - found.http_below >= 3 * found.store_handles + 32
+    assert found.clients_below >= limit // 2
+    assert found.store_handles <= HANDLES_MAX
+
+
+def test_many_descriptors_are_nearly_all_for_clients() -> None:
+    assert Descriptors.of(1 << 20).clients_below > (1 << 20) - 2000
+
+
+@pytest.mark.parametrize("limit", [0, 3, 20, 40])
+def test_hardly_any_are_refused(limit: int) -> None:
+    with pytest.raises(StartError, match=f"{limit} open files"):
+        Descriptors.of(limit).clients_max()
+
+
+def test_a_connection_with_a_high_number_is_one_too_many_and_not_counted() -> None:
+    admission = Admission(10, 10, 100, 50)
+    assert admission.enter("192.0.2.1", 49)
+    assert not admission.enter("192.0.2.1", 50)
+    assert admission.refusal == "too many descriptors are in use"
+    assert admission.unauthenticated == 1
+    for _ in range(9):
+        assert admission.enter("192.0.2.1", 7)
+    assert not admission.enter("192.0.2.1", 7)
+    assert admission.refusal == "too many logins"

@@ -1,0 +1,48 @@
+"""What a consumer group remembers of what it was sent."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from warren.streams.groups import RANGES_MAX, SentRanges
+
+OFFSETS = 200
+
+
+def was_sent(ranges: SentRanges, offset: int) -> bool:
+    first, end = ranges.at(offset)
+    assert offset < end or first == end
+    return first <= offset
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_are_those_that_were_added(seed: int) -> None:
+    random = Random(seed)
+    ranges = SentRanges()
+    sent: set[int] = set()
+    for _ in range(RANGES_MAX // 2):
+        first = random.randrange(OFFSETS)
+        end = min(first + random.choice([1, 2, 3, 10, 50]), OFFSETS)
+        ranges.add(first, end)
+        sent |= set(range(first, end))
+        assert [offset for offset in range(OFFSETS + 5) if was_sent(ranges, offset)] == sorted(sent)
+
+
+def test_ranges_do_not_touch_and_are_few() -> None:
+    ranges = SentRanges()
+    for first in (0, 20, 10, 5, 25, 15):
+        ranges.add(first, first + 5)
+        assert ranges.at(first)[0] <= first
+    assert ranges.at(0) == (0, 30)
+    many = SentRanges()
+    for number in reversed(range(3 * RANGES_MAX)):
+        many.add(10 * number, 10 * number + 5)
+    found = [many.at(0)]
+    while found[-1][1] < 1 << 60:
+        found.append(many.at(found[-1][1]))
+    assert len(found) - 1 == RANGES_MAX
+    # Nothing that was sent is forgotten, and what was sent last is told apart from what was not.
+    assert all(was_sent(many, 10 * number + 4) for number in range(3 * RANGES_MAX))
+    assert not was_sent(many, 10 * 3 * RANGES_MAX - 15)

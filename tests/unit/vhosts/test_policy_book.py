@@ -1,0 +1,226 @@
+"""Which policy applies to what, and which ones are refused with which text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from warren.vhosts.metadata import PolicyPut
+from warren.vhosts.policies import PRIORITY_MAX, PolicyBook
+
+
+def policy(
+    name: str = "p",
+    pattern: str = "",
+    apply_to: str = "all",
+    priority: int = 0,
+    *,
+    operator: bool = False,
+    **definition: object,
+) -> PolicyPut:
+    """Make a policy; underscores in the keys of `definition` stand for hyphens."""
+    settings = {key.replace("_", "-"): value for key, value in definition.items()} or {"expires": 1}
+    return PolicyPut("/", name, pattern, apply_to, priority, json.dumps(settings), operator)
+
+
+def applying(book: PolicyBook, name: str = "q") -> list[str]:
+    """Return the kinds and types of entities called `name` that have a policy."""
+    found = [kind for kind in ("classic", "quorum", "stream") if book.maybe_policy("queue", name, kind) is not None]
+    return found + (["exchange"] if book.maybe_policy("exchange", name) is not None else [])
+
+
+def book_of(*puts: PolicyPut) -> PolicyBook:
+    book = PolicyBook()
+    for put in puts:
+        book.put(put)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "expected"),
+    [
+        ("all", ["classic", "quorum", "stream", "exchange"]),
+        ("queues", ["classic", "quorum", "stream"]),
+        ("classic_queues", ["classic"]),
+        ("quorum_queues", ["quorum"]),
+        ("streams", ["stream"]),
+        ("exchanges", ["exchange"]),
+    ],
+)
+def test_a_policy_applies_to_what_it_is_for(apply_to: str, expected: list[str]) -> None:
+    assert applying(book_of(policy(apply_to=apply_to, alternate_exchange="a"))) == expected
+
+
+def test_an_empty_pattern_is_found_in_every_name_and_any_pattern_anywhere_in_it() -> None:
+    assert applying(book_of(policy(pattern="")), "q") != []
+    assert applying(book_of(policy(pattern="b")), "abc") != []
+    assert applying(book_of(policy(pattern="^b")), "abc") == []
+    assert applying(book_of(policy(pattern=r"^(?!amq\.)")), "amq.gen-1") == []
+
+
+# What RabbitMQ 3.10.8 reports for a policy of each key, and what later versions and we take beyond.
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("message-ttl", 1, ["classic", "quorum"]),
+        ("expires", 1, ["classic", "quorum"]),
+        ("max-length", 1, ["classic", "quorum"]),
+        ("max-length-bytes", 1, ["classic", "quorum", "stream"]),
+        ("overflow", "drop-head", ["classic", "quorum"]),
+        ("dead-letter-exchange", "x", ["classic", "quorum"]),
+        ("dead-letter-routing-key", "k", ["classic", "quorum"]),
+        ("dead-letter-strategy", "at-least-once", ["quorum"]),
+        ("queue-mode", "lazy", ["classic"]),
+        ("queue-version", 2, ["classic", "quorum", "stream"]),
+        ("queue-master-locator", "min-masters", ["classic"]),
+        ("ha-mode", "all", ["classic"]),
+        ("max-age", "1h", ["stream"]),
+        ("stream-max-segment-size-bytes", 1, ["stream"]),
+        ("cleanup", "compact", ["stream"]),
+        ("initial-cluster-size", 1, ["stream"]),
+        ("max-in-memory-length", 1, ["classic", "quorum"]),
+        ("alternate-exchange", "x", ["classic", "quorum", "stream"]),
+        ("target-group-size", 1, ["quorum"]),
+        ("queue-leader-locator", "balanced", ["classic", "quorum", "stream"]),
+        ("delivery-limit", 1, ["classic", "quorum"]),
+        ("consumer-timeout", 1, ["classic", "quorum"]),
+    ],
+)
+def test_a_policy_passes_over_queue_types_that_lack_one_of_its_keys(
+    key: str, value: object, expected: list[str]
+) -> None:
+    put = PolicyPut("/", "p", "", "all", 0, json.dumps({key: value}))
+    assert applying(book_of(put)) == [*expected, "exchange"]
+
+
+def test_a_policy_that_is_passed_over_leaves_room_for_the_next() -> None:
+    book = book_of(policy("high", priority=1, expires=1, dead_letter_strategy="at-most-once"), policy("low"))
+    names = {}
+    for queue_type in ("classic", "quorum", "stream"):
+        found = book.maybe_policy("queue", "q", queue_type)
+        names[queue_type] = found.name if found is not None else ""
+    assert names == {"classic": "low", "quorum": "high", "stream": ""}
+
+
+def test_the_highest_priority_wins_and_of_equals_the_first_by_name() -> None:
+    book = book_of(
+        policy("z", priority=5), policy("b", priority=PRIORITY_MAX), policy("c", priority=PRIORITY_MAX), policy("a")
+    )
+    winners = []
+    while book.policies:
+        found = book.maybe_policy("queue", "q")
+        assert found is not None
+        winners.append(found.name)
+        book.delete(found.name, operator=False)
+    assert winners == ["b", "c", "z", "a"]
+    assert book.maybe_policy("queue", "q") is None
+
+
+def test_a_second_put_replaces_the_first() -> None:
+    book = book_of(policy(pattern="^a", expires=1), policy(pattern="^b", expires=2))
+    assert applying(book, "a") == []
+    found = book.maybe_policy("queue", "b")
+    assert found is not None
+    assert found.definition == {"expires": 2}
+
+
+def test_operator_policies_are_apart_and_for_queues_only() -> None:
+    book = book_of(policy("p", operator=True), policy("e", apply_to="exchanges", priority=9, operator=True))
+    assert applying(book) == []
+    found = book.maybe_operator_policy("q")
+    assert found is not None
+    assert found.name == "p"
+    book.delete("p", operator=False)
+    assert book.maybe_operator_policy("q") is not None
+    book.delete("p", operator=True)
+    assert book.maybe_operator_policy("q") is None
+
+
+def refusal(put: PolicyPut) -> str:
+    book = book_of(policy("before"))
+    with pytest.raises(ValueError, match=r".") as caught:
+        book.put(put)
+    assert list(book.policies) == ["before"]
+    assert not book.operator_policies
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("definition", "text"),
+    [
+        ("{}", "no policy provided"),
+        ('{"message-ttl":"a"}', '<<"a">> is not a valid message TTL'),
+        ('{"message-ttl":1.5}', "1.5 is not a valid message TTL"),
+        ('{"message-ttl":null}', "null is not a valid message TTL"),
+        ('{"message-ttl":true}', "true is not a valid message TTL"),
+        ('{"expires":0,"message-ttl":-5}', "0 is not a valid queue expiry"),
+        ('{"message-ttl":-5,"expires":0}', "0 is not a valid queue expiry"),
+        ('{"nope":1,"message-ttl":-5}', "-5 is not a valid message TTL"),
+        ('{"max-length":-1}', "-1 is not a valid maximum length"),
+        ('{"max-length-bytes":-1}', "-1 is not a valid maximum length in bytes"),
+        ('{"overflow":"x"}', '<<"x">> is not a valid overflow value'),
+        ('{"dead-letter-exchange":1}', "1 is not a valid dead letter exchange name"),
+        ('{"dead-letter-routing-key":1}', "1 is not a valid dead letter routing key"),
+        ('{"dead-letter-strategy":"x"}', '<<"x">> is not a valid dead letter strategy'),
+        ('{"alternate-exchange":1}', "1 is not a valid alternate exchange name"),
+        ('{"queue-mode":"x"}', '<<"x">> is not a valid queue-mode value'),
+        ('{"queue-version":3}', "3 is not a valid queue-version value"),
+        ('{"delivery-limit":"x"}', '<<"x">> is not a valid delivery limit'),
+        ('{"federation-upstream":5}', "5 is not a valid federation upstream name"),
+        ('{"federation-upstream-set":5}', "5 is not a valid federation upstream set name"),
+        ('{"federation-upstream-pattern":5}', "5 is not a valid federation upstream pattern name"),
+        (
+            '{"federation-upstream-set":"all","federation-upstream":"x"}',
+            "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together",
+        ),
+        (
+            '{"federation-upstream-pattern":"("}',
+            "could not compile pattern ( to a regular expression. Error: pattern '(': missing ): (",
+        ),
+        ('{"max-priority":5}', '[{<<"max-priority">>,5}] are not recognised policy settings'),
+        ('{"nope":[1,{"a":null}]}', '[{<<"nope">>,[1,#{<<"a">> => null}]}] are not recognised policy settings'),
+        ('{"b":1,"a":"x"}', '[{<<"a">>,<<"x">>},{<<"b">>,1}] are not recognised policy settings'),
+        ("[]", "a definition must be a JSON object"),
+        ("5", "a definition must be a JSON object"),
+        ('{"expires":NaN}', "NaN is no JSON"),
+        ("[" * 100_000, "a definition is nested too deeply"),
+    ],
+)
+def test_a_bad_definition_is_refused_in_rabbitmqs_words(definition: str, text: str) -> None:
+    assert refusal(PolicyPut("/", "p", "", "all", 0, definition)) == text
+
+
+@pytest.mark.parametrize("definition", ["", "{", '{"expires":1}}', "{'expires':1}"])
+def test_what_is_no_json_is_refused(definition: str) -> None:
+    assert refusal(PolicyPut("/", "p", "", "all", 0, definition))
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    lines = refusal(PolicyPut("/", "p", "(", "zz", 1 << 63, '{"message-ttl":"x"}')).splitlines()
+    assert lines[:2] == [
+        '<<"x">> is not a valid message TTL',
+        "apply-to 'zz' unrecognised; should be one of: 'exchanges', 'queues', 'classic_queues', 'quorum_queues', "
+        "'streams', or 'all'",
+    ]
+    assert lines[2].startswith("pattern should be regular expression but is invalid: pattern '(': missing )")
+    assert lines[3:] == ["priority should be a number, actually was 9223372036854775808"]
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"expires": 1, "message-ttl": 0, "max-length": 0, "max-length-bytes": 0, "delivery-limit": 0},
+        {"overflow": "reject-publish", "queue-version": 2, "target-group-size": 3, "max-in-memory-bytes": 1},
+        {"consumer-prefetch-max": 10, "max-unacked": 100},
+    ],
+)
+def test_operator_policies_take_what_limits(definition: dict[str, object]) -> None:
+    book = book_of(PolicyPut("/", "p", "", "all", 0, json.dumps(definition), operator=True))
+    assert book.operator_policies["p"].definition == definition
+
+
+@pytest.mark.parametrize("key", ["dead-letter-exchange", "alternate-exchange", "queue-mode", "nope"])
+def test_operator_policies_take_nothing_else(key: str) -> None:
+    text = refusal(PolicyPut("/", "p", "", "all", 0, json.dumps({"expires": 1, key: "x"}), operator=True))
+    assert text == f'[{{<<"{key}">>,<<"x">>}}] are not recognised policy settings'

@@ -1,0 +1,50 @@
+"""How much of a change of policies one turn does, when there are many of them."""
+
+from __future__ import annotations
+
+from engine_harness import Harness, queue_declare
+
+from warren.queues.long_work import TURN_STEPS, Steps
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
+from warren.vhosts.virtual_host import PolicyRun
+
+
+def test_a_turn_tries_fewer_queues_the_more_policies_there_are() -> None:
+    harness = Harness()
+    client = harness.channel()
+    for at in range(1000):
+        harness.vhost.policies.put(PolicyPut("/", f"p{at}", "^nosuch$", "all", 0, '{"max-length":10}'))
+    client.send(1, *[queue_declare(f"q{at}") for at in range(100)])
+    run = PolicyRun(harness.vhost)
+    turns = 1
+    while not run.go_on(Steps(TURN_STEPS)):
+        turns += 1
+    things = len(harness.vhost.queues) + len(harness.vhost.exchanges)
+    assert turns >= things * 1000 // TURN_STEPS
+
+
+def test_a_queue_knows_the_policies_that_it_follows() -> None:
+    """Who shows many queues need not try all policies again for each of them."""
+    harness = Harness()
+    client = harness.channel()
+
+    def followed() -> list[tuple[str | None, ...]]:
+        queues = [harness.queue(name) for name in ("a", "b")]
+        both = [(queue.policy, queue.operator_policy) for queue in queues]
+        return [tuple(None if each is None else each.name for each in policies) for policies in both]
+
+    def put(name: str, pattern: str, *, operator: bool = False, priority: int = 0) -> None:
+        harness.broker.administer(PolicyPut("/", name, pattern, "all", priority, '{"max-length":10}', operator))
+        harness.settle()
+
+    client.declare("a")
+    put("mine", "^[ab]$")
+    client.declare("b")
+    assert followed() == [("mine", None), ("mine", None)]
+    put("operators", "^b$", operator=True)
+    put("other", "^a$", priority=1)
+    assert followed() == [("other", None), ("mine", "operators")]
+    for name, operator in (("mine", False), ("operators", True), ("other", False)):
+        harness.broker.administer(PolicyDelete("/", name, operator))
+    harness.settle()
+    assert followed() == [(None, None), (None, None)]

@@ -1,0 +1,84 @@
+"""An engine whose turns are measured: how many steps (`step_counter`) each of them takes.
+
+To be imported when the hook of `step_counter` is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from engine_harness import Client, Harness
+
+from warren.amqp.codec import method_frame
+from warren.msgstore.log import remains
+from warren.queues import agenda, delivery, long_work, rule_keeper
+from work.step_counter import Count
+
+TURNS_MAX = 200000
+# What a turn does of long work is set so low that a few hundred things take several turns.
+TURN_STEPS = 100
+AT_ONCE_STEPS = 10
+AT_ONCE_ACKS = 20
+LEAVE_MAX = 20
+KEEP_MAX = 20
+THINGS_PER_STEP = 1
+ENTRIES_PER_STEP = 1
+PAGE_ENTRIES = 16
+
+
+class Measured(NamedTuple):
+    """What was asked for and all turns that followed: steps of the longest turn, of all, and how many turns."""
+
+    longest: int
+    total: int
+    turns: int
+
+
+class Meter(Harness):
+    """Turns are measured one by one: what is fed or called, and each turn until the broker is at rest."""
+
+    def __init__(self, **limits: float) -> None:
+        super().__init__(**limits)
+        setattr(long_work, "TURN_STEPS", TURN_STEPS)  # noqa: B010 - they are final to everybody else
+        setattr(long_work, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
+        setattr(delivery, "AT_ONCE_ACKS", AT_ONCE_ACKS)  # noqa: B010
+        setattr(rule_keeper, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
+        setattr(agenda, "KEEP_MAX", KEEP_MAX)  # noqa: B010
+        setattr(remains, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
+        setattr(remains, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010
+        setattr(remains, "ENTRIES_PER_STEP", ENTRIES_PER_STEP)  # noqa: B010
+        self.broker.log.page_entries = PAGE_ENTRIES
+        self._turns: list[int] = []
+        self._mark = 0
+
+    def _turn(self, commit: bool) -> bool:
+        busy = super()._turn(commit)
+        self._record()
+        return busy
+
+    def settle(self, *, commit: bool = True) -> None:
+        self._record()
+        for _ in range(TURNS_MAX):
+            if not self._turn(commit):
+                return
+        raise AssertionError(f"the broker is not at rest after {TURNS_MAX} turns")
+
+    def _record(self) -> None:
+        self._turns.append((Count.eighths - self._mark) // 8)
+        self._mark = Count.eighths
+
+    def measure(self, act: Callable[[], Any]) -> Measured:
+        """Do `act`, which feeds or calls the engine once, and run the turns that follow."""
+        self.settle()
+        self._turns = []
+        self._mark = Count.eighths
+        act()
+        self.settle()
+        return Measured(max(self._turns), sum(self._turns), len(self._turns))
+
+
+def sending(client: Client, number: int, *calls: Any) -> Callable[[], None]:
+    """Return what feeds `calls` in one read."""
+    data = b"".join(method_frame(number, call) for call in calls)
+    return lambda: client.feed(data)

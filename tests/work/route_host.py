@@ -1,0 +1,267 @@
+"""The management API over an engine, without a socket: what each request costs, in steps (`step_counter`).
+
+1. The API is the real one, from `Api.respond` on; so is the engine, which has its turns in a task of its own.
+2. A stretch is what one task does between two checkpoints: nobody else is served meanwhile.
+3. The clock of `pace` goes by steps, so a request gives way at the same places in every run. What blocks is called at
+   once instead of in a thread, and not counted: it does not stop the loop.
+
+To be imported when the hook of `step_counter` is installed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import msgspec
+import trio
+from engine import Client as Peer
+from trio.testing import wait_all_tasks_blocked
+
+from warren.server import threads
+from work.meter import Meter
+from work.step_counter import Count
+
+SLICE_STEPS: Final = 100
+LOOK_MESSAGES: Final = 20
+
+
+async def _at_once(purpose: str, work: Callable[..., Any], *args: Any, abandon: bool = False) -> Any:
+    await trio.lowlevel.checkpoint()
+    mark = Count.eighths
+    try:
+        return work(*args)
+    finally:
+        Count.eighths = mark
+
+
+# Tasks that are ready at the same time go on in the order in which they began.
+setattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)  # noqa: B010
+trio._core._run._r.seed(0)
+setattr(threads, "in_thread", _at_once)  # noqa: B010 - before it is imported by name
+
+from warren.channels.broker import Broker  # noqa: E402
+from warren.mgmt_plugin.api import Api  # noqa: E402
+from warren.mgmt_plugin.http import pace  # noqa: E402
+from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response  # noqa: E402
+from warren.mgmt_plugin.http.static_files import StaticFiles  # noqa: E402
+from warren.mgmt_plugin.metrics.prometheus import Metrics  # noqa: E402
+from warren.mgmt_plugin.metrics.statistics import Statistics  # noqa: E402
+from warren.mgmt_plugin.operators import Doorkeeper  # noqa: E402
+from warren.mgmt_plugin.plugin import Services, all_routes  # noqa: E402
+from warren.mgmt_plugin.resources import browsing  # noqa: E402
+from warren.mgmt_plugin.resources.node import node_row  # noqa: E402
+from warren.mgmt_plugin.resources.transfers import Transfers  # noqa: E402
+from warren.mgmt_plugin.routes import RouteTable  # noqa: E402
+from warren.server import snapshots  # noqa: E402
+from warren.server.authenticator import Authenticator  # noqa: E402
+from warren.server.descriptors import UNLIMITED  # noqa: E402
+from warren.server.direct_client import DirectClients  # noqa: E402
+from warren.server.drains import Drains  # noqa: E402
+from warren.server.histogram import Histogram  # noqa: E402
+from warren.server.management import Health, Listening, Management  # noqa: E402
+from warren.server.message_store import MessageStoreService  # noqa: E402
+from warren.server.reactor import Reactor  # noqa: E402
+from warren.server.settings import Settings  # noqa: E402
+from warren.server.snapshots import Snapshots  # noqa: E402
+from warren.server.stages import Stages  # noqa: E402
+from warren.server.supervision import Supervision  # noqa: E402
+
+# What C looks at in 512 bytes of JSON is a step.
+_encode, _decode = msgspec.json.encode, msgspec.json.decode
+
+
+def _counted_encode(value: object) -> bytes:
+    found = _encode(value)
+    Count.eighths += len(found) >> 6
+    return found
+
+
+def _counted_decode(data: bytes, **options: Any) -> Any:
+    Count.eighths += len(data) >> 6
+    return _decode(data, **options)
+
+
+setattr(msgspec.json, "encode", _counted_encode)  # noqa: B010
+setattr(msgspec.json, "decode", _counted_decode)  # noqa: B010
+setattr(pace, "time", SimpleNamespace(perf_counter=lambda: Count.eighths / 8))  # noqa: B010 - a second is a step
+setattr(pace, "SLICE_S", SLICE_STEPS)  # noqa: B010
+setattr(browsing, "LOOK_MESSAGES", LOOK_MESSAGES)  # noqa: B010
+setattr(snapshots, "LOOK_MESSAGES", LOOK_MESSAGES)  # noqa: B010
+
+
+class Engine(Meter):
+    """An engine whose clients have ports of their own, as connections are found by them."""
+
+    def connect(self) -> Peer:
+        peer = super().connect()
+        peer.connection.peer = f"127.0.0.1:{10000 + len(self.clients)}"
+        return peer
+
+
+class Everybody:
+    """An authenticator that lets everybody in: how long a password takes is not measured."""
+
+    async def check(self, name: str, password: bytes, address: str) -> bool:
+        return True
+
+
+class Stretches(trio.abc.Instrument):
+    """Counts what tasks do from one checkpoint to the next."""
+
+    def __init__(self) -> None:
+        self.all: list[int] = []
+        self._mark = Count.eighths
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._mark = Count.eighths
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.all.append((Count.eighths - self._mark) // 8)
+
+
+class FakeLinks:
+    """So many shovels and federation links."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = [{"name": f"shovel{at}", "vhost": "/", "status": "running"} for at in range(count)]
+
+    def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return [row for row in self._rows if vhost in (None, row["vhost"])]
+
+    def federation_links(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return self.shovels(vhost)
+
+    def restart_shovel(self, vhost: str, name: str) -> bool:
+        return True
+
+    def restart_federation_link(self, vhost: str, link_id: str) -> bool:
+        return True
+
+
+class Host:
+    """A broker with its API, to be used inside of ``trio.run``, with `engine.settle` before."""
+
+    def __init__(self, engine: Engine, links: int, nursery: trio.Nursery, directory: str) -> None:
+        self.engine = engine
+        broker = engine.broker
+        self._woken = trio.Event()
+        tasks = Supervision()
+        self.messages = self._messages()
+        self.management = Management(
+            broker,
+            Settings(data_dir=Path(directory)),
+            cast(Authenticator, Everybody()),
+            self.messages,
+            cast(Reactor, SimpleNamespace(turn_times=Histogram(), crashes=0, connection_count=self._connection_count)),
+            DirectClients(broker, self.settle),
+            self.settle,
+            lambda: Health(True),
+            None,
+            0,
+            1 << 30,
+            tasks,
+            UNLIMITED,
+            lambda: int(broker.log.now_ms),
+        )
+        management = self.management
+        management.listening.append(Listening("amqp", "127.0.0.1", 5672))
+        doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset())
+        self.table = RouteTable(all_routes())
+        self.services = Services(
+            self.table,
+            Statistics(broker, partial(node_row, management)),
+            doorkeeper,
+            Transfers(),
+            Metrics(management, doorkeeper, HttpTraffic()),
+            FakeLinks(links),
+            nursery,
+            Stages(management, Path(directory)),
+            Snapshots(management, Path(directory)),
+            Drains(management),
+        )
+        self.api = Api(self.table, doorkeeper, management, self.services, StaticFiles())
+        nursery.start_soon(self.services.stages.run)
+        nursery.start_soon(self._take_turns)
+
+    def _messages(self) -> MessageStoreService:
+        service = SimpleNamespace(
+            batches=0, syncs=0, written_bytes=0, synced_bytes=0, reads=0, checkpoints=0, commit_times=Histogram(),
+            compacted_segments=lambda: 0, moved_bytes=lambda: 0, trouble=lambda: "", deleted=self._deleted,
+            disk_free_bytes=1 << 40, free_bytes=1 << 40,
+        )  # fmt: skip
+        return cast(MessageStoreService, service)
+
+    def _connection_count(self) -> int:
+        return len(self.broker.connections)
+
+    @property
+    def broker(self) -> Broker:
+        return self.engine.broker
+
+    async def _deleted(self) -> None:
+        self.broker.log.force()
+        self.settle()
+        await trio.lowlevel.checkpoint()
+
+    def settle(self) -> None:
+        """Finish a turn."""
+        self.engine._turn(False)
+        self.management.clients.deliver()
+        self._woken.set()
+
+    async def _take_turns(self) -> None:
+        journal = self.broker.journal
+        while True:
+            await self._woken.wait()
+            while True:
+                self._woken = trio.Event()
+                before = journal.committed_ticket
+                busy = self.engine._turn(True)
+                self.management.clients.deliver()
+                if journal.committed_ticket != before:
+                    self.management.note_commit()
+                await trio.lowlevel.checkpoint()
+                if not busy and not self._woken.is_set():
+                    break
+
+    async def ask(self, method: str, target: str, body: bytes, headers: dict[str, str] | None = None) -> Response:
+        """Return the answer to a request of the administrator ``guest``, when all it has begun is done."""
+
+        async def read_body(limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
+            for at in range(0, len(body), 4096):
+                await trio.lowlevel.checkpoint()
+                if look is not None:
+                    look(body[at : at + 4096])
+            return body
+
+        path, _, query = target.partition("?")
+        given = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q=", "host": "127.0.0.1"} | (headers or {})
+        request = Request(method, path, query, given, "127.0.0.1", False, read_body)
+        try:
+            answer = await self.api.respond(request)
+            if answer.pieces is not None:
+                answer.body += await self._taken(answer.pieces)
+        except HttpError as error:
+            answer = Response(error.status, msgspec.json.encode([error.error, str(error.reason)]))
+        self._woken.set()
+        await wait_all_tasks_blocked()
+        return answer
+
+    async def _taken(self, pieces: Iterator[bytes]) -> bytes:
+        """Return all of an answer that is made while it is sent, as a peer takes it that is as fast as we."""
+        breather = pace.Breather()
+        taken: list[bytes] = []
+        for piece in pieces:
+            taken.append(piece)
+            await breather.breathe()
+        return b"".join(taken)
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """Return a new directory for what a broker writes."""
+    return tempfile.TemporaryDirectory(prefix="warren-work-")

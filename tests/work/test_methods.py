@@ -1,0 +1,70 @@
+"""No input makes a turn long: what each method costs with n and with 2n of what it multiplies, counted in steps.
+
+The engine runs from its source, with its steps counted, in a process of its own (`work.__main__`), whatever is
+installed. Where there are many things, a method either takes as many more turns, none of them longer, or it is among
+those of which `method_cases` says that their turn may grow with the number of things; none grows faster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warren.amqp import methods as m
+from work.method_cases import BOUNDED, CASES, LINEAR, SIZE, TIDIED, Case
+
+# Steps of the longest turn with a share of 100 of long work: a fortieth of what a broker does.
+TURN_MAX = 3000
+GROWTH_MAX = 2.3
+SLACK = 20  # steps
+# How many steps the longest turn may grow by for each thing more.
+AT_ONCE = {BOUNDED: 0.25, TIDIED: 3}
+
+Figures = dict[str, list[tuple[int, int, int]]]
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    tests = Path(__file__).parent.parent
+    path = os.pathsep.join(each for each in (str(tests), os.environ.get("PYTHONPATH", "")) if each)
+    ran = subprocess.run(
+        [sys.executable, "-m", "work"],
+        cwd=tests,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {each["name"]: each["figures"] for each in found}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_work_grows_no_faster_than_what_there_is(case: Case, figures: Figures) -> None:
+    base, one, two = figures[case.name]
+    assert two[1] - base[1] <= GROWTH_MAX * (one[1] - base[1]) + SLACK, "more than linear in all"
+    if case.growth == LINEAR:
+        assert two[0] - base[0] <= GROWTH_MAX * (one[0] - base[0]) + SLACK, "the longest turn grows faster than linear"
+    else:
+        assert two[0] <= TURN_MAX
+        assert two[0] - one[0] <= AT_ONCE[case.growth] * SIZE, "the longest turn grows"
+
+
+# What servers send, what clients answer to it, and tune-ok, which is measured with open.
+_NOT_MEASURED = {
+    m.ConnectionStart, m.ConnectionSecure, m.ConnectionSecureOk, m.ConnectionTune, m.ConnectionTuneOk,
+    m.ConnectionOpenOk, m.ConnectionBlocked, m.ConnectionUnblocked, m.ConnectionUpdateSecretOk, m.ChannelOpenOk,
+    m.ChannelFlowOk, m.AccessRequestOk, m.ExchangeDeclareOk, m.ExchangeDeleteOk, m.ExchangeBindOk, m.ExchangeUnbindOk,
+    m.QueueDeclareOk, m.QueueBindOk, m.QueueUnbindOk, m.QueuePurgeOk, m.QueueDeleteOk, m.BasicQosOk, m.BasicConsumeOk,
+    m.BasicReturn, m.BasicDeliver, m.BasicGetOk, m.BasicGetEmpty, m.BasicRecoverOk, m.ConfirmSelectOk, m.TxSelectOk,
+    m.TxCommitOk, m.TxRollbackOk,
+}  # fmt: skip
+
+
+def test_every_method_that_clients_send_is_measured() -> None:
+    measured = {case.method for case in CASES}
+    assert {spec.type for spec in m.METHODS.values()} - _NOT_MEASURED == measured - {None}
