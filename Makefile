@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz crashtest mutants screenshots clean
+.PHONY: help setup setup-test setup-check setup-spark run test check lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -19,8 +19,11 @@ setup-check:
 run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 127.0.0.1:5673" to change them)
 	@exec .venv/bin/warren serve $(ARGS)
 
-test: setup-test ## set up and run all tests, the engine's both compiled and interpreted
+test: setup-test ## set up and run all tests
 	scripts/test $(ARGS)
+
+check: setup-check ## lint, types and the tests of what changed against main, on the source, in a minute (ARGS=COMMIT)
+	scripts/check $(ARGS)
 
 lint: setup-check ## ruff: lint and format check
 	.venv/bin/ruff check .
@@ -58,6 +61,11 @@ pipeline: ## weather through a stream, Spark and back to an exchange, checked (A
 fuzz: setup-test ## a million mutated frames
 	WARREN_TEST_FUZZ_FRAMES=1000000 $(PYTEST) tests/fuzz -s
 
+abuse: setup-test ## what hostile peers cost an innocent one; a million methods and 100,000 requests with extreme values
+	cd tests && ../.venv/bin/python -m abuse $(ARGS)
+	cd tests && ../.venv/bin/python -m abuse.sequences
+	cd tests && ../.venv/bin/python -m abuse.requests
+
 # As long as one likes: more of it, or other suites with a long form, go into these two lines.
 CRASHTEST := WARREN_TEST_CRASH_CYCLES=$${WARREN_TEST_CRASH_CYCLES:-500} \
 	WARREN_TEST_CRASH_STATES=$${WARREN_TEST_CRASH_STATES:-3000000}
@@ -66,7 +74,7 @@ CRASHTESTS := crash simulation
 crashtest: setup-test ## kill the broker 500 times under load, 3 million crash states of a simulated disk
 	$(CRASHTEST) scripts/test -s $(CRASHTESTS) $(ARGS)
 
-mutants: setup-test ## break the store on purpose, in 54 ways: the crash simulation has to notice each
+mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
 screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium

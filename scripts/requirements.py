@@ -1,10 +1,29 @@
-"""Print the requirements of Warren and of the extras named on the command line, a line each."""
+"""Print requirements, a line each: those of the groups that the command line names.
+
+A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with), or
+``demo``, ``records`` and ``pipeline`` (what the examples use besides).
+"""
 
 import sys
 import tomllib
 from pathlib import Path
+from typing import Final
 
-project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-print("\n".join(project["dependencies"]))
-for extra in sys.argv[1:]:
-    print("\n".join(project["optional-dependencies"][extra]))
+OF_EXAMPLES: Final = {"demo": ["pika>=1.3"], "records": ["vega_datasets>=0.9"], "pipeline": ["matplotlib>=3.9"]}
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the requirements of each group, as they are declared."""
+    declared = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    project = declared["project"]
+    return {
+        "broker": project["dependencies"],
+        "build": declared["build-system"]["requires"],
+        **project["optional-dependencies"],
+        **OF_EXAMPLES,
+    }
+
+
+if __name__ == "__main__":
+    known = groups()
+    print("\n".join(requirement for name in sys.argv[1:] for requirement in known[name]))
