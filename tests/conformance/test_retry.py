@@ -241,6 +241,26 @@ def test_limits_of_different_length(client: Client, harness: Harness) -> None:
     assert back == [1, 2, 3, 3, 4]
 
 
+@rule("warren.queue.visibility.late", "Deliveries whose time is over together come back in the order of their limits.")
+def test_deliveries_come_back_in_the_order_of_their_limits(client: Client, harness: Harness) -> None:
+    client.declare("q", arguments={"x-visibility-timeout": 1000, "x-delivery-limit": 0, **DEAD})
+    client.declare("dead")
+    for body in (b"first", b"second"):
+        client.publish("", "q", body)
+    transactional = harness.channel()
+    transactional.call(1, m.TxSelect())
+    assert transactional.get("q") is not None
+    harness.pass_time(0.5)
+    assert client.get("q") is not None
+    harness.pass_time(0.1)
+    transactional.send(1, m.BasicAck(1, False))
+    transactional.call(1, m.TxRollback())  # the first is out until 1.6 now, the second until 1.5
+    harness.broker.keep_time(int(harness.broker.now_ms()) + 10_000)  # a turn that comes late, or a clock set forward
+    harness.settle()
+    client.consume("dead")
+    assert client.bodies() == [b"second", b"first"]
+
+
 @rule("warren.queue.visibility.memory", "Limits of answered deliveries are forgotten, not kept until their time.")
 def test_limits_are_forgotten(client: Client, harness: Harness) -> None:
     client.declare("q", arguments={"x-visibility-timeout": 86_400_000, "x-consumer-timeout": 86_400_000})

@@ -11,6 +11,7 @@ from simulation.simulated_file_system import SimulatedFileSystem
 from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
+from warren.queues.long_work import TURN_STEPS
 from warren.vhosts.metadata import (
     BindingPut,
     MetadataChange,
@@ -61,10 +62,11 @@ class Disk:
 
 
 class RestartingBroker(Harness):
-    """The broker. `memory_bytes`: what its stored messages may take in memory."""
+    """The broker. `memory_bytes`: what its stored messages may take in memory; `turn_steps`: see ``long_work``."""
 
-    def __init__(self, shape: Shape, now_ms: int, memory_bytes: int) -> None:
+    def __init__(self, shape: Shape, now_ms: int, memory_bytes: int, turn_steps: int = TURN_STEPS) -> None:
         super().__init__()
+        self._turn_steps = turn_steps
         self._shape = shape
         self._memory_bytes = memory_bytes
         self._fs = SimulatedFileSystem()
@@ -80,7 +82,7 @@ class RestartingBroker(Harness):
 
     def found_on(self, disk: SimulatedFileSystem) -> RestartingBroker:
         """Return a broker with this one's catalogue, as it is now, that begins with another disk."""
-        found = RestartingBroker(self._shape, self.broker.now_ms(), self._memory_bytes)
+        found = RestartingBroker(self._shape, self.broker.now_ms(), self._memory_bytes, self._turn_steps)
         found._fs = disk
         found._policies, found._queues = dict(self._policies), dict(self._queues)
         found._bindings = self._bindings[:]
@@ -93,6 +95,8 @@ class RestartingBroker(Harness):
         log.now_ms = now_ms
         log.memory_bytes = self._memory_bytes
         self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
+        self.broker.work.turn_steps = self._turn_steps
+        self.broker.work.end_turn()
         self.store = Disk(self.broker, opened.store)  # type: ignore[assignment]
         self.clients = {}
         for change in self._catalogue():

@@ -225,7 +225,11 @@ class Channel:
 
 
 class Queue:
-    """A queue. ``hungry``: whether consumers may have room; a publish into a queue of full consumers waits."""
+    """A queue. ``hungry``: whether consumers may have room; a publish into a queue of full consumers waits.
+
+    ``returning``: messages come back. Nothing is handed out until the last one has its place, also of what comes
+    meanwhile, and limits count all of it.
+    """
 
     def __init__(
         self, world: World, name: str, durable: bool, arguments: dict[str, Any], policy: dict[str, Any]
@@ -244,6 +248,7 @@ class Queue:
         self.out: list[Delivery] = []
         self.consumers: list[Consumer] = []
         self.hungry = False
+        self.returning = False
         self.used_ms = world.now_ms
         self.latest_ms = world.now_ms  # of those that came while there was a time to live
         self._numbers = 0
@@ -303,7 +308,7 @@ class Queue:
     def has_room(self) -> bool:
         """Tell whether a consumer can have one more; note when none can."""
         room = sum(consumer.room() for consumer in self.served())
-        self.hungry = self.hungry and room > len(self.handed)
+        self.hungry = self.hungry and not self.returning and room > len(self.handed)
         return self.hungry
 
     def hand_out(self) -> None:
@@ -646,15 +651,21 @@ class World:
             delivery.queue.hungry = True
 
     def put_back(self, deliveries: list[Delivery], *, requeue: bool, failed: bool) -> None:
-        for delivery in deliveries:
+        self._put_back_all([(delivery, requeue, failed) for delivery in deliveries])
+
+    def _put_back_all(self, answers: list[tuple[Delivery, bool, bool]]) -> None:
+        """Each with: whether it is requeued, whether that is a failure."""
+        for delivery, requeue, failed in answers:
             queue = delivery.queue
             self._release(delivery)
             if requeue:
+                queue.returning = True
                 queue.give_back(delivery, failed=failed)
             elif not queue.deleted:
                 queue.dead_letter(delivery.entry.counted(), "rejected")
                 queue.out.remove(delivery)
-        for delivery in deliveries:
+        for delivery, _, _ in answers:
+            delivery.queue.returning = False
             delivery.queue.hungry = True
 
     def commit(self, channel: Channel) -> bool:
@@ -663,8 +674,7 @@ class World:
         for message, queues, until_ms in channel.published:
             taken = self.enqueue(message, queues, until_ms) and taken
         self.settle(list(channel.acked.values()))
-        for _, delivery, requeue, failed in channel.rejected:
-            self.put_back([delivery], requeue=requeue, failed=failed)
+        self._put_back_all([(delivery, requeue, failed) for _, delivery, requeue, failed in channel.rejected])
         channel.published, channel.acked, channel.rejected = [], {}, []
         return taken
 
@@ -672,9 +682,11 @@ class World:
         """Forget publishes and answers. What was answered has its time again."""
         back = channel.acked | {tag: delivery for tag, delivery, _, _ in channel.rejected}
         for delivery in back.values():
+            before_ms = delivery.limit_ms
             delivery.see_to(self.now_ms)
-            self.count += 1
-            delivery.entry.handed = self.count
+            if delivery.limit_ms != before_ms:
+                self.count += 1
+                delivery.entry.handed = self.count
         channel.unacked |= back
         channel.published, channel.acked, channel.rejected = [], {}, []
 

@@ -52,6 +52,8 @@ ORDERED_MAX: Final = 4  # so many things may have to happen at once when the clo
 ORDERS_MAX: Final = 720
 UNSURE_MAX: Final = 6
 LONG: Final = 40
+# A turn does all that is asked for: else it would matter how many letters are placed before the next message dies.
+MANY_STEPS: Final = 1 << 40
 
 Command = Callable[[], None]
 
@@ -79,8 +81,9 @@ class Run:
         self.drops = not self.is_short or not self.dead_letters
         memory_bytes = 0 if self.is_short else 128 << 20
         shape = Shape(1 << 17, self.dice.choice((4, 16, 64)), self.dice.choice((1 << 14, 1 << 30)))
-        self.broker = RestartingBroker(shape, START_MS, memory_bytes)
+        self.broker = RestartingBroker(shape, START_MS, memory_bytes, MANY_STEPS)
         self.world = World(START_MS, pages_out=self.is_short)
+        self.has_started_again = False  # then what was held is read when it is due
         self.latest_ms = START_MS  # the clock was there before
         self.aging_ms = START_MS  # when a policy came last
         self.moments: set[int] = set()  # at which messages are due or expire
@@ -662,7 +665,7 @@ class Run:
                 world.leave_alone(alone)
                 for order in permutations(world.due()):
                     yield alone, order, False
-                    if self.is_short:
+                    if self.is_short or self.has_started_again:
                         yield alone, order, True
 
     def _tick(self) -> None:
@@ -730,6 +733,7 @@ class Run:
         self.broker.start()
         if not self.is_short:
             self.broker.read_heads()  # or else of several levels those in memory expire first
+        self.has_started_again = True
         self.world.restart(clean=clean)
         self._connect_all()
         self._now(self.world.now_ms)  # what was out may have expired

@@ -254,8 +254,7 @@ class Broker:
                 queue.drain()
         if not self._taking_apart.is_under_way and not self.log.remains.is_empty():
             self.work.begin(self._taking_apart)
-        if len(self.work):
-            self.work.end_turn()
+        self.work.end_turn()
         self.own_messages.publish()
         unconfirmed = self.shared.unconfirmed
         if unconfirmed:

@@ -145,9 +145,9 @@ class AckRun(_Run):
             if self._up_to <= 0:
                 return True
             count = self._ledger.ack_run(self._up_to, most)
+            steps.left -= count // ACKS_PER_STEP
             if count < most:
                 return True
-            steps.left = 0
         return False
 
 

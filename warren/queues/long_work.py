@@ -38,34 +38,34 @@ class Job:
 
 
 class LongWork:
-    """The jobs that are not done, the one that goes on next first."""
+    """The jobs that are not done, the one that goes on next first. ``turn_steps``: how many steps a turn has."""
 
     def __init__(self) -> None:
+        self.turn_steps: i64 = TURN_STEPS
         self._jobs: deque[Job] = deque()
-        self._left: i64 = TURN_STEPS  # of what begins in this turn
+        self._turn = Steps(TURN_STEPS)  # for what begins in this turn
+        self._steps = self._turn  # for what begins now: those of this turn, or of the job that begins it
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def begin(self, job: Job) -> bool:
         """Do `job`, as far as this turn may; True when it is done."""
-        allowed: i64 = self._left
-        if allowed < AT_ONCE_STEPS:
-            allowed = AT_ONCE_STEPS
-        self._left = 0  # what a job begins gets no share of a whole turn again
-        steps = Steps(allowed)
+        steps = self._steps
+        if steps.left < AT_ONCE_STEPS:
+            steps = Steps(AT_ONCE_STEPS)
         done = job.go_on(steps)
-        self._left = steps.left
         if not done:
             self._jobs.append(job)
         return done
 
     def end_turn(self) -> None:
-        """Give each job its share of the steps of a turn."""
+        """Give each job its share of the steps of a turn, and what begins in the next one all of them."""
+        turn = self._turn
+        turn.left = self.turn_steps
         jobs = self._jobs
-        left: i64 = TURN_STEPS
+        left: i64 = turn.left
         count: i64 = len(jobs)
-        self._left = 0
         while count > 0 and left > 0:
             share: i64 = left // count
             if share < AT_ONCE_STEPS:
@@ -73,7 +73,8 @@ class LongWork:
             count -= 1
             job = jobs.popleft()
             steps = Steps(share)
+            self._steps = steps
             if not job.go_on(steps):
                 jobs.append(job)
             left -= share - steps.left
-        self._left = TURN_STEPS
+        self._steps = turn

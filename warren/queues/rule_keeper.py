@@ -515,7 +515,7 @@ class RuleKeeper(Appointment):
                 if ledger.is_outstanding(limit.tag):
                     self._host.delivery_overdue(ledger, int(limit.timeout_ms))
                 continue
-            if ledger.touched and ledger.touched.get(int(limit.tag), 0) > now_ms:
+            if ledger.touched and ledger.touched.get(int(limit.tag), 0) > limit.at_ms:
                 continue
             delivery = ledger.maybe_take(limit.tag)
             if delivery is not None:

@@ -1,0 +1,71 @@
+"""LongWork: what a job may do at once, what jobs that it begins may, and what is left for later turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warren.queues.long_work import AT_ONCE_STEPS, TURN_STEPS, Job, LongWork, Steps
+
+
+class Count(Job):
+    """Takes a number of steps, one at a time; before the first one it may do something else."""
+
+    def __init__(self, steps: int, before: Callable[[], object] | None = None) -> None:
+        self.wanted = steps
+        self.done = 0
+        self._before = before
+
+    def go_on(self, steps: Steps) -> bool:
+        if self._before is not None:
+            before, self._before = self._before, None
+            before()
+        while self.done < self.wanted:
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            self.done += 1
+        return True
+
+
+def test_what_begins_in_one_turn_shares_its_steps() -> None:
+    work = LongWork()
+    first, second, third = Count(TURN_STEPS - 100), Count(TURN_STEPS), Count(TURN_STEPS)
+    assert work.begin(first)
+    assert not work.begin(second)
+    assert second.done == 100
+    assert not work.begin(third)
+    assert third.done == AT_ONCE_STEPS
+    assert len(work) == 2
+
+
+def test_a_turn_that_leaves_nothing_is_followed_by_a_whole_one() -> None:
+    work = LongWork()
+    assert work.begin(Count(TURN_STEPS))
+    work.end_turn()
+    assert work.begin(Count(TURN_STEPS))
+
+
+def test_a_job_that_another_begins_takes_of_its_steps() -> None:
+    work = LongWork()
+    inner = Count(100)
+    outer = Count(TURN_STEPS, before=lambda: work.begin(inner))
+    assert not work.begin(outer)
+    assert (inner.done, outer.done) == (100, TURN_STEPS - 100)
+
+
+def test_jobs_share_a_later_turn_and_what_they_begin_takes_of_that() -> None:
+    work = LongWork()
+    inner = Count(1000)
+    assert not work.begin(Count(TURN_STEPS + AT_ONCE_STEPS))
+    outer = Count(5 * TURN_STEPS, before=lambda: work.begin(inner))
+    work.turn_steps = 1000
+    work.end_turn()
+    assert len(work) == 0
+    assert not work.begin(outer)
+    done = outer.done + inner.done
+    assert done == 1000
+    other = Count(5 * TURN_STEPS)
+    assert not work.begin(other)
+    work.end_turn()
+    assert outer.done + inner.done == done + 500
+    assert other.done == AT_ONCE_STEPS + 500
