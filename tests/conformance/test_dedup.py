@@ -309,6 +309,34 @@ def test_a_confirm_waits_for_the_key(client: Client, other: Client, harness: Har
     other.nothing()
 
 
+@rule("warren.dedup.confirm", "A repetition by another client is not confirmed before the first is on disk.")
+@pytest.mark.parametrize("exchange", ["", "e"])
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_confirm_waits_for_the_key_of_another_client(
+    client: Client, other: Client, harness: Harness, exchange: str, is_under_way: bool
+) -> None:
+    declare(client)
+    if exchange:
+        declare_exchange(client)
+        client.declare("r", durable=True)
+        client.bind("r", "e")
+    harness.broker.log.force()
+    harness.settle()
+    confirming(other)
+    harness.store.hold = True
+    client.publish(exchange, "q", b"1", **keyed("a"))  # without confirms: nobody else waits for its batch
+    if is_under_way:
+        harness.broker.log.force()
+        harness.settle()
+    assert (harness.broker.log.in_flight is not None) is is_under_way
+    other.publish(exchange, "q", b"2", **keyed("a"))
+    other.nothing()
+    harness.store.hold = False
+    harness.settle()
+    assert other.expect(m.BasicAck) == m.BasicAck(1, False)
+    assert bodies(client, "r" if exchange else "q") == [b"1"]
+
+
 @rule("warren.dedup.tx", "A transaction's publishes are looked at when it is committed; a rollback leaves nothing.")
 @pytest.mark.parametrize("exchange", ["", "e"])
 def test_a_transaction_is_decided_at_its_commit(client: Client, other: Client, exchange: str) -> None:
