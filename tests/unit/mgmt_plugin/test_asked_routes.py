@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import sys
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
@@ -27,7 +28,7 @@ HEADER = b"\x00\x3c\x00\x00" + bytes(8) + PROPERTIES.encode()
 @pytest.fixture(autouse=True)
 def endless_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work does not depend on how fast the machine is."""
-    monkeypatch.setattr(pace, "SLICE_S", math.inf)
+    monkeypatch.setattr(pace, "_until_s", ContextVar("until", default=math.inf))
 
 
 def bindings_of(kind: str, count: int) -> list[tuple[str, bytes]]:

@@ -18,6 +18,7 @@ import trustme
 from warren.mgmt_plugin.http import places as places_module
 from warren.mgmt_plugin.http import seats as seats_module
 from warren.mgmt_plugin.http import server as http_module
+from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import (
     BodyBudget,
     Conversation,
@@ -518,6 +519,41 @@ def test_others_have_their_turn_between_the_chunks_of_a_body(monkeypatch: pytest
             nursery.cancel_scope.cancel()
 
     trio.run(main)
+
+
+def test_the_long_work_of_one_user_delays_the_work_of_another_by_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", -1.0)  # whatever breathes is long work
+    crowd, turns = 50, 40
+
+    async def test(server: Server) -> None:
+        pieces = 0
+
+        async def work(request: Request) -> Response:
+            nonlocal pieces
+            user = request.path[1:]
+            request.identified(user)
+            breather = Breather()
+            if user == "modest":
+                before = pieces
+                for _ in range(turns):
+                    await breather.breathe()
+                return Response(200, b"%d" % (pieces - before))
+            while True:
+                pieces += 1
+                await breather.breathe()
+
+        server.respond = work
+        async with trio.open_nursery() as nursery:
+            for _ in range(crowd):
+                nursery.start_soon(server.get, "/greedy")
+            while len(server.requests) < crowd:
+                await trio.sleep(0)
+            _, _, body = await server.get("/modest")
+            nursery.cancel_scope.cancel()
+        # All fifty would have had a turn for each of ours.
+        assert turns // 2 <= int(body) <= 2 * turns
+
+    run(test)
 
 
 def test_a_body_in_tiny_chunks_takes_its_own_size_in_memory() -> None:

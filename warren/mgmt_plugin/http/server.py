@@ -39,7 +39,7 @@ import msgspec
 import trio
 
 from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
-from warren.mgmt_plugin.http.pace import Breather, pace
+from warren.mgmt_plugin.http.pace import Breather, pace, work_for
 from warren.mgmt_plugin.http.places import Place, Places, Standing
 from warren.mgmt_plugin.http.seats import Departures, Seats
 from warren.server.descriptors import UNLIMITED
@@ -65,6 +65,8 @@ HEALTH: Final = "/health"  # answered on the reserved places too
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
+# A handshake of TLS takes as long as a head of that size.
+_HANDSHAKE_BYTES: Final = 8 << 10
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 # What is not read of a body is drained up to here, so that the connection can go on.
 _DRAIN_BYTES_MAX: Final = 64 << 10
@@ -306,7 +308,7 @@ async def _converse(
             if wrap is not None:
                 stream = wrap(plain)
                 with trio.move_on_after(TLS_TIMEOUT_S) as timeout:
-                    await pace().begin()
+                    await pace().begin(place.address, _HANDSHAKE_BYTES)
                     await stream.do_handshake()
                 if timeout.cancelled_caught:
                     return
@@ -394,7 +396,7 @@ class Conversation:
         size = end.end()
         if size > _HEADER_BYTES_MAX or self._unread.count(b"\n", 0, size) > HEADERS_MAX + 2:
             raise h11.RemoteProtocolError("the request head is too large", error_status_hint=431)
-        await pace().begin()
+        await pace().begin(self._place.address, size)
         self._protocol.receive_data(bytes(self._unread[:size]))
         del self._unread[:size]
         event = self._protocol.next_event()
@@ -479,6 +481,7 @@ class Conversation:
 
     def _identified(self, user: str) -> None:
         self._places.stand(self._place, Standing.KNOWN)
+        work_for(f"user {user}")
         if not self._taken and not self._seats:
             self._account = f"user {user}"
 
