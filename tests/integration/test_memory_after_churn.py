@@ -25,10 +25,11 @@ from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, look
 from warren.queues.claim_names import claims_name
-from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of, read_claim_columns
+from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of
+from warren.queues.offset_columns import read_columns
 from warren.server.freed_memory import KEPT_BYTES
-from warren.streams.columns import read_columns, read_sealed
 from warren.streams.consumer import AT_TIME, Start
+from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 
 from .peers import broker_at, open_wire, publish_frames
@@ -335,7 +336,7 @@ def _drains(harness: Harness) -> None:
     harness.settle()
     told: list[object] = []
     claims.find_first(told.append)
-    read_claim_columns(claims, 0, 15, bodies=True, properties=True, told=lambda *found: told.append(found))
+    read_columns(claims, 0, 15, bodies=True, properties=True, told=lambda *found: told.append(found))
     claims.settle_below(7, lambda: told.append(None))
     harness.settle()
     claims.give_back(harness.queue("q"), told.append)
@@ -345,7 +346,7 @@ def _drains(harness: Harness) -> None:
     harness.broker.log.force()
     harness.settle()
     harness.store.hold = True
-    read_claim_columns(claims, 15, 20, bodies=True, properties=True, told=lambda *found: told.append(found))
+    read_columns(claims, 15, 20, bodies=True, properties=True, told=lambda *found: told.append(found))
     harness.settle()
     _delete(harness, "q")
     harness.broker.delete_queue(harness.vhost, claims)

@@ -30,7 +30,8 @@ from warren.msgstore.log.columns import Columns
 from warren.queues import claims as claims_module
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
-from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of, read_claim_columns
+from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of
+from warren.queues.offset_columns import read_columns as read_offset_columns
 from warren.queues.queue import Queue
 
 from .restarting_broker import RestartingBroker
@@ -121,7 +122,7 @@ def claim(
 def read_columns(harness: Harness, claims: ClaimQueue, first: int, end: int) -> tuple[Columns, int]:
     """Return a chunk, and where it ends."""
     told: list[tuple[Columns, int]] = []
-    read_claim_columns(
+    read_offset_columns(
         claims, first, end, bodies=True, properties=True, told=lambda made, following: told.append((made, following))
     )
     rest(harness)

@@ -58,6 +58,7 @@ COMPACTION: Final = "msgstore/log/compaction.py"
 INDEX: Final = "msgstore/log/queue_index.py"
 QUEUE: Final = "queues/queue.py"
 BACKLOG: Final = "queues/backlog.py"
+OFFSET_BACKLOG: Final = "queues/offset_backlog.py"
 KEEPER: Final = "queues/rule_keeper.py"
 HELD: Final = "queues/held_messages.py"
 SEALED: Final = "msgstore/files/sealed_files.py"
@@ -452,7 +453,7 @@ MUTANTS: Final = (
         "sealed-before-it-is-synced",
         "after a power cut an offset stands for another message than the one in the chunk",
         (
-            STREAM_BACKLOG,
+            OFFSET_BACKLOG,
             lines("    if lsn > durable_lsn:", "        break"),
             lines("    if lsn > durable_lsn + (1 << 60):", "        break"),
         ),

@@ -27,14 +27,13 @@ from mypy_extensions import i64
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.field_table import decode_table, encode_table
 from warren.amqp.properties import expiration_ms_of, is_persistent
-from warren.msgstore.log.columns import Columns, ColumnsWriter
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
-from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, DeliveryLedger
-from warren.queues.fetch import Fetch
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.offset_backlog import OffsetBacklog
+from warren.queues.offset_queue import OffsetQueue, OffsetRead
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 
@@ -45,11 +44,6 @@ CONSUMER: Final = "x-drain-consumer"
 # How much one call of the engine claims or gives back, or one message.
 PIECE_MESSAGES: Final = 512
 PIECE_BYTES: Final = 1 << 20
-# And how much it reads for who reads many.
-READ_MESSAGES: Final = 4096
-READ_BYTES: Final = 2 << 20
-# Of so many batches it is remembered where they ended, before anybody looks which of them are synced.
-CLOSED_MAX: Final = 16
 
 _IDENTITY_BITS: Final = 64
 _NO_END: Final = NUMBER_MASK + 1
@@ -88,66 +82,27 @@ class Claimed:
         self.body_bytes += message.body_bytes
 
 
-class ClaimBacklog(Backlog):
-    """The claims of one drain, the oldest of which is `first`, or the next to come. In memory is what no batch has yet.
-
-    Nothing is read ahead: `pop` and its like are not called.
-    """
+class ClaimBacklog(OffsetBacklog):
+    """The claims of one drain; `first` is the oldest, or the next to come. In memory is what no batch has yet."""
 
     def __init__(self, log: MessageLog) -> None:
-        super().__init__(log, _nobody_waits)
+        super().__init__(log)
         self.first: i64 = 0
-        self._synced_to: i64 = 0  # as far as anybody has asked
-        self._closed: list[tuple[int, int]] = []  # numbers up to which batches went, and where those end in the log
 
-    def append(self, message: Message) -> i64:
-        """Add a message behind all others and return its number."""
-        number: i64 = self.next_number
-        self.next_number = number + 1
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
-        self.log.resident_bytes += cost
-        self._tail.append(message)
-        self._tail_count += 1
-        self._tail_bytes += cost
-        return number
-
-    def is_ready(self) -> bool:
-        """Tell that nobody takes the oldest message."""
-        return self.is_empty()
+    def first_number(self) -> i64:
+        return self.first
 
     def restore(self, index: QueueIndex) -> None:
-        """Take over what recovery found: everything is on disk."""
         super().restore(index)
-        self._synced_to = index.next_number
         self.first = index.first_page * index.page_entries if index.live_count else index.next_number
 
     def batch_closed(self) -> None:
         """What was claimed is stored now, so it can leave memory."""
         if self._tail:
             self._extend_middle()
-            stored: i64 = self.tail_from()
-            self._closed.append((int(stored), int(self.log.next_lsn)))
-            if len(self._closed) > CLOSED_MAX:
-                self.synced_to()
+            self._batch_reaches(self.tail_from())
         if self.middle_count:
             self._offer_pages()
-
-    def tail_from(self) -> i64:
-        """Return the number from which on no batch has been closed with them."""
-        return self.next_number - len(self._tail)
-
-    def synced_to(self) -> i64:
-        """Return the number below which everything is synced."""
-        closed = self._closed
-        durable_lsn: i64 = self.log.durable_lsn
-        done = 0
-        for end, lsn in closed:
-            if lsn > durable_lsn:
-                break
-            self._synced_to = end
-            done += 1
-        del closed[:done]
-        return self._synced_to
 
     def lacks_page(self, number: i64) -> bool:
         """Tell whether `drop_to` needs a page of the index that is not in memory: one that it cuts in two."""
@@ -166,55 +121,29 @@ class ClaimBacklog(Backlog):
         page = index.page(start // size)
         if page is not None and not page.resident:
             start = start // size * size  # what is before has gone already, so it goes whole and unread
-        count: i64 = index.live_count
-        body_bytes: i64 = index.live_body_bytes
-        self.log.settle_range(index, start, end)
-        dropped: i64 = count - index.live_count
+        count, body_bytes = self._forget_stored(index, start, end)
         self.first = end
-        self.middle_count -= dropped
+        self.middle_count -= count
         self._middle_from = end
-        return int(dropped), int(body_bytes - index.live_body_bytes)
+        return count, body_bytes
 
-    def page_lost(self, page: IndexPage) -> None:
-        """An index page cannot be read, and so none of its messages."""
+    def page_lost(self, page_number: i64, page: IndexPage) -> i64:
         self.middle_count -= page.live
+        return page.live
 
 
-class ClaimQueue(Queue):
+class ClaimQueue(OffsetQueue):
     """The claims of one drain. ``arguments`` is the encoded table of its declaration: see `claims_arguments`."""
 
     def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
-        super().__init__(
-            name,
-            durable=True,
-            auto_delete=False,
-            owner=None,
-            arguments=arguments,
-            runnable=runnable,
-            host=host,
-            store_id=store_id,
-        )
+        self.messages = ClaimBacklog(host.log)
+        super().__init__(name, arguments, runnable, host, store_id, self.messages, knows_deliveries=True)
         table = decode_table(arguments)
         source = table.get(SOURCE)
         consumer = table.get(CONSUMER)
         self.source_name = source if isinstance(source, str) else ""
         self.consumer_name = consumer if isinstance(consumer, str) else ""
-        self.messages = ClaimBacklog(host.log)
-        self.ready.keep_in(self.messages)
-        self._first_is_known: bool = True
-        self._damaged: set[int] = set()  # numbers that were reported
-
-    def first_offset(self) -> int:
-        """Return the number of the oldest claim, or of the next to come: see (5)."""
-        return int(self.messages.first)
-
-    def next_offset(self) -> int:
-        """Return the number of the next claim to come."""
-        return int(self.messages.next_number)
-
-    def synced_end(self) -> int:
-        """Return the number up to which everything is synced: what is from there on may not be there after a crash."""
-        return int(self.messages.synced_to())
+        self._first_is_known: bool = True  # see (5)
 
     def restore(self, index: QueueIndex, clean: bool) -> None:
         """Take over the claims that recovery found."""
@@ -373,28 +302,6 @@ class ClaimQueue(Queue):
         queue.need_keeper()
         queue.take_released(back)
 
-    # --- damage ---------------------------------------------------------------------------------------------------
-
-    def page_damaged(self, page: IndexPage) -> None:
-        """An index page cannot be read, and so none of its messages."""
-        index = self.messages.index
-        assert index is not None
-        if page not in index.pages:
-            return  # somebody else was reading it too
-        index.damaged_count += page.live
-        self._log.report_damage(index, -1, page.lsn)
-        self.messages.page_lost(page)
-        self.ready.lost(int(page.live), int(page.body_bytes))
-        index.lose_page(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        """A message cannot be read; it stays where it is."""
-        index = self.messages.index
-        if int(number) not in self._damaged and index is not None:
-            self._damaged.add(int(number))
-            index.damaged_count += 1
-            self._log.report_damage(index, number, lsn)
-
     # --- what claim queues do not do ------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -429,10 +336,6 @@ class ClaimQueue(Queue):
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
         """It has none, for nobody."""
         return False
-
-    def is_ready_to_get(self) -> bool:
-        """`get` refuses at once."""
-        return True
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
         """Refuse.
@@ -474,11 +377,11 @@ class ClaimQueue(Queue):
             assert self.ready.count == messages.next_number - messages.first
 
 
-class _FirstRead(Fetch):
+class _FirstRead(OffsetRead):
     """Reads the page of the index in which the oldest claim is looked for."""
 
     def __init__(self, queue: ClaimQueue, index: QueueIndex, number: i64, told: Callable[[int], None]) -> None:
-        super().__init__(index.log, index, [int(number)])
+        super().__init__(queue, index, number, number + 1)
         self._queue = queue
         self._told = told
 
@@ -486,18 +389,12 @@ class _FirstRead(Fetch):
         self._queue.find_first(self._told)
         self._queue.messages.offer_loaded(self.loaded)
 
-    def page_damaged(self, page: IndexPage) -> None:
-        self._queue.page_damaged(page)
 
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._queue.message_damaged(number, lsn)
-
-
-class _SettleRead(Fetch):
+class _SettleRead(OffsetRead):
     """Reads the page of the index up to somewhere in which claims are settled."""
 
     def __init__(self, queue: ClaimQueue, index: QueueIndex, end: i64, told: Callable[[], None]) -> None:
-        super().__init__(index.log, index, [int(end)])
+        super().__init__(queue, index, end, end + 1)
         self._queue = queue
         self._end: i64 = end
         self._told = told
@@ -509,40 +406,25 @@ class _SettleRead(Fetch):
         self._told()
         queue.messages.offer_loaded(self.loaded)
 
-    def page_damaged(self, page: IndexPage) -> None:
-        self._queue.page_damaged(page)
 
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._queue.message_damaged(number, lsn)
-
-
-class _ReturnRead(Fetch):
+class _ReturnRead(OffsetRead):
     """Reads claims that are given back."""
 
     def __init__(
         self, claims: ClaimQueue, index: QueueIndex, queue: Queue, end: i64, told: Callable[[int], None]
     ) -> None:
-        first: i64 = claims.messages.first
-        super().__init__(index.log, index, list(range(int(first), int(end))), PIECE_BYTES)
+        super().__init__(claims, index, claims.messages.first, end, PIECE_BYTES)
         self._claims = claims
         self._queue = queue
-        self._end: i64 = end
         self._told = told
 
     def fetched(self, messages: list[Message | None]) -> None:
         claims = self._claims
-        end: i64 = self.left[0] if self.left else self._end
         count = 0
-        if not claims.deleted and not self._queue.deleted and self.numbers[0] == claims.messages.first:
-            count = claims.returned(self._queue, messages, end)
+        if not claims.deleted and not self._queue.deleted and self.first == claims.messages.first:
+            count = claims.returned(self._queue, messages, self.reached())
         self._told(count)
         claims.messages.offer_loaded(self.loaded)
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._claims.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._claims.message_damaged(number, lsn)
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
@@ -571,59 +453,3 @@ def ends_of(queue: Queue, mark: int) -> list[int]:
 
 def _identity(queue: Queue) -> int:
     return queue.store_id if queue.durable else 0
-
-
-# --- columns ----------------------------------------------------------------------------------------------------------
-
-
-def read_claim_columns(
-    queue: ClaimQueue, first: int, end: int, *, bodies: bool, properties: bool, told: Callable[[Columns, int], None]
-) -> None:
-    """Tell a chunk of the claims from `first` on, up to `end` at most, when they have been read.
-
-    They are synced, and none of them is settled. What cannot be read is left out. A queue that is deleted meanwhile
-    tells nothing, or what there was.
-    """
-    index = queue.messages.index
-    if index is not None:
-        writer = ColumnsWriter(bodies=bodies, properties=properties)
-        _ColumnsRead(queue, index, first, min(end, first + READ_MESSAGES), writer, told).begin()
-
-
-class _ColumnsRead(Fetch):
-    """Reads claims out of the log."""
-
-    def __init__(
-        self,
-        queue: ClaimQueue,
-        index: QueueIndex,
-        first: int,
-        end: int,
-        writer: ColumnsWriter,
-        told: Callable[[Columns, int], None],
-    ) -> None:
-        super().__init__(index.log, index, list(range(first, end)), READ_BYTES)
-        self._queue = queue
-        self._first = first
-        self._end = end
-        self._writer = writer
-        self._told = told
-
-    def fetched(self, messages: list[Message | None]) -> None:
-        writer = self._writer
-        for number, message in zip(self.numbers, messages, strict=True):
-            if message is not None:
-                writer.add(number, message, message.attempts > 0)
-        end = self.left[0] if self.left else self._end
-        self._queue.messages.offer_loaded(self.loaded)
-        self._told(writer.finish(self._first, end), end)
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._queue.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._queue.message_damaged(number, lsn)
-
-
-def _nobody_waits(lost: int, lost_bytes: int) -> None:
-    """Claim queues do not load ahead."""

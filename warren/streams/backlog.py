@@ -21,8 +21,8 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.log.queue_index import BODY_MASK, IndexPage, QueueIndex
 from warren.msgstore.log.sealed_table import SealedTable
-from warren.queues.backlog import Backlog
 from warren.queues.fetch import Fetch
+from warren.queues.offset_backlog import OffsetBacklog
 from warren.streams.raw_chunk import SealedLook
 from warren.streams.sealer import Sealer
 from warren.streams.stamp import stamped
@@ -38,40 +38,23 @@ TAIL_MESSAGES: Final = 4096
 TAIL_BYTES: Final = 1 << 20
 SHORT_TAIL_MESSAGES: Final = 64
 SHORT_TAIL_BYTES: Final = 32 << 10
-# Of so many batches it is remembered where they ended, before anybody looks which of them are synced.
-CLOSED_MAX: Final = 16
 # Index pages are written out only where so much of the log is not sealed: else it is forgotten before that pays.
 OFFERED_FROM: Final = 65536
 
 
-class StreamBacklog(Backlog):
-    """The messages of one stream. There is no head, and `pop` and its like are not called."""
+class StreamBacklog(OffsetBacklog):
+    """The messages of one stream."""
 
     def __init__(self, log: MessageLog) -> None:
-        super().__init__(log, _nobody_waits)
+        super().__init__(log)
         self.is_read: bool = False  # there are consumers
         self.sealer = Sealer(log)
         self.stream: Stream | None = None  # whose messages are sealed, if they are
         self._stale_count: i64 = 0  # entries of the index for what is sealed, before `_stale_end`
         self._stale_end: i64 = 0
         self._stale_is_counted: bool = False  # among what the log had at the start
-        self._stored_to: i64 = 0  # what is below has been in a closed batch
-        self._synced_to: i64 = 0  # and what is below this is synced, as far as anybody has asked
-        self._closed: list[tuple[int, int]] = []  # offsets up to which batches went, and where those end in the log
-        self._stamped: list[Message | None] = []  # of the tail, as it is delivered; None: not yet
+        self._stamped: list[Message | None] = []  # the tail as it is delivered, as far as there was need; None: not yet
         self._stamped_bytes: i64 = 0
-
-    def append(self, message: Message) -> i64:
-        """Add a message behind all others and return its offset."""
-        number: i64 = self.next_number
-        self.next_number = number + 1
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
-        self.log.resident_bytes += cost
-        self._tail.append(message)
-        self._stamped.append(None)
-        self._tail_count += 1
-        self._tail_bytes += cost
-        return number
 
     def restore(self, index: QueueIndex) -> None:
         """Take over what recovery found: everything is on disk, and what is sealed the log need not have."""
@@ -81,8 +64,7 @@ class StreamBacklog(Backlog):
         if self.next_number < end:
             self.next_number = end
             self._middle_to = end
-        self._stored_to = self.next_number
-        self._synced_to = self.next_number
+            self._all_is_synced()
         self._middle_begins_at(end)
         self._restore_stale(index)
 
@@ -91,13 +73,11 @@ class StreamBacklog(Backlog):
         self.sealer.table = table
         end: i64 = table.end
         self.next_number = end
-        self._stored_to = end
-        self._synced_to = end
+        self._all_is_synced()
         self._middle_from = end
         self._middle_to = end
 
     def first_number(self) -> i64:
-        """Return the offset of the oldest message, or of the next to come."""
         table = self.sealer.table
         return table.first() if table.segments else self.first_unsealed()
 
@@ -182,11 +162,9 @@ class StreamBacklog(Backlog):
         page = index.page(self._stale_end // index.page_entries)
         if self._stale_count == 0 or (page is not None and not page.resident):
             return
-        count: i64 = index.live_count
-        body_bytes: i64 = index.live_body_bytes
-        self.log.settle_range(index, index.first_page * index.page_entries, self._stale_end)
+        count, body_bytes = self._forget_stored(index, index.first_page * index.page_entries, self._stale_end)
         if self._stale_is_counted and self.stream is not None:
-            self.stream.ready.lost(int(count - index.live_count), int(body_bytes - index.live_body_bytes))
+            self.stream.ready.lost(count, body_bytes)
         self._stale_count = 0
         self._stale_is_counted = False
 
@@ -219,22 +197,13 @@ class StreamBacklog(Backlog):
         table = self.sealer.table
         return int(max(table.count - max(table.end - self.tail_from(), 0), 0))
 
-    def tail_from(self) -> i64:
-        """Return the offset from which on messages are in memory."""
-        return self.next_number - len(self._tail)
-
     def batch_closed(self) -> None:
         """What was published is stored now, so the oldest of it can leave memory."""
         index = self.index
         if index is None:
             return
-        stored: i64 = min(index.next_number, self.next_number)  # they are stored in their order
+        self._batch_reaches(min(index.next_number, self.next_number))  # they are stored in their order
         log = self.log
-        if stored > self._stored_to:
-            self._stored_to = stored
-            self._closed.append((int(stored), int(log.next_lsn)))
-            if len(self._closed) > CLOSED_MAX:
-                self.synced_to()
         most: i64 = READ_TAIL_MESSAGES if self.is_read else TAIL_MESSAGES
         most_bytes: i64 = READ_TAIL_BYTES if self.is_read else TAIL_BYTES
         if log.resident_bytes > log.memory_bytes or log.under_pressure:
@@ -265,7 +234,7 @@ class StreamBacklog(Backlog):
             assert message is not None
             cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
             left_bytes += cost
-            if self._stamped[number - first] is not None:
+            if number - first < len(self._stamped) and self._stamped[number - first] is not None:
                 stamped_bytes += cost
             count -= 1
             number += 1
@@ -303,28 +272,14 @@ class StreamBacklog(Backlog):
         self._stamped_bytes -= stamped_bytes
         self.log.resident_bytes -= left_bytes + stamped_bytes
 
-    def synced_to(self) -> i64:
-        """Return the offset below which everything is synced."""
-        closed = self._closed
-        durable_lsn: i64 = self.log.durable_lsn
-        done = 0
-        for end, lsn in closed:
-            if lsn > durable_lsn:
-                break
-            self._synced_to = end
-            done += 1
-        if done:
-            del closed[:done]
-        return self._synced_to
-
-    def messages(self, first: i64, end: i64) -> list[Message | None]:
-        """Return those with offsets from `first` up to `end`, which are in the tail."""
-        start: i64 = self.tail_from()
-        return self._tail[first - start : end - start]
-
     def stamped(self, offset: i64, message: Message) -> Message:
         """Return `message`, which is in the tail, with its offset among its headers: made once for all consumers."""
         at: i64 = offset - self.tail_from()
+        missing: i64 = at + 1 - len(self._stamped)
+        if missing == 1:
+            self._stamped.append(None)
+        elif missing > 1:
+            self._stamped += [None] * int(missing)
         made = self._stamped[at]
         if made is None:
             made = stamped(message, offset)
@@ -340,7 +295,7 @@ class StreamBacklog(Backlog):
         if not anybody:
             self.log.resident_bytes -= self._stamped_bytes
             self._stamped_bytes = 0
-            self._stamped = [None] * len(self._tail)
+            self._stamped = []
             self.batch_closed()
 
     def close(self) -> None:
@@ -376,10 +331,7 @@ class StreamBacklog(Backlog):
         """Forget what is before offset `end`, where a page of the middle ends; return how many, and their bytes."""
         index = self.index
         assert index is not None
-        count: i64 = index.live_count
-        body_bytes: i64 = index.live_body_bytes
-        self.log.settle_range(index, self._middle_from, end)
-        dropped: i64 = count - index.live_count
+        count, body_bytes = self._forget_stored(index, self._middle_from, end)
         # Pages that are lost have nothing to be forgotten.
         while end < self._middle_to and index.page(end // index.page_entries) is None:
             end += index.page_entries
@@ -387,22 +339,18 @@ class StreamBacklog(Backlog):
         self.sealer.dropped(end)
         if self._candidates_to < end // index.page_entries:
             self._candidates_to = end // index.page_entries
-        return int(dropped), int(body_bytes - index.live_body_bytes)
+        return count, body_bytes
 
-    def stale_in(self, page_number: i64) -> i64:
-        """Return how many entries of an absent index page are of messages that are counted as sealed only."""
+    def page_lost(self, page_number: i64, page: IndexPage) -> i64:
         index = self.index
-        if index is None or self._stale_count == 0 or self._stale_is_counted:
-            return 0
-        return self._stale_count if self._stale_end // index.page_entries == page_number else i64(0)
-
-    def page_lost(self, page_number: i64) -> None:
-        """An index page could not be read, and is no more."""
-        index = self.index
+        lost: i64 = page.live
         if index is not None and self._stale_end // index.page_entries == page_number:
+            if not self._stale_is_counted:
+                lost -= self._stale_count  # they are counted as sealed only
             self._stale_count = 0
             self._stale_is_counted = False
         self._middle_begins_at(self.sealer.table.end)
+        return lost
 
 
 class _StalePageRead(Fetch):
@@ -434,7 +382,3 @@ def body_bytes_of(page: IndexPage) -> i64:
             total += page.entries[at + 1] & BODY_MASK
         at += 2
     return total
-
-
-def _nobody_waits(lost: int, lost_bytes: int) -> None:
-    """Streams do not load ahead."""

@@ -13,8 +13,8 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
-from warren.msgstore.log.queue_index import IndexPage, QueueIndex
-from warren.queues.fetch import Fetch
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.offset_queue import OffsetRead
 from warren.streams.stamp import stamped
 
 if TYPE_CHECKING:
@@ -52,32 +52,23 @@ class Chunk:
         return made
 
 
-class ChunkRead(Fetch):
-    """Reads the messages from offset ``first`` up to ``end``, or the first of them."""
+class ChunkRead(OffsetRead):
+    """Reads a chunk for consumers."""
 
     def __init__(self, stream: Stream, index: QueueIndex, first: i64, end: i64, most_bytes: i64) -> None:
-        super().__init__(index.log, index, list(range(int(first), int(end))), most_bytes)
-        self.first: i64 = first
-        self.end: i64 = end
+        super().__init__(stream, index, first, end, most_bytes)
         self._stream = stream
 
     def fetched(self, messages: list[Message | None]) -> None:
         self._stream.chunk_read(self, Chunk(self.first, messages))
 
-    def page_damaged(self, page: IndexPage) -> None:
-        self._stream.page_damaged(page)
 
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._stream.message_damaged(number, lsn)
-
-
-class AgeRead(Fetch):
+class AgeRead(OffsetRead):
     """Reads when the last message of a page was published."""
 
     def __init__(self, stream: Stream, index: QueueIndex, end: i64) -> None:
-        super().__init__(index.log, index, list(range(int(end) - AGE_PROBES, int(end))))
+        super().__init__(stream, index, end - AGE_PROBES, end)
         self._stream = stream
-        self._end: i64 = end
 
     def fetched(self, messages: list[Message | None]) -> None:
         latest_ms: i64 = 0
@@ -85,13 +76,7 @@ class AgeRead(Fetch):
             if message is not None and message.time_ms > latest_ms:
                 latest_ms = message.time_ms
         self._stream.messages.offer_loaded(self.loaded)
-        self._stream.page_age_read(self._end, latest_ms)
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._stream.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._stream.message_damaged(number, lsn)
+        self._stream.page_age_read(self.end, latest_ms)
 
 
 class TimeSearch:
@@ -133,34 +118,33 @@ class TimeSearch:
         self.go_on()
 
 
-class _TimeRead(Fetch):
-    """Reads the message at ``offset``, or the next that can be read before `end`."""
+class _TimeRead(OffsetRead):
+    """Reads the message at `offset`, or the next that can be read before `stop`."""
 
-    def __init__(self, search: TimeSearch, offset: i64, end: i64) -> None:
-        super().__init__(search.index.log, search.index, [int(offset)])
+    def __init__(self, search: TimeSearch, offset: i64, stop: i64) -> None:
+        super().__init__(search.stream, search.index, offset, offset + 1)
         self._search = search
-        self._offset: i64 = offset
         self._at: i64 = offset
-        self._end: i64 = end
+        self._stop: i64 = stop
 
     def fetched(self, messages: list[Message | None]) -> None:
         message = messages[0]
         if message is None:
             self._at = self._next_stored()
-        if message is None and self._at < self._end:
+        if message is None and self._at < self._stop:
             self.numbers = [int(self._at)]
             self.begin()
         elif message is not None and message.time_ms < self._search.time_ms:
             self._search.found(self._at, message, self.loaded)
         else:
-            self._search.found(self._offset, message, self.loaded)
+            self._search.found(self.first, message, self.loaded)
 
     def _next_stored(self) -> i64:
         """Return the next offset at which something may be; of all the pages that are gone none is asked for."""
         index = self.index
         size: i64 = index.page_entries
         at: i64 = self._at + 1
-        while at < self._end and not index.deleted:
+        while at < self._stop and not index.deleted:
             page = index.page(at // size)
             if page is None:
                 at = (at // size + 1) * size
@@ -168,10 +152,4 @@ class _TimeRead(Fetch):
                 at += 1
             else:
                 return at
-        return self._end
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._search.stream.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._search.stream.message_damaged(number, lsn)
+        return self._stop

@@ -1,4 +1,4 @@
-"""Reading what is sealed of a stream: chunks out of its files, for consumers, for who looks, and for offsets by time.
+"""Reading what is sealed of a stream: chunks out of its files, for consumers, for offsets by time, for the data port.
 
     SealedRead (reader thread: read, check, uncompress) -> RawChunk: its columns -> `Chunk`: some hundred messages
 
@@ -108,6 +108,27 @@ class _Load(SealedRead):
 
     def finished(self) -> None:
         self.reader.loaded(self)
+
+
+def read_sealed(
+    stream: Stream, segment: SealedSegment, chunk: SealedChunk, told: Callable[[bytes | None], None]
+) -> None:
+    """Tell a sealed chunk as it lies in its file, when it has been read; None: it cannot be read, or is gone."""
+    stream.messages.log.read_jobs.append(_WholeRead(stream, segment, chunk, told))
+
+
+class _WholeRead(SealedRead):
+    """Reads a chunk as it lies in its file."""
+
+    def __init__(
+        self, stream: Stream, segment: SealedSegment, chunk: SealedChunk, told: Callable[[bytes | None], None]
+    ) -> None:
+        super().__init__(stream.store_id, int(segment.first), int(chunk.position), int(chunk.stored_bytes))
+        self.wants_parts = False
+        self._told = told
+
+    def finished(self) -> None:
+        self._told(self.chunk)
 
 
 class SealedTimeRead(SealedRead):

@@ -21,9 +21,9 @@ from warren.msgstore.log.columns import ColumnsWriter, maybe_head
 from warren.msgstore.log.jobs import DropJob, SealJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.msgstore.log.queue_index import BODY_MASK, IndexPage, QueueIndex
+from warren.msgstore.log.queue_index import BODY_MASK, QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment, SealedTable
-from warren.queues.fetch import Fetch
+from warren.queues.offset_queue import OffsetRead
 from warren.streams.consumer import filter_value_of
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Sealer:
         _SealRead(self, stream, self.next, min(end, self.next + READ_MESSAGES)).begin()
 
     def was_read(
-        self, stream: Stream, first: int, messages: list[Message | None], end: int, lost_count: i64, lost_bytes: i64
+        self, stream: Stream, first: i64, messages: list[Message | None], end: i64, lost_count: i64, lost_bytes: i64
     ) -> None:
         """What was to be read back is here, None where it is damaged: so many that the log has, with so many bytes."""
         self._reading = False
@@ -233,20 +233,17 @@ class _Seal(SealJob):
         self.sealer.sealed(self)
 
 
-class _SealRead(Fetch):
+class _SealRead(OffsetRead):
     """Reads back what has left memory before it was gathered."""
 
     def __init__(self, sealer: Sealer, stream: Stream, first: i64, end: i64) -> None:
         index = stream.messages.index
         assert index is not None
-        super().__init__(index.log, index, list(range(int(first), int(end))), READ_BYTES)
+        super().__init__(stream, index, first, end, READ_BYTES)
         self._sealer = sealer
         self._stream = stream
-        self._first = int(first)
-        self._end = int(end)
 
     def fetched(self, messages: list[Message | None]) -> None:
-        end = self.left[0] if self.left else self._end
         lost_count: i64 = 0
         lost_bytes: i64 = 0
         for number, message in zip(self.numbers, messages, strict=True):
@@ -256,13 +253,7 @@ class _SealRead(Fetch):
                     lost_count += 1
                     lost_bytes += size
         self._stream.messages.offer_loaded(self.loaded)
-        self._sealer.was_read(self._stream, self._first, messages, end, lost_count, lost_bytes)
-
-    def page_damaged(self, page: IndexPage) -> None:
-        self._stream.page_damaged(page)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        self._stream.message_damaged(number, lsn)
+        self._sealer.was_read(self._stream, self.first, messages, self.reached(), lost_count, lost_bytes)
 
 
 def _maybe_body_bytes(index: QueueIndex, number: i64) -> i64:

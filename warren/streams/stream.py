@@ -28,11 +28,12 @@ from mypy_extensions import i64
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import BatchWaiter, Damage
-from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
 from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
+from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
@@ -70,23 +71,13 @@ SEALING_MS: Final = 1_000
 SEGMENT_MIN_BYTES: Final = 1 << 20
 
 
-class Stream(Queue):
+class Stream(OffsetQueue):
     """A stream. ``arguments`` is the encoded table of its declaration, `store_id` its name in the log."""
 
     def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
-        super().__init__(
-            name,
-            durable=True,
-            auto_delete=False,
-            owner=None,
-            arguments=arguments,
-            runnable=runnable,
-            host=host,
-            store_id=store_id,
-        )
         self.messages = StreamBacklog(host.log)
+        super().__init__(name, arguments, runnable, host, store_id, self.messages, knows_deliveries=False)
         self.messages.stream = self
-        self.ready.keep_in(self.messages)
         self._cursors: dict[Consumer, Cursor] = {}
         self._in_turn: list[Cursor] = []  # the same, as `drain` goes round them; behind by those that came or went
         self._turn_is_old: bool = False
@@ -99,7 +90,7 @@ class Stream(Queue):
         self._compacted_to: i64 = 0  # since the start
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
         self._oldest_bytes: i64 = 0  # of the page that retention would forget next
-        self._damaged: set[int] = set()  # offsets that were reported; -1 - offset: of what is sealed
+        self._lost_chunks: set[int] = set()  # offsets from which sealed messages were reported
         self._retention: Appointment = _Retention(self)
         self._sealing: Appointment = _Sealing(self)
         host.log.sealed_streams[store_id] = _Sealed(self)
@@ -508,44 +499,17 @@ class Stream(Queue):
                 cursor.chunk = chunk
         self.wake()
 
-    def page_damaged(self, page: IndexPage) -> None:
-        """An index page cannot be read, and so none of its messages."""
-        index = self.messages.index
-        assert index is not None
-        if page not in index.pages:
-            return  # somebody else was reading it too
-        index.damaged_count += page.live
-        self._log.report_damage(index, -1, page.lsn)
-        page_number: i64 = index.first_page + index.pages.index(page)
-        lost: i64 = page.live - self.messages.stale_in(page_number)
-        self.ready.lost(int(lost), int(page.body_bytes * lost // max(page.live, 1)))
-        index.lose_page(page)
-        self.messages.page_lost(page_number)
-
-    def message_damaged(self, number: i64, lsn: i64) -> None:
-        """A message cannot be read: it is passed over, and stays where it is."""
-        index = self.messages.index
-        if int(number) not in self._damaged and index is not None:
-            self._damaged.add(int(number))
-            index.damaged_count += 1
-            self._log.report_damage(index, number, lsn)
-
     def chunk_damaged(self, place: SealedChunk) -> None:
         """A sealed chunk cannot be read, and so none of its messages."""
         self._sealed_lost(place.first)
 
     def _sealed_lost(self, first: i64) -> None:
         """What was sealed from offset `first` on is not there, or cannot be read: report that once."""
-        key = -1 - int(first)
-        if key not in self._damaged:
-            self._damaged.add(key)
+        if int(first) not in self._lost_chunks:
+            self._lost_chunks.add(int(first))
             self._log.damages.append(Damage(-1, -1, self.vhost_name, self.name, int(first)))
 
     # --- what streams do not do -----------------------------------------------------------------------------------
-
-    def is_ready_to_get(self) -> bool:
-        """`get` refuses at once."""
-        return True
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
         """Refuse: as RabbitMQ.
@@ -615,18 +579,6 @@ class Stream(Queue):
         super().close()
 
     # --- retention ------------------------------------------------------------------------------------------------
-
-    def first_offset(self) -> int:
-        """Return the offset of the oldest message, or of the next to come."""
-        return int(self.messages.first_number())
-
-    def next_offset(self) -> int:
-        """Return the offset of the next message to come."""
-        return int(self.messages.next_number)
-
-    def synced_end(self) -> int:
-        """Return the offset up to which everything is synced: what is from there on may not be there after a crash."""
-        return int(self.messages.synced_to())
 
     def _keep_bytes(self, limit_bytes: i64) -> None:
         messages = self.messages

@@ -34,11 +34,13 @@ from warren.msgstore.log.columns import (
     without_parts,
 )
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
-from warren.queues.claims import ClaimQueue, read_claim_columns
+from warren.queues.claims import ClaimQueue
+from warren.queues.offset_columns import RANGE_MESSAGES, read_columns
+from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
 from warren.server.snapshots import Snapshot
 from warren.server.threads import SNAPSHOTS, in_thread
-from warren.streams.columns import RANGE_MESSAGES, read_columns, read_sealed
+from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 
 PIECES_MAX: Final = 100_000
@@ -144,21 +146,10 @@ class StreamRanges:
             if chunk.first >= end:
                 return ColumnsWriter().finish(first, end).encode(), end
             return [await self._read_sealed(segment, chunk, wanted)], min(int(chunk.end), end)
-        found: list[tuple[Columns, int]] = []
-        done = trio.Event()
-
-        def told(made: Columns, following: int) -> None:
-            found.append((made, following))
-            done.set()
-
-        read_columns(stream, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
-        if not found:
-            await _settled(self._call, done, stream)
-        if first < stream.first_offset():
-            raise HttpError(410, "gone", f"the oldest offset is {stream.first_offset()}")  # retention was quicker
-        if found[0][1] > first and first < table.end:
+        columns, following = await _read_columns(self._call, stream, first, end, wanted)
+        if following > first and first < table.end:
             return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
-        return found[0][0].encode(), found[0][1]
+        return columns.encode(), following
 
     async def _read_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> bytes:
         found: list[bytes | None] = []
@@ -174,7 +165,7 @@ class StreamRanges:
             missing = wanted.missing_parts()
             return without_parts(found[0], missing) if missing else found[0]
         if chunk.first < self._stream.first_offset():
-            raise HttpError(410, "gone", f"the oldest offset is {self._stream.first_offset()}")
+            raise _gone(self._stream)
         self._stream.chunk_damaged(chunk)
         return b"".join(ColumnsWriter().finish(chunk.first, chunk.end).encode())
 
@@ -194,20 +185,9 @@ class ClaimRanges:
         return _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
-        found: list[tuple[Columns, int]] = []
-        done = trio.Event()
-
-        def told(made: Columns, following: int) -> None:
-            found.append((made, following))
-            done.set()
-
         with self._call.services.drains.reading(self._claims):
-            read_claim_columns(self._claims, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
-            if not found:
-                await _settled(self._call, done, self._claims)
-        if first < self._claims.first_offset():
-            raise HttpError(410, "gone", f"the oldest offset is {self._claims.first_offset()}")
-        return found[0][0].encode(), found[0][1]
+            columns, following = await _read_columns(self._call, self._claims, first, end, wanted)
+        return columns.encode(), following
 
 
 class SnapshotRanges:
@@ -259,6 +239,31 @@ def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int) -> t
     step = (step + RANGE_MESSAGES - 1) // RANGE_MESSAGES * RANGE_MESSAGES
     bounds = [*range(first, end, step), end] if first < end else [first]
     return bounds, [message_bytes * (behind - before) for before, behind in pairwise(bounds)]
+
+
+async def _read_columns(call: Call, queue: OffsetQueue, first: int, end: int, wanted: Wanted) -> tuple[Columns, int]:
+    """Return a chunk of what a queue has in memory or in the log, and the offset that it ends at.
+
+    Raises:
+        HttpError: 404, the queue was deleted meanwhile; 410, the beginning was cut off meanwhile.
+    """
+    found: list[tuple[Columns, int]] = []
+    done = trio.Event()
+
+    def told(columns: Columns, following: int) -> None:
+        found.append((columns, following))
+        done.set()
+
+    read_columns(queue, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
+    if not found:
+        await _settled(call, done, queue)
+    if first < queue.first_offset():
+        raise _gone(queue)
+    return found[0]
+
+
+def _gone(queue: OffsetQueue) -> HttpError:
+    return HttpError(410, "gone", f"the oldest offset is {queue.first_offset()}")
 
 
 async def _settled(call: Call, done: trio.Event, queue: Queue) -> None:

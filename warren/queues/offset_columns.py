@@ -1,0 +1,72 @@
+"""Ranges of an offset queue as columns, for whoever reads many messages at a time: the data port.
+
+    tail: what is in memory   |   middle: read from the log        -> `ColumnsWriter` -> a chunk
+
+1. A chunk is made at a time, of at most `RANGE_MESSAGES` or about `RANGE_BYTES`: making it holds up nobody else for
+   more than about a millisecond.
+2. Only what is synced is read. What cannot be read is left out, and the chunk says that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.columns import Columns, ColumnsWriter
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.offset_queue import OffsetQueue, OffsetRead
+
+RANGE_MESSAGES: Final = 4096
+RANGE_BYTES: Final = 2 << 20
+
+# Gets a chunk, and the offset that it ends at.
+Told = Callable[[Columns, int], None]
+
+
+def read_columns(queue: OffsetQueue, first: int, end: int, *, bodies: bool, properties: bool, told: Told) -> None:
+    """Tell a chunk of the messages from offset `first` on, up to `end` at most: at once, or when they have been read.
+
+    There are messages from `first` to `end`, all of them synced. A queue that is deleted meanwhile tells nothing, or
+    what there was.
+    """
+    offsets = queue.offsets
+    tail: i64 = offsets.tail_from()
+    writer = ColumnsWriter(bodies=bodies, properties=properties)
+    if first >= tail:
+        offset: i64 = first
+        stop: i64 = min(end, first + RANGE_MESSAGES)
+        for message in offsets.messages(offset, stop):
+            assert message is not None
+            writer.add(offset, message, queue.knows_deliveries and message.attempts > 0)
+            offset += 1
+            if writer.content_bytes >= RANGE_BYTES:
+                break
+        told(writer.finish(first, offset), int(offset))
+    elif offsets.index is not None:
+        stop = min(end, tail, first + RANGE_MESSAGES)
+        _ColumnsRead(queue, offsets.index, first, stop, writer, told).begin()
+
+
+class _ColumnsRead(OffsetRead):
+    """Reads a range out of the log."""
+
+    def __init__(
+        self, queue: OffsetQueue, index: QueueIndex, first: i64, end: i64, writer: ColumnsWriter, told: Told
+    ) -> None:
+        super().__init__(queue, index, first, end, RANGE_BYTES)
+        self._queue = queue
+        self._writer = writer
+        self._told = told
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        writer = self._writer
+        knows_deliveries: bool = self._queue.knows_deliveries
+        for number, message in zip(self.numbers, messages, strict=True):
+            if message is not None:
+                writer.add(number, message, knows_deliveries and message.attempts > 0)
+        end = self.reached()
+        self._queue.offsets.offer_loaded(self.loaded)
+        self._told(writer.finish(self.first, end), end)
