@@ -56,7 +56,7 @@ from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
 from warren.server.errors import StartError, listen_error
-from warren.server.freed_memory import maybe_trim, return_freed_memory
+from warren.server.freed_memory import return_freed_memory
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
@@ -86,9 +86,7 @@ MEMORY_CHECK_MIN_S: Final = 0.01
 FILL_BYTES_PER_S: Final = 2 << 30
 # An alarm ends this far below the watermark, so that it does not flap.
 MEMORY_CLEAR_SHARE: Final = 0.95
-# While messages move to disk, and how often freed memory is given back meanwhile.
-PAGING_CHECK_S: Final = 0.02
-TRIM_S: Final = 1.0
+PAGING_CHECK_S: Final = 0.02  # while messages move to disk
 COLLECT_S: Final = 60.0
 LISTEN_BACKLOG: Final = 4096
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
@@ -132,7 +130,7 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(tasks.keep, "signals", partial(_obey, signals, application), ESSENTIAL)
                 nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
-                nursery.start_soon(tasks.keep, "freed memory", return_freed_memory)
+                nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
                 exit_code = await application.run(lambda: _serving(settings, application))
                 nursery.cancel_scope.cancel()
         return exit_code
@@ -468,17 +466,11 @@ class Application:
         total = total_memory_bytes()
         limit = self._settings.limits.memory_high_watermark.limit_bytes(total)
         pager = Pager(self._broker, min(self._settings.store.paging_watermark.limit_bytes(total), limit // 2))
-        trim = maybe_trim()
-        last_trim_s = 0.0
         pause_s = MEMORY_CHECK_S
         broker = self._broker
         while True:
             await trio.sleep(pause_s)
-            now_s = time.monotonic()
             short = broker.has_alarm("memory")
-            if trim is not None and (short or (broker.log.under_pressure and now_s - last_trim_s > TRIM_S)):
-                last_trim_s = now_s
-                trim(0)
             resident = resident_bytes()
             if resident > limit and not short:
                 log.warning("memory above the watermark", resident_bytes=resident, watermark_bytes=limit)
@@ -493,6 +485,13 @@ class Application:
             if pager.relieve(resident):
                 self._settle()
                 pause_s = min(pause_s, PAGING_CHECK_S)
+
+    async def return_freed_memory(self) -> None:
+        """Give memory back to the system that nobody uses. For ever."""
+        broker = self._broker
+        await return_freed_memory(
+            lambda: broker.has_alarm("memory") or broker.log.under_pressure, lambda: int(broker.log.resident_bytes)
+        )
 
     async def _login(self, request: LoginRequest) -> None:
         try:

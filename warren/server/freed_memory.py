@@ -4,10 +4,12 @@ What is freed stays resident as long as one small block stands behind it on the 
 were freed stayed for ever. How much is free is not asked for, since the C library counts it one by one.
 
 1. It is given back when the process has used little of the processor for `QUIET_LOOKS` looks and takes `KEPT_BYTES`
-   more than it did at its least. Under load it will be used again; where memory is short `Application.watch_memory`
-   gives it back at once.
-2. That is done in a thread. Meanwhile the C library is locked, and whoever wants a block of more than 512 bytes waits:
-   30 ms for 500 MiB, 0.3 s when those are in half a million pieces. Hence at most a thousandth of the time.
+   more than it did at its least. Under load it will be used again.
+2. While memory is short it is given back whenever queues have let go of `PIECE_BYTES`, and otherwise once in
+   `SHORT_EVERY_S`.
+3. That is done in a thread. Meanwhile the C library is locked, and whoever wants a block of more than 512 bytes waits:
+   30 ms for 500 MiB, 0.3 s when those are in half a million pieces. Hence at most a thousandth of the time while the
+   process is quiet, a tenth while memory is short, and not too much at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ QUIET_LOOKS: Final = 5
 QUIET_SHARE: Final = 0.2
 KEPT_BYTES: Final = 64 << 20
 PAUSE_PER_S: Final = 1000.0
+SHORT_WATCH_S: Final = 0.2
+SHORT_LOOK_EVERY_S: Final = 0.02
+SHORT_EVERY_S: Final = 1.0
+SHORT_PAUSE_PER_S: Final = 10.0
+PIECE_BYTES: Final = 32 << 20
 
 Trim = Callable[[int], int]
 
@@ -46,6 +53,9 @@ class FreedMemory:
         self._looked_s = now_s
         self._quiet_looks = 0
         self._not_before_s = now_s
+        self._short_not_before_s = now_s
+        self._given_back_s = now_s
+        self._most_bytes = 0  # of messages since it was done, while memory is short
 
     def look(self, resident: int, processor_s: float, now_s: float) -> bool:
         """Note what the process takes now, and how much of the processor it has used; tell whether to give back."""
@@ -57,18 +67,39 @@ class FreedMemory:
         is_much = resident > self._least_bytes + KEPT_BYTES
         return is_much and self._quiet_looks >= QUIET_LOOKS and now_s >= self._not_before_s
 
+    def look_while_short(self, message_bytes: int, now_s: float) -> bool:
+        """Note how much memory the messages of queues take now; tell whether to give back."""
+        self._most_bytes = max(self._most_bytes, message_bytes)
+        is_much = self._most_bytes - message_bytes >= PIECE_BYTES or now_s - self._given_back_s >= SHORT_EVERY_S
+        return is_much and now_s >= self._short_not_before_s
+
     def given_back(self, took_s: float, now_s: float) -> None:
         """Note that it was done."""
+        self._given_back_s = now_s
         self._not_before_s = now_s + PAUSE_PER_S * took_s
+        self._short_not_before_s = now_s + SHORT_PAUSE_PER_S * took_s
+        self._most_bytes = 0
 
 
-async def return_freed_memory() -> None:
-    """Give back what is free, when nobody is disturbed by it. For ever."""
+async def return_freed_memory(is_short: Callable[[], bool], message_bytes: Callable[[], int]) -> None:
+    """Give back what is free, for ever. `is_short`: whether memory is; `message_bytes`: what queues have of it."""
     trim = maybe_trim()
+    if trim is None:
+        await trio.sleep_forever()
+        return
     freed = FreedMemory(resident_bytes(), time.process_time(), time.monotonic())
+    looked_s = time.monotonic()
     while True:
-        await trio.sleep(LOOK_EVERY_S)
+        short = is_short()
+        await trio.sleep(SHORT_LOOK_EVERY_S if short else SHORT_WATCH_S)
         began_s = time.monotonic()
-        if freed.look(resident_bytes(), time.process_time(), began_s) and trim is not None:
+        if short:
+            due = freed.look_while_short(message_bytes(), began_s)
+        elif began_s - looked_s >= LOOK_EVERY_S:
+            looked_s = began_s
+            due = freed.look(resident_bytes(), time.process_time(), began_s)
+        else:
+            continue
+        if due:
             await in_thread(MEMORY, trim, 0)
             freed.given_back(time.monotonic() - began_s, time.monotonic())

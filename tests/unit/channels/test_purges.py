@@ -12,6 +12,7 @@ from memory_store import MemoryDisk, memory_log
 from warren.amqp import methods as m
 from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
+from warren.msgstore.log.remains import BYTES_PER_STEP
 from warren.queues.backlog import Backlog
 from warren.queues.queue import Queue
 
@@ -64,6 +65,19 @@ def test_what_a_queue_has_let_go_of_counts_until_it_is_taken_apart(end: Callable
     assert log.resident_bytes == 0
     assert sum(int(segment.live_refs) for segment in log.segments.segments) == 0
     assert not harness.broker.has_work()
+
+
+def test_large_messages_are_taken_apart_by_their_size() -> None:
+    """The system takes back their pages, which takes long however few messages these are."""
+    count, message_bytes, steps = 1000, 1 << 20, 4000
+    log = memory_log()
+    log.resident_bytes = count * message_bytes
+    log.remains.add([b""] * count, count * message_bytes)
+    while not log.remains.is_empty():
+        before = log.resident_bytes
+        log.remains.take_apart(steps)
+        assert 0 < before - log.resident_bytes <= steps * BYTES_PER_STEP + message_bytes
+    assert log.resident_bytes == 0
 
 
 def test_a_message_that_waits_for_its_batch_when_it_is_purged_is_never_written() -> None:

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from warren.server.freed_memory import KEPT_BYTES, LOOK_EVERY_S, PAUSE_PER_S, QUIET_LOOKS, QUIET_SHARE, FreedMemory
+import threading
+
+import pytest
+import trio
+
+from warren.server import freed_memory
+from warren.server.freed_memory import (
+    KEPT_BYTES,
+    LOOK_EVERY_S,
+    PAUSE_PER_S,
+    PIECE_BYTES,
+    QUIET_LOOKS,
+    QUIET_SHARE,
+    SHORT_EVERY_S,
+    SHORT_LOOK_EVERY_S,
+    SHORT_PAUSE_PER_S,
+    FreedMemory,
+    return_freed_memory,
+)
 
 LEAST = 60 << 20
 MUCH = LEAST + KEPT_BYTES + 1
@@ -50,10 +68,65 @@ def test_what_is_little_stays() -> None:
 
 
 def test_it_takes_a_thousandth_of_the_time_at_most() -> None:
-    """(2)"""
+    """(3)"""
     looks = Looks()
     looks.until_due(MUCH)
     for took_s in (0.3, 0.03, 0.0):
         looks.freed.given_back(took_s, looks.now_s)
         pause_s = looks.until_due(MUCH) * LOOK_EVERY_S
         assert took_s * PAUSE_PER_S <= pause_s <= took_s * PAUSE_PER_S + LOOK_EVERY_S
+
+
+def test_while_memory_is_short_a_piece_is_given_back_as_soon_as_it_is_free() -> None:
+    """(2) Whoever waits for the lock of the C library waits for a piece, however much becomes free in all."""
+    freed = FreedMemory(LEAST, 0.0, 0.0)
+    message_bytes = 50 * PIECE_BYTES
+    now_s = 0.0
+    count = 0
+    most_bytes = message_bytes
+    while message_bytes > 0:
+        now_s += SHORT_LOOK_EVERY_S
+        message_bytes -= PIECE_BYTES // 4
+        if freed.look_while_short(message_bytes, now_s):
+            assert most_bytes - message_bytes <= PIECE_BYTES + PIECE_BYTES // 4
+            most_bytes = message_bytes
+            freed.given_back(0.0, now_s)
+            count += 1
+    assert count >= 40
+
+
+def test_while_memory_is_short_what_is_free_otherwise_is_given_back_as_well() -> None:
+    """(2)"""
+    freed = FreedMemory(LEAST, 0.0, 0.0)
+    assert not freed.look_while_short(0, SHORT_EVERY_S * 0.9)
+    assert freed.look_while_short(0, SHORT_EVERY_S)
+    freed.given_back(0.0, SHORT_EVERY_S)
+    assert not freed.look_while_short(0, SHORT_EVERY_S * 1.9)
+
+
+def test_while_memory_is_short_it_takes_a_tenth_of_the_time_at_most() -> None:
+    """(3)"""
+    freed = FreedMemory(LEAST, 0.0, 0.0)
+    freed.given_back(0.3, 10.0)
+    freed.look_while_short(10 * PIECE_BYTES, 10.0)
+    assert not freed.look_while_short(0, 10.0 + 0.3 * SHORT_PAUSE_PER_S * 0.9)
+    assert freed.look_while_short(0, 10.0 + 0.3 * SHORT_PAUSE_PER_S)
+
+
+def test_it_is_never_done_by_the_thread_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(3)"""
+    threads: list[int] = []
+
+    async def main() -> None:
+        def trim(pad: int) -> int:
+            threads.append(threading.get_ident())
+            trio.from_thread.run_sync(scope.cancel)
+            return 1
+
+        monkeypatch.setattr(freed_memory, "maybe_trim", lambda: trim)
+        monkeypatch.setattr(freed_memory, "SHORT_EVERY_S", 0.0)
+        with trio.CancelScope() as scope:
+            await return_freed_memory(lambda: True, lambda: 0)
+
+    trio.run(main)
+    assert threads and threading.get_ident() not in threads

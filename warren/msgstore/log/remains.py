@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # What takes a step, about a microsecond.
 THINGS_PER_STEP: Final = 8
 ENTRIES_PER_STEP: Final = 64
+# What the system takes back in a step: large messages are few and long.
+BYTES_PER_STEP: Final = 16 << 10
 # So much is settled at once: for what is small no batch is held.
 AT_ONCE_STEPS: Final = 64
 
@@ -41,24 +43,35 @@ class _Heap:
         self.things = things
         self.named = named
         self.resident_bytes: i64 = resident_bytes
+        self.freed_bytes: i64 = 0  # by the last `shrink`
 
-    def shrink(self, most: i64) -> i64:
-        """Let go of at most so many; return how many bytes they counted for."""
+    def shrink(self, steps: i64) -> i64:
+        """Let go of what so many steps allow, one thing at least; return how many they were."""
         things = self.things
         named = self.named
         there: i64 = len(things) + len(named)
-        count: i64 = there if there < most else most
-        freed_bytes: i64 = self.resident_bytes
-        if count < there:
-            freed_bytes = freed_bytes // there * count
-        self.resident_bytes -= freed_bytes
+        thing_bytes: i64 = self.resident_bytes // there
+        count: i64 = steps * THINGS_PER_STEP
+        if thing_bytes * count > steps * BYTES_PER_STEP:
+            count = steps * BYTES_PER_STEP // thing_bytes
+        if count < 1:
+            count = 1
+        if count >= there:
+            count = there
+            self.freed_bytes = self.resident_bytes
+        else:
+            self.freed_bytes = thing_bytes * count
+        self.resident_bytes -= self.freed_bytes
+        done: i64 = 1 + count // THINGS_PER_STEP
+        if done < self.freed_bytes // BYTES_PER_STEP:
+            done = self.freed_bytes // BYTES_PER_STEP
         while count > 0:
             count -= 1
             if things:
                 things.pop()
             else:
                 named.popitem()
-        return freed_bytes
+        return done
 
 
 class _Unsettled:
@@ -130,11 +143,9 @@ class Remains:
         heaps = self._heaps
         while steps > 0 and heaps:
             heap = heaps[-1]
-            before: i64 = len(heap.things) + len(heap.named)
-            self._log.resident_bytes -= heap.shrink(steps * THINGS_PER_STEP)
-            left: i64 = len(heap.things) + len(heap.named)
-            steps -= 1 + (before - left) // THINGS_PER_STEP
-            if left == 0:
+            steps -= heap.shrink(steps)
+            self._log.resident_bytes -= heap.freed_bytes
+            if not heap.things and not heap.named:
                 heaps.pop()
         return steps
 
