@@ -555,6 +555,39 @@ def qos_with_consumers(meter: Meter, n: int) -> Act:
     return sending(consuming(meter, n), 1, m.BasicQos(0, 10, True))
 
 
+def sharing_keys(meter: Meter, n: int, *qos: Any) -> Client:
+    """Return a client with n consumers of a key-shared queue that have no room, and a busy key; another one has."""
+    client = meter.channel()
+    client.declare("q", arguments={"x-key-shared": True})
+    n += 64  # so many that the search for one with room is long
+    feed(client, 1, *qos, *[basic_consume("q", f"c{at}") for at in range(n)])
+    # With the routing key as the key, keys come through bindings.
+    feed(client, 1, m.QueueBind(0, "q", "amq.fanout", "", False, EMPTY))
+    client.feed(b"".join(publish_frames("amq.fanout", f"k{at}", b"x") for at in range(n)))
+    meter.settle()
+    idle = meter.channel()
+    feed(idle, 1, basic_consume("q", "idle"))
+    meter.settle()
+    client.feed(publish_frames("amq.fanout", "k0", b"x"))  # those that can not be served are passed over once
+    meter.settle()
+    assert meter.queue("q").unacked_count > 0
+    return client
+
+
+@case(m.BasicPublish, BOUNDED)
+def publish_to_a_busy_key_beside_consumers_with_all_they_may_have(meter: Meter, n: int) -> Act:
+    client = sharing_keys(meter, n, m.BasicQos(0, 1, False))
+    data = publish_frames("amq.fanout", "k0", b"x") * 20
+    return lambda: client.feed(data)
+
+
+@case(m.BasicPublish, BOUNDED)
+def publish_to_a_busy_key_beside_consumers_of_a_channel_with_all_it_may_have(meter: Meter, n: int) -> Act:
+    client = sharing_keys(meter, n, m.BasicQos(0, 1, True))
+    data = publish_frames("amq.fanout", "k0", b"x") * 20
+    return lambda: client.feed(data)
+
+
 # --- time -----------------------------------------------------------------------------------------------------------
 
 

@@ -124,6 +124,7 @@ class ConsumerGroups:
         self.passed_over: i64 = 0  # by the last `pick`, for want of room
         self._sole: Consumer | None = None  # the only one that is served, as most queues have it
         self._active: Consumer | None = None  # with single-active-consumer, else None
+        self._found: Consumer | None = None  # by the last `has_room`
 
     def add(self, consumer: Consumer, single_active: bool) -> None:
         """Serve `consumer` too."""
@@ -145,6 +146,8 @@ class ConsumerGroups:
         group = self._by_priority[consumer.priority]
         group.remove(consumer)
         self._count -= 1
+        if self._found is consumer:
+            self._found = None
         if group.count == 0:
             self._empty += 1
             if 2 * self._empty > len(self._groups):
@@ -183,6 +186,7 @@ class ConsumerGroups:
         self._empty = 0
         self._sole = None
         self._active = None
+        self._found = None
 
     def narrow(self, consumer: Consumer) -> None:
         """Until `widen` serve only `consumer`, whose turn it is; but whoever has a higher priority goes before it."""
@@ -210,6 +214,21 @@ class ConsumerGroups:
                 group.next = place + 1 if place + 1 < len(members) else i64(0)
                 return members[place]
         return None
+
+    def has_room(self) -> bool:
+        """Tell whether somebody could be served, priorities and turns apart. Whoever is found is asked first again."""
+        self.passed_over = 0
+        found = self._found
+        if found is not None and found.has_room():
+            return True
+        self._found = None
+        for group in self._groups:
+            place: i64 = group.place_with_room()
+            self.passed_over += group.passed_over
+            if place >= 0:
+                self._found = group.members[place]
+                return True
+        return False
 
     def _must_wait(self, group: _Group) -> bool:
         """Tell whether one that goes before `group` has room and only waits for its turn; the queue is woken after."""

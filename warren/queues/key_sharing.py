@@ -156,7 +156,7 @@ class KeySharing:
     def maybe_hand_over(self, message: Message) -> bool:
         """Hand a new message to a consumer at once if one may have it; the queue has nothing else to hand out now."""
         queue = self._queue
-        if not self._backlog.is_empty() or queue.is_restrained():
+        if queue.is_search_long or not self._backlog.is_empty() or queue.is_restrained():
             return False
         text = self.key_of(message)
         key = self._keys.get(text)
@@ -174,8 +174,12 @@ class KeySharing:
         Without this it would be in the way of those behind it until the end of the turn, and all count as waiting.
         """
         backlog = self._backlog
-        if backlog.is_empty() or not self._queue.has_room():
-            return True  # it did not live so long; or nobody waits for others
+        if backlog.is_empty():
+            return True  # it did not live so long
+        if self._queue.is_search_long:
+            return False
+        if not self._queue.has_room():
+            return True  # nobody waits for others
         if self._is_full() or not backlog.is_ready():
             return False
         key = self._keys.get(self.key_of(backlog.head()))
@@ -189,7 +193,9 @@ class KeySharing:
         queue = self._queue
         self._unblock()
         while self._open or self._unblock():
-            if budget == 0:
+            if queue.is_search_long:
+                budget -= queue.take_search_cost()
+            if budget <= 0:
                 queue.wake()
                 return
             budget -= 1
@@ -234,7 +240,9 @@ class KeySharing:
         backlog = self._backlog
         somebody: bool = False  # has room, as far as we know
         while not backlog.is_empty() and not self._is_full():
-            if budget == 0:
+            if queue.is_search_long:
+                budget -= queue.take_search_cost()
+            if budget <= 0:
                 queue.wake()
                 return
             budget -= 1

@@ -90,7 +90,7 @@ class Queue(Destination):
         self.exclusive_consumer: Consumer | None = None  # then there is no other one
         self._groups = ConsumerGroups()
         self._hungry: bool = False
-        self._is_search_long: bool = False  # many have to be passed over: only `drain` looks for a consumer
+        self.is_search_long: bool = False  # many have to be passed over: only `drain` looks for a consumer
         self._scheduled: bool = False
         self._runnable = runnable
         self.parsed: QueueArguments | None = None  # None: a reply queue
@@ -453,6 +453,7 @@ class Queue(Destination):
 
     def _hand_out_ready(self) -> None:
         keeper = self.keeper
+        self.is_search_long = False
         if keeper is not None:
             keeper.expire()
             sharing = self.sharing
@@ -461,7 +462,6 @@ class Queue(Destination):
                 return
         budget: i64 = DRAIN_BUDGET
         ready = self.ready
-        self._is_search_long = False
         while ready.count > 0:
             if budget <= 0:
                 self.wake()
@@ -470,8 +470,8 @@ class Queue(Destination):
             if not ready.is_ready():
                 return  # `_loaded` goes on
             consumer = self.pick()
-            if self._is_search_long:
-                budget -= self._groups.passed_over // PASSED_OVER_PER_MESSAGE
+            if self.is_search_long:
+                budget -= self.take_search_cost()
             if consumer is None:
                 return
             message = ready.take_next()
@@ -737,14 +737,14 @@ class Queue(Destination):
         groups = self._groups
         consumer = groups.pick()
         if groups.passed_over > PASSED_OVER_PER_MESSAGE:
-            self._is_search_long = True
+            self.is_search_long = True
         if consumer is None:
             self._hungry = False
         return consumer
 
     def _pick_at_once(self) -> Consumer | None:
         """Choose who gets a message that has just come, None when it has to wait for its turn."""
-        if self._is_search_long:
+        if self.is_search_long:
             if not self._scheduled:
                 self._scheduled = True
                 self._runnable.append(self)
@@ -753,11 +753,20 @@ class Queue(Destination):
 
     def has_room(self) -> bool:
         """Tell whether some consumer may take a message, out of turn; note it when there is none."""
-        for consumer in self.consumers:
-            if consumer.has_room():
-                return True
-        self._hungry = False
-        return False
+        groups = self._groups
+        found = groups.has_room()
+        if groups.passed_over > PASSED_OVER_PER_MESSAGE:
+            self.is_search_long = True
+        if not found:
+            self._hungry = False
+        return found
+
+    def take_search_cost(self) -> i64:
+        """Return what the last search for a consumer counts for, in messages, once."""
+        groups = self._groups
+        cost: i64 = groups.passed_over // PASSED_OVER_PER_MESSAGE
+        groups.passed_over = 0
+        return cost
 
     def check_invariants(self) -> None:
         """Assert (1) and (2) of the module header, for key-shared queues (7). For tests."""
