@@ -398,6 +398,7 @@ for _base in ("/api/policies", "/api/operator-policies"):
     linear(TRIED, f"DELETE {_one}", f"{_base}/%2F/new")
 linear(TRIED, "PUT /api/queues/{vhost}/{queue}", "/api/queues/%2F/ruled", {"durable": True})
 linear(TRIED, "GET /api/queues/{vhost}/{queue}", "/api/queues/%2F/ruled")
+one("GET /api/exchanges/{vhost}", "/api/exchanges/%2F?sort=name")
 one("PUT /api/vhosts/{vhost}", "/api/vhosts/other", {})
 for _at in range(_FIRST_OF_POLICIES, len(CASES)):
     CASES[_at] = CASES[_at]._replace(policies=True)

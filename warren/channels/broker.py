@@ -691,7 +691,7 @@ class Broker:
     def _restore_policy(self, change: PolicyPut) -> None:
         vhost = self._existing_vhost(change.vhost)
         try:
-            vhost.policies.put(change)
+            vhost.restore_policy(change)
         except ValueError as error:
             # An earlier version took it. Without it the broker starts, and whoever sets it again is told what is wrong.
             reason = str(error)

@@ -266,8 +266,7 @@ class Events(TopologyWatcher):
     def exchange_created(self, vhost: str, exchange: Exchange, by: str) -> None:
         if not self.is_watched():
             return
-        policy = self._broker.vhosts[vhost].policies.maybe_policy("exchange", exchange.name)
-        self.emit("exchange.created", _exchange(vhost, exchange, "" if policy is None else policy.name, by))
+        self.emit("exchange.created", _exchange(vhost, exchange, by))
 
     def exchange_deleted(self, vhost: str, exchange: Exchange, by: str) -> None:
         self.emit("exchange.deleted", {BY: by, "name": exchange.name, "vhost": vhost})
@@ -366,8 +365,7 @@ class Events(TopologyWatcher):
         if vhost is not None:
             return [("vhost.updated", headers)] if vhost.record != change else []
         events: list[Event] = [
-            ("exchange.created", _exchange(change.name, exchange, "", by))
-            for exchange in standard_exchanges(change.name)
+            ("exchange.created", _exchange(change.name, exchange, by)) for exchange in standard_exchanges(change.name)
         ]
         events.append(("vhost.created", headers))
         return events
@@ -548,10 +546,10 @@ def _vhost_metadata(change: VhostPut) -> str:
     return "#{" + ",".join(pairs) + "}"
 
 
-def _exchange(vhost: str, exchange: Exchange, policy: str, by: str) -> Table:
+def _exchange(vhost: str, exchange: Exchange, by: str) -> Table:
     return {
         BY: by,
-        "policy": policy,
+        "policy": exchange.policy or "",
         "arguments": argument_terms(exchange.arguments),
         "internal": exchange.internal,
         "auto_delete": exchange.auto_delete,

@@ -32,7 +32,8 @@ BindingIdentity = tuple[Destination, str, bytes]
 class Exchange(Destination):
     """An exchange of any type; the types override `match` and what keeps their index.
 
-    ``alternate`` is the exchange for what nothing here matched, ``""`` for none. ``cacheable`` tells that the
+    ``alternate`` is the exchange for what nothing here matched, ``""`` for none. ``policy`` is the name of the policy
+    that it follows. ``cacheable`` tells that the
     destinations depend on the bindings and the routing key only. ``is_super_stream`` tells that the streams bound here
     are the partitions of one (`vhosts.super_streams`).
     """
@@ -51,6 +52,7 @@ class Exchange(Destination):
         self.is_super_stream: bool = table.get(SUPER_STREAM) is True
         self.partition_places: dict[Destination, int] | None = None  # None: to be found out (`vhosts.super_streams`)
         self.alternate: str = alternate if isinstance(alternate, str) else ""
+        self.policy: str | None = None
         self.cacheable = True
         # What channels have published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0

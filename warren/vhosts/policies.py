@@ -126,6 +126,10 @@ class Policy(PolicySettings):
         """Tell whether this is for the `target`, one of the bits of `_ALL`, called `name`."""
         return self._targets & target != 0 and self._pattern.matches(name)
 
+    def applies_to_exchange(self, name: str) -> bool:
+        """Tell whether this is for the exchange called `name`."""
+        return self.applies_to(_EXCHANGES, name)
+
 
 class PolicyBook:
     """The policies of one vhost by name, and which of them apply to what."""
@@ -177,14 +181,6 @@ class PolicyBook:
         if is_claims_name(name):
             return None
         return _first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
-
-    def maybe_alternate_exchange(self, exchange: str) -> str | None:
-        """Return the alternate exchange that the policy of `exchange` gives it."""
-        policy = self.maybe_policy("exchange", exchange)
-        if policy is None:
-            return None
-        alternate = policy.definition.get("alternate-exchange")
-        return alternate if isinstance(alternate, str) else None
 
 
 def _first(ordered: list[Policy], target: int, name: str) -> Policy | None:

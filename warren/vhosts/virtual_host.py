@@ -55,6 +55,7 @@ from warren.vhosts.metadata import (
     ExchangeDelete,
     ExchangePut,
     MetadataJournal,
+    PolicyPut,
     QueueDelete,
     QueuePut,
     VhostPut,
@@ -546,6 +547,19 @@ class VirtualHost(QueueHost):
         """Let what `policies` says now hold for everything there is, by and by."""
         self.work.begin(PolicyRun(self))
 
+    def restore_policy(self, change: PolicyPut) -> None:
+        """Have a policy again that the catalogue remembers; what is there already follows it.
+
+        Raises:
+            ValueError: it is not valid.
+        """
+        self.policies.put(change)
+        if not change.operator:
+            policy = self.policies.policies[change.name]
+            for exchange in self.exchanges.values():
+                if policy.applies_to_exchange(exchange.name):
+                    self._apply_policy_to_exchange(exchange)
+
     def follow_policies(self, exchanges: list[Exchange], queues: list[Queue]) -> None:
         """Let what `policies` says now hold for these, as far as they are still there."""
         for exchange in exchanges:
@@ -575,11 +589,14 @@ class VirtualHost(QueueHost):
         )
 
     def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
+        policy = self.policies.maybe_policy("exchange", exchange.name)
+        exchange.policy = None if policy is None else policy.name
         if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.table:
             return  # the default exchange has no alternate, and an argument wins
         if exchange.name.startswith(BROKERS_OWN):
             return  # a policy for all exchanges is not meant for traces and events that nobody asked for
-        exchange.alternate = self.policies.maybe_alternate_exchange(exchange.name) or ""
+        alternate = None if policy is None else policy.definition.get(ALTERNATE_EXCHANGE)
+        exchange.alternate = alternate if isinstance(alternate, str) else ""
 
     # --- dead letters and time ------------------------------------------------------------------------------------
 

@@ -48,3 +48,33 @@ def test_a_queue_knows_the_policies_that_it_follows() -> None:
         harness.broker.administer(PolicyDelete("/", name, operator))
     harness.settle()
     assert followed() == [(None, None), (None, None)]
+
+
+def test_an_exchange_knows_the_policy_that_it_follows() -> None:
+    harness = Harness()
+    client = harness.channel()
+
+    def followed() -> list[str | None]:
+        return [harness.vhost.exchanges[name].policy for name in ("a", "b")]
+
+    client.declare_exchange("a")
+    harness.broker.administer(PolicyPut("/", "mine", "^[ab]$", "all", 0, '{"max-length":10}'))
+    harness.settle()
+    client.declare_exchange("b")
+    assert followed() == ["mine", "mine"]
+    harness.broker.administer(PolicyPut("/", "other", "^a$", "exchanges", 1, '{"alternate-exchange":"x"}'))
+    harness.settle()
+    assert followed() == ["other", "mine"]
+    for name in ("mine", "other"):
+        harness.broker.administer(PolicyDelete("/", name))
+    harness.settle()
+    assert followed() == [None, None]
+
+
+def test_the_exchanges_that_every_vhost_has_follow_a_policy_again_after_a_restart() -> None:
+    harness = Harness()
+    definition = '{"alternate-exchange":"aside"}'
+    harness.broker.restore(PolicyPut("/", "p", "^amq[.]topic$", "exchanges", 0, definition))
+    harness.broker.restore(PolicyPut("/", "operators", ".*", "queues", 0, '{"max-length":10}', True))
+    exchanges = harness.vhost.exchanges
+    assert (exchanges["amq.topic"].alternate, exchanges["amq.direct"].alternate) == ("aside", "")

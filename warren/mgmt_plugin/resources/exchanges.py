@@ -59,7 +59,6 @@ class NewBinding(msgspec.Struct):
 
 def describe_exchange(call: Call, vhost: VirtualHost, exchange: Exchange, ranges: Ranges) -> Described:
     """Return an exchange as lists show it."""
-    policy = vhost.policies.maybe_policy(EXCHANGE, exchange.name)
     described: Described = {
         "name": exchange.name,
         "vhost": vhost.name,
@@ -68,7 +67,7 @@ def describe_exchange(call: Call, vhost: VirtualHost, exchange: Exchange, ranges
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": table_to_json(exchange.arguments),
-        "policy": None if policy is None else policy.name,
+        "policy": exchange.policy,
         "user_who_performed_action": INTERNAL_USER,
     }
     shown = call.services.statistics.of(exchange, EXCHANGE_STATS, exchange_row(exchange))
