@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test check lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants screenshots clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -21,6 +21,9 @@ run: setup ## set up and start the broker with embedded defaults (ARGS="--amqp 1
 
 test: setup-test ## set up and run all tests
 	scripts/test $(ARGS)
+
+test-often: setup-test ## run all tests N=20 times, every second time beside LOAD=6 busy processes (ARGS="crash" for a part)
+	scripts/often.py $(or $(N),20) --load $(or $(LOAD),6) $(ARGS)
 
 check: setup-check ## lint, types and the tests of what changed against main, on the source, in a minute (ARGS=COMMIT)
 	scripts/check $(ARGS)
