@@ -37,9 +37,9 @@ DEADLINE_S = 60.0
 POLL_S = 0.02
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Poll `condition` until it holds; fail naming `what` when the deadline passes."""
-    wait_briefly(condition, what, DEADLINE_S)
+    wait_briefly(condition, what, deadline_s)
 
 
 def in_ci() -> bool:

@@ -163,7 +163,7 @@ class Worker:
         retries: Callable[[Job], float | None],
     ) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.put = self._jobs.put
+        self.put: Callable[[Job | None], None] = self._jobs.put
         self._carry_out = carry_out
         self._report = report
         self._retries = retries

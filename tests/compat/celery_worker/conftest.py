@@ -16,10 +16,11 @@ import kombu.pools
 import pika
 import pytest
 
-from ..broker import Broker, wait_until
+from ..broker import DEADLINE_S, Broker, wait_until
 from .tasks import make_app
 
 PROCESSES = (1, 4)
+START_DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Worker:
 
     def inspect(self) -> Any:
         """Return an inspector that is content with this worker's answer."""
-        return self.app.control.inspect(destination=[self.hostname], timeout=10, limit=1)
+        return self.app.control.inspect(destination=[self.hostname], timeout=DEADLINE_S, limit=1)
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """Inspect the worker and return its own answer."""
@@ -73,7 +74,7 @@ def worker(
         return bool(running.app.control.ping(destination=[hostname], timeout=0.5, limit=1))
 
     try:
-        wait_until(answers, "the worker to answer a ping")
+        wait_until(answers, "the worker to answer a ping", START_DEADLINE_S)
         yield running
     except BaseException:
         sys.stderr.write(_tail(log_path))
@@ -97,7 +98,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -19,7 +19,7 @@ from kombu.common import Broadcast
 GIVE_UP_S = 60.0
 POLL_S = 0.02
 # How long a worker may keep a task of the impatient queue without an answer.
-IMPATIENT_MS = 1500
+IMPATIENT_MS = 3000
 
 
 def add(x: int, y: int) -> int:

@@ -21,7 +21,7 @@ from pika.exceptions import (
 
 from ..broker import Broker, free_port
 from ..conftest import Names
-from .dialogue import Connect, connection_closed_with, impl, pump, ready, until_closed
+from .dialogue import Connect, connection_closed_with, impl, pump, ready, until_closed, wait_for_ready
 
 REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile."
 
@@ -286,6 +286,7 @@ def test_a_socket_that_breaks_requeues_what_was_unacknowledged(connect: Connect,
     survivor = connect().channel()
     survivor.queue_declare(queue)
     survivor.basic_publish("", queue, b"once more")
+    wait_for_ready(survivor, queue, 1)
     victim = connect()
     assert victim.channel().basic_get(queue)[2] == b"once more"
     assert ready(survivor, queue) == 0

@@ -74,6 +74,7 @@ def test_publish_and_subscribe_reaches_everyone_who_listens_now(connect: Connect
     publisher = connect().channel()
     publisher.exchange_declare(exchange, "fanout")
     publisher.basic_publish(exchange, "", b"before anyone listened")
+    round_trip(publisher)
     inboxes = []
     for _ in range(4):
         subscriber = connect().channel()

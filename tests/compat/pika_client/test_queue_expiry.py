@@ -17,8 +17,8 @@ from ..conftest import Names
 from .dialogue import Connect, Inbox, channel_closed_with, collect, drain, hold, outlast, pump, round_trip
 
 SHORT_MS = 250
-# Between two uses of a queue that is to live on the test may stand still for that long.
-USED_MS = 900
+# Of a queue that a test uses before it expires: between two uses the test may stand still for that long.
+USED_MS = 2000
 
 
 def expiring(channel: BlockingChannel, names: Names, milliseconds: int = SHORT_MS, **arguments: object) -> str:
@@ -92,7 +92,7 @@ def test_messages_do_not_keep_a_queue_nor_does_publishing(
 def test_unacknowledged_messages_of_a_get_do_not_keep_a_queue(
     channel: BlockingChannel, names: Names, scout: BlockingChannel
 ) -> None:
-    queue = expiring(channel, names)
+    queue = expiring(channel, names, USED_MS)
     channel.basic_publish("", queue, b"x")
     tag = hold(channel, queue)
     wait_until_gone(scout, queue)
@@ -101,7 +101,7 @@ def test_unacknowledged_messages_of_a_get_do_not_keep_a_queue(
 
 
 def test_the_bindings_of_a_queue_expire_with_it(channel: BlockingChannel, names: Names, scout: BlockingChannel) -> None:
-    queue, exchange = expiring(channel, names), names.exchange()
+    queue, exchange = expiring(channel, names, USED_MS), names.exchange()
     channel.exchange_declare(exchange, "fanout")
     channel.queue_bind(queue, exchange)
     wait_until_gone(scout, queue)
@@ -125,9 +125,9 @@ def test_a_queue_with_a_consumer_lives_until_the_consumer_is_gone(
 ) -> None:
     connection = connect()
     channel = connection.channel()
-    queue = expiring(channel, names)
+    queue = expiring(channel, names, USED_MS)
     tag = Inbox(channel).consume(queue, auto_ack=True)
-    outlast(channel, 3 * SHORT_MS)
+    outlast(channel, USED_MS + SHORT_MS)
     assert exists(scout, queue)
     if how == "cancel":
         channel.basic_cancel(tag)
@@ -141,10 +141,10 @@ def test_a_queue_with_a_consumer_lives_until_the_consumer_is_gone(
 def test_the_last_of_several_consumers_keeps_the_queue(
     channel: BlockingChannel, names: Names, scout: BlockingChannel
 ) -> None:
-    queue = expiring(channel, names)
+    queue = expiring(channel, names, USED_MS)
     tags = [Inbox(channel).consume(queue) for _ in range(2)]
     channel.basic_cancel(tags[0])
-    outlast(channel, 3 * SHORT_MS)
+    outlast(channel, USED_MS + SHORT_MS)
     assert exists(scout, queue)
     channel.basic_cancel(tags[1])
     wait_until_gone(scout, queue)
@@ -183,10 +183,10 @@ def test_a_queue_that_is_got_from_again_and_again_lives_empty_or_not(
 def test_binding_purging_and_acknowledging_are_no_use(
     channel: BlockingChannel, names: Names, scout: BlockingChannel
 ) -> None:
-    queue = expiring(channel, names)
-    for _ in range(50):
+    queue = expiring(channel, names, USED_MS)
+    for _ in range(100):
         channel.basic_publish("", queue, b"x")
-    tags = [hold(channel, queue) for _ in range(50)]
+    tags = [hold(channel, queue) for _ in range(100)]
 
     def gone_all_the_same() -> bool:
         if not exists(scout, queue):
@@ -210,7 +210,7 @@ def test_the_messages_of_an_expired_queue_are_not_dead_lettered(
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": letters}
     queue = expiring(channel, names, SHORT_MS, **arguments)
     wait_until_gone(scout, queue)
-    # a letter from its successor would arrive behind its own
+    # a letter from its successor, which does not expire, would arrive behind its own
     channel.queue_declare(queue, arguments=arguments)
     channel.basic_publish("", queue, b"the only letter")
     channel.basic_reject(hold(channel, queue), requeue=False)

@@ -27,7 +27,7 @@ from pika.exceptions import AMQPError
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 DEADLINE_S = 60.0
-RABBITMQ_START_S = 90.0
+RABBITMQ_START_S = 180.0
 
 
 class BrokerProcess(Protocol):

@@ -214,10 +214,10 @@ def test_claims_of_a_deleted_queue_are_read_and_thrown_away_when_that_is_said(pl
 def test_what_a_reader_with_a_lease_leaves_behind_goes_back(place: Place, amqp: Connect) -> None:
     channel: Any = amqp().channel()
     bodies = fill(channel, "q", 10)
-    session = Session(place, "q", lease_s=1)
+    session = Session(place, "q", lease_s=3)  # as long as the test may take for its claim
     assert session.claim(0, 4) == (0, 4)
     listed = place.api.eventually(session.path, lambda found: found["claimed"] == 0)
-    assert (listed["lease_s"], listed["first"], listed["end"]) == (1, 4, 4) and listed["epoch"] > session.epoch
+    assert (listed["lease_s"], listed["first"], listed["end"]) == (3, 4, 4) and listed["epoch"] > session.epoch
     assert session.ask("claim", after=4, max_rows=1).refusal[:2] == (409, "fenced")
     assert drained(channel, "q") == [(body, False) for body in bodies[4:]] + [(body, True) for body in bodies[:4]]
 

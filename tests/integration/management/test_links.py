@@ -281,7 +281,7 @@ def test_an_exchange_and_a_queue_are_federated_by_a_policy(place: Place, amqp: C
         assert take(channel, "sink", 1) == [b"late"]
         # A queue: a message comes when somebody waits for it.
         assert there.queue_declare("fed.q", passive=True).method.message_count == 1
-        _, _, body = next(channel.consume("fed.q", inactivity_timeout=20, auto_ack=True))
+        _, _, body = next(channel.consume("fed.q", inactivity_timeout=60, auto_ack=True))
         assert body == b"queued"
         channel.cancel()
         # Without the policy nothing of it is left, here or there.

@@ -84,7 +84,7 @@ class Scraper:
         if user is not None:
             request.add_header("Authorization", "Basic " + base64.b64encode(":".join(user).encode()).decode())
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return Answer(answer.status, answer.headers["Content-Type"], answer.read().decode())
         except urllib.error.HTTPError as refusal:
             return Answer(refusal.code, refusal.headers["Content-Type"], refusal.read().decode())
@@ -226,7 +226,7 @@ def test_on_the_management_port_a_user_needs_the_tag_monitoring(scraper: Scraper
             f"http://127.0.0.1:{scraper.management_port}/api/users/{name}", data=body, method="PUT"
         )
         request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()
         assert scraper.get(scraper.management_port, "/metrics", (name, "secret")).status == status
 
 

@@ -22,7 +22,7 @@ from .test_fields import LACKING
 sys.path.append(str(Path(__file__).parents[3]))
 from benchmarks.rabbitmq import RabbitMQ, maybe_program
 
-START_S = 90.0
+START_S = 180.0
 VHOST = "warren-same"
 V = f"/{VHOST}"
 USERS = {

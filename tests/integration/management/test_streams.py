@@ -228,7 +228,7 @@ def test_deliveries_of_streams_have_a_label_of_their_own(process: WarrenProcess)
     reader.ack(2)
     api.eventually("/queues/%2F/s", lambda found: found["messages_unacknowledged"] == 1)
     port = process.out().partition("prometheus://")[2].partition(":")[2].split()[0]
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     label = '{protocol="amqp091",queue_type="rabbit_stream_queue"}'
     for name, count in (("delivered", 3), ("delivered_consume_manual_ack", 3), ("acknowledged", 2)):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import trio
-import trio.testing
+from jumping_clock import run_jumping
 
 from warren.msgstore.files.errors import StoreFailedError, StoreFullError
 from warren.msgstore.files.store import ReadProblem
@@ -44,11 +45,21 @@ class FakeFiles:
         self.committing = threading.Event()
         self.read_gate = threading.Event()
         self.read_gate.set()
+        self.before_gates: list[threading.Event] = []
         self.free = 100 * GIB
         self.free_error: OSError | None = None
         self.problems: list[ReadProblem] = []
         self.checkpoints: list[bytes] = []
         self.times: list[int] = []
+
+    def _pass(self, gate: threading.Event) -> None:
+        self.before_gates.append(gate)
+        gate.wait()
+        self.before_gates.remove(gate)
+
+    def held(self) -> int:
+        """Return how many threads wait until the test lets them go on."""
+        return sum(not gate.is_set() for gate in self.before_gates)
 
     def _do(self, kind: str, what: str) -> None:
         if self.refusals.get(kind, 0):
@@ -62,13 +73,13 @@ class FakeFiles:
 
     def commit(self, job: CommitJob, time_ms: int) -> None:
         self.committing.set()
-        self.commit_gate.wait()
+        self._pass(self.commit_gate)
         self.times.append(time_ms)
         self._do("commit", f"{job.batch}{' sync' if job.sync else ''}")
         job.crc = int(job.batch)
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        self.read_gate.wait()
+        self._pass(self.read_gate)
         self._do("read", str(ranges[0][0]))
         return [bytes(length) for _, length in ranges]
 
@@ -144,6 +155,42 @@ class FakeEngine:
         self.log.close_if_due()
 
 
+class WatchedWorker(message_store.Worker):
+    """A thread of the service that tells whether it has something to do, so that a clock does not jump over that."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._asked = 0
+        self._done = 0
+        self._pausing = False
+        put, carry_out, retries = self.put, self._carry_out, self._retries
+
+        def counted(job: message_store.Job | None) -> None:
+            self._asked += job is not None
+            put(job)
+
+        def carried_out(job: message_store.Job) -> None:
+            self._pausing = False
+            carry_out(job)
+
+        def pausing(job: message_store.Job) -> float | None:
+            pause_s = retries(job)
+            self._pausing = pause_s is not None
+            return pause_s
+
+        self.put, self._carry_out, self._retries = counted, carried_out, pausing
+
+    def _do(self, job: message_store.Job) -> bool:
+        try:
+            return super()._do(job)
+        finally:
+            self._done += 1
+
+    def is_busy(self) -> bool:
+        """Tell whether a job is under way, and does not wait until it is tried again."""
+        return self._asked > self._done and not self._pausing
+
+
 class Fixture:
     """A service with a reactor that only turns when it is woken."""
 
@@ -156,11 +203,21 @@ class Fixture:
         self.abandoned = threading.Event()
         self.wakes: set[str] = set()
         self.token: trio.lowlevel.TrioToken | None = None
-        self.service = MessageStoreService(
-            self.files, self.engine, settings, self._wake, self.settle, self._failed, self.abandoned.set, lambda: 42
-        )
+        self.workers: list[WatchedWorker] = []
+        with patch.object(message_store, "Worker", self._worker):
+            self.service = MessageStoreService(
+                self.files, self.engine, settings, self._wake, self.settle, self._failed, self.abandoned.set, lambda: 42
+            )
         self._index = self.log.new_index(1, "/", "q", 0, False)
         self._number = 0
+
+    def _worker(self, *arguments: Any) -> WatchedWorker:
+        self.workers.append(WatchedWorker(*arguments))
+        return self.workers[-1]
+
+    def is_busy(self) -> bool:
+        """Tell whether a thread has something to do that nobody holds up."""
+        return sum(worker.is_busy() for worker in self.workers) > self.files.held()
 
     def _wake(self) -> None:
         self.wakes.add(threading.current_thread().name)
@@ -222,7 +279,10 @@ def run(
                 fixture.files.read_gate.set()
                 nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005) if tasks else None)
+    if tasks:
+        run_jumping(main, fixture.is_busy)
+    else:
+        trio.run(main)
     return fixture
 
 
