@@ -20,7 +20,7 @@ from warren.amqp.field_table import encode_table
 from warren.mgmt_plugin.http import server as http_module
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import HttpError, Load, Request, Response
-from warren.mgmt_plugin.metrics import prometheus
+from warren.mgmt_plugin.metrics import exposition, prometheus
 from warren.mgmt_plugin.metrics import totals as metric_totals
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
 from warren.mgmt_plugin.metrics.exposition import Metric as Described
@@ -75,7 +75,9 @@ class Node:
         self.metrics = Metrics(cast(Any, self.management), cast(Any, doorkeeper), self.load.traffic)
         self.port = MetricsPort(self.metrics, cast(Any, self.management))
 
-    def request(self, target: str, method: str = "GET", accept: str = "") -> Response:
+    def request(
+        self, target: str, method: str = "GET", accept: str = "", hold: Callable[[int], None] = lambda size: None
+    ) -> Response:
         """Ask the port without a login."""
 
         async def no_body(limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
@@ -83,12 +85,13 @@ class Node:
 
         path, _, query = target.partition("?")
         request = Request(method, path, query, {"accept": accept} if accept else {}, "127.0.0.1", False, no_body)
+        request.hold = hold
         return trio.run(self.port.respond, request)
 
     def text(self, target: str, accept: str = "") -> str:
         answer = self.request(target, accept=accept)
         assert answer.status == 200
-        return b"".join(answer.blocks).decode()
+        return body_of(answer).decode()
 
     def samples(self, target: str) -> dict[Sample, float]:
         """Return the values of a page by name and labels."""
@@ -103,7 +106,12 @@ class Node:
 
 
 def whole(page: Page) -> str:
-    return b"".join(page.end()).decode()
+    return b"".join(page.pieces()).decode()
+
+
+def body_of(answer: Response) -> bytes:
+    assert answer.pieces is not None
+    return answer.body + b"".join(answer.pieces)
 
 
 def read(families: Any) -> dict[Sample, float]:
@@ -187,7 +195,7 @@ def test_every_page_is_valid_in_both_formats_and_says_the_same(node: Node, targe
     text = node.samples(target)
     page = node.request(target, accept="application/openmetrics-text")
     assert page.content_type.startswith("application/openmetrics-text; version=1.0.0")
-    other = read(cast(Any, parse_open_metrics)(b"".join(page.blocks).decode()))
+    other = read(cast(Any, parse_open_metrics)(body_of(page).decode()))
     assert names(text) == names(other)
 
 
@@ -424,17 +432,29 @@ def test_a_page_that_would_be_too_long_is_refused_and_a_choice_is_not(
     assert queues_of(node, "queue=one") == {("/", "one")}
 
 
-def test_a_long_page_comes_in_blocks_that_add_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_a_long_page_is_made_while_it_is_taken(node: Node) -> None:
     client = node.harness.channel()
-    for number in range(5 * metric_totals.CHUNK):
+    for number in range(5 * exposition.LINES):
         node.declare(client, f"q{number}")
-    target = "/metrics/detailed?family=queue_coarse_metrics"
-    at_once = node.text(target)
-    monkeypatch.setattr(prometheus, "BLOCK_BYTES", 1000)
-    answer = node.request(target)
-    assert len(answer.blocks) > 10
-    assert b"".join(answer.blocks).decode() == at_once
-    assert answer.size == len(at_once)
+    held: list[int] = []
+    answer = node.request("/metrics/detailed?family=queue_metrics", hold=held.append)
+    assert answer.pieces is not None and not answer.body and not answer.blocks
+    pieces = list(answer.pieces)
+    assert max(piece.count(b"\n") for piece in pieces) <= exposition.LINES
+    size = sum(map(len, pieces))
+    assert len(pieces) > 5 * 10
+    assert 0 < sum(held) < size // 2, "less than half of it is there before"
+
+
+def test_what_a_page_says_is_of_one_moment(node: Node) -> None:
+    client = node.harness.channel()
+    for name in ("a", "b"):
+        node.declare(client, name)
+    answer = node.request("/metrics/detailed?family=queue_coarse_metrics")
+    for name in ("a", "b"):
+        node.publish(client, name, b"later")
+    values = read_text(body_of(answer).decode())
+    assert of(values, "rabbitmq_detailed_queue_messages_ready", vhost="/", queue="b") == 0
 
 
 # --- chosen families --------------------------------------------------------------------------------------------------
@@ -559,10 +579,9 @@ def test_health_on_that_port_is_the_brokers(node: Node) -> None:
 
 
 @pytest.mark.parametrize("budget_bytes", [1 << 20, 1000])
-def test_an_answer_in_blocks_is_sent_whole_or_refused_when_too_much_is_being_sent(
+def test_a_page_of_single_objects_is_sent_whole_or_refused_when_too_much_is_being_sent(
     node: Node, monkeypatch: pytest.MonkeyPatch, budget_bytes: int
 ) -> None:
-    monkeypatch.setattr(prometheus, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(http_module, "BODIES_BYTES_MAX", budget_bytes)
     client = node.harness.channel()
     for number in range(2 * metric_totals.CHUNK):

@@ -7,14 +7,15 @@
 1. All samples of a name stand together, behind one HELP and one TYPE line.
 2. A value of a label may be any text: backslashes, quotes and newlines are escaped, and bytes that are not UTF-8 (kept
    by ``surrogateescape``) are shown as ``\\udcXX``, so that names which differ only there stay two.
-3. A page is a list of pieces.
+3. A page is made while it is taken: what it holds are labels and values, and each piece has at most `LINES` of them.
 
 Source: Prometheus, "Exposition formats"; OpenMetrics 1.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,8 @@ COUNTER: Final = "counter"
 UNTYPED: Final = "untyped"
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+LINES: Final = 32
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -72,11 +75,14 @@ def wants_open_metrics(accept: str) -> bool:
 
 
 class Page:
-    """A page of metrics that is being written."""
+    """A page of metrics that is being put together, and then taken."""
 
     def __init__(self, *, open_metrics: bool = False) -> None:
-        self.pieces: list[bytes] = []
+        self._parts: deque[Iterable[bytes]] = deque()
         self._open_metrics = open_metrics
+
+    def _add(self, text: str) -> None:
+        self._parts.append((text.encode(),))
 
     @property
     def content_type(self) -> str:
@@ -90,13 +96,18 @@ class Page:
                 name = name.removesuffix("_total")
             elif kind == UNTYPED:
                 kind = "unknown"
-        self.pieces.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode())
+        self._add(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
 
     def samples(self, prefix: str, metric: Metric, rows: Iterable[tuple[str, float]]) -> None:
         """Write a metric with its samples: labels as `labels` returns them, and a value."""
         name = prefix + metric.name
         self.head(name, metric.kind, metric.help)
-        self.pieces.append("".join([f"{name}{of} {value}\n" for of, value in rows]).encode())
+        self._add("".join([f"{name}{of} {value}\n" for of, value in rows]))
+
+    def column(self, name: str, metric: Metric, of: Sequence[str], values: Sequence[float | None]) -> None:
+        """Write `metric` under `name` with many samples, which nobody changes: labels, and values; None: no sample."""
+        self.head(name, metric.kind, metric.help)
+        self._parts.append(_lines(name, of, values))
 
     def single(self, prefix: str, metric: Metric, value: float) -> None:
         """Write a metric that has one sample, without labels."""
@@ -121,13 +132,21 @@ class Page:
             lines.append(f'{name}_bucket{{{before}le="{self._bound(bound)}"}} {count}\n')
         lines.append(f'{name}_bucket{{{before}le="+Inf"}} {buckets[-1]}\n')
         lines.append(f"{name}_sum{of} {total}\n{name}_count{of} {buckets[-1]}\n")
-        self.pieces.append("".join(lines).encode())
+        self._add("".join(lines))
 
     def _bound(self, bound: float) -> float:
         return float(bound) if self._open_metrics else bound
 
-    def end(self) -> list[bytes]:
-        """End the page and return its pieces."""
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the page; what has been taken of it is forgotten."""
         if self._open_metrics:
-            self.pieces.append(b"# EOF\n")
-        return self.pieces
+            self._add("# EOF\n")
+        parts = self._parts
+        while parts:
+            yield from parts.popleft()
+
+
+def _lines(name: str, of: Sequence[str], values: Sequence[float | None]) -> Iterator[bytes]:
+    for start in range(0, len(values), LINES):
+        some = zip(of[start : start + LINES], values[start : start + LINES], strict=True)
+        yield "".join([f"{name}{each} {value}\n" for each, value in some if value is not None]).encode()

@@ -6,9 +6,9 @@
                                  ?vhost=… and ?queue=<pattern> choose among queues, ?vhost=… among the rest
     /metrics/memory-breakdown    what takes memory
 
-1. A page is made in pieces of about a millisecond. Sums that need a walk over all objects are taken at most every
-   `TOTALS_S`, however often a page is asked for; one page with single objects is made at a time, and none is longer
-   than `PAGE_BYTES_MAX`.
+1. The values of a page are gathered first, in pieces of about a millisecond, to fit each other; its text is made while
+   it is sent. Sums that need a walk over all objects are taken at most every `TOTALS_S`, however often a page is
+   asked for; single objects are gathered for one page at a time, and none is longer than `PAGE_BYTES_MAX`.
 2. No counter goes back. ``rabbitmq_channel_…`` and ``rabbitmq_connection_…`` counters of ``/metrics`` include what has
    ended, which those of RabbitMQ do not.
 3. On the port of the setting `prometheus` nobody is asked who he is; that port knows these pages and ``/health`` only.
@@ -92,9 +92,12 @@ from warren.server.process_memory import resident_bytes
 from warren.vhosts.pattern import Pattern
 
 TOTALS_S: Final = 1.0
-# A page is sent in blocks of this size, and is refused when it would be longer than that.
-BLOCK_BYTES: Final = 256 << 10
+# A page is refused when it would be longer than that.
 PAGE_BYTES_MAX: Final = 100 << 20
+# What is held of a page until it is sent: of a text besides its characters, and of a value.
+LABEL_BYTES: Final = 57
+VALUE_BYTES: Final = 24
+LEAST_VALUE_BYTES: Final = 3  # with a space and the end of the line
 RABBITMQ: Final = "rabbitmq_"
 WARREN: Final = "warren_"
 PAGES: Final = {
@@ -148,12 +151,13 @@ class Metrics:
             _write(page, RABBITMQ, await self._memory())
         else:
             choice = Choice(request.query) if endpoint == "detailed" else None
+            columns = _Columns(page, request.hold, Breather())
             async with self._writing:
                 if choice is None:
-                    await self._write_per_object(page)
+                    await self._write_per_object(page, columns)
                 else:
-                    await self._write_detailed(page, choice)
-        return Response(200, b"", page.content_type, blocks=await _blocks(page.end(), Breather()))
+                    await self._write_detailed(page, columns, choice)
+        return Response(200, b"", page.content_type, pieces=page.pieces())
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
@@ -164,19 +168,19 @@ class Metrics:
         _write(page, RABBITMQ, self._sums(totals, counts))
         self._write_common(page, totals, counts)
 
-    async def _write_per_object(self, page: Page) -> None:
+    async def _write_per_object(self, page: Page, columns: _Columns) -> None:
         breather = Breather()
         totals = await self._recent_totals()
         counts = self._broker.totals()
         await self._write_node(page, RABBITMQ)
         queues = (QUEUE_COARSE, QUEUE_METRICS, QUEUE_DELIVERY, QUEUE_ARRIVALS)
-        await _write_objects(page, RABBITMQ, queues, self._queues(None), breather)
-        await _write_objects(page, RABBITMQ, (EXCHANGE_METRICS,), self._exchanges(None), breather)
-        await _write_objects(page, RABBITMQ, CHANNEL_FAMILIES, await self._channels(None, breather), breather)
-        await _write_objects(page, RABBITMQ, CONNECTION_FAMILIES, self._connections(None), breather)
+        await columns.add(RABBITMQ, queues, self._queues(None))
+        await columns.add(RABBITMQ, (EXCHANGE_METRICS,), self._exchanges(None))
+        await columns.add(RABBITMQ, CHANNEL_FAMILIES, await self._channels(None, breather))
+        await columns.add(RABBITMQ, CONNECTION_FAMILIES, self._connections(None))
         self._write_common(page, totals, counts)
 
-    async def _write_detailed(self, page: Page, choice: Choice) -> None:
+    async def _write_detailed(self, page: Page, columns: _Columns, choice: Choice) -> None:
         breather = Breather()
         wanted = choice.families
         prefix = RABBITMQ + DETAILED
@@ -192,16 +196,16 @@ class Metrics:
             found = self._queues(choice.vhosts)
             if choice.queues:
                 found = await choice.matching(found, breather)
-            await _write_objects(page, prefix, queues, found, breather)
+            await columns.add(prefix, queues, found)
         exchanges = [family for family in EXCHANGE_FAMILIES if family.name in wanted]
         if exchanges:
-            await _write_objects(page, prefix, exchanges, self._exchanges(choice.vhosts), breather)
+            await columns.add(prefix, exchanges, self._exchanges(choice.vhosts))
         channels = [family for family in CHANNEL_FAMILIES if family.name in wanted]
         if channels:
-            await _write_objects(page, prefix, channels, await self._channels(choice.vhosts, breather), breather)
+            await columns.add(prefix, channels, await self._channels(choice.vhosts, breather))
         connections = [family for family in CONNECTION_FAMILIES if family.name in wanted]
         if connections:
-            await _write_objects(page, prefix, connections, self._connections(choice.vhosts), breather)
+            await columns.add(prefix, connections, self._connections(choice.vhosts))
         if "vhost_status" in wanted:
             metric = Metric("vhost_status", GAUGE, "1 for each vhost that runs")
             names = [name for name in self._broker.vhosts if choice.vhosts is None or name in choice.vhosts]
@@ -621,48 +625,45 @@ def _write(page: Page, prefix: str, rows: Rows) -> None:
         page.samples(prefix, metric, samples)
 
 
-async def _write_objects(
-    page: Page, prefix: str, families: Sequence[Family[Item]], items: Sequence[Item], breather: Breather
-) -> None:
-    """Write families of one kind of objects: each object is looked at once, each metric is written in one go."""
-    columns = [(family, metric) for family in families for metric in family.metrics]
-    names = [(RABBITMQ + CLUSTER if family.is_cluster else prefix) + metric.name for family, metric in columns]
-    written: list[list[bytes]] = [[] for _ in columns]
-    size = 0
-    for chunk in chunks(items):
-        at = 0
-        for family in families:
-            label = family.label
-            of = [label(item) for item in chunk]
-            for values in zip(*[family.row(item) for item in chunk], strict=True):
-                name = names[at]
-                lines = [f"{name}{each} {value}\n" for each, value in zip(of, values, strict=True) if value is not None]
-                piece = "".join(lines).encode()
-                written[at].append(piece)
-                size += len(piece)
-                at += 1
-        if size > PAGE_BYTES_MAX:
-            raise HttpError(503, "too_large", "there is too much for one page: choose families, vhosts or queues")
-        await breather.breathe()
-    for name, (_, metric), pieces in zip(names, columns, written, strict=True):
-        page.head(name, metric.kind, metric.help)
-        page.pieces += pieces
+class _Columns:
+    """Gathers families of single objects: of each object labels and values, whose text is made when it is sent."""
 
+    def __init__(self, page: Page, hold: Callable[[int], None], breather: Breather) -> None:
+        self._page = page
+        self._hold = hold
+        self._breather = breather
+        self._size = 0  # of the text of the page
 
-async def _blocks(pieces: Sequence[bytes], breather: Breather) -> list[bytes]:
-    """Put pieces together to blocks."""
-    blocks: list[bytes] = []
-    some: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        some.append(piece)
-        size += len(piece)
-        if size >= BLOCK_BYTES:
-            blocks.append(b"".join(some))
-            some, size = [], 0
-            await breather.breathe()
-    blocks.append(b"".join(some))
-    return blocks
+    async def add(self, prefix: str, families: Sequence[Family[Item]], items: Sequence[Item]) -> None:
+        """Add families of one kind of objects: each object is looked at once.
+
+        Raises:
+            HttpError: 503, that is too much for one page, or more than may be held now.
+        """
+        columns = [(family, metric) for family in families for metric in family.metrics]
+        names = [(RABBITMQ + CLUSTER if family.is_cluster else prefix) + metric.name for family, metric in columns]
+        values: list[list[float | None]] = [[] for _ in columns]
+        labels_by: dict[Callable[[Item], str], list[str]] = {family.label: [] for family in families}
+        name_bytes = sum(map(len, names))
+        for chunk in chunks(items):
+            sizes: dict[Callable[[Item], str], int] = {}
+            for label, of in labels_by.items():
+                more = [label(item) for item in chunk]
+                sizes[label] = sum(map(len, more))
+                of += more
+            at = 0
+            for family in families:
+                for column in zip(*[family.row(item) for item in chunk], strict=True):
+                    values[at] += column
+                    at += 1
+                self._size += sizes[family.label] * len(family.metrics)
+            self._size += (name_bytes + LEAST_VALUE_BYTES * len(columns)) * len(chunk)
+            if self._size > PAGE_BYTES_MAX:
+                raise HttpError(503, "too_large", "there is too much for one page: choose families, vhosts or queues")
+            self._hold(sum(sizes.values()) + (LABEL_BYTES * len(sizes) + VALUE_BYTES * len(columns)) * len(chunk))
+            await self._breather.breathe()
+        for name, (family, metric), gathered in zip(names, columns, values, strict=True):
+            self._page.column(name, metric, labels_by[family.label], gathered)
 
 
 def _global_deliveries(totals: Totals) -> Rows:
