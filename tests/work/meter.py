@@ -40,8 +40,9 @@ class Meter(Harness):
 
     def __init__(self, **limits: float) -> None:
         super().__init__(**limits)
-        setattr(long_work, "TURN_STEPS", TURN_STEPS)  # noqa: B010 - they are final to everybody else
-        setattr(long_work, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
+        self.broker.work.turn_steps = TURN_STEPS
+        self.broker.work.end_turn()
+        setattr(long_work, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010 - they are final to everybody else
         setattr(delivery, "AT_ONCE_ACKS", AT_ONCE_ACKS)  # noqa: B010
         setattr(rule_keeper, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(agenda, "KEEP_MAX", KEEP_MAX)  # noqa: B010
