@@ -11,9 +11,9 @@ from engine_harness import USER, Client, Harness, Received, body_of, publish_fra
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, decode_table, encode_table
+from warren.queues.held_lanes import UNDELIVERED_RETRY_MS
 from warren.queues.long_work import TURN_STEPS
 from warren.queues.queue import Queue
-from warren.queues.rule_keeper import UNDELIVERED_RETRY_MS
 from warren.vhosts.dead_lettering import DEATHS_MAX, LETTERS_MAX, LINE_MAX_BYTES, TARGET_STEPS
 from warren.vhosts.metadata import PolicyPut, VhostPut
 
@@ -85,7 +85,7 @@ def bodies(client: Client, name: str) -> list[bytes]:
 def undelivered(queue: Queue) -> int:
     """Return how many letters of a queue no target has taken yet."""
     keeper = queue.keeper
-    return 0 if keeper is None or keeper.undelivered is None else int(keeper.undelivered.count)
+    return 0 if keeper is None or keeper.lanes.undelivered is None else int(keeper.lanes.undelivered.count)
 
 
 # --- what a letter looks like -----------------------------------------------------------------------------------------

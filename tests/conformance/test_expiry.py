@@ -12,7 +12,7 @@ from engine_harness import Client, Harness, body_of, exchange_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.queues.rule_keeper import STALE_MIN
+from warren.queues.expiry import STALE_MIN
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 from .rules import rule
@@ -353,7 +353,7 @@ def test_deadlines_are_forgotten(client: Client, harness: Harness, arguments: Ta
     client.take()
     keeper = harness.queue("q").keeper
     assert keeper is not None
-    assert len(keeper._early) <= STALE_MIN + 2 * ready(harness) + 1
+    assert len(keeper.expiry) <= STALE_MIN + 2 * ready(harness) + 1
     assert ready(harness) == 10
     harness.pass_time(DAY_MS / 1000)
     assert ready(harness) == 0

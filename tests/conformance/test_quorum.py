@@ -10,7 +10,7 @@ from engine_harness import Client, Harness, Received, body_of, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.queues.rule_keeper import UNDELIVERED_RETRY_MS
+from warren.queues.held_lanes import UNDELIVERED_RETRY_MS
 from warren.queues.rules import QUORUM_DELIVERY_LIMIT
 
 from .rules import rule

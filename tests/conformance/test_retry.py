@@ -7,7 +7,7 @@ from engine_harness import Client, Harness, Received
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, decode_table, encode_table
-from warren.queues.rule_keeper import STALE_MIN
+from warren.queues.delivery_timeout import STALE_MIN
 
 from .rules import rule
 
@@ -113,7 +113,7 @@ def test_messages_are_parked(client: Client, harness: Harness) -> None:
     client2 = harness.channel()
     assert client2.get("q") is None
     keeper = harness.queue("q").keeper
-    assert keeper is not None and keeper.parked is not None and keeper.parked.count == 1
+    assert keeper is not None and keeper.lanes.parked is not None and keeper.lanes.parked.count == 1
 
 
 # --- retries ----------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_limits_are_forgotten(client: Client, harness: Harness) -> None:
         client.send(1, m.BasicAck(tag, False))
     keeper = harness.queue("q").keeper
     assert keeper is not None
-    assert len(keeper._limits) <= STALE_MIN + 8
+    assert len(keeper.timeouts()) <= STALE_MIN + 8
     client.take()
     harness.pass_time(86_400)
     (again, *_) = client.take()

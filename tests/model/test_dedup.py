@@ -432,7 +432,7 @@ class Life:
         broker.of_exchange.check_invariants()
         keeper = broker.queue("q").keeper
         assert keeper is not None
-        held = 0 if keeper.held is None else int(keeper.held.count)
+        held = 0 if keeper.lanes.held is None else int(keeper.lanes.held.count)
         assert broker.queue("q").ready_count + held == len(self.model.q)
         assert broker.queue("r").ready_count == len(self.model.r)
         broker.check()

@@ -281,7 +281,7 @@ class Run:
     def _compare_held(queue: Queue, real: RealQueue) -> None:
         keeper = real.keeper
         for lane, held in (("held", queue.held), ("parked", queue.parked), ("undelivered", queue.undelivered)):
-            real_lane = None if keeper is None else getattr(keeper, lane)
+            real_lane = None if keeper is None else getattr(keeper.lanes, lane)
             count = 0 if real_lane is None else real_lane.count
             assert count == len(held), f"{queue.name}: {count} {lane}, not {len(held)}"
 
@@ -417,6 +417,9 @@ class Run:
             arguments |= self._retrying() if self.dice.random() < 0.3 else {}
             arguments |= {"x-expires": self.dice.randrange(5000, 30000)} if self.dice.random() < 0.1 else {}
             arguments |= {"x-visibility-timeout": self.dice.randrange(1, 5000)} if self.dice.random() < 0.3 else {}
+        if name in self.world.queues and not _has_order_of_ages(self.world.queues[name]):
+            # After the clock was set back some have a deadline of their own, by the time to live that there was.
+            arguments.pop("x-message-ttl", None)
         definition = {key.removeprefix("x-"): value for key, value in arguments.items()} or {"queue-mode": "default"}
         self.aging_ms = self.world.now_ms
         self._note("policy", name, definition)
@@ -756,11 +759,10 @@ class Run:
         the start, and after the clock was set back a later one can be older.
         """
         for queue in self.world.queues.values():
-            if queue.rules.ttl_ms is not None:
-                entries = sorted([*queue.ready, *(delivery.entry for delivery in queue.out)])
-                ages = [(entry.place[0], entry.ages_ms) for entry in entries]
-                if ages != sorted(ages) or any(entry.aged for entry in entries):
-                    return True
+            if queue.rules.ttl_ms is not None and not _has_order_of_ages(queue):
+                return True
+            if queue.rules.ttl_ms is not None and any(entry.aged for entry in _waiting_or_out(queue)):
+                return True
         return False
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -783,6 +785,16 @@ class Run:
         self.broker.rest()
         assert self.broker.broker.log.resident_bytes == 0
         assert not [index for index in self.broker.broker.log.indexes.values() if index.live_count]
+
+
+def _waiting_or_out(queue: Queue) -> list[Entry]:
+    return sorted([*queue.ready, *(delivery.entry for delivery in queue.out)])
+
+
+def _has_order_of_ages(queue: Queue) -> bool:
+    """Tell whether of each level the oldest message is the first."""
+    ages = [(entry.place[0], entry.ages_ms) for entry in _waiting_or_out(queue)]
+    return ages == sorted(ages)
 
 
 def _headers(entry: Entry) -> Table:

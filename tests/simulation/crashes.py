@@ -155,7 +155,7 @@ def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: Rea
     )
     queue.restore(index, found.clean)
     keeper = queue.need_keeper()
-    (lane,) = (lane for lane in (keeper.held, keeper.parked, keeper.undelivered) if lane is not None)
+    (lane,) = (lane for lane in (keeper.lanes.held, keeper.lanes.parked, keeper.lanes.undelivered) if lane is not None)
     listed: list[HeldMessage] = []
     while lane.scanning and run_reads(opened.store, log):
         pass

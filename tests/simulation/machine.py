@@ -542,7 +542,7 @@ class Machine:
     def take_held(self, name: str, purpose: int) -> None:
         """Have the earliest message that a queue holds released or dead-lettered now, as an operator would."""
         keeper = self.queues[name].keeper
-        for lane in (keeper.held, keeper.parked) if keeper is not None else ():
+        for lane in (keeper.lanes.held, keeper.lanes.parked) if keeper is not None else ():
             if lane is not None:
                 lane.list_earliest(1, partial(self._take_listed, name, lane, purpose))
                 break
@@ -557,7 +557,7 @@ class Machine:
     def drop_held(self, name: str) -> None:
         """Drop everything that a queue holds, as an operator would."""
         keeper = self.queues[name].keeper
-        for lane in (keeper.held, keeper.parked) if keeper is not None else ():
+        for lane in (keeper.lanes.held, keeper.lanes.parked) if keeper is not None else ():
             if lane is not None:
                 held = self.paper.queues[name].held[int(lane.code)]
                 count = lane.clear()
@@ -611,7 +611,7 @@ class Machine:
         delivered = [(entry.consumer_tag or self._getting[0], entry) for entry in parse_deliveries(data, self.messages)]
         for name, queue in self.queues.items():
             keeper = queue.keeper
-            if keeper is None or (keeper.held is None and keeper.parked is None) or self.spoiled:
+            if keeper is None or (keeper.lanes.held is None and keeper.lanes.parked is None) or self.spoiled:
                 continue
             # Those that left just now, first in, first out, and those that are still there.
             found = [entry.message for source, entry in delivered if source == name]
@@ -829,9 +829,8 @@ class Machine:
         self.log.check_invariants()
 
     def _held_counts(self, queue: Queue) -> dict[int, int]:
-        keeper = queue.keeper
-        lanes = (None, None, None) if keeper is None else (keeper.held, keeper.parked, keeper.undelivered)
-        return {code: 0 if lane is None else int(lane.count) for code, lane in zip(HELD_LANES, lanes, strict=True)}
+        lanes = {code: queue.held(code) for code in HELD_LANES}
+        return {code: 0 if lane is None else int(lane.count) for code, lane in lanes.items()}
 
     def _check_nothing_is_late(self) -> None:
         for name, queue in self.paper.queues.items():

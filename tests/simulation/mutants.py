@@ -59,7 +59,8 @@ INDEX: Final = "msgstore/log/queue_index.py"
 QUEUE: Final = "queues/queue.py"
 BACKLOG: Final = "queues/backlog.py"
 OFFSET_BACKLOG: Final = "queues/offset_backlog.py"
-KEEPER: Final = "queues/rule_keeper.py"
+EXPIRY: Final = "queues/expiry.py"
+HELD_LANES: Final = "queues/held_lanes.py"
 HELD: Final = "queues/held_messages.py"
 SEALED: Final = "msgstore/files/sealed_files.py"
 STREAM_BACKLOG: Final = "streams/backlog.py"
@@ -366,7 +367,7 @@ MUTANTS: Final = (
     mutant(
         "middle-gone-and-nobody-told",
         "a consumer gets nothing although messages wait",
-        (KEEPER, lines("queue.took_out()"), lines("self.plan()")),
+        (EXPIRY, lines("queue.took_out()"), lines("self.plan()")),
     ),
     mutant(
         "expired-while-it-was-loaded",
@@ -376,7 +377,7 @@ MUTANTS: Final = (
     mutant(
         "deadlines-not-looked-for",
         "after a restart nothing expires behind what does not",
-        (KEEPER, lines("if index.has_expiring:", "    _EarlyScan(self.log, index, self).go_on()"), ""),
+        (EXPIRY, lines("if index.has_expiring:", "    _EarlyScan(self.log, index, self).go_on()"), ""),
     ),
     mutant(
         "lane-forgotten",
@@ -396,9 +397,9 @@ MUTANTS: Final = (
         "refused-letter-in-memory-only",
         "after a crash a letter that nobody took is nowhere",
         (
-            KEEPER,
-            lines("stored: bool = message.persistent and self.queue.stores"),
-            lines("stored: bool = message.persistent and self.queue.stores and lane.code != UNDELIVERED"),
+            HELD_LANES,
+            lines("stored: bool = message.persistent and self._queue.stores"),
+            lines("stored: bool = message.persistent and self._queue.stores and lane.code != UNDELIVERED"),
         ),
     ),
     mutant(

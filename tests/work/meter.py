@@ -12,7 +12,7 @@ from engine_harness import Client, Harness
 
 from warren.amqp.codec import method_frame
 from warren.msgstore.log import remains
-from warren.queues import agenda, delivery, long_work, rule_keeper
+from warren.queues import agenda, delivery, delivery_timeout, expiry, length_limit, long_work
 from work.step_counter import Count
 
 TURNS_MAX = 200000
@@ -44,7 +44,8 @@ class Meter(Harness):
         self.broker.work.end_turn()
         setattr(long_work, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010 - they are final to everybody else
         setattr(delivery, "AT_ONCE_ACKS", AT_ONCE_ACKS)  # noqa: B010
-        setattr(rule_keeper, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
+        for module in (expiry, length_limit, delivery_timeout):
+            setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(agenda, "KEEP_MAX", KEEP_MAX)  # noqa: B010
         setattr(remains, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
         setattr(remains, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010

@@ -192,7 +192,7 @@ class ClaimQueue(OffsetQueue):
             return claimed
         queue.used()
         if queue.keeper is not None:
-            queue.keeper.expire()
+            queue.keeper.expiry.expire()
         lanes: i64 = queue.ready.lane_count()
         lane: i64 = 0
         while lane < lanes and not claimed.is_full and not claimed.waits:
@@ -213,7 +213,7 @@ class ClaimQueue(OffsetQueue):
         for place, message in ready.returned_messages(lane_bits, lane_bits | (end - 1), int(most)):
             if not claimed.has_room(message):
                 return
-            if keeper is not None and keeper.is_expired(message):
+            if keeper is not None and keeper.expiry.is_expired(message):
                 continue
             redelivered = sharing is None or sharing.may_have_been_delivered(place)
             if ready.maybe_take_out(place) is not None:
@@ -232,8 +232,8 @@ class ClaimQueue(OffsetQueue):
                 return
             message = ready.take_head(lane)
             place: i64 = ready.next_place
-            if keeper is not None and keeper.is_expired(message):
-                keeper.expired_at_hand_out(message, place)
+            if keeper is not None and keeper.expiry.is_expired(message):
+                keeper.expiry.expired_at_hand_out(message, place)
                 continue
             redelivered = place & NUMBER_MASK < backlog.delivered_before or message.attempts > 0
             self._take(queue, message, place, redelivered, claimed)

@@ -287,13 +287,13 @@ class KeySharing:
 
     def _is_expired(self, message: Message) -> bool:
         keeper = self._queue.keeper
-        return keeper is not None and keeper.is_expired(message)
+        return keeper is not None and keeper.expiry.is_expired(message)
 
     def _expire(self, message: Message, place: i64) -> None:
         """Let a message expire that has been taken out; its dead letter may come back here before this returns."""
         keeper = self._queue.keeper
         if keeper is not None:
-            keeper.expired_at_hand_out(message, place)
+            keeper.expiry.expired_at_hand_out(message, place)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """A queue: messages waiting in order, the consumers they go to, and what is out for acknowledgement.
 
 1. A message is ready, unacked, held or gone. Those that are ready are in ``ready`` (``queues.ready_messages``), what is
-   out for acknowledgement is in the channels' ledgers and counted here, what is held is the keeper's.
+   out for acknowledgement is in the channels' ledgers and counted here, what is held is
+   in the keeper's lanes (``queues.held_lanes``).
 2. While a message is ready and a consumer may take it, the queue is on the broker's runnable list, or that consumer
    stands in a line for its turn on a channel or connection (``queues.turns``). ``_hungry`` is True only when some
    consumer may be able to take a message: a publish into a queue of stalled consumers is an append.
@@ -31,11 +32,12 @@ from warren.queues.consumer_groups import ConsumerGroups
 from warren.queues.counters import DeathCounts, MessageCounts
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.held_lanes import HeldLane
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
-from warren.queues.rule_keeper import HeldLane, RuleKeeper
+from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import DROP_HEAD, PLAIN_RULES, PolicySettings, QueueRules
 from warren.queues.seen_keys import SeenKeys
 
@@ -186,7 +188,7 @@ class Queue(Destination):
         if not keeper.admit(message):
             return False
         self.published += 1
-        self._add(keeper, keeper.as_kept(message) if keeper.counts else message)
+        self._add(keeper, keeper.retries.as_kept(message))
         return True
 
     def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> bool:
@@ -269,7 +271,7 @@ class Queue(Destination):
         self.published += 1
         if own:
             self.not_by_channels += 1
-        keeper.hold(keeper.as_kept(message) if keeper.counts else message, until_ms)
+        keeper.lanes.hold(keeper.retries.as_kept(message), until_ms)
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come."""
@@ -305,12 +307,12 @@ class Queue(Destination):
     def held(self, lane: int) -> HeldLane | None:
         """Return what is held in a lane (`queues.lanes`): DELAYED, PARKED, UNDELIVERED; None when nothing ever was."""
         keeper = self.keeper
-        return None if keeper is None else keeper.lane_of(lane)
+        return None if keeper is None else keeper.lanes.lane_of(lane)
 
     def may_page_out(self) -> bool:
         """Tell whether `page_out` may find something in memory."""
         keeper = self.keeper
-        return self.ready.count > 0 or (keeper is not None and keeper.holds_in_memory())
+        return self.ready.count > 0 or (keeper is not None and keeper.lanes.holds_in_memory())
 
     def page_out(self) -> None:
         """Memory is short: have what waits here stored and forgotten, transient or not."""
@@ -318,7 +320,7 @@ class Queue(Destination):
             return
         keeper = self.keeper
         if keeper is not None:
-            keeper.page_out()
+            keeper.lanes.page_out()
         self.ready.page_out()
 
     # --- back -----------------------------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ class Queue(Destination):
         self.unacked_bytes -= message.body_bytes
         self.ready.put_back(message, delivery.sequence_number)
         if keeper is not None:
-            keeper.keep_limits()
+            keeper.length.keep()
 
     def settle(self, delivery: Delivery) -> None:
         """Forget an acknowledged delivery."""
@@ -363,7 +365,7 @@ class Queue(Destination):
         consumer = delivery.consumer
         visible_ms: i64 = self.rules.visibility_timeout_ms if consumer is None else consumer.visibility_ms
         if visible_ms > 0 and not self.deleted:
-            self.need_keeper().touch(ledger, delivery.tag, visible_ms)
+            self.need_keeper().timeouts().touch(ledger, delivery.tag, visible_ms)
 
     def reject(self, delivery: Delivery) -> None:
         """Forget a delivery that its consumer does not want, or dead-letter it."""
@@ -455,7 +457,7 @@ class Queue(Destination):
         keeper = self.keeper
         self.is_search_long = False
         if keeper is not None:
-            keeper.expire()
+            keeper.expiry.expire()
             sharing = self.sharing
             if sharing is not None:
                 sharing.drain(DRAIN_BUDGET)
@@ -475,8 +477,8 @@ class Queue(Destination):
             if consumer is None:
                 return
             message = ready.take_next()
-            if keeper is not None and keeper.is_expired(message):
-                keeper.expired_at_hand_out(message, ready.next_place)
+            if keeper is not None and keeper.expiry.is_expired(message):
+                keeper.expiry.expired_at_hand_out(message, ready.next_place)
                 continue
             self.hand_out(consumer, message, ready.next_place, ready.next_redelivered)
 
@@ -502,13 +504,13 @@ class Queue(Destination):
             self._limit_time(consumer)
 
     def _limit_time(self, consumer: Consumer) -> None:
-        self.need_keeper().delivered(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
+        self.need_keeper().timeouts().begin(consumer.ledger, consumer.visibility_ms, consumer.timeout_ms)
 
     def is_ready_to_get(self) -> bool:
         """Tell whether `get` can answer now. What has expired is out of its way then."""
         if self._returning:
             return False
-        if self.keeper is not None and not self.keeper.expire():
+        if self.keeper is not None and not self.keeper.expiry.expire():
             return False  # `serve_waiters` when all has
         return self.ready.is_ready()
 
@@ -528,7 +530,7 @@ class Queue(Destination):
         keeper = self.keeper
         if keeper is not None:
             keeper.used()
-            keeper.expire()
+            keeper.expiry.expire()
         while self.ready.count > 0 and not self.paused:
             if not self.ready.is_ready():
                 return False  # what was ahead of it has expired just now
@@ -536,8 +538,8 @@ class Queue(Destination):
             message = self.ready.take_next() if sharing is None else sharing.maybe_take_for(ledger)
             if message is None:
                 return False
-            if keeper is not None and keeper.is_expired(message):
-                keeper.expired_at_hand_out(message, self.ready.next_place)
+            if keeper is not None and keeper.expiry.is_expired(message):
+                keeper.expiry.expired_at_hand_out(message, self.ready.next_place)
                 continue
             place: i64 = self.ready.next_place
             if self.ready.next_redelivered:
@@ -553,7 +555,7 @@ class Queue(Destination):
                     sharing.got(message, place, ledger)
             ledger.get(self, message, place, self.ready.next_redelivered, no_ack, self.ready.count)
             if not no_ack and self.rules.visibility_timeout_ms > 0:
-                self.need_keeper().delivered(ledger, self.rules.visibility_timeout_ms, -1)
+                self.need_keeper().timeouts().begin(ledger, self.rules.visibility_timeout_ms, -1)
             return True
         return False
 
@@ -635,7 +637,7 @@ class Queue(Destination):
             self.ready.sharing = self.sharing
         keeper = self.need_keeper()
         keeper.change(rules)
-        keeper.keep_limits()
+        keeper.length.keep()
         for consumer in self.consumers:
             self._fit(consumer)
         self.wake()

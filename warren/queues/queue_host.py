@@ -36,7 +36,7 @@ class QueueHost:
         letter = self.dead_letter(queue, message, reason)
         keeper = queue.keeper
         if keeper is not None:
-            keeper.letter_sent(letter)
+            keeper.lanes.letter_sent(letter)
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
         """Route `message` through the dead letter exchange of `queue`; return the letter unless everybody took it."""

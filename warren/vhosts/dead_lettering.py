@@ -174,7 +174,7 @@ class DeadLettering(Job):
         taken = self._send(letter, False)
         keeper = queue.keeper
         if keeper is not None:  # else it was deleted meanwhile, and nobody would send the letter again
-            keeper.letter_sent(None if taken else letter.message)
+            keeper.lanes.letter_sent(None if taken else letter.message)
         if cause is not None:
             cause.unplaced -= 1
             if cause.unplaced == 0:

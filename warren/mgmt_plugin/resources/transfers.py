@@ -247,7 +247,7 @@ class Transfer:
     def _take(self, seen: Seen, principal: Principal) -> None:
         self.scanned += 1
         keeper = self.queue.keeper
-        if keeper is not None and keeper.is_expired(seen.message):
+        if keeper is not None and keeper.expiry.is_expired(seen.message):
             return  # a copy would live anew
         if self.moves and not still_waits(self.queue, seen):
             return  # what went before it has pushed it out

@@ -1,0 +1,122 @@
+"""How long a delivery may be unanswered: x-visibility-timeout, and x-consumer-timeout.
+
+    visibility timeout    the message comes back to its queue, as one that has failed
+    consumer timeout      the channel is closed: its consumer is taken for stuck
+
+1. Each delivery with a limit has an entry in one heap by time. An answer leaves the entry behind; from `STALE_MIN` on
+   those are looked for, for the time may be hours ahead, and they keep their channel in memory.
+2. A delivery whose time begins anew has another entry, and ``DeliveryLedger.touched`` says which one holds.
+3. Deliveries come back in the order of their limits, `LEAVE_MAX` in one turn.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.agenda import NEVER, Appointment
+from warren.queues.delivery import DeliveryLedger
+from warren.queues.message_deaths import LEAVE_MAX
+from warren.queues.queue_host import QueueHost
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+# From so many on, limits of what has been answered meanwhile are looked for.
+STALE_MIN: Final = 1024
+
+
+class TimeLimit:
+    """A delivery that comes back when it is not answered in time, or with a `timeout_ms` closes its channel."""
+
+    def __init__(self, at_ms: i64, ledger: DeliveryLedger, tag: i64, timeout_ms: i64) -> None:
+        self.at_ms: i64 = at_ms
+        self.ledger = ledger
+        self.tag: i64 = tag
+        self.timeout_ms: i64 = timeout_ms
+
+
+class DeliveryTimeouts:
+    """The time limits of what is out of `queue`. `appointment` is made for the first one."""
+
+    def __init__(self, queue: Queue, host: QueueHost, appointment: Appointment) -> None:
+        self._queue = queue
+        self._host = host
+        self._log: MessageLog = host.log
+        self._appointment = appointment
+        self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
+        self._made: i64 = 0
+
+    def __len__(self) -> int:
+        """Return how many limits are noted, those of answered deliveries included."""
+        return len(self._limits)
+
+    def begin(self, ledger: DeliveryLedger, visible_ms: i64, timeout_ms: i64) -> None:
+        """The last message that `ledger` has delivered is to be answered within a time, or two."""
+        tag: i64 = ledger.next_tag - 1
+        if visible_ms > 0:
+            self._add(TimeLimit(self._log.now_ms + visible_ms, ledger, tag, 0))
+        if timeout_ms > 0:
+            self._add(TimeLimit(self._log.now_ms + timeout_ms, ledger, tag, timeout_ms))
+
+    def touch(self, ledger: DeliveryLedger, tag: i64, visible_ms: i64) -> None:
+        """Give a delivery its time again."""
+        at_ms: i64 = self._log.now_ms + visible_ms
+        if ledger.touched.get(int(tag), 0) == at_ms:
+            return
+        ledger.touched[int(tag)] = int(at_ms)
+        self._add(TimeLimit(at_ms, ledger, tag, 0))
+
+    def _add(self, limit: TimeLimit) -> None:
+        if len(self._limits) > 4 * self._queue.unacked_count + STALE_MIN:
+            self._forget_answered()
+        self._made += 1
+        heappush(self._limits, (int(limit.at_ms), int(self._made), limit))
+        self._host.agenda.at(limit.at_ms, self._appointment)
+
+    def _forget_answered(self) -> None:
+        kept: list[tuple[int, int, TimeLimit]] = []
+        for entry in self._limits:
+            limit = entry[2]
+            ledger = limit.ledger
+            until_ms: i64 = ledger.touched.get(int(limit.tag), 0) if limit.timeout_ms == 0 else 0
+            if until_ms <= limit.at_ms and ledger.is_outstanding(limit.tag):
+                kept.append(entry)
+        heapify(kept)
+        self._limits = kept
+
+    def first_ms(self) -> i64:
+        """Return when the next limit is over."""
+        return self._limits[0][0] if self._limits else NEVER
+
+    def end_due(self, now_ms: i64) -> None:
+        """Have those come back whose time is over."""
+        limits = self._limits
+        left: i64 = LEAVE_MAX
+        while limits and limits[0][0] <= now_ms and left > 0:
+            left -= 1
+            self._end(heappop(limits)[2])
+            limits = self._limits
+        self._host.agenda.worked += LEAVE_MAX - left
+
+    def _end(self, limit: TimeLimit) -> None:
+        ledger = limit.ledger
+        if limit.timeout_ms > 0:
+            if ledger.is_outstanding(limit.tag):
+                self._host.delivery_overdue(ledger, int(limit.timeout_ms))
+            return
+        if ledger.touched and ledger.touched.get(int(limit.tag), 0) > limit.at_ms:
+            return
+        delivery = ledger.maybe_take(limit.tag)
+        if delivery is not None:
+            ledger.release(delivery)
+            self._queue.requeue(delivery, failed=True)
+            self._queue.wake()
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        self._limits.clear()
+        self._appointment = Appointment()  # it has us, and we have it

@@ -1,0 +1,304 @@
+"""When the messages of a queue expire: its time to live (x-message-ttl), and those that messages bring (expiration).
+
+    waiting    no longer than until its deadline, wherever it stands
+    returned   back to its place while there is time left, else expired
+    handed out never behind its deadline
+
+1. A message is never delivered behind its deadline, and leaves within a second of it wherever it waits. With the
+   queue's time to live alone deadlines have the order of the messages: only heads are looked at. A message with a time
+   to live of its own, and what stands out of that order, has an entry in `_early`; what is right then is looked for
+   when it is due.
+2. What has expired dies, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the agenda is kept
+   again. It is not delivered meanwhile.
+3. What a policy's time to live finds waiting begins to age when the policy comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import EXPIRING, IndexPage, QueueIndex
+from warren.queues.agenda import NEVER, Appointment
+from warren.queues.dead_letter import EXPIRED
+from warren.queues.deadlines import Deadlines
+from warren.queues.delivery import Delivery
+from warren.queues.fetch import Fetch, TimeScan
+from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
+from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import QueueRules
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+# How many expired messages are fetched from the middle of a backlog in one go.
+EXPIRE_MAX: Final = 512
+EXPIRE_MAX_BYTES: Final = 1 << 20
+# From so many on, deadlines of what has been settled meanwhile are looked for.
+STALE_MIN: Final = 1024
+
+
+class Expiry:
+    """The deadlines of what waits in `queue`. `appointment` is made for the first one."""
+
+    def __init__(
+        self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, appointment: Appointment
+    ) -> None:
+        log = host.log
+        self.queue = queue
+        self.log = log
+        self._agenda = host.agenda
+        self._appointment = appointment
+        self._deaths = deaths
+        self._ttl_ms: i64 = rules.message_ttl_ms
+        self._has_levels: bool = rules.max_priority > 0
+        self._early = Deadlines()  # of places
+        self._fetching: bool = False
+        self._since_ms: i64 = log.now_ms  # the time of messages that have none
+        # The queue's time to live counts from here at the earliest.
+        has_messages = queue.published > 0 or queue.ready.count > 0 or queue.unacked_count > 0
+        self._aging_from_ms: i64 = log.now_ms if has_messages or self._ttl_ms < 0 else 0
+        self._latest_ms: i64 = log.now_ms  # when the latest came that the queue's time to live holds for
+
+    def __len__(self) -> int:
+        """Return how many deadlines are noted beside the order of the messages."""
+        return len(self._early)
+
+    def follow(self, rules: QueueRules) -> None:
+        """Have another time to live hold from now on."""
+        if self._ttl_ms < 0:
+            # What waits already begins to age now.
+            self._aging_from_ms = self.log.now_ms
+        self._ttl_ms = rules.message_ttl_ms
+        self._has_levels = rules.max_priority > 0
+
+    # --- messages come ----------------------------------------------------------------------------------------------
+
+    def admitted(self, message: Message) -> None:
+        """A message comes into the queue: give it its time, if one holds for it."""
+        if message.time_ms == 0 and (self._ttl_ms >= 0 or message.expiration_ms >= 0):
+            message.time_ms = self.log.now_ms
+        if self._ttl_ms >= 0 and message.time_ms > self._latest_ms:
+            self._latest_ms = message.time_ms
+
+    def waits(self, message: Message, place: i64) -> None:
+        """`message` waits now: note its deadline."""
+        if message.time_ms == 0:
+            return
+        own: i64 = message.expiration_ms
+        if self.deadline_ms(message) <= self.log.now_ms:
+            if self.queue.ready.maybe_take_out(place) is not None:
+                self._deaths.add(message, place, EXPIRED)
+            return
+        if own >= 0:
+            # Even if the queue's is shorter: a policy's may go.
+            self._note_early(message.time_ms + own, place)
+        if self._ttl_ms >= 0:
+            if message.time_ms < self._latest_ms:
+                # The clock was set back: those before it leave later.
+                self._note_early(message.time_ms + self._ttl_ms, place)
+            else:
+                self._latest_ms = message.time_ms
+                self._agenda.at(message.time_ms + self._ttl_ms, self._appointment)
+
+    def returns(self, delivery: Delivery) -> bool:
+        """A delivery comes back: note its deadline; False when it is over, and the message has died."""
+        message = delivery.message
+        own: i64 = message.expiration_ms
+        if own < 0 and self._ttl_ms < 0:
+            return True
+        deadline: i64 = self.deadline_ms(message)
+        if deadline <= self.log.now_ms:
+            self.queue.unacked_gone(delivery)
+            self._deaths.add(message, delivery.sequence_number, EXPIRED)
+            return False
+        if own >= 0 or self._has_levels or message.time_ms < self._latest_ms:
+            # What is returned need not have the order of its deadlines: of several levels, of a clock set back.
+            self._note_early(deadline, delivery.sequence_number)
+        self._agenda.at(deadline, self._appointment)
+        return True
+
+    def restored(self, index: QueueIndex) -> None:
+        """The backlog of a lane was taken over from an earlier process: find the deadlines in it."""
+        if index.has_expiring:
+            _EarlyScan(self.log, index, self).go_on()
+
+    def early_found(self, at_ms: i64, place: i64) -> None:
+        """A message with a time to live of its own waits on disk."""
+        self._note_early(at_ms, place)
+
+    def _note_early(self, at_ms: i64, place: i64) -> None:
+        self._early.add(at_ms, place)
+        if len(self._early) > 2 * self.queue.ready.count + STALE_MIN:
+            self._forget_stale()
+        self._agenda.at(at_ms, self._appointment)
+
+    def _forget_stale(self) -> None:
+        """Forget deadlines of messages that do not wait any more: they may be far in the future, and very many."""
+        queue = self.queue
+        early = self._early
+        returned = queue.ready.returned_places()
+        waiting = Deadlines()
+        while len(early) > 0:
+            place: i64 = early.first_number()
+            if queue.ready.waits_at(place) or int(place) in returned:
+                waiting.add(early.first_ms(), place)
+            early.remove_first()
+        self._early = waiting
+
+    # --- messages expire --------------------------------------------------------------------------------------------
+
+    def deadline_ms(self, message: Message) -> i64:
+        """Return when `message` expires here."""
+        at_ms: i64 = NEVER
+        ttl: i64 = self._ttl_ms
+        own: i64 = message.expiration_ms
+        since: i64 = message.time_ms
+        if since == 0:
+            since = self._since_ms
+        if own >= 0:
+            at_ms = since + own
+        if ttl >= 0:
+            if since < self._aging_from_ms:
+                since = self._aging_from_ms
+            if since + ttl < at_ms:
+                at_ms = since + ttl
+        return at_ms
+
+    def is_expired(self, message: Message) -> bool:
+        """Tell whether a message that is about to be delivered is too old for it."""
+        return self.deadline_ms(message) <= self.log.now_ms
+
+    def expired_at_hand_out(self, message: Message, place: i64) -> None:
+        """A message that was about to be delivered, and is not in the queue any more, is too old."""
+        self._deaths.add(message, place, EXPIRED)
+
+    def expire(self) -> bool:
+        """Let go of what has expired, as far as it is in memory; the rest is fetched. False: there was too much.
+
+        What is left goes when the agenda is kept next.
+        """
+        now_ms: i64 = self.log.now_ms
+        early = self._early
+        left: i64 = LEAVE_MAX
+        if len(early) > 0 and early.first_ms() <= now_ms and not self._fetching:
+            left = self._expire_early(now_ms, left)
+        if self._ttl_ms >= 0:
+            ready = self.queue.ready
+            for lane in ready.waiting_lanes():
+                while left > 0:
+                    message = ready.maybe_head(lane)
+                    if message is None or self.deadline_ms(message) > now_ms:
+                        break
+                    left -= 1
+                    self._deaths.add(ready.take_head(lane), ready.next_place, EXPIRED)
+        self._agenda.worked += LEAVE_MAX - left
+        if left > 0:
+            return True
+        self._agenda.at(now_ms, self._appointment)
+        return False
+
+    def _expire_early(self, now_ms: i64, left: i64) -> i64:
+        """Let go of at most `left` of those in `_early`; return how many more there may be."""
+        ready = self.queue.ready
+        early = self._early
+        lane: i64 = -1
+        missing: list[int] = []
+        while left > 0 and len(early) > 0 and early.first_ms() <= now_ms and len(missing) < EXPIRE_MAX:
+            left -= 1
+            place: i64 = early.first_number()
+            if ready.is_on_disk(place):
+                if lane >= 0 and place >> LANE_SHIFT != lane:
+                    break
+                lane = place >> LANE_SHIFT
+                missing.append(int(place & NUMBER_MASK))
+                early.remove_first()
+                continue
+            early.remove_first()
+            message = ready.maybe_waiting(place)
+            if message is not None and not self._lives_on(message, place, now_ms):
+                ready.maybe_take_out(place)
+                self._deaths.add(message, place, EXPIRED)
+        if missing:
+            index = ready.index_of(lane)
+            if index is not None:
+                self._fetching = True
+                _ExpiredFetch(self.log, index, missing, self, lane << LANE_SHIFT).begin()
+        return left
+
+    def _lives_on(self, message: Message, place: i64, now_ms: i64) -> bool:
+        """Tell whether `message` has more time than was noted: the time to live of a policy has gone."""
+        at_ms: i64 = self.deadline_ms(message)
+        if at_ms <= now_ms:
+            return False
+        if at_ms < NEVER:
+            self._early.add(at_ms, place)
+        return True
+
+    def expired_fetched(self, fetch: Fetch, lane_bits: i64, messages: list[Message | None]) -> None:
+        """Expired messages have come from the middle of the backlog, or the first of them."""
+        queue = self.queue
+        if queue.deleted:
+            return
+        for number, message in zip(fetch.numbers, messages, strict=True):
+            if message is None or self._lives_on(message, lane_bits | number, self.log.now_ms):
+                continue
+            # It may have been delivered meanwhile, or have come into memory.
+            if queue.ready.take_out(lane_bits | number, message.body_bytes):
+                self._deaths.add(message, lane_bits | number, EXPIRED)
+        if fetch.goes_on():
+            return
+        self._fetching = False
+        fetch.index.unload_candidates += fetch.loaded
+        queue.took_out()
+
+    def first_ms(self) -> i64:
+        """Return when the next message expires, as far as that is known in memory."""
+        at_ms: i64 = NEVER
+        if len(self._early) > 0 and not self._fetching:
+            at_ms = self._early.first_ms()
+        if self._ttl_ms >= 0:
+            for code in self.queue.ready.waiting_lanes():
+                message = self.queue.ready.maybe_head(code)
+                if message is not None:
+                    deadline: i64 = self.deadline_ms(message)
+                    if deadline < at_ms:
+                        at_ms = deadline
+        return at_ms
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        self._early.clear()
+        self._appointment = Appointment()  # it has us, and we have it
+
+
+class _ExpiredFetch(Fetch):
+    def __init__(self, log: MessageLog, index: QueueIndex, numbers: list[int], expiry: Expiry, lane_bits: i64) -> None:
+        super().__init__(log, index, numbers, EXPIRE_MAX_BYTES)
+        self._expiry = expiry
+        self._lane_bits: i64 = lane_bits
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._expiry.expired_fetched(self, self._lane_bits, messages)
+
+    def page_damaged(self, page: IndexPage) -> None:
+        """The backlog counts what it loses, when it comes there."""
+
+
+class _EarlyScan(TimeScan):
+    def __init__(self, log: MessageLog, index: QueueIndex, expiry: Expiry) -> None:
+        super().__init__(log, index, EXPIRING, whole=True)
+        self._expiry = expiry
+
+    def found(self, number: i64, time_ms: i64, data: bytes) -> None:
+        message = self.log.maybe_message(self.index, number, data, 0, len(data))
+        if message is not None and message.expiration_ms >= 0:
+            place: i64 = self.index.lane << LANE_SHIFT | number
+            self._expiry.early_found(time_ms + message.expiration_ms, place)
+
+    def ended(self) -> None:
+        pass

@@ -1,0 +1,205 @@
+"""The lanes of a queue beside its backlog, with what is held (``queues.held_messages``).
+
+    held          delayed by its publisher, or until another try
+    parked        given up, until somebody releases it
+    undelivered   dead letters that a target has refused, of a queue that sends them at least once
+
+What was refused is sent again every `UNDELIVERED_RETRY_MS`; who has taken it does not get it again, in this process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.agenda import NEVER, Appointment
+from warren.queues.dead_letter import DELIVERY_LIMIT
+from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
+from warren.queues.message_deaths import MessageDeaths
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import QueueRules
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+UNDELIVERED_RETRY_MS: Final = 5000
+
+
+class HeldLanes:
+    """What is held of `queue`; a lane is None until something is. `appointment` is made for the first of all."""
+
+    def __init__(
+        self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, appointment: Appointment
+    ) -> None:
+        self.held: HeldLane | None = None
+        self.parked: HeldLane | None = None
+        self.undelivered: HeldLane | None = None
+        self.log: MessageLog = host.log
+        self._queue = queue
+        self._stores_all: bool = rules.is_quorum
+        self._host = host
+        self._deaths = deaths
+        self._appointment = appointment
+
+    def follow(self, rules: QueueRules) -> None:
+        """Follow other rules from now on."""
+        self._stores_all = rules.is_quorum
+
+    # --- in and out -------------------------------------------------------------------------------------------------
+
+    def hold(self, message: Message, until_ms: i64) -> None:
+        """Hold a message until its time."""
+        lane = self.held
+        if lane is None:
+            lane = HeldLane(self, DELAYED)
+            self.held = lane
+        self._keep_in(lane, message, until_ms)
+
+    def park(self, message: Message) -> None:
+        """Keep a message until somebody releases it."""
+        lane = self.parked
+        if lane is None:
+            lane = HeldLane(self, PARKED)
+            self.parked = lane
+        self._keep_in(lane, message, PARKED_UNTIL)
+
+    def letter_sent(self, letter: Message | None) -> None:
+        """Hear of the letter of a message that died here: None when it was taken, else it is to be sent again."""
+        if not self._deaths.at_least_once:
+            return
+        if letter is None:
+            self._deaths.confirmed()
+        else:
+            self._keep_undelivered(letter.copy())
+
+    def _keep_undelivered(self, message: Message) -> None:
+        lane = self.undelivered
+        if lane is None:
+            lane = HeldLane(self, UNDELIVERED)
+            self.undelivered = lane
+        message.persistent = message.persistent or self._stores_all
+        self._keep_in(lane, message, self.log.now_ms + UNDELIVERED_RETRY_MS)
+
+    def _keep_in(self, lane: HeldLane, message: Message, until_ms: i64) -> None:
+        stored: bool = message.persistent and self._queue.stores
+        if stored and lane.index is None:
+            lane.begin_storing(self._queue.ready.new_lane_index(lane.code))
+        lane.hold(message, until_ms, stored)
+        if until_ms < PARKED_UNTIL:
+            self._host.agenda.at(until_ms, self._appointment)
+
+    def released(self, lane: i64, message: Message) -> None:
+        """The time of a held message has come."""
+        if lane != UNDELIVERED:
+            self._queue.take_released(message)
+            return
+        message.attempts = 0  # to whoever takes the letter it is new
+        if self._host.send_letter(self._queue, message):
+            self._deaths.confirmed()
+        else:
+            self._keep_undelivered(message.copy())
+
+    def may_dead_letter(self) -> bool:
+        """Tell whether `dead_letter_parked` would."""
+        return self._deaths.may_dead_letter()
+
+    def dead_letter_parked(self, message: Message) -> None:
+        """Somebody wants a parked message dead-lettered."""
+        if self._deaths.may_dead_letter():
+            self._deaths.add(message, -1, DELIVERY_LIMIT)
+        else:
+            self.park(message)  # there was an exchange when it was asked for
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def release_due(self, now_ms: i64) -> None:
+        """Release what has its time."""
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                lane.release_due(now_ms)
+
+    def changed(self) -> None:
+        """There may be something with an earlier time."""
+        at_ms: i64 = self.first_ms()
+        if at_ms < NEVER and not self._queue.deleted:
+            self._host.agenda.at(at_ms, self._appointment)
+
+    def first_ms(self) -> i64:
+        """Return when the next one has its time."""
+        at_ms: i64 = NEVER
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                first_ms: i64 = lane.first_ms()
+                if first_ms < at_ms:
+                    at_ms = first_ms
+        return at_ms
+
+    # --- the store --------------------------------------------------------------------------------------------------
+
+    def restore(self, index: QueueIndex, *, clean: bool) -> None:
+        """Take over a lane that recovery found."""
+        lane = HeldLane(self, index.lane)
+        if index.lane == DELAYED:
+            self.held = lane
+        elif index.lane == PARKED:
+            self.parked = lane
+        else:
+            self.undelivered = lane
+        lane.restore(index, clean=clean)
+        self.changed()
+
+    def lane_of(self, code: i64) -> HeldLane | None:
+        """Return what is held in one of the lanes; None when nothing ever was."""
+        if code == DELAYED:
+            return self.held
+        return self.parked if code == PARKED else self.undelivered
+
+    def holds_in_memory(self) -> bool:
+        """Tell whether held messages take memory."""
+        lanes = (self.held, self.parked, self.undelivered)
+        return any(lane is not None and lane.in_memory_count() for lane in lanes)
+
+    def page_out(self) -> None:
+        """Memory is short."""
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                if lane.needs_index():
+                    lane.begin_storing(self._queue.ready.new_lane_index(lane.code))
+                lane.page_out()
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        for lane in (self.held, self.parked, self.undelivered):
+            if lane is not None:
+                lane.close()
+        # They have us and we had them: nothing must be left for the cyclic collector.
+        self.held = None
+        self.parked = None
+        self.undelivered = None
+        self._appointment = Appointment()
+
+
+class HeldLane(HeldMessages):
+    """One of the held lanes of a queue."""
+
+    def __init__(self, lanes: HeldLanes, code: i64) -> None:
+        super().__init__(lanes.log)
+        self.code: i64 = code
+        self._lanes = lanes
+
+    def released(self, message: Message) -> None:
+        self._lanes.released(self.code, message)
+
+    def may_dead_letter(self) -> bool:
+        return self._lanes.may_dead_letter()
+
+    def dead_lettered(self, message: Message) -> None:
+        self._lanes.dead_letter_parked(message)
+
+    def changed(self) -> None:
+        self._lanes.changed()

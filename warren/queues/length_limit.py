@@ -1,0 +1,81 @@
+"""How much may wait in a queue: x-max-length, x-max-length-bytes, and what gives way (x-overflow).
+
+1. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
+   it has come.
+2. Of what is too much `LEAVE_MAX` messages go at once, the rest when the agenda is kept again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.agenda import Appointment
+from warren.queues.dead_letter import MAXLEN
+from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+
+class LengthLimit:
+    """The limits of `queue`. `appointment` is made when more is too much than a turn may drop."""
+
+    def __init__(
+        self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, appointment: Appointment
+    ) -> None:
+        self._queue = queue
+        self._rules = rules
+        self._log: MessageLog = host.log
+        self._agenda = host.agenda
+        self._appointment = appointment
+        self._deaths = deaths
+
+    def follow(self, rules: QueueRules) -> None:
+        """Have other limits hold from now on; `keep` them then."""
+        self._rules = rules
+
+    def admits(self, message: Message) -> bool:
+        """Decide on a publish; False when it is refused. It is dead-lettered then if the rules say so."""
+        rules = self._rules
+        if rules.overflow == DROP_HEAD or not self._would_overflow(message):
+            return True
+        message.refused = True
+        if rules.overflow == REJECT_PUBLISH_DLX and self._deaths.may_dead_letter():
+            self._deaths.add(message, -1, MAXLEN)
+        return False
+
+    def _would_overflow(self, message: Message) -> bool:
+        rules = self._rules
+        ready = self._queue.ready
+        if rules.max_length >= 0 and ready.count + 1 > rules.max_length:
+            return True
+        return rules.max_length_bytes >= 0 and ready.body_bytes + message.body_bytes > rules.max_length_bytes
+
+    def keep(self) -> None:
+        """Drop from the head while more waits than may."""
+        rules = self._rules
+        if rules.overflow != DROP_HEAD:
+            return
+        ready = self._queue.ready
+        left: i64 = LEAVE_MAX
+        while (rules.max_length >= 0 and ready.count > rules.max_length) or (
+            rules.max_length_bytes >= 0 and ready.body_bytes > rules.max_length_bytes
+        ):
+            if left == 0:
+                self._agenda.at(self._log.now_ms, self._appointment)
+                return
+            left -= 1
+            message = ready.maybe_take_oldest()
+            if message is None:
+                return
+            self._deaths.add(message, ready.next_place, MAXLEN)
+
+    def close(self) -> None:
+        """The queue is deleted."""
+        self._appointment = Appointment()  # it has us, and we have it

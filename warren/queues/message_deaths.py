@@ -1,0 +1,58 @@
+"""Messages that die in a queue: each is counted, and dead-lettered if the queue has a dead letter exchange.
+
+1. What a dead letter needs at its targets and the end of the message here are in the same batch of the log, see
+   ``vhosts.dead_lettering``: after a crash it is in one place.
+2. Of what dies at one moment, expired or too much, `LEAVE_MAX` go at once: each may be dead-lettered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.queues.queue_host import QueueHost
+from warren.queues.rules import QueueRules
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+LEAVE_MAX: Final = 1024
+
+
+class MessageDeaths:
+    """Where messages of `queue` go that leave it in another way than to a consumer."""
+
+    def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost) -> None:
+        self._queue = queue
+        self._host = host
+        self._has_exchange: bool = False
+        self.at_least_once: bool = False
+        self._counts = host.deaths.at(is_quorum=False, has_exchange=False, at_least_once=False)
+        self.follow(rules)
+
+    def follow(self, rules: QueueRules) -> None:
+        """Dead-letter as other rules say from now on."""
+        self._has_exchange = rules.dead_letter_exchange is not None
+        self.at_least_once = rules.dead_letters_at_least_once
+        self._counts = self._host.deaths.at(
+            is_quorum=rules.is_quorum, has_exchange=self._has_exchange, at_least_once=self.at_least_once
+        )
+
+    def add(self, message: Message, place: i64, reason: str) -> None:
+        """A message dies: settle it, unless `place` is -1, and dead-letter it."""
+        queue = self._queue
+        queue.count_death(reason, self._counts)
+        if self._has_exchange:
+            self._host.post_letter(queue, message, place, reason)
+        elif place >= 0:
+            queue.ready.settle(message, place)
+
+    def may_dead_letter(self) -> bool:
+        """Tell whether the queue has a dead letter exchange."""
+        return self._has_exchange
+
+    def confirmed(self) -> None:
+        """A letter that is sent at least once was taken."""
+        self._counts.confirmed += 1

@@ -1,0 +1,152 @@
+"""What becomes of a message that is returned: counted, delayed (x-delayed-retry-*), given up (x-delivery-limit).
+
+    returned   to its place at once | held until another try | given up: dead-lettered, dropped or parked
+
+Counts of failed deliveries and of returns are in the message's header (``x-delivery-count``, ``x-acquired-count``): a
+counted message is stored again in its place, so the count survives whatever the message survives. Each queue counts
+anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.field_table import decode_table
+from warren.amqp.properties import HEADERS, find_property_from, headers_of
+from warren.msgstore.log.message import HEADER_AT, Message
+from warren.queues.dead_letter import DELIVERY_LIMIT, with_headers, without_header
+from warren.queues.delivery import Delivery
+from warren.queues.held_lanes import HeldLanes
+from warren.queues.message_deaths import MessageDeaths
+from warren.queues.rules import (
+    LIMIT_DEAD_LETTERS,
+    LIMIT_PARKS,
+    RETRY_ALL,
+    RETRY_DISABLED,
+    RETRY_FAILED,
+    RETRY_RETURNED,
+    QueueRules,
+)
+
+if TYPE_CHECKING:
+    from warren.queues.queue import Queue
+
+DELIVERY_COUNT: Final = "x-delivery-count"
+RETURN_COUNT: Final = "x-acquired-count"
+# As keys of a table they begin with their length.
+_RAW_DELIVERY_COUNT: Final = b"\x10x-delivery-count"
+_RAW_RETURN_COUNT: Final = b"\x10x-acquired-count"
+COUNT_MAX: Final = 1 << 40  # no queue gets there
+
+
+class Retries:
+    """The returns of `queue`."""
+
+    def __init__(self, queue: Queue, rules: QueueRules, lanes: HeldLanes, deaths: MessageDeaths) -> None:
+        self.counts: bool = False  # some rule needs to know how often a message has come back
+        self._queue = queue
+        self._rules = rules
+        self._lanes = lanes
+        self._deaths = deaths
+        self.follow(rules)
+
+    def follow(self, rules: QueueRules) -> None:
+        """Follow other rules from now on."""
+        self._rules = rules
+        self.counts = rules.is_quorum or rules.delivery_limit >= 0 or rules.retry_type != RETRY_DISABLED
+
+    def as_kept(self, message: Message) -> Message:
+        """Return `message` as the queue keeps it, the same one if it can be.
+
+        If returns count, without counts that are not of this queue: a message that a client publishes again, or that
+        died elsewhere, has all its tries here. A quorum queue stores everything, whatever the delivery mode.
+        """
+        if not self.counts:
+            return message
+        kept = message
+        if find_property_from(message.header_frame(), HEADER_AT, HEADERS) >= 0:
+            header = message.header_payload()
+            if _RAW_DELIVERY_COUNT in header or _RAW_RETURN_COUNT in header:
+                kept = without_header(without_header(message, DELIVERY_COUNT), RETURN_COUNT)
+        if self._rules.is_quorum and not message.persistent:
+            if kept is message:
+                kept = message.copy()
+            kept.persistent = True
+        if kept is not message and kept.persistent and self._queue.stores:
+            message.awaits_batch = True  # its confirm: what is stored is another message
+        return kept
+
+    def comes_back(self, delivery: Delivery, failed: bool, delay_ms: i64, now_ms: i64) -> bool:
+        """Decide what becomes of a returned delivery; False when it does not go to its old place now.
+
+        `delay_ms`: what its consumer asks for; negative: what the rules say.
+        """
+        if self.counts:
+            return self._count(delivery, failed, delay_ms, now_ms)
+        if delay_ms > 0:
+            self._queue.forget(delivery)
+            self._lanes.hold(_tried(delivery.message), now_ms + delay_ms)
+            return False
+        return True
+
+    def _count(self, delivery: Delivery, failed: bool, delay_ms: i64, now_ms: i64) -> bool:
+        old = delivery.message
+        failures: i64 = count_of(old, DELIVERY_COUNT)
+        if failed:
+            failures += 1
+            if 0 <= self._rules.delivery_limit < failures:
+                self._give_up(delivery)
+                return False
+        returns: i64 = count_of(old, RETURN_COUNT) + 1
+        counts: dict[str, object] = {RETURN_COUNT: int(returns)}
+        if failures:
+            counts[DELIVERY_COUNT] = int(failures)
+        message = with_headers(old, counts)
+        message.attempts = returns
+        if delay_ms < 0:
+            delay_ms = self._delay_ms(failed, failures if failed else returns)
+        if delay_ms > 0:
+            self._queue.forget(delivery)
+            self._lanes.hold(message, now_ms + delay_ms)
+            return False
+        self._queue.replace(delivery, message)
+        return True
+
+    def _give_up(self, delivery: Delivery) -> None:
+        queue = self._queue
+        if self._rules.limit_action == LIMIT_DEAD_LETTERS:
+            queue.unacked_gone(delivery)
+            self._deaths.add(delivery.message, delivery.sequence_number, DELIVERY_LIMIT)
+            return
+        queue.forget(delivery)
+        if self._rules.limit_action == LIMIT_PARKS:
+            self._lanes.park(_tried(delivery.message))
+
+    def _delay_ms(self, failed: bool, times: i64) -> i64:
+        rules = self._rules
+        kind: i64 = rules.retry_type
+        if kind == RETRY_ALL or (kind == RETRY_FAILED and failed) or (kind == RETRY_RETURNED and not failed):
+            return rules.retry_delay_ms(times)
+        return 0
+
+
+def _tried(message: Message) -> Message:
+    """Return a copy of a message that has come back, for being held."""
+    made = message.copy()
+    if made.attempts == 0:
+        made.attempts = 1
+    return made
+
+
+def count_of(message: Message, header: str) -> i64:
+    """Return the number in a header of `message`, 0 without."""
+    headers = headers_of(message.header_payload())
+    if not headers or header.encode() not in headers:
+        return 0
+    value = decode_table(headers).get(header)
+    # What waited before its queue began to count may have one of its publisher.
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+        return 0
+    return value
