@@ -205,3 +205,32 @@ def test_the_tail_is_told_at_once_and_no_further_than_it_is_synced() -> None:
 
     run(test)
     assert [row.offset for row in found] == list(range(5, 30))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_long_ranges_are_planned_in_pieces(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
+    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", -1.0)  # whoever breathes gives way
+    monkeypatch.setattr("warren.mgmt_plugin.resources.ranges.RANGE_MESSAGES", 10)
+    s = Streams(400)
+    if sealed:
+        s.seal()
+    passes = 0
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    async def test() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            bounds, sizes = await s.ranges.cut(0, 400, 1)
+            assert (bounds[0], bounds[-1], len(sizes)) == (0, 400, len(bounds) - 1)
+            assert len(sizes) == 40 <= passes
+            before = passes
+            assert len(await s.ranges.files(0, 400)) == (40 if sealed else 0)
+            assert passes - before >= (40 if sealed else 0)
+            nursery.cancel_scope.cancel()
+
+    trio.run(test)

@@ -162,16 +162,18 @@ async def plan(call: Call) -> Described:
     end = wanted.to
     if wanted.max_rows is not None:
         end = min(end, wanted.from_ + max(1, wanted.max_rows))
-    bounds, sizes = ranges.cut(wanted.from_, end, max(1, wanted.piece_bytes))
+    bounds, sizes = await ranges.cut(wanted.from_, end, max(1, wanted.piece_bytes))
     if wanted.max_bytes is not None:
-        bounds, sizes = _cut_off(bounds, sizes, max(1, wanted.max_bytes))
+        bounds, sizes = await _cut_off(bounds, sizes, max(1, wanted.max_bytes))
     return {"id": ranges.id, "first": oldest, "end": newest, "bounds": bounds, "bytes": sizes}
 
 
-def _cut_off(bounds: list[int], sizes: list[int], most_bytes: int) -> tuple[list[int], list[int]]:
+async def _cut_off(bounds: list[int], sizes: list[int], most_bytes: int) -> tuple[list[int], list[int]]:
     """Return the pieces that fit into `most_bytes`, and of the next the part that does: at least a row."""
     left = most_bytes
+    breather = Breather()
     for at, size in enumerate(sizes):
+        await breather.breathe()
         if size > left:
             rows = max(0 if at else 1, left * (bounds[at + 1] - bounds[at]) // size)
             if rows == 0:
@@ -208,11 +210,17 @@ async def list_files(call: Call) -> Described:
     ranges = _the_ranges(call, call.query.get("id"), None)
     first, end = _number(call, "from"), _number(call, "to")
     _checked(ranges, first, end)
-    chunks = ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
+    chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
     directory = call.management.settings.data_dir.resolve() / MESSAGES
     # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
     inodes: dict[str, tuple[int, int]] = {}
-    for name in {chunk[2] for chunk in chunks}:
+    breather = Breather()
+    name = ""
+    for chunk in chunks:
+        await breather.breathe()
+        if chunk[2] == name:
+            continue
+        name = chunk[2]
         try:
             found = (directory / name).stat()
         except OSError:  # just removed

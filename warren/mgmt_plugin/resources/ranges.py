@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.routes import Call, not_found
 from warren.msgstore.files.sealed_files import sealed_path
@@ -75,7 +75,7 @@ class Ranges(Protocol):
     def bounds(self) -> tuple[int, int]:
         """Return the oldest offset, and where what is synced ends."""
 
-    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         """Return where a range can be cut into pieces of about that size, and how large each piece is about."""
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
@@ -102,13 +102,15 @@ class StreamRanges:
     def bounds(self) -> tuple[int, int]:
         return self._stream.first_offset(), self._stream.synced_end()
 
-    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         """Exactly where chunks are sealed; what is in the log by the average size of its messages."""
         stream = self._stream
         table = stream.messages.sealer.table
         last = first
         bounds, sizes = [first], [0]
+        breather = Breather()
         for _, chunk in table.chunks_between(first, end):
+            await breather.breathe()
             behind, size = min(int(chunk.end), end), int(chunk.stored_bytes)
             if sizes[-1] and sizes[-1] + size > piece_bytes:
                 bounds.append(max(first, int(chunk.first)))
@@ -116,27 +118,24 @@ class StreamRanges:
             sizes[-1] += size
             last = behind
         if not sizes[-1]:
-            return _cut_evenly(first, end, piece_bytes, _average_bytes(stream))
+            return await _cut_evenly(first, end, piece_bytes, _average_bytes(stream))
         bounds.append(last)
         if last < end:
-            more, more_sizes = _cut_evenly(last, end, piece_bytes, _average_bytes(stream))
+            more, more_sizes = await _cut_evenly(last, end, piece_bytes, _average_bytes(stream))
             bounds += more[1:]
             sizes += more_sizes
         return bounds, sizes
 
-    def files(self, first: int, end: int) -> list[tuple[int, int, str, int, int]]:
+    async def files(self, first: int, end: int) -> list[tuple[int, int, str, int, int]]:
         """Return the sealed chunks of a range: first, end, name of the file, place in it, bytes."""
         stream = self._stream
-        return [
-            (
-                int(chunk.first),
-                int(chunk.end),
-                sealed_path(stream.store_id, int(segment.first)),
-                int(chunk.position),
-                int(chunk.stored_bytes),
-            )
-            for segment, chunk in stream.messages.sealer.table.chunks_between(first, end)
-        ]
+        found: list[tuple[int, int, str, int, int]] = []
+        breather = Breather()
+        for segment, chunk in stream.messages.sealer.table.chunks_between(first, end):
+            await breather.breathe()
+            path = sealed_path(stream.store_id, int(segment.first))
+            found.append((int(chunk.first), int(chunk.end), path, int(chunk.position), int(chunk.stored_bytes)))
+        return found
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
         stream = self._stream
@@ -181,8 +180,8 @@ class ClaimRanges:
     def bounds(self) -> tuple[int, int]:
         return self._claims.first_offset(), self._claims.synced_end()
 
-    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
-        return _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
+    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+        return await _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
         with self._call.services.drains.reading(self._claims):
@@ -200,9 +199,11 @@ class SnapshotRanges:
     def bounds(self) -> tuple[int, int]:
         return 0, self._snapshot.count
 
-    def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         bounds, sizes = [first], [0]
+        breather = Breather()
         for begin, behind, _, size in self._snapshot.chunks:
+            await breather.breathe()
             if begin < end and behind > first:
                 if sizes[-1] and sizes[-1] + size > piece_bytes:
                     bounds.append(max(first, begin))
@@ -234,11 +235,16 @@ def _average_bytes(queue: Queue) -> int:
     return max(1, int(queue.ready.body_bytes) // max(1, int(queue.message_count)))
 
 
-def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int) -> tuple[list[int], list[int]]:
+async def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int) -> tuple[list[int], list[int]]:
     step = max(1, piece_bytes // message_bytes, (end - first) // PIECES_MAX + 1)
     step = (step + RANGE_MESSAGES - 1) // RANGE_MESSAGES * RANGE_MESSAGES
-    bounds = [*range(first, end, step), end] if first < end else [first]
-    return bounds, [message_bytes * (behind - before) for before, behind in pairwise(bounds)]
+    bounds, sizes = [first], list[int]()
+    breather = Breather()
+    for behind in range(first + step, end + step, step):
+        await breather.breathe()
+        sizes.append(message_bytes * (min(behind, end) - bounds[-1]))
+        bounds.append(min(behind, end))
+    return bounds, sizes
 
 
 async def _read_columns(call: Call, queue: OffsetQueue, first: int, end: int, wanted: Wanted) -> tuple[Columns, int]:
