@@ -452,7 +452,9 @@ class VhostEnd(Job):
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
-            self._queues[self._next].close()
+            queue = self._queues[self._next]
+            self._vhost.watcher.queue_let_go(queue)
+            queue.close()
             self._next += 1
         self._journal.release()
         return True

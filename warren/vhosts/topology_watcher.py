@@ -56,7 +56,10 @@ class TopologyWatcher:
         """Other policies or operator policies than before may apply to what there is in `vhost`."""
 
     def vhost_deleted(self, vhost: str) -> None:
-        """`vhost` is gone with everything in it, of which nothing is told one by one."""
+        """`vhost` is gone with everything in it, of which nothing is told one by one but `queue_let_go`."""
+
+    def queue_let_go(self, queue: Queue) -> None:
+        """`queue` of a vhost that was deleted is closed next, maybe turns after `vhost_deleted`."""
 
 
 class TopologyWatchers(TopologyWatcher):
@@ -108,3 +111,7 @@ class TopologyWatchers(TopologyWatcher):
     def vhost_deleted(self, vhost: str) -> None:
         for watcher in self._watchers:
             watcher.vhost_deleted(vhost)
+
+    def queue_let_go(self, queue: Queue) -> None:
+        for watcher in self._watchers:
+            watcher.queue_let_go(queue)

@@ -24,7 +24,10 @@ from warren.mgmt_plugin.metrics import exposition, prometheus
 from warren.mgmt_plugin.metrics import totals as metric_totals
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Page, escape, labels, wants_open_metrics
 from warren.mgmt_plugin.metrics.exposition import Metric as Described
+from warren.mgmt_plugin.metrics.families import queue_deliveries
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
+from warren.queues.long_work import TURN_STEPS
+from warren.queues.queue import Queue
 from warren.server.histogram import Histogram
 from warren.server.management import Health
 from warren.server.supervision import Supervision
@@ -307,6 +310,33 @@ def test_deliveries_are_told_apart_by_how_they_came_and_publishes_by_what_became
         ]
         assert sorted(each_channel) == [0, count], name
     assert of(sums, "rabbitmq_global_publishers") == 1
+
+
+def test_the_queues_of_a_deleted_vhost_are_counted_in_the_turns_in_which_they_are_closed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = node.harness
+    harness.broker.administer(VhostPut("other"))
+    harness.permit("guest", vhost="other")
+    client = harness.client(vhost="other")
+    client.open(1)
+    many = 2000
+    for number in range(many):
+        node.declare(client, f"q{number}")
+    client.hang_up()
+    harness.settle()
+    counted = 0
+
+    def count(queue: Queue) -> tuple[int, ...]:
+        nonlocal counted
+        counted += 1
+        return queue_deliveries(queue)
+
+    monkeypatch.setattr(metric_totals, "queue_deliveries", count)
+    harness.broker.administer(VhostDelete("other"))
+    assert counted <= TURN_STEPS // 8
+    harness.settle()
+    assert counted == many
 
 
 def test_counters_keep_what_was_counted_by_queues_vhosts_channels_and_connections_that_are_gone(node: Node) -> None:

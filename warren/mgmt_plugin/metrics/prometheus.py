@@ -120,7 +120,7 @@ class Metrics:
         self._broker = management.broker
         self._doorkeeper = doorkeeper
         self._traffic = traffic
-        self._gone = GoneQueues(management.broker)
+        self._gone = GoneQueues()
         management.broker.watchers.add(self._gone)
         self._totals = Totals()
         self._totals_from_s = float("-inf")

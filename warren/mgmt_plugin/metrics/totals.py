@@ -25,7 +25,6 @@ from warren.mgmt_plugin.metrics.families import (
 from warren.queues.arguments import LONG_TYPES
 from warren.queues.queue import Queue
 from warren.vhosts.topology_watcher import TopologyWatcher
-from warren.vhosts.virtual_host import VirtualHost
 
 CHUNK: Final = 32
 DELIVERIES: Final = 7  # numbers in `queue_deliveries`
@@ -36,15 +35,14 @@ Item = TypeVar("Item")
 class GoneQueues(TopologyWatcher):
     """What was delivered from queues that have been deleted: ``deliveries`` by their type."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self) -> None:
         self.deliveries = {kind: [0] * DELIVERIES for kind in LONG_TYPES}
         self._highest: list[int] = []  # that was told of each counter
-        self._broker = broker
-        self._vhosts: dict[str, VirtualHost] = dict(broker.vhosts)  # still known when their deletion is told
 
     def keep_up(self, totals: Totals) -> None:
         """Have no counter of `totals` be less than it was in earlier ones.
 
+        The queues of a vhost that is deleted are remembered turns later than nobody finds them any more.
         What ends while it is counted may have counted a little more than it was remembered with.
         """
         now = [totals.received_bytes, totals.sent_bytes, *chain.from_iterable(totals.deliveries.values())]
@@ -56,18 +54,11 @@ class GoneQueues(TopologyWatcher):
             start = 2 + place * DELIVERIES
             totals.deliveries[kind] = now[start : start + DELIVERIES]
 
-    def queue_created(self, vhost: str, queue: Queue, by: str) -> None:
-        if vhost not in self._vhosts:
-            self._vhosts[vhost] = self._broker.vhosts[vhost]
-
     def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
         _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
 
-    def vhost_deleted(self, vhost: str) -> None:
-        gone = self._vhosts.pop(vhost, None)
-        if gone is not None:
-            for queue in gone.queues.values():
-                _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
+    def queue_let_go(self, queue: Queue) -> None:
+        _add(self.deliveries[queue.rules.queue_type], queue_deliveries(queue))
 
 
 class Totals:
