@@ -27,8 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-START_DEADLINE_S = 60.0
-DEADLINE_S = 30.0
+START_DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 POLL_S = 0.02
 OWN_PORTS = (20000, 32000)  # below those that Linux gives to outgoing connections
 _PAGE_BYTES = resource.getpagesize()

@@ -55,7 +55,7 @@ def api(broker: WarrenProcess) -> Iterator[Api]:
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=15_000)
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         # As root, in a container, Chromium has no sandbox of its own.
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])

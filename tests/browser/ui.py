@@ -27,7 +27,7 @@ class Ui:
     def open(cls, browser: Browser, url: str, at: str = "#/", **options: Any) -> Self:
         """Open a page in a browser context of its own."""
         context = browser.new_context(base_url=url, **({"viewport": WIDE} | options))
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(60_000)
         page = context.new_page()
         # Before the page is asked for: its first request already counts.
         visitor = cls(page)

@@ -17,7 +17,7 @@ from struct import pack, unpack_from
 from warren.perf import frames
 from warren.perf.client import CHANNEL, Address, Connection
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # Content may need a poll or two.
 _POLL_MS = 5
 _RECEIVE_BYTES = 1 << 18

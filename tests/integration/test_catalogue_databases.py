@@ -122,12 +122,14 @@ def test_a_database_locked_by_another_process_is_unavailable_not_fatal(tmp_path:
 
 
 def test_a_postgresql_database_serves_one_broker(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.server.catalogue._LOCK_WAIT_MS", 50)
     url = postgres.fresh_url()
     first = Catalogue.open(url)
-    with pytest.raises(CatalogueError, match="another broker uses this database"):
-        Catalogue.open(url)
+    with monkeypatch.context() as patched:
+        patched.setattr("warren.server.catalogue._LOCK_WAIT_MS", 50)
+        with pytest.raises(CatalogueError, match="another broker uses this database"):
+            Catalogue.open(url)
     first.close()
+    # PostgreSQL lets go of the lock when it has noticed the end of the connection.
     Catalogue.open(url).close()
 
 

@@ -449,7 +449,7 @@ def test_while_postgresql_is_away_declarations_wait_and_messages_flow(tmp_path: 
             declarer.send(1, spec.Queue.Declare(queue="meanwhile", durable=True))
             declarer.send(1, spec.Queue.Bind(queue="meanwhile", exchange="amq.direct", routing_key="k"))
             declarer.send(2, spec.Queue.Declare(queue="meanwhile too", durable=True))
-            wait_until(lambda: process.health() == 503, "GET /health to say that the store is away", 30)
+            wait_until(lambda: process.health() == 503, "GET /health to say that the store is away")
 
             channel = other.channel()
             channel.confirm_delivery()
@@ -465,7 +465,7 @@ def test_while_postgresql_is_away_declarations_wait_and_messages_flow(tmp_path: 
             declarer.expect(spec.Queue.DeclareOk, 1)
             declarer.expect(spec.Queue.BindOk, 1)
             declarer.expect(spec.Queue.DeclareOk, 2)
-            wait_until(lambda: process.health() == 200, "GET /health to recover", 30)
+            wait_until(lambda: process.health() == 200, "GET /health to recover")
         process.kill()
         process.start()
         with connect(process) as again:
@@ -482,7 +482,7 @@ def test_a_broker_told_twice_to_stop_while_postgresql_is_away_stops_with_the_dec
         with open_wire(process) as client:
             server.stop()
             client.send(1, spec.Queue.Declare(queue="never", durable=True))
-            wait_until(lambda: process.health() == 503, "GET /health to say that the store is away", 30)
+            wait_until(lambda: process.health() == 503, "GET /health to say that the store is away")
             process.signal(signal.SIGTERM)
             assert client.expect_connection_close()[0] == 320
             client.expect_end()

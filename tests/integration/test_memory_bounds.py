@@ -187,7 +187,7 @@ def test_a_peer_that_does_not_read_its_get_oks_is_not_asked_for_more(process: Wa
         ]
         sender = Sender(getter, [b"".join(requests)])
         with Traffic(process) as others:
-            wait_until(_settled(process.resident_bytes), "the broker to stop asking", 30)
+            wait_until(_settled(process.resident_bytes), "the broker to stop asking")
             seen = others.count
             wait_until(lambda: others.count > seen + 50, "messages of others to flow")
         grown = process.resident_bytes() - before
@@ -279,7 +279,7 @@ def test_bodies_sent_in_part_cost_what_was_sent_and_go_with_their_connection(pro
         grown = process.resident_bytes() - before
         print(f"grown by {grown // MIB} MiB for {channels * len(part) // MIB} MiB sent")
         assert grown < 2 * channels * len(part) + 20 * MIB
-    wait_until(lambda: process.resident_bytes() - before < 25 * MIB, "the memory of the bodies to be given back", 30)
+    wait_until(lambda: process.resident_bytes() - before < 25 * MIB, "the memory of the bodies to be given back")
 
 
 # --- the watermark ---------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_above_the_watermark_publishers_wait_consumers_drain_and_nothing_is_lost
                 break
             assert isinstance(method, spec.Basic.Ack)
             confirmed = method.delivery_tag
-        wait_until(_settled(lambda: by_told.sent + by_untold.sent), "both publishers to be held up", 30)
+        wait_until(_settled(lambda: by_told.sent + by_untold.sent), "both publishers to be held up")
         assert not by_told.is_done()
         assert not by_untold.is_done()
         assert not _has_input(untold), "a client without the capability was told"

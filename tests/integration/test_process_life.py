@@ -219,7 +219,7 @@ def test_data_and_its_files_are_private_whatever_the_umask(tmp_path: Path) -> No
         process.spawn()
     finally:
         os.umask(umask)
-    wait_until(lambda: "\n  stop " in process.out(), "the broker to start", 30)
+    wait_until(lambda: "\n  stop " in process.out(), "the broker to start")
     try:
         assert process.data_directory.stat().st_mode & 0o777 == 0o700
         wait_until(lambda: any((process.data_directory / "messages/log").iterdir()), "the first segment")

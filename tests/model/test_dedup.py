@@ -583,7 +583,7 @@ def small_windows() -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(300 + 10 * LIVES)
+@pytest.mark.timeout(900 + 10 * LIVES)
 @pytest.mark.parametrize("group", range(4))
 def test_a_broker_that_dies_at_any_moment_knows_what_it_confirmed_and_nothing_that_is_lost(group: int) -> None:
     judged = crashes = repeated = refused = 0

@@ -274,7 +274,7 @@ class Life:
             group.sent.add(offset)
 
 
-@pytest.mark.timeout(300 + 5 * LIVES)
+@pytest.mark.timeout(900 + 5 * LIVES)
 @pytest.mark.parametrize("group", range(4))
 def test_a_group_gets_everything_in_order_and_again_only_what_it_had_not_committed(group: int) -> None:
     crashes = again = 0

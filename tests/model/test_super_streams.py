@@ -396,7 +396,7 @@ class Life:
             assert got == {name: taken for name, taken in expected.items() if taken}
 
 
-@pytest.mark.timeout(300 + 10 * LIVES)
+@pytest.mark.timeout(900 + 10 * LIVES)
 @pytest.mark.parametrize("group", range(4))
 def test_each_partition_is_served_to_one_instance_in_order_and_nothing_is_passed_over(group: int) -> None:
     crashes = moved = late = 0

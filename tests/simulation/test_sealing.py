@@ -17,7 +17,7 @@ GROUPS: Final = 6
 STATES_EACH: Final = max(200, STATES // 1000)
 STATES_OF_A_LIFE: Final = 50
 STEPS: Final = 40
-pytestmark = pytest.mark.timeout(600 + STATES_EACH)
+pytestmark = pytest.mark.timeout(900 + STATES_EACH)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

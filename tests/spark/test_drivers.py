@@ -113,7 +113,7 @@ def moment(lake: Lake, kind: str, batches: int) -> Callable[[], bool]:
     return {"planned": planned, "written": written, "committed": committed}[kind]
 
 
-@pytest.mark.timeout(180 + 120 * KILLS)
+@pytest.mark.timeout(900 + 120 * KILLS)
 def test_what_is_read_is_there_once_whoever_is_killed(publisher: Publisher, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

@@ -171,11 +171,11 @@ def test_messages_are_published_taken_and_purged(ctl: Ctl) -> None:
 def test_connections_are_listed_and_closed(ctl: Ctl) -> None:
     port = next(int(row["port"]) for row in ctl.rows("listeners") if row["protocol"] == "amqp")
     with amqp_connection(port, ctl.vhost) as peer:
-        wait_until(lambda: mine(ctl) == ["guest"], "the connection to be listed", 20)
+        wait_until(lambda: mine(ctl) == ["guest"], "the connection to be listed")
         ctl.done("close_all_connections", "tidying up")
         peer.settimeout(20)
         assert b"tidying up" in peer.recv(4096)
-    wait_until(lambda: mine(ctl) == [], "the connection to go", 20)
+    wait_until(lambda: mine(ctl) == [], "the connection to go")
 
 
 def mine(ctl: Ctl) -> list[str]:

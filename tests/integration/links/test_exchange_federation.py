@@ -150,7 +150,6 @@ def wait_until_bound(upstream: BrokerProcess, exchange: str, here: BrokerProcess
     wait_for(lambda: b"last" in [body for _, _, body in drain(here, queue)], "the last probe")
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("killed", ["upstream", "downstream"])
 def test_messages_wait_upstream_while_the_link_is_down_and_none_is_lost_by_a_kill(
     warren: WarrenProcess, upstream: BrokerProcess, name: Names, killed: str

@@ -272,7 +272,6 @@ def broker_named(request: pytest.FixtureRequest, kind: str) -> BrokerProcess:
     return broker
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("killed", ["source", "destination"])
 @pytest.mark.parametrize(
     ("source", "destination"), [("rabbitmq", "warren"), ("warren", "rabbitmq"), ("warren", "other_warren")]

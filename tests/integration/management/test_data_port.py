@@ -60,7 +60,7 @@ class Data:
             chunks = self.api.get(path)["chunks"]
             return bool(chunks) and chunks[-1][1] >= end
 
-        wait_until(sealed, f"everything before {end} to be sealed", 20)
+        wait_until(sealed, f"everything before {end} to be sealed")
 
     def plan(self, first: int, end: int, **more: Any) -> Any:
         return self.api.post(f"{self.path}/plan", {"from": first, "to": end, "id": self.id} | more).json

@@ -84,7 +84,7 @@ def take(channel: Any, queue: str, count: int) -> list[bytes]:
             bodies.append(body)
         return len(bodies) == count
 
-    wait_until(got_all, f"{count} messages in {queue}", 20)
+    wait_until(got_all, f"{count} messages in {queue}")
     return bodies
 
 
@@ -275,7 +275,7 @@ def test_an_exchange_and_a_queue_are_federated_by_a_policy(place: Place, amqp: C
         there.basic_publish("fed.e", "early", b"early")
         assert take(channel, "sink", 1) == [b"early"]
         channel.queue_bind("sink", "fed.e", "late")
-        wait_until(lambda: _bound(remote, "late"), "the binding at the upstream", 20)
+        wait_until(lambda: _bound(remote, "late"), "the binding at the upstream")
         there.basic_publish("fed.e", "unbound", b"unbound")
         there.basic_publish("fed.e", "late", b"late")
         assert take(channel, "sink", 1) == [b"late"]
@@ -287,7 +287,7 @@ def test_an_exchange_and_a_queue_are_federated_by_a_policy(place: Place, amqp: C
         # Without the policy nothing of it is left, here or there.
         place.api.delete(f"/policies/{place.v}/linked")
         running_links(place, 0)
-        wait_until(lambda: not _bound(remote, "early"), "the upstream to be cleaned up", 20)
+        wait_until(lambda: not _bound(remote, "early"), "the upstream to be cleaned up")
         there.queue_delete("fed.q")
         there.exchange_delete("fed.e")
 

@@ -22,7 +22,7 @@ from warren.vhosts.metadata import PermissionPut, UserPut, VhostPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 SETTINGS = ClientSettings(AddressGuard(networks(["127.0.0.0/8"])))
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # More failures than one origin has, in no time.
 FAILURES = 25
 
