@@ -59,6 +59,7 @@ from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED, UNDELIVERED
+from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import rules_of
@@ -445,10 +446,8 @@ class Machine:
                 self.paper.enter(name, version, times[name] if ruled else time_ms, persistent=persistent)
             if ruled and message.expiration_ms >= 0:
                 queue.need_keeper()
-            queue.publish(message)
-            if message.refused != refused:
-                raise Violation(f"{version} is refused by {name!r}: {message.refused}")
-            message.refused = False
+            if (queue.publish(message) == REFUSED) != refused:
+                raise Violation(f"{version} is refused by {name!r}: {not refused}")
             self._look()
         if confirm:
             self.confirm()

@@ -68,6 +68,7 @@ from warren.queues.dead_letter import mark_republished, reheaded
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Steps
+from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue import Queue
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, VirtualHost
 
@@ -294,10 +295,9 @@ class Channel(FastChannel):
         if rememberers is not None:
             _remember_in(rememberers, message)
         self._count(route.exchange, body_bytes, len(queues))
-        if not repeated:
-            self._enqueue(message, queues, holders, route.mandatory)
+        outcome: i64 = REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory)
         if self.confirming:
-            self.count_publish(message)
+            self.count_publish(message, outcome)
 
     def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:
         """Count a message published to `exchange` that goes to so many queues."""
@@ -312,7 +312,7 @@ class Channel(FastChannel):
         control(self, route.envelope.routing_key, header)
         self._count(route.exchange, body_bytes, 0)
         if self.confirming:
-            self.count_publish(Message(route.envelope, b"", 0, 0, 0, False))
+            self.count_publish(Message(route.envelope, b"", 0, 0, 0, False), ACCEPTED)
 
     def _is_repeated(self, message: Message) -> bool:
         """Tell whether its exchange has accepted `message` before, and so drops it."""
@@ -333,25 +333,25 @@ class Channel(FastChannel):
                     stored = stored or holder.durable
             seen.add(keys, message, stored)
 
-    def _enqueue(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool) -> None:
-        """Hand a routed message to whoever takes it."""
+    def _enqueue(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool) -> i64:
+        """Hand a routed message to whoever takes it; return the outcome."""
         judge = self.shared.judge
         if judge is not None:
             verdict = judge(self, message, queues)
             if verdict != TAKE:
-                message.refused = verdict == REFUSE
                 if verdict == RETURN and mandatory:
                     self._return(message)
-                return
+                return REFUSED if verdict == REFUSE else ACCEPTED
         if not queues:
             if mandatory:
                 self._return(message)
             elif holders is None:
                 self.dropped += 1
+        outcome: i64 = ACCEPTED
         if message.due_ms:
             negate_delay(message)
             for queue in queues:
-                queue.hold(message, message.due_ms)
+                outcome = _greater(outcome, queue.hold(message, message.due_ms))
             if holders is not None:
                 for holder in holders:
                     self.vhost.hold(holder, message)
@@ -359,9 +359,10 @@ class Channel(FastChannel):
             for queue in queues:
                 if message.expiration_ms >= 0:
                     queue.need_keeper()
-                queue.publish(message)
-        if self.vhost.seen_keys and (queues or holders) and not message.refused:
+                outcome = _greater(outcome, queue.publish(message))
+        if self.vhost.seen_keys and (queues or holders) and outcome != REFUSED:
             self._remember(message, queues, holders)
+        return outcome
 
     def _check_properties(self, properties: BasicProperties) -> None:
         expiration = properties.expiration
@@ -693,18 +694,17 @@ class Channel(FastChannel):
         else:
             self.connection.begin(commit)
 
-    def publish_buffered(self, publish: BufferedPublish) -> bool:
-        """Publish what waited for tx.commit; False when its exchange has had it before."""
+    def publish_buffered(self, publish: BufferedPublish) -> i64:
+        """Publish what waited for tx.commit; return the outcome."""
         message = publish.message
         if publish.rememberers is not None:
             _remember_in(publish.rememberers, message)
         left = publish.left()
         if self.vhost.seen_keys and self._is_repeated(message):
             self._count(publish.exchange, message.body_bytes, 0)
-            return False
+            return REPEATED
         self._count(publish.exchange, message.body_bytes, len(left))
-        self._enqueue(message, left, publish.holders, publish.mandatory)
-        return True
+        return self._enqueue(message, left, publish.holders, publish.mandatory)
 
     def committed(self, *, partial: bool, repeats: bool) -> None:
         """Answer tx.commit: everything is where it belongs, but for what was refused when it was done only `partial`ly.
@@ -805,6 +805,10 @@ class Channel(FastChannel):
         if not self.connection.is_direct:
             self.connection.broker.churn.channels_closed += 1
             self.connection.broker.events.channel_closed(self)
+
+
+def _greater(one: i64, other: i64) -> i64:
+    return one if one > other else other
 
 
 def _remember_in(exchanges: list[RecentHistoryExchange], message: Message) -> None:

@@ -72,6 +72,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import BatchWaiter, MessageLog
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts, SizeCounts
 from warren.queues.delivery import DeliveryLedger
+from warren.queues.outcome import ACCEPTED, REFUSED
 from warren.queues.queue import Queue
 from warren.queues.turns import Turns
 from warren.vhosts.metadata import MetadataJournal
@@ -378,10 +379,13 @@ class FastChannel(BatchWaiter):
             self.not_to_one(route.exchange, i64(len(queues)))
             if len(queues) == 0:
                 self.unroutable(route, message)
+        outcome: i64 = ACCEPTED
         for queue in queues:
-            queue.publish(message)
+            found: i64 = queue.publish(message)
+            if found > outcome:
+                outcome = found
         if self.confirming:
-            self.count_publish(message)
+            self.count_publish(message, outcome)
 
     def not_to_one(self, exchange: Exchange, queues: i64) -> None:
         """Note that a message published to `exchange` did not go to one queue but to `queues`."""
@@ -407,10 +411,10 @@ class FastChannel(BatchWaiter):
         counts.redeliver += ledger.redelivered
         counts.ack += ledger.acked
 
-    def count_publish(self, message: Message) -> None:
+    def count_publish(self, message: Message, outcome: i64) -> None:
         """Number a publish in confirm mode; its confirm goes out at the end of the turn, or when it is on disk."""
         self.published_count += 1
-        if message.refused:
+        if outcome == REFUSED:
             self._refuse()
             return
         self._accepted_count = self.published_count

@@ -20,6 +20,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.remains import Remains
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
+from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.vhosts.metadata import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -238,8 +239,8 @@ class Commit(Job):
             publish = publishes[self._next_publish]
             self._next_publish += 1
             steps.left -= 1 + len(publish.queues)
-            self._channel.publish_buffered(publish)
-            self._partial = self._partial or publish.message.refused
+            outcome: i64 = self._channel.publish_buffered(publish)
+            self._partial = self._partial or outcome == REFUSED
             self._repeats = self._repeats or publish.message.awaits_batch
         return True
 

@@ -34,6 +34,7 @@ from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.offset_backlog import OffsetBacklog
 from warren.queues.offset_queue import OffsetQueue, OffsetRead
+from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 
@@ -310,24 +311,24 @@ class ClaimQueue(OffsetQueue):
     def drain(self) -> None:
         """Nobody takes anything."""
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message) -> i64:
         """Refuse."""
-        message.refused = True
         self.refused += 1
+        return REFUSED
 
-    def publish_own(self, message: Message) -> None:
+    def publish_own(self, message: Message) -> i64:
         """Refuse."""
-        message.refused = True
+        return REFUSED
 
-    def take_letter(self, message: Message) -> None:
+    def take_letter(self, message: Message) -> i64:
         """Refuse."""
-        message.refused = True
+        return REFUSED
 
-    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> None:
+    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> i64:
         """Refuse."""
-        message.refused = True
         if not own:
             self.refused += 1
+        return REFUSED
 
     def may_refuse(self) -> bool:
         """It refuses all publishes."""

@@ -45,7 +45,6 @@ class LengthLimit:
         rules = self._rules
         if rules.overflow == DROP_HEAD or not self._would_overflow(message):
             return True
-        message.refused = True
         if rules.overflow == REJECT_PUBLISH_DLX and self._deaths.may_dead_letter():
             self._deaths.add(message, -1, MAXLEN)
         return False

@@ -35,6 +35,7 @@ from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.held_lanes import HeldLane
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
+from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
 from warren.queues.rule_keeper import RuleKeeper
@@ -139,13 +140,17 @@ class Queue(Destination):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message) -> None:
-        """Take a routed message: hand it to a consumer at once, keep it, or do with it what the rules say."""
+    def publish(self, message: Message) -> i64:
+        """Take a routed message: hand it to a consumer at once, keep it, or do with it what the rules say.
+
+        Returns the outcome (``queues.outcome``).
+        """
         keeper = self.keeper
         if keeper is not None:
-            if not self._publish_kept(keeper, message):
+            outcome: i64 = self._publish_kept(keeper, message)
+            if outcome != ACCEPTED:
                 self.refused += 1
-            return
+            return outcome
         self.published += 1
         ready = self.ready
         if self._hungry and ready.count == 0:
@@ -163,51 +168,52 @@ class Queue(Destination):
                 consumer.ledger.deliver(consumer, message, place, False)
                 if consumer.has_time_limit:
                     self._limit_time(consumer)
-                return
+                return ACCEPTED
         waiting_place: i64 = ready.append(message, 0)
         if message.persistent and self.stores:
             ready.store(message, waiting_place)
+        return ACCEPTED
 
-    def publish_own(self, message: Message) -> None:
+    def publish_own(self, message: Message) -> i64:
         """Take a message that no channel published: it was released or remembered, or is the broker's own."""
         keeper = self.keeper
-        if keeper is None:
+        outcome: i64 = self.publish(message) if keeper is None else self._publish_kept(keeper, message)
+        if outcome == ACCEPTED:
             self.not_by_channels += 1
-            self.publish(message)
-        elif self._publish_kept(keeper, message):
-            self.not_by_channels += 1
+        return outcome
 
-    def _publish_kept(self, keeper: RuleKeeper, message: Message) -> bool:
+    def _publish_kept(self, keeper: RuleKeeper, message: Message) -> i64:
         seen = keeper.seen
         if seen is None:
             return self._publish_by_rules(keeper, message)
         return self._publish_once(keeper, seen, message)
 
-    def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> bool:
-        """Do what the rules say; False when the message is refused."""
+    def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> i64:
+        """Do what the rules say."""
         if not keeper.admit(message):
-            return False
+            return REFUSED
         self.published += 1
         self._add(keeper, keeper.retries.as_kept(message))
-        return True
+        return ACCEPTED
 
-    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> bool:
+    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> i64:
         keys = seen.keys_of(message)
         if keys is None:
             return self._publish_by_rules(keeper, message)
-        if seen.drops(keys, message) or not self._publish_by_rules(keeper, message):
-            return False
-        seen.add(keys, message, self.stores)
-        return True
+        if seen.drops(keys, message):
+            return REPEATED
+        outcome: i64 = self._publish_by_rules(keeper, message)
+        if outcome == ACCEPTED:
+            seen.add(keys, message, self.stores)
+        return outcome
 
-    def take_letter(self, message: Message) -> None:
+    def take_letter(self, message: Message) -> i64:
         """Take a dead letter: as `publish_own`, but nothing that the queue has seen before keeps it out."""
         keeper = self.keeper
-        if keeper is None:
+        outcome: i64 = self.publish(message) if keeper is None else self._publish_by_rules(keeper, message)
+        if outcome == ACCEPTED:
             self.not_by_channels += 1
-            self.publish(message)
-        elif self._publish_by_rules(keeper, message):
-            self.not_by_channels += 1
+        return outcome
 
     def _add(self, keeper: RuleKeeper, message: Message) -> None:
         ready = self.ready
@@ -257,7 +263,7 @@ class Queue(Destination):
         self._deliver(consumer, message, place, message.attempts > 0)
         return place
 
-    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> None:
+    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> i64:
         """Take a routed message that is not to be delivered before a time. `own`: see `publish_own`."""
         keeper = self.need_keeper()
         seen = keeper.seen
@@ -266,12 +272,13 @@ class Queue(Destination):
             if seen.drops(keys, message):
                 if not own:
                     self.refused += 1
-                return
+                return REPEATED
             seen.add(keys, message, self.stores)
         self.published += 1
         if own:
             self.not_by_channels += 1
         keeper.lanes.hold(keeper.retries.as_kept(message), until_ms)
+        return ACCEPTED
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come."""

@@ -34,6 +34,7 @@ from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.offset_queue import OffsetQueue
+from warren.queues.outcome import ACCEPTED, REPEATED
 from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
@@ -115,33 +116,38 @@ class Stream(OffsetQueue):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message) -> i64:
         """Take a routed message, unless it is a repetition."""
-        if not self._take(message):
+        outcome: i64 = self._take(message)
+        if outcome != ACCEPTED:
             self.refused += 1
+        return outcome
 
-    def publish_own(self, message: Message) -> None:
+    def publish_own(self, message: Message) -> i64:
         """Take a message that no channel published."""
-        if self._take(message):
+        outcome: i64 = self._take(message)
+        if outcome == ACCEPTED:
             self.not_by_channels += 1
+        return outcome
 
-    def _take(self, message: Message) -> bool:
+    def _take(self, message: Message) -> i64:
         keeper = self.keeper
         seen = None if keeper is None else keeper.seen
         keys = None if seen is None else seen.keys_of(message)
         if seen is not None and keys is not None and seen.drops(keys, message):
-            return False
+            return REPEATED
         self.published += 1
         kept = self._append(message)
         if seen is not None and keys is not None:
             seen.add(keys, kept, True)
-        return True
+        return ACCEPTED
 
-    def take_letter(self, message: Message) -> None:
+    def take_letter(self, message: Message) -> i64:
         """Take a dead letter: nothing that was seen before keeps it out."""
         self.not_by_channels += 1
         self.published += 1
         self._append(message)
+        return ACCEPTED
 
     def take_released(self, message: Message) -> None:
         """Take a message whose time has come; it was counted when it was held."""

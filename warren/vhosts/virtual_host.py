@@ -42,6 +42,7 @@ from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.long_work import Job, LongWork, Steps
+from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules, rules_of
@@ -670,11 +671,12 @@ class VirtualHost(QueueHost):
             copy = mark_republished(copy)
         copy.expiration_ms = expiration_ms_of(header)
         queues, held = self.route_message(exchange, [routing_key], copy)
+        is_refused = False
         for queue in queues:
             if copy.expiration_ms >= 0:
                 queue.need_keeper()
-            queue.publish_own(copy)
-        return len(queues) + held, copy.refused
+            is_refused = queue.publish_own(copy) == REFUSED or is_refused
+        return len(queues) + held, is_refused
 
     def _publish_remembered(self, queue: Queue, message: Message) -> None:
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""

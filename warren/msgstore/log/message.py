@@ -80,7 +80,6 @@ class Message:
         "frame_max_bytes",
         "persistent",
         "pieces",
-        "refused",
         "row",
         "sole",
         "time_ms",
@@ -102,7 +101,6 @@ class Message:
         self.body_bytes: i64 = body_bytes
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
         self.persistent: bool = persistent
-        self.refused: bool = False  # a queue would not take it: its publisher gets a basic.nack
         self.awaits_batch: bool = False  # its confirm waits for the open batch, whether it has a row there or not
         self.sole: bool = False  # one queue or exchange has it, and nobody else
         self.row: i64 = -1  # its first row in the open batch of the log, if it has one
