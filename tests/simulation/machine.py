@@ -157,7 +157,7 @@ def places_of(log: MessageLog, read: Callable[[int, int], bytes]) -> Places:
         for at in range(0, len(page.entries), 2):
             if page.entries[at] and not page.entries[at] & DROPPABLE:
                 refer(page.entries[at], page.entries[at + 1] >> LENGTH_SHIFT)
-    if not log.doomed_pages():
+    if not log.doomed.pages:
         for segment in log.segments.segments:
             counts = [int(segment.live_refs), int(segment.live_bytes)]
             if counts != references.get(int(segment.number), [0, 0]):

@@ -95,7 +95,7 @@ def snapshot(log: MessageLog) -> bytes:
     write_i64_be(out, log.next_base_lsn)
     write_i32_be(out, signed_word(log.page_entries))
     queues = [index for index in log.indexes.values() if index.named and not index.transient]
-    doomed = [(lsn, length) for lsn, length, transient in log.doomed_pages() if not transient]
+    doomed = [(lsn, length) for lsn, length, transient in log.doomed.pages if not transient]
     write_i32_be(out, signed_word(len(log.segments.segments)))
     write_i32_be(out, signed_word(len(queues)))
     write_i32_be(out, signed_word(len(doomed)))
@@ -221,7 +221,7 @@ class CheckpointReader:
         for _ in range(int(unsigned_word(content, 84))):
             doomed.append((int(read_i64_be(content, self._at)), int(read_i64_be(content, self._at + 8)), False))
             self._at += 16
-        log.restore_doomed(doomed)
+        log.doomed.restore(doomed)
 
     def _read_segment(self, log: MessageLog) -> None:
         content = self._content

@@ -30,7 +30,8 @@ from librt.vecs import append, vec
 from mypy_extensions import i64
 
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
-from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, ReadJob, SealJob, UnlinkJob
+from warren.msgstore.log.doomed_pages import DoomedPages
+from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.log.records import (
@@ -49,7 +50,6 @@ from warren.msgstore.log.records import (
     is_intact,
     names_of,
     padded,
-    page_entries,
     place_count,
     queue_id_of_place,
     record_length,
@@ -72,7 +72,6 @@ BATCH_BYTES: Final = 8 << 20
 LARGE_BODY_BYTES: Final = 1 << 20
 # What a row adds to the frame besides the body, about.
 ROW_BYTES: Final = 128
-DOOMED_PER_JOB: Final = 64
 # What keeping a message in memory costs besides its content.
 MESSAGE_OVERHEAD_BYTES: Final = 250
 
@@ -108,18 +107,6 @@ class CopyRow:
         self.flags: i64 = flags
 
 
-class DoomedPages(ReadJob):
-    """Index pages whose messages are all gone at once: their references are released a few pages at a time."""
-
-    def __init__(self, log: MessageLog, pages: list[tuple[int, int, bool]]) -> None:
-        super().__init__([(lsn, length) for lsn, length, _ in pages])
-        self.log = log
-        self.pages = pages
-
-    def finished(self) -> None:
-        self.log.doomed_read(self)
-
-
 class MessageLog:
     """The open batch and the state of the log. `checksum` is the one that new segments use."""
 
@@ -132,6 +119,7 @@ class MessageLog:
         self.segments = SegmentTable()
         self.indexes: dict[int, QueueIndex] = {}
         self.remains = Remains(self)
+        self.doomed = DoomedPages(self)
         self.reader = MessageReader()
         self.epoch: i64 = 1
         self.next_queue_id: int = 1
@@ -200,8 +188,6 @@ class MessageLog:
         self._checkpoint_waiting: CheckpointJob | None = None
         self._dead_at_checkpoint: list[int] = []
         self.damages: list[Damage] = []  # taken by the shell
-        self._doomed: list[tuple[int, int, bool]] = []
-        self._dooming: bool = False
         self._waiting_reads: list[IndexOwner] = []
 
     @property
@@ -718,38 +704,6 @@ class MessageLog:
         if dead:
             self.unlink_jobs.append(UnlinkJob(dead))
 
-    def doom(self, index: QueueIndex, page: IndexPage) -> None:
-        """Release what an absent page refers to, in a while: it has to be read for that."""
-        assert not page.resident and page.lsn != 0
-        self._doomed.append((int(page.lsn), int(page.length), bool(index.transient)))
-        page.lsn = 0
-        self.read_doomed()
-
-    def doomed_pages(self) -> list[tuple[int, int, bool]]:
-        """Return (LSN, length, transient) of the pages that are still to be released."""
-        return self._doomed
-
-    def restore_doomed(self, pages: list[tuple[int, int, bool]]) -> None:
-        """Go on with those of a checkpoint."""
-        self._doomed = pages
-        self.read_doomed()
-
-    def read_doomed(self) -> None:
-        """Go on with the next few."""
-        if not self._dooming and self._doomed:
-            self._dooming = True
-            self.read_jobs.append(DoomedPages(self, self._doomed[:DOOMED_PER_JOB]))
-
-    def doomed_read(self, job: DoomedPages) -> None:
-        """Release what the pages that were read refer to."""
-        self._dooming = False
-        del self._doomed[: len(job.pages)]
-        for (lsn, length, transient), data in zip(job.pages, job.data, strict=True):
-            if self.is_page(data, length):
-                self.remains.release(page_entries(data, 0), self.void_below_lsn)
-            self.segments.release(lsn, length, transient)
-        self.read_doomed()
-
     def is_page(self, data: bytes, length: i64) -> bool:
         """Tell whether `data` is an intact PAGE record of `length` bytes."""
         return record_length(data, 0) == length and data[8] == PAGE and is_intact(self.checksum, data, 0, length)
@@ -796,7 +750,7 @@ class MessageLog:
             for at in range(0, len(page.entries), 2):
                 if page.entries[at]:
                     _count_ref(refs, int(self.segments.find(page.entries[at] & LSN_MASK).number))
-        if self._doomed:
+        if self.doomed.pages:
             return
         for segment in self.segments.segments:
             counted = refs.get(int(segment.number), 0)

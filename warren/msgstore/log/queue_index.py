@@ -382,7 +382,7 @@ class QueueIndex:
             self.release_record(page)
             self.log.remains.add_page(page)
         else:
-            self.log.doom(self, page)
+            self.log.doomed.add(self, page)
 
     def _forget_entries(self, page: IndexPage, first: i64, end: i64) -> None:
         """Take the entries from place `first` up to `end` of a page away."""

@@ -271,7 +271,7 @@ class Repair:
                 for number, counted, said in references.differences():
                     yield self._action(f"{counted} references counted, not {said}", segment=number)
         # Pages whose messages are gone need not let go of them one by one.
-        state.log.restore_doomed([])
+        state.log.doomed.restore([])
         present = {header.number for header in state.reader.headers}
         for segment in list(state.log.segments.segments):
             number = int(segment.number)

@@ -275,7 +275,7 @@ class References:
     def refer_to_doomed(self) -> bool:
         """Count for pages whose messages are gone and which still refer to them; False when one of those is lost."""
         log = self._state.log
-        for lsn, length, transient in log.doomed_pages():
+        for lsn, length, transient in log.doomed.pages:
             if transient:
                 continue
             data = self._state.reader.read(lsn, length)
