@@ -55,7 +55,7 @@ class DiskStore(MemoryStore):
             self.loaded(seal_job)
         for checkpoint in checkpoints:
             self._store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
-            log.checkpointed(checkpoint)
+            log.checkpoints.written(checkpoint)
         for unlink in unlinks:
             self._store.release(unlink.segments)
             self._store.unlink(unlink.segments)
@@ -143,7 +143,7 @@ class DurableHarness(Harness):
             for client in list(self.clients.values()):
                 self.hang_up(client)
             self.write()
-            self.broker.log.want_checkpoint(clean=True)
+            self.broker.log.checkpoints.want(clean=True)
             self.settle()
         self.store.close()
         now_ms = int(self.broker.log.now_ms) + round(down_s * 1000)

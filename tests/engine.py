@@ -55,7 +55,7 @@ class Engine:
         self.broker = Broker(limits, self._entropy, seed=1, log=memory_log())
         self.broker.log.now_ms = START_MS
         self.store = MemoryStore(self.broker)
-        self.broker.log.take_checkpoint = lambda: snapshot(self.broker.log)
+        self.broker.log.checkpoints.take = lambda: snapshot(self.broker.log)
         self.clients: dict[int, Client] = {}
         self.broker.restore(VhostPut("/"))
         self.broker.restore(UserPut(USER, "", "rabbit_password_hashing_sha256"))
@@ -167,7 +167,7 @@ class Engine:
         self.broker.administer(VhostPut("/"))
         self.broker.administer(PermissionPut(USER, "/", ".*", ".*", ".*"))
         # Nothing is needed of the log: have its segments unlinked.
-        self.broker.log.want_checkpoint()
+        self.broker.log.checkpoints.want()
         self.settle()
         assert not self.broker.log.indexes, "the log keeps messages of queues that are deleted"
 

@@ -107,7 +107,7 @@ class HeldStore:
     def _take(self, log: MessageLog) -> None:
         self.log = log
         log.now_ms = self.now_ms
-        log.take_checkpoint = lambda: snapshot(log)
+        log.checkpoints.take = lambda: snapshot(log)
         self.lane = Lane(log)
         self.compaction = Compaction(log)
 
@@ -232,14 +232,14 @@ class HeldStore:
     def compact(self) -> None:
         """Empty every segment but the newest, a piece at a time."""
         for _ in range(3):
-            self.log.want_checkpoint()
+            self.log.checkpoints.want()
             self.rest()
             while self.compaction.step(urgent=True):
                 self.rest()
 
     def checkpoint(self) -> None:
         """Have a checkpoint written."""
-        self.log.want_checkpoint()
+        self.log.checkpoints.want()
         self.rest()
 
     def restart(self, *, scan: bool = True) -> None:

@@ -98,7 +98,7 @@ class MemoryDisk:
             self.loaded(seal_job)
         for checkpoint in checkpoints:
             self.checkpoint = checkpoint.content
-            log.checkpointed(checkpoint)
+            log.checkpoints.written(checkpoint)
         for unlink in unlinks:
             assert unlink.segments
             self.unlinked()

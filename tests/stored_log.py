@@ -32,7 +32,7 @@ class StoredLog:
 
     def __init__(self, segment_bytes: int = 1 << 16, page_entries_max: int = 4) -> None:
         self.log = memory_log(segment_bytes, page_entries_max)
-        self.log.take_checkpoint = lambda: snapshot(self.log)
+        self.log.checkpoints.take = lambda: snapshot(self.log)
         self.disk = MemoryDisk(self.log)
         self.compaction = Compaction(self.log)
 
@@ -70,7 +70,7 @@ class StoredLog:
     def compact(self) -> None:
         """Empty every segment but the newest."""
         for _ in range(3):
-            self.log.want_checkpoint()
+            self.log.checkpoints.want()
             self.rest()
             while self.compaction.step(urgent=True):
                 self.rest()

@@ -125,7 +125,7 @@ def test_reading_a_golden_checkpoint_and_writing_it_again_gives_its_bytes(algori
     assert reader.is_intact(crc)
     log = MessageLog(crc, 1 << 20)
     reader.fill(log)
-    log.clean = reader.clean
+    log.checkpoints.clean = reader.clean
     assert seal(snapshot(log), crc, reader.last_crc) == data
 
 

@@ -286,7 +286,7 @@ def _sealed_streams(harness: Harness) -> None:
     client.take()
     client.hang_up()
     assert harness.store.files.streams.names("streams") == []
-    log.want_checkpoint()
+    log.checkpoints.want()
     harness.settle()
 
 

@@ -54,7 +54,7 @@ class Disk:
             self.broker.loaded(seal_job)
         for checkpoint in checkpoints:
             self.store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
-            log.checkpointed(checkpoint)
+            log.checkpoints.written(checkpoint)
         for unlink in unlinks:
             self.store.release(unlink.segments)
             self.store.unlink(unlink.segments)
@@ -148,7 +148,7 @@ class RestartingBroker(Harness):
     def stop(self) -> None:
         """Write what a clean stop writes; the clients have gone."""
         self.rest()
-        self.broker.log.want_checkpoint(clean=True)
+        self.broker.log.checkpoints.want(clean=True)
         self.rest()
 
     def read_heads(self) -> None:

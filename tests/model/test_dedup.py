@@ -181,7 +181,7 @@ class Disk:
             self.broker.loaded(seal_job)
         for checkpoint in checkpoints:
             self.store.write_checkpoint(seal(checkpoint.content, log.checksum, int(checkpoint.last_crc)))
-            log.checkpointed(checkpoint)
+            log.checkpoints.written(checkpoint)
         for unlink in unlinks:
             self.store.release(unlink.segments)
             self.store.unlink(unlink.segments)
@@ -374,7 +374,7 @@ class Life:
         self._go_on()
         for client in (self.client, self.transacting, self.reader):
             client.hang_up()
-        self.broker.log.want_checkpoint(clean=True)
+        self.broker.log.checkpoints.want(clean=True)
         self.broker.settle()
         self._write_down()
         self.broker.disk.store.close()
@@ -563,7 +563,7 @@ class Life:
         self.model.of_exchange.follow(broker.of_exchange, self.latest_ms)
 
     def _checkpoint(self) -> None:
-        self.broker.log.want_checkpoint()
+        self.broker.log.checkpoints.want()
         self.broker.settle()
 
     def _compact(self) -> None:

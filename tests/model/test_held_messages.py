@@ -197,7 +197,7 @@ class Run(HeldStore):
         self.compact()
 
     def checkpoint_it(self) -> None:
-        self.log.want_checkpoint()
+        self.log.checkpoints.want()
 
     def die(self) -> None:
         """Kill the process: of what is not written nothing is left."""

@@ -171,7 +171,7 @@ class Rot:
             machine.declare(name)
             machine.publish([name], confirm=True)
         for _ in range(2):
-            machine.log.want_checkpoint()
+            machine.log.checkpoints.want()
             machine.rest()
             while machine.compaction.step(urgent=True):
                 machine.rest()

@@ -170,7 +170,7 @@ def open_store(fs: SimulatedFileSystem, shape: Shape) -> Opened:
     store = Store(fs, clock_ms=lambda: 0)
     store.open()
     log = MessageLog(checksum_function(default_algorithm()), shape.segment_bytes, shape.page_entries)
-    log.checkpoint_bytes = shape.checkpoint_bytes
+    log.checkpoints.every_bytes = shape.checkpoint_bytes
     log.memory_bytes = shape.memory_bytes
     found = recover(store, log, STORE_ID)
     sealed = store.scan_sealed(log.store_id, partial(log_has, log))
@@ -345,7 +345,7 @@ class Machine:
         for tag in self.outstanding_tags():
             self.requeue(tag)
         if self.rest():
-            self.log.want_checkpoint(clean=True)
+            self.log.checkpoints.want(clean=True)
             self.stopped_clean = self.stored()
             if self.rest():
                 assert self.log.is_idle()
@@ -748,7 +748,7 @@ class Machine:
             self._look()
             self._sent()
         else:
-            self.log.checkpointed(job)
+            self.log.checkpoints.written(job)
         self._collect()
         return True
 

@@ -54,6 +54,7 @@ LOG: Final = "msgstore/log/message_log.py"
 RECOVERY: Final = "msgstore/files/recovery.py"
 REPLAY: Final = "msgstore/log/replay.py"
 CHECKPOINT: Final = "msgstore/log/checkpoint.py"
+CHECKPOINT_CYCLE: Final = "msgstore/log/checkpoint_cycle.py"
 COMPACTION: Final = "msgstore/log/compaction.py"
 INDEX: Final = "msgstore/log/queue_index.py"
 QUEUE: Final = "queues/queue.py"
@@ -81,7 +82,7 @@ ACKS: Final = lines(
 PAGES: Final = lines("pages, page_places = self._write_pages(writer)")
 COPIES: Final = lines("copies, copy_lengths, copy_places = self._write_copies(writer)")
 SYNC: Final = lines("    self._fs.sync(handle)", "except OSError as error:")
-DEAD: Final = "[int(s.number) for s in self.segments.segments if s.is_dead()]"
+DEAD: Final = "[int(s.number) for s in log.segments.segments if s.is_dead()]"
 FORGET: Final = "    self.log.segments.release(word0 & LSN_MASK, word1 >> LENGTH_SHIFT, word0 & DROPPABLE != 0)"
 
 MUTANTS: Final = (
@@ -151,9 +152,9 @@ MUTANTS: Final = (
         "checkpoint-before-the-log",
         "the checkpoint knows messages that the log has lost",
         (
-            LOG,
-            lines("if self.durable_lsn >= self.next_lsn:", "    self._release(job)"),
-            lines("if True:", "    self._release(job)"),
+            CHECKPOINT_CYCLE,
+            lines("if job is not None and log.durable_lsn >= job.lsn:"),
+            lines("if job is not None:"),
         ),
     ),
     mutant(
@@ -169,15 +170,15 @@ MUTANTS: Final = (
         "unlink-before-the-checkpoint",
         "after a crash the last checkpoint misses a segment",
         (
-            LOG,
-            lines(f"self._dead_at_checkpoint = {DEAD}"),
+            CHECKPOINT_CYCLE,
+            lines(f"self._dead = {DEAD}"),
             lines(
-                "self._dead_at_checkpoint = []",
+                "self._dead = []",
                 f"dead = {DEAD}",
                 "for number in dead:",
-                "    self.segments.remove(number)",
+                "    log.segments.remove(number)",
                 "if dead:",
-                "    self.unlink_jobs.append(UnlinkJob(dead))",
+                "    log.unlink_jobs.append(UnlinkJob(dead))",
             ),
         ),
     ),

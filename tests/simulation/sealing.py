@@ -217,7 +217,7 @@ class SealingLife:
 
     def check_point(self) -> None:
         if not self.harness.store.hold:
-            self.log.want_checkpoint()
+            self.log.checkpoints.want()
             self.harness.settle()
 
     def compact_log(self) -> None:

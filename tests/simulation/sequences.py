@@ -137,7 +137,7 @@ class Sequence:
         self._write()
 
     def checkpoint(self) -> None:
-        self.machine.log.want_checkpoint()
+        self.machine.log.checkpoints.want()
         self.machine.rest()
 
     def compact(self) -> None:

@@ -80,7 +80,7 @@ class CompactingBroker(RuleBasedStateMachine):
 
     @rule()
     def want_checkpoint(self) -> None:
-        self.machine.log.want_checkpoint()
+        self.machine.log.checkpoints.want()
         self.machine.turn()
 
     @rule(lingered=st.booleans())
@@ -145,7 +145,7 @@ class CompactingBroker(RuleBasedStateMachine):
         machine = self.machine
         machine.rest()
         for _ in range(3):
-            machine.log.want_checkpoint()
+            machine.log.checkpoints.want()
             machine.rest()
             while machine.compaction.step():
                 machine.rest()

@@ -335,13 +335,13 @@ class Life:
         self.machine.rest()
 
     def _checkpoint(self) -> None:
-        self.machine.log.want_checkpoint()
+        self.machine.log.checkpoints.want()
 
     def _compact(self) -> None:
         urgent = self.random.random() < 0.7
         for _ in range(self.random.choice((1, 1, 4))):
             if not self.machine.compaction.step(urgent=urgent):
-                self.machine.log.want_checkpoint()
+                self.machine.log.checkpoints.want()
             self._turn()
             self._commit()
             self._read()
@@ -394,11 +394,11 @@ class Life:
         machine.rest()
         machine.check()
         for _ in range(3):
-            machine.log.want_checkpoint()
+            machine.log.checkpoints.want()
             machine.rest()
             while machine.compaction.step(urgent=True) and machine.rest():
                 pass
-        machine.log.want_checkpoint()
+        machine.log.checkpoints.want()
         machine.rest()
         machine.check()
         assert machine.stored() == {}

@@ -625,7 +625,7 @@ def _recover_messages(
     """
     start_s = time.monotonic()
     message_log = MessageLog(checksum_function(default_algorithm()), settings.store.segment_bytes)
-    message_log.checkpoint_bytes = settings.store.checkpoint_bytes
+    message_log.checkpoints.every_bytes = settings.store.checkpoint_bytes
     message_log.memory_bytes = settings.store.memory_bytes
     store = Store(files, handles_max=handles_max)
     try:

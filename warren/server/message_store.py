@@ -347,7 +347,7 @@ class MessageStoreService:
         elif isinstance(outcome, CheckpointJob):
             self.checkpoints += 1
             self._clean_checkpoint = bool(outcome.content[13] & CLEAN)
-            self._log.checkpointed(outcome)
+            self._log.checkpoints.written(outcome)
         elif isinstance(outcome, ReleaseJob):
             self._released(outcome)
         elif isinstance(outcome, SpareJob):
@@ -466,7 +466,7 @@ class MessageStoreService:
             self._postponed.append(job)
         if kind == "spare":
             # While there is room in this segment, make what is dead go.
-            self._log.want_checkpoint()
+            self._log.checkpoints.want()
         self._set_alarm()
 
     def _has_space(self, kind: str) -> None:
@@ -541,10 +541,10 @@ class MessageStoreService:
             if (
                 now - quiet_since >= IDLE_S
                 and now - last_checkpoint >= IDLE_CHECKPOINT_EVERY_S
-                and message_log.next_lsn > message_log.checkpoint_lsn
+                and message_log.next_lsn > message_log.checkpoints.lsn
             ):
                 last_checkpoint = now
-                message_log.want_checkpoint()
+                message_log.checkpoints.want()
                 self._settle()
 
     async def _watch_disk(self) -> None:
@@ -644,7 +644,7 @@ class MessageStoreService:
         self._stopping = True
         with trio.move_on_at(deadline):
             while not self.failed and not self._is_clean():
-                self._log.want_checkpoint(clean=True)
+                self._log.checkpoints.want(clean=True)
                 self._settle()
                 await self._next_progress()
             if not self.failed:
@@ -654,7 +654,7 @@ class MessageStoreService:
     def _is_clean(self) -> bool:
         """Tell whether the checkpoint on disk is a clean one, with no frame behind it."""
         message_log = self._log
-        return self._clean_checkpoint and message_log.is_idle() and message_log.checkpoint_lsn == message_log.next_lsn
+        return self._clean_checkpoint and message_log.is_idle() and message_log.checkpoints.lsn == message_log.next_lsn
 
     async def _next_progress(self) -> None:
         # A batch with nothing in it is done without an outcome of a thread: hence the second way out.

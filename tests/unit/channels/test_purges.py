@@ -166,7 +166,7 @@ def test_a_checkpoint_knows_of_nothing_that_was_let_go_of() -> None:
     publishing(harness)
     harness.write()
     log = harness.broker.log
-    log.want_checkpoint()
+    log.checkpoints.want()
     harness.queue("q").purge()
     assert not log.remains.is_empty()
     log.close_if_due()

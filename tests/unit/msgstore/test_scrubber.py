@@ -41,7 +41,7 @@ class ScrubbedLog(StoredLog):
         for number, (message, its) in enumerate(self.messages):
             if its is segment:
                 self.settle(self.index(1), message, number)
-        self.log.want_checkpoint()
+        self.log.checkpoints.want()
         self.rest()
         assert segment not in self.log.segments.segments
 

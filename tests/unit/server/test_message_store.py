@@ -132,7 +132,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.log = MessageLog(checksum_function(default_algorithm()), 64 << 10)
-        self.log.take_checkpoint = lambda: snapshot(self.log)
+        self.log.checkpoints.take = lambda: snapshot(self.log)
         self.told: list[str] = []
         self.alarms: list[tuple[str, bool]] = []
 
@@ -326,7 +326,7 @@ def test_what_was_done_is_counted_and_how_long_commits_took() -> None:
         assert (f.service.batches, f.service.syncs) == (3, 2)
         assert f.service.written_bytes == f.service.synced_bytes > first
         f.log.read_jobs.append(ReadJob([(64, 8)]))
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.settle()
         await f.until(lambda: f.service.reads == 1 and f.service.checkpoints == 1)
         assert f.service.commit_times.count == f.service.batches
@@ -349,11 +349,11 @@ def test_a_segment_is_removed_behind_the_reads_that_were_asked_for_before_and_ah
             f.settle()
         f.log.unlink_jobs.append(UnlinkJob([1, 2]))
         f.settle()
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.log.read_jobs.append(ReadJob([(256, 8)]))
         f.settle()
         f.files.read_gate.set()
-        await f.until(lambda: f.log.checkpoint_lsn > 0 and len(f.engine.told) == 4)
+        await f.until(lambda: f.log.checkpoints.lsn > 0 and len(f.engine.told) == 4)
         reader = [entry for entry in f.files.diary if entry.startswith(("read", "release"))]
         assert reader == ["read 64", "read 128", "release [1, 2]", "read 256"]
         housekeeper = [entry for entry in f.files.diary if entry not in reader]
@@ -367,10 +367,10 @@ def test_a_segment_is_removed_behind_the_reads_that_were_asked_for_before_and_ah
 def test_a_checkpoint_is_written_whole_and_reported() -> None:
     async def test(f: Fixture) -> None:
         f.publish()
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.settle()
-        await f.until(lambda: f.log.checkpoint_lsn > 0)
-        assert f.log.checkpoint_lsn == f.log.next_lsn
+        await f.until(lambda: f.log.checkpoints.lsn > 0)
+        assert f.log.checkpoints.lsn == f.log.next_lsn
         content = f.files.checkpoints[0]
         assert int.from_bytes(content[40:44], "big") == f.log.last_crc, "of the frame before"
         assert f.log.checksum(content[:-4], 0) == int.from_bytes(content[-4:], "big")
@@ -408,7 +408,7 @@ def test_damages_are_logged_and_their_segment_is_copied_once(caplog: pytest.LogC
             f.log.read_jobs.append(ReadJob([(64, 8)]))
             f.settle()
             await f.until(lambda number=number: len(f.engine.told) == 2 + number)  # type: ignore[misc]
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.settle()
         await f.until(lambda: "checkpoint" in f.files.diary)
         assert [entry for entry in f.files.diary if entry.startswith("quarantine")] == ["quarantine 1"]
@@ -466,13 +466,13 @@ def test_a_checkpoint_without_space_is_repeated_and_holds_up_no_read() -> None:
         f.publish()
         await f.until_written()
         f.files.refusals["checkpoint"] = 3
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.settle()
         await f.until(lambda: "checkpoint refused" in f.files.diary)
         f.log.read_jobs.append(ReadJob([(64, 8)]))
         f.settle()
         await f.until(lambda: "loaded 64: 8 bytes" in f.engine.told)
-        await f.until(lambda: f.log.checkpoint_lsn > 0)
+        await f.until(lambda: f.log.checkpoints.lsn > 0)
         assert f.engine.alarms == [("disk", True), ("disk", False)]
         assert f.files.diary.index("read 64") < f.files.diary.index("checkpoint")
 
@@ -537,7 +537,7 @@ def test_after_a_failure_nothing_is_stored_and_the_process_is_to_stop(
         f.publish()
         await f.until_written()
         f.files.broken = kind
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.log.read_jobs.append(ReadJob([(64, 8)]))
         f.log.seal_jobs.append(SealJob(7, 0, 0, ColumnsWriter().finish(0, 10)))
         f.publish()
@@ -651,7 +651,7 @@ def test_a_checkpoint_is_taken_when_it_is_quiet_and_only_when_something_was_writ
         assert f.files.checkpoints == [], "it was not quiet"
         await trio.sleep(10 * IDLE_CHECKPOINT_EVERY_S)
         assert len(f.files.checkpoints) == 1
-        assert f.log.checkpoint_lsn == f.log.next_lsn
+        assert f.log.checkpoints.lsn == f.log.next_lsn
         for _ in range(5):
             f.publish()
             await trio.sleep(2)
@@ -760,12 +760,12 @@ def test_restored_waits_until_everything_is_read_that_the_engine_asks_for() -> N
 def test_a_clean_stop_ends_with_a_clean_checkpoint_and_closed_files() -> None:
     async def test(f: Fixture) -> None:
         f.publish()
-        f.log.want_checkpoint()
+        f.log.checkpoints.want()
         f.publish(force=False)
         assert await f.service.stop(trio.current_time() + 60)
         assert f.files.diary[-2:] == ["checkpoint clean", "close"]
         assert f.files.diary.count("checkpoint clean") == 1
-        assert f.log.durable_lsn == f.log.next_lsn == f.log.checkpoint_lsn
+        assert f.log.durable_lsn == f.log.next_lsn == f.log.checkpoints.lsn
         names = {thread.name for thread in threading.enumerate()}
         assert not names & {"committer", "reader"}
 
@@ -775,8 +775,8 @@ def test_a_clean_stop_ends_with_a_clean_checkpoint_and_closed_files() -> None:
 def test_a_stop_with_nothing_to_write_ends_with_a_clean_checkpoint_too() -> None:
     async def test(f: Fixture) -> None:
         f.publish()
-        f.log.want_checkpoint()
-        await f.until(lambda: f.log.checkpoint_lsn > 0 and f.log.is_idle())
+        f.log.checkpoints.want()
+        await f.until(lambda: f.log.checkpoints.lsn > 0 and f.log.is_idle())
         assert await f.service.stop(trio.current_time() + 60)
         assert f.files.diary[-2:] == ["checkpoint clean", "close"]
 

@@ -175,7 +175,7 @@ class Run:
 
     def check_point(self) -> None:
         if not self.harness.store.hold:
-            self.log.want_checkpoint()
+            self.log.checkpoints.want()
             self.harness.settle()
 
     def restart(self) -> None:

@@ -60,7 +60,7 @@ def test_segments_of_the_log_go_when_what_is_in_them_is_sealed() -> None:
             s.publish(CHUNK, size=20_000)
         for _ in range(2):
             s.harness.write()
-            s.log.want_checkpoint()
+            s.log.checkpoints.want()
             s.harness.settle()
         assert len(s.read()) == 400
         return sum(len(content) for path, content in s.fs.contents().items() if path.startswith("log/"))

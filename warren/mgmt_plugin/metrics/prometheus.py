@@ -517,7 +517,7 @@ class Metrics:
                 "Written, or to be written, and not yet synced",
                 int(log.next_lsn - log.durable_lsn),
             ),
-            ("recovery_bytes", GAUGE, "Log behind the last checkpoint", int(log.next_lsn - log.checkpoint_lsn)),
+            ("recovery_bytes", GAUGE, "Log behind the last checkpoint", int(log.next_lsn - log.checkpoints.lsn)),
             ("trouble", GAUGE, "1 while the disk is full or has failed", int(messages.trouble() != "")),
             ("batches_total", COUNTER, "Batches written or synced", messages.batches),
             ("written_bytes_total", COUNTER, "Bytes written", messages.written_bytes),

@@ -285,7 +285,7 @@ async def show_store(call: Call) -> Described:
         "live_bytes": sum(segment["live_bytes"] for segment in segments),
         "written_lsn": int(log.written_lsn),
         "durable_lsn": int(log.durable_lsn),
-        "checkpoint_lsn": int(log.checkpoint_lsn),
+        "checkpoint_lsn": int(log.checkpoints.lsn),
         "epoch": int(log.epoch),
         "batches": service.batches,
         "syncs": service.syncs,

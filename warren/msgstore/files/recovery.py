@@ -316,7 +316,7 @@ class _Recoverer:
         log.void_below_lsn = log.next_base_lsn
         log.epoch += 1
         log.remains.release_pages()
-        log.take_checkpoint = lambda: snapshot(log)
+        log.checkpoints.take = lambda: snapshot(log)
         self._files.sync_segments(replayed)
         found.segments = len(segments)
         found.records = self._replay.records

@@ -76,7 +76,7 @@ class CheckpointError(ValueError):
 def snapshot(log: MessageLog) -> bytes:
     """Return the checkpoint of `log` as it is now, without what comes last: the crc of the frame before, and its own.
 
-    For `MessageLog.take_checkpoint`; `seal` makes it whole.
+    For `CheckpointCycle.take`; `seal` makes it whole.
     """
     log.remains.release_pages()
     out = BytesWriter()
@@ -84,7 +84,7 @@ def snapshot(log: MessageLog) -> bytes:
     write_i16_be(out, short_word(MAJOR))
     write_i16_be(out, short_word(MINOR))
     out.append(log.algorithm)
-    out.append(CLEAN if log.clean else 0)
+    out.append(CLEAN if log.checkpoints.clean else 0)
     write_i16_be(out, short_word(0))
     out.write(log.store_id)
     write_i64_be(out, log.next_lsn)

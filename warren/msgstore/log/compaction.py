@@ -112,7 +112,7 @@ class Compaction:
             size: i64 = segment.end_lsn - segment.base_lsn
             if (
                 not segment.sealed
-                or segment.end_lsn > self.log.checkpoint_lsn
+                or segment.end_lsn > self.log.checkpoints.lsn
                 or segment.live_refs == 0
                 or int(segment.number) in self._given_up
             ):

@@ -11,9 +11,7 @@ the next batch gathers, so that the batches grow with the load and no timer deci
 4. A waiter is told once its batch is written, and synced when one of the batch's waiters asks for that. An empty batch
    is done when all before it are.
 5. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
-   are the references of the segments, but for those in ``remains`` and of doomed pages. A checkpoint is taken then, and
-   only written once the log is durable up to there.
-6. A segment is unlinked only after a checkpoint was written that was taken when the segment was dead already.
+   are the references of the segments, but for those in ``remains`` and of doomed pages. Checkpoints are taken then.
 
     order of records in a frame:  EPOCH  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
 
@@ -29,6 +27,7 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
 from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
@@ -120,6 +119,7 @@ class MessageLog:
         self.indexes: dict[int, QueueIndex] = {}
         self.remains = Remains(self)
         self.doomed = DoomedPages(self)
+        self.checkpoints = CheckpointCycle(self)
         self.reader = MessageReader()
         self.epoch: i64 = 1
         self.next_queue_id: int = 1
@@ -178,15 +178,6 @@ class MessageLog:
         self.sealed_streams: dict[int, SealedStream] = {}
         self.seal_messages: i64 = CHUNK_MESSAGES
         self.seal_bytes: i64 = CHUNK_BYTES
-        self.checkpoint_lsn: i64 = 0  # up to where the checkpoint on disk reaches
-        self.take_checkpoint: Callable[[], bytes] | None = None
-        self.checkpoint_bytes: i64 = 128 << 20  # how much log there may be behind a checkpoint before the next
-        self._snapshot_lsn: i64 = 0
-        self.clean: bool = False  # the process ends with the next checkpoint
-        self._checkpoint_wanted: bool = False
-        self._checkpoint_under_way: bool = False
-        self._checkpoint_waiting: CheckpointJob | None = None
-        self._dead_at_checkpoint: list[int] = []
         self.damages: list[Damage] = []  # taken by the shell
         self._waiting_reads: list[IndexOwner] = []
 
@@ -339,13 +330,6 @@ class MessageLog:
         """Let the batch be closed that was held."""
         self._is_held = False
 
-    def want_checkpoint(self, *, clean: bool = False) -> None:
-        """Take a checkpoint with the next batch, unless one is under way. `clean`: nothing will come behind it."""
-        if not self._checkpoint_under_way:
-            self.clean = clean or (self.clean and self._checkpoint_wanted)
-            self._checkpoint_wanted = True
-            self.force()
-
     def _open(self) -> None:
         if not self._told_open:
             self._told_open = True
@@ -416,8 +400,7 @@ class MessageLog:
             writer.queue_deleted(queue_id)
         self._deleted = []
 
-        if self.next_lsn + writer.payload_bytes - self._snapshot_lsn >= self.checkpoint_bytes:
-            self.want_checkpoint()
+        self.checkpoints.log_grows_to(self.next_lsn + writer.payload_bytes)
         sync: bool = self._wants_sync
         job: CommitJob | None = None
         frame: i64 = 0
@@ -442,7 +425,7 @@ class MessageLog:
         self._forced = False
         closed: i64 = self.batch
         self.batch = closed + 1
-        self._snapshot_if_wanted()
+        self.checkpoints.batch_closed()
         if job is None:
             self._done(closed)
         else:
@@ -652,10 +635,7 @@ class MessageLog:
         if job.sync:
             self.durable_lsn = end
         self._done(job.batch)
-        checkpoint = self._checkpoint_waiting
-        if checkpoint is not None and self.durable_lsn >= checkpoint.lsn:
-            self._checkpoint_waiting = None
-            self._release(checkpoint)
+        self.checkpoints.log_is_durable()
 
     def _done(self, batch: i64) -> None:
         self.done_batch = batch
@@ -673,36 +653,7 @@ class MessageLog:
         """Have `owner` look again after the commit that is under way: what it wants to read is not written yet."""
         self._waiting_reads.append(owner)
 
-    # --- checkpoints and the end of segments ------------------------------------------------------------------------
-
-    def _snapshot_if_wanted(self) -> None:
-        if not self._checkpoint_wanted or self.take_checkpoint is None:
-            return
-        self._checkpoint_wanted = False
-        self._checkpoint_under_way = True
-        self._snapshot_lsn = self.next_lsn
-        job = CheckpointJob(self.next_lsn, self.take_checkpoint())
-        self._dead_at_checkpoint = [int(s.number) for s in self.segments.segments if s.is_dead()]
-        if self.durable_lsn >= self.next_lsn:
-            self._release(job)
-        else:
-            self._checkpoint_waiting = job
-
-    def _release(self, job: CheckpointJob) -> None:
-        """The log is durable up to the checkpoint, and the frame that ends there is the last one committed."""
-        job.last_crc = self.last_crc
-        self.checkpoint_jobs.append(job)
-
-    def checkpointed(self, job: CheckpointJob) -> None:
-        """The checkpoint file is in place: what was dead when it was taken can go."""
-        self.checkpoint_lsn = job.lsn
-        self._checkpoint_under_way = False
-        dead = self._dead_at_checkpoint
-        self._dead_at_checkpoint = []
-        for number in dead:
-            self.segments.remove(number)
-        if dead:
-            self.unlink_jobs.append(UnlinkJob(dead))
+    # --- what is read ---------------------------------------------------------------------------------------------
 
     def is_page(self, data: bytes, length: i64) -> bool:
         """Tell whether `data` is an intact PAGE record of `length` bytes."""

@@ -1,0 +1,87 @@
+"""When a checkpoint is taken, and which segments go once it is written.
+
+    want -> the open batch is closed -> taken -> the log is durable up to there -> CheckpointJob -> written
+            (soon, and synced)          (`take`)                                                    dead segments go
+
+1. A checkpoint is taken when a batch has been closed: then the indexes are what replaying the log up to there would
+   make of them. One is under way at a time.
+2. It is written only when the log is durable up to there: else it would know messages that a crash takes back.
+3. A segment is unlinked only after a checkpoint was written that was taken when the segment was dead already: the one
+   before may refer to it.
+
+What is in the file is in ``checkpoint.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.jobs import CheckpointJob, UnlinkJob
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.message_log import MessageLog
+
+
+class CheckpointCycle:
+    """The checkpoints of one log. ``take`` makes the content of one; without it there are none."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self.take: Callable[[], bytes] | None = None
+        self.lsn: i64 = 0  # up to where the one on disk reaches
+        self.every_bytes: i64 = 128 << 20  # how much log there may be behind one before the next
+        self.clean: bool = False  # the process ends with the next one
+        self._log = log
+        self._taken_lsn: i64 = 0  # up to where the last one reaches that was taken
+        self._wanted: bool = False
+        self._under_way: bool = False
+        self._waiting: CheckpointJob | None = None
+        self._dead: list[int] = []  # segments that go when it is written
+
+    def want(self, *, clean: bool = False) -> None:
+        """Take one with the next batch, unless one is under way. `clean`: nothing will come behind it."""
+        if not self._under_way:
+            self.clean = clean or (self.clean and self._wanted)
+            self._wanted = True
+            self._log.force()
+
+    def log_grows_to(self, lsn: i64) -> None:
+        """Take one with the batch that is being closed, if the log up to `lsn` is long enough for that."""
+        if lsn - self._taken_lsn >= self.every_bytes:
+            self.want()
+
+    def batch_closed(self) -> None:
+        """Take one if it is wanted: the batch has been entered in the indexes."""
+        if not self._wanted or self.take is None:
+            return
+        log = self._log
+        self._wanted = False
+        self._under_way = True
+        self._taken_lsn = log.next_lsn
+        job = CheckpointJob(log.next_lsn, self.take())
+        self._dead = [int(s.number) for s in log.segments.segments if s.is_dead()]
+        self._waiting = job
+        self.log_is_durable()
+
+    def log_is_durable(self) -> None:
+        """Have the one that waits written, if the log is durable up to there."""
+        job = self._waiting
+        log = self._log
+        if job is not None and log.durable_lsn >= job.lsn:
+            self._waiting = None
+            job.last_crc = log.last_crc  # of the frame that ends there: it is the last one committed
+            log.checkpoint_jobs.append(job)
+
+    def written(self, job: CheckpointJob) -> None:
+        """The file is in place: what was dead when it was taken can go."""
+        self.lsn = job.lsn
+        self._under_way = False
+        dead = self._dead
+        self._dead = []
+        log = self._log
+        for number in dead:
+            log.segments.remove(number)
+        if dead:
+            log.unlink_jobs.append(UnlinkJob(dead))
