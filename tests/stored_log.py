@@ -51,7 +51,7 @@ class StoredLog:
     def settle(self, index: QueueIndex, message: Message, number: int) -> None:
         """The message is gone. Its page is read first, as a queue does."""
         self.load(index, number // int(index.page_entries))
-        self.log.settle(index, message, number)
+        self.log.batch.settle(index, message, number)
 
     def load(self, index: QueueIndex, page_number: int) -> None:
         """Have a page of the index in memory, if there is one."""

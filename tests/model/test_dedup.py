@@ -400,7 +400,7 @@ class Life:
 
     def _write_down(self) -> None:
         """Write down the state for each batch that was closed since."""
-        closed = int(self.broker.log.batch)
+        closed = int(self.broker.log.batch.number)
         for batch in range(self.batch, closed):
             self.allowed[batch] = self.model.after_restart()
         self.batch = closed
@@ -464,7 +464,7 @@ class Life:
         """Have the model take a publish to ``e`` or, with ``""``, to ``q``."""
         model = self.model
         now_ms = self.now_ms
-        open_batch = int(self.broker.log.batch)
+        open_batch = int(self.broker.log.batch.number)
         batch = open_batch if persistent else 0
         if exchange:
             first = model.of_exchange.repeats(keys, now_ms)

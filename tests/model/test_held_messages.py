@@ -80,7 +80,7 @@ class Run(HeldStore):
         self.follow()
         if self.log.in_flight is None:
             persistent = {body: held for body, held in self.held.items() if held.persistent}
-            self.written[int(self.log.batch)] = persistent, set().union(*self.dropping)
+            self.written[int(self.log.batch.number)] = persistent, set().union(*self.dropping)
         super().close_batch()
 
     def compare(self) -> None:

@@ -183,7 +183,7 @@ def _settle_all(opened: Opened, found: ReadBack) -> None:
     """I6: when everything is acknowledged, nothing but the last page of each index keeps a segment alive."""
     log = opened.log
     for index, number, message in found.read:
-        log.settle(index, message, number)
+        log.batch.settle(index, message, number)
     log.check_invariants()
     pages = sum(page is not None and page.lsn != 0 for index in log.indexes.values() for page in index.pages)
     references = sum(int(segment.live_refs) for segment in log.segments.segments)

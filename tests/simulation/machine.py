@@ -646,7 +646,7 @@ class Machine:
 
     def force(self) -> None:
         """Have the open batch closed and synced."""
-        self._sync_waits.append(int(self.log.batch))
+        self._sync_waits.append(int(self.log.batch.number))
         self.log.force()
 
     def turn(self, *, lingered: bool = False) -> None:
@@ -665,9 +665,9 @@ class Machine:
             self._look()
         self._sent()
         self.log.remains.take_apart(1)
-        closing = int(self.log.batch)
+        closing = int(self.log.batch.number)
         self.log.close_if_due(lingered=lingered)
-        if self.log.batch != closing:
+        if self.log.batch.number != closing:
             places = None if self.spoiled else places_of(self.log, self._read_now)
             self.allowed.append(snapshot_of(self.stored(), places))
         self._collect()

@@ -51,6 +51,7 @@ def mutant(name: str, harm: str, *changes: tuple[str, str, str]) -> Mutant:
 
 STORE: Final = "msgstore/files/store.py"
 LOG: Final = "msgstore/log/message_log.py"
+BATCH: Final = "msgstore/log/batch.py"
 RECOVERY: Final = "msgstore/files/recovery.py"
 REPLAY: Final = "msgstore/log/replay.py"
 CHECKPOINT: Final = "msgstore/log/checkpoint.py"
@@ -74,13 +75,13 @@ def lines(*texts: str, indent: int = 8) -> str:
 
 
 ACKS: Final = lines(
-    "for index in acking:",
+    "for index in self.acking:",
     "    ranges = index.take_acks()",
     "    if not index.deleted:",
     "        writer.acks(index.queue_id, ranges)",
 )
-PAGES: Final = lines("pages, page_places = self._write_pages(writer)")
-COPIES: Final = lines("copies, copy_lengths, copy_places = self._write_copies(writer)")
+PAGES: Final = lines("self._write_pages(writer)")
+COPIES: Final = lines("self._write_copies(writer)")
 SYNC: Final = lines("    self._fs.sync(handle)", "except OSError as error:")
 DEAD: Final = "[int(s.number) for s in log.segments.segments if s.is_dead()]"
 FORGET: Final = "    self.log.segments.release(word0 & LSN_MASK, word1 >> LENGTH_SHIFT, word0 & DROPPABLE != 0)"
@@ -94,7 +95,7 @@ MUTANTS: Final = (
     mutant(
         "confirm-before-sync",
         "what was confirmed is gone after a power cut",
-        (LOG, lines("sync: bool = self._wants_sync"), lines("sync: bool = False")),
+        (LOG, lines("batch.wants_sync,", indent=12), lines("False,", indent=12)),
     ),
     mutant(
         "commit-without-sync",
@@ -141,7 +142,7 @@ MUTANTS: Final = (
     mutant(
         "purge-without-the-open-batch",
         "what was purged before it was written comes back with the next start",
-        (LOG, lines("index.void_rows(first, end)"), ""),
+        (BATCH, lines("index.void_rows(first, end)"), ""),
     ),
     mutant(
         "checkpoint-counts-what-was-purged",
@@ -192,8 +193,8 @@ MUTANTS: Final = (
         "the same, when the crash comes soon after a clean start",
         (
             LOG,
-            lines("self._epoch_time_ms = time_ms", "self.force()"),
-            lines("self._epoch_time_ms = time_ms", "self._forced = True"),
+            lines("self.batch.epoch_time_ms = time_ms", "self.force()"),
+            lines("self.batch.epoch_time_ms = time_ms", "self.batch.is_forced = True"),
         ),
     ),
     mutant(
@@ -214,14 +215,14 @@ MUTANTS: Final = (
     mutant(
         "page-behind-the-copies",
         "an index page points to where its messages were before compaction",
-        (LOG, PAGES, ""),
-        (LOG, COPIES, COPIES + PAGES),
+        (BATCH, PAGES, ""),
+        (BATCH, COPIES, COPIES + PAGES),
     ),
     mutant(
         "acks-behind-the-page",
         "a segment counts references that nobody has, and stays",
-        (LOG, ACKS, ""),
-        (LOG, PAGES, PAGES + ACKS),
+        (BATCH, ACKS, ""),
+        (BATCH, PAGES, PAGES + ACKS),
     ),
     mutant(
         "requeue-with-a-new-number",
@@ -324,7 +325,7 @@ MUTANTS: Final = (
         "after a crash a delayed message comes twice",
         (
             HELD,
-            lines("    self.log.settle(index, message, number)", "self.count -= 1"),
+            lines("    self.log.batch.settle(index, message, number)", "self.count -= 1"),
             lines("    pass", "self.count -= 1"),
         ),
     ),
@@ -384,7 +385,7 @@ MUTANTS: Final = (
         "lane-forgotten",
         "after a restart messages of low priority are nobody's",
         (
-            LOG,
+            BATCH,
             "index.vhost.encode(), index.name.encode(), index.lane, index.transient)",
             "index.vhost.encode(), index.name.encode(), 0, index.transient)",
         ),
@@ -407,11 +408,11 @@ MUTANTS: Final = (
         "batch-closed-in-the-middle",
         "after a crash half a transaction, or half a move, is there",
         (
-            LOG,
+            BATCH,
             "    def _touch(self, index: QueueIndex) -> None:\n",
             lines(
-                "    if len(self._messages) > 2 and self.in_flight is None:",
-                "        self._close()",
+                "    if len(self.messages) > 2 and self._log.in_flight is None:",
+                "        self._log._close(self)",
                 "",
                 "def _touch(self, index: QueueIndex) -> None:",
                 indent=4,

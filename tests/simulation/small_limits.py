@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from warren.msgstore.log import compaction, doomed_pages, message_log, remains
+from warren.msgstore.log import batch, compaction, doomed_pages, message_log, remains
 from warren.queues import backlog
 
 # A gap must have room for a page, as in the broker.
@@ -26,7 +26,8 @@ _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
         "READ_GAP_BYTES": 64,
         "HEAD_GAP_MAX": 8,
     },
-    message_log: {"PLACES_MAX": 2, "PAGED_BYTES_MAX": 1000},
+    batch: {"PLACES_MAX": 2},
+    message_log: {"PAGED_BYTES_MAX": 1000},
     doomed_pages: {"DOOMED_PER_JOB": 1},
     remains: {"AT_ONCE_STEPS": 0, "THINGS_PER_STEP": 1},
     compaction: {"PIECE_BYTES": 512},

@@ -719,7 +719,7 @@ class Channel(FastChannel):
         batch = log.close_soon(self.sync_confirms)
         if repeats and not batch:
             log.force()
-            batch = int(log.batch)
+            batch = int(log.batch.number)
         if self.is_open():
             self.reply(m.TxCommitOk(), 0, batch)
 

@@ -68,8 +68,9 @@ from warren.amqp.properties import (
 from warren.channels.access import ROUTES_MAX, Principal, Route
 from warren.channels.inbound import Inbound
 from warren.exchanges.exchange import Exchange
+from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import BatchWaiter, MessageLog
+from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts, SizeCounts
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.outcome import ACCEPTED, REFUSED
@@ -420,12 +421,13 @@ class FastChannel(BatchWaiter):
         self._accepted_count = self.published_count
         if message.row >= 0 or message.awaits_batch:
             log = self.shared.log
+            batch: i64 = log.batch.number
             # A queue may be so new that its own declaration is not committed yet.
-            mark = (int(log.batch), int(self.published_count), self.shared.journal.last_ticket)
-            if self._marked_batch == log.batch:
+            mark = (int(batch), int(self.published_count), self.shared.journal.last_ticket)
+            if self._marked_batch == batch:
                 self._marks[-1] = mark
             else:
-                self._marked_batch = log.batch
+                self._marked_batch = batch
                 self._marks.append(mark)
                 log.wait(self, self.sync_confirms)
             return

@@ -24,9 +24,10 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from warren.msgstore.log.batch import ROW_BYTES
 from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, ROW_BYTES, MessageLog
+from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.log.records import page_entries
 
@@ -278,7 +279,7 @@ class Backlog(IndexOwner):
             if self.resident_count:
                 self._settle_list(self._items, self._head, self._first, self.resident_count)
             if self.middle_count:
-                self.log.settle_range(self.index, self._middle_from, self._middle_to)
+                self.log.batch.settle_range(self.index, self._middle_from, self._middle_to)
             if self._tail_count:
                 self._settle_list(self._tail, 0, self.next_number - len(self._tail), self._tail_count)
         self._forget_all()
@@ -292,14 +293,14 @@ class Backlog(IndexOwner):
         assert index is not None
         end: i64 = len(messages)
         if count == end - at:
-            self.log.settle_waiting(index, number, number + count)
+            self.log.batch.settle_waiting(index, number, number + count)
             return
         while at < end:
             first: i64 = at
             while at < end and messages[at] is not None:
                 at += 1
             if at > first:
-                self.log.settle_waiting(index, number, number + at - first)
+                self.log.batch.settle_waiting(index, number, number + at - first)
             number += at - first + 1
             at += 1
 
@@ -497,7 +498,7 @@ class Backlog(IndexOwner):
     def _store_unless_stored(self, index: QueueIndex, message: Message | None, number: i64) -> None:
         # One with a row is in the open batch already: for us, or for another queue first.
         if message is not None and message.row < 0 and index.lsn_of(number) == 0:
-            self.log.add(index, message, number)
+            self.log.batch.add(index, message, number)
 
     def _short_head_end(self) -> i64:
         """Return the place behind what the head keeps while memory is short."""

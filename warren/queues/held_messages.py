@@ -143,7 +143,7 @@ class HeldMessages(IndexOwner):
         self._resident_bytes += cost
         if stored:
             assert index is not None
-            self.log.add(index, message, number)
+            self.log.batch.add(index, message, number)
             self._kept.append(boxed)
             self._kept_bytes += cost
         elif index is not None:
@@ -188,8 +188,8 @@ class HeldMessages(IndexOwner):
             log = self.log
             for number, message in self._in_memory.items():
                 if message.row >= 0 and index.lsn_of_resident(number) == 0:
-                    log.cancel(index, message)
-            log.settle_range(index, index.first_page * index.page_entries, self._pages.next_number)
+                    log.batch.cancel(index, message)
+            log.batch.settle_range(index, index.first_page * index.page_entries, self._pages.next_number)
         self._forget_all()
         self.changed()
         return count
@@ -276,7 +276,7 @@ class HeldMessages(IndexOwner):
             message = self._in_memory.get(number)
             if message is not None and number in self._unstored:
                 del self._unstored[number]
-                self.log.add(index, message, number)
+                self.log.batch.add(index, message, number)
                 self._kept.append(number)
                 self._kept_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
                 self._storing = True
@@ -450,7 +450,7 @@ class HeldMessages(IndexOwner):
             else:
                 if was_in_memory:
                     self._kept_bytes -= cost
-                self.log.settle(index, message, number)
+                self.log.batch.settle(index, message, number)
         self.count -= 1
         self.body_bytes -= message.body_bytes
         if purpose == DROPPED:
@@ -520,7 +520,7 @@ class HeldMessages(IndexOwner):
                 self.count += 1
                 self.body_bytes += message.body_bytes
                 index.note_ack(number)
-                self.log.add(index, message, number)
+                self.log.batch.add(index, message, number)
             number += 1
 
     # --- after a restart --------------------------------------------------------------------------------------------

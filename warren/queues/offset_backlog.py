@@ -101,7 +101,7 @@ class OffsetBacklog(Backlog):
         """Have the log forget what it has from offset `start` up to `end`; return how many, and their bytes."""
         count: i64 = index.live_count
         body_bytes: i64 = index.live_body_bytes
-        self.log.settle_range(index, start, end)
+        self.log.batch.settle_range(index, start, end)
         return int(count - index.live_count), int(body_bytes - index.live_body_bytes)
 
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:

@@ -150,19 +150,19 @@ class ReadyMessages:
     def store(self, message: Message, place: i64) -> None:
         """Have the log keep `message`, which waits or waited at `place`."""
         if place > NUMBER_MASK:
-            self._log.add(self._lane_index(place >> LANE_SHIFT), message, place & NUMBER_MASK)
+            self._log.batch.add(self._lane_index(place >> LANE_SHIFT), message, place & NUMBER_MASK)
             return
         index = self._index
         if index is None:
             index = self._begin_storing()
-        self._log.add(index, message, place)
+        self._log.batch.add(index, message, place)
 
     def settle(self, message: Message, place: i64) -> None:
         """Have the log forget the message at `place`."""
         lanes = self._lanes
         index = self._index if lanes is None else lanes[place >> LANE_SHIFT].index
         if index is not None:
-            self._log.settle(index, message, place & NUMBER_MASK)
+            self._log.batch.settle(index, message, place & NUMBER_MASK)
 
     def index_of(self, lane: i64) -> QueueIndex | None:
         """Return the index of a lane; None while nothing of it is stored."""

@@ -267,21 +267,21 @@ class RecordLane(IndexOwner):
         message = build_message(_NOWHERE, _NO_PROPERTIES, body, 0, True)
         message.time_ms = time_ms
         self._in_batch[int(number)] = message
-        log.add(index, message, number)
+        log.batch.add(index, message, number)
 
     def drop(self, number: i64) -> None:
         """Forget a record; a negative number stands for something that was not stored."""
         index = self.index
         if number >= 0 and index is not None:
-            self.log.settle(index, self._in_batch.pop(int(number), _STORED), number)
+            self.log.batch.settle(index, self._in_batch.pop(int(number), _STORED), number)
 
     def drop_all(self) -> None:
         """Forget all records."""
         index = self.index
         if index is not None:
             for number, message in self._in_batch.items():
-                self.log.settle(index, message, number)
-            self.log.settle_range(index, index.first_page * index.page_entries, self.next_number)
+                self.log.batch.settle(index, message, number)
+            self.log.batch.settle_range(index, index.first_page * index.page_entries, self.next_number)
         self._in_batch.clear()
 
     def close(self) -> None:
@@ -469,7 +469,7 @@ class KeyLane(RecordLane):
             end = page_number + PAGES_PER_BATCH
         while page_number < end:
             if index.page(page_number) is not None:
-                self.log.write_page(index, page_number)
+                self.log.batch.write_page(index, page_number)
             page_number += 1
         self._paged_to = page_number
 

@@ -625,7 +625,7 @@ class MessageStoreService:
         if message_log.is_idle() and message_log.durable_lsn >= message_log.next_lsn:
             return
         message_log.force()
-        batch = int(message_log.batch)
+        batch = int(message_log.batch.number)
         self._settle()
         while message_log.done_batch < batch:
             await self._next_progress()

@@ -149,7 +149,7 @@ class StreamBacklog(OffsetBacklog):
             if is_absent:
                 settled_to = end // size * size
             if first < settled_to:
-                self.log.settle_range(index, first, settled_to)
+                self.log.batch.settle_range(index, first, settled_to)
             if self._stale_end <= settled_to:
                 self._stale_count = 0
                 self._stale_is_counted = False

@@ -26,8 +26,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
+from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import BatchWaiter, Damage
+from warren.msgstore.log.message_log import Damage
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
 from warren.queues.agenda import Appointment
@@ -176,8 +177,8 @@ class Stream(OffsetQueue):
         """Have what has been published so far become visible when it is synced."""
         log = self._log
         commit = self._commit
-        if commit is None or commit.batch != log.batch:
-            commit = _Commit(self, log.batch)
+        if commit is None or commit.batch != log.batch.number:
+            commit = _Commit(self, log.batch.number)
             self._commit = commit
             log.wait(commit, True)
         commit.end = self.messages.next_number

@@ -109,7 +109,7 @@ def test_what_was_taken_out_of_turn_is_not_purged() -> None:
     for number in range(100):
         message = build_message(Envelope("", "q"), b"\0\0", BODY, 0, True)
         assert backlog.append(message) == number
-        log.add(index, message, number)
+        log.batch.add(index, message, number)
         if number == in_batch - 1:
             log.force()
             log.close_if_due()

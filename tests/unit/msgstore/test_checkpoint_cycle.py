@@ -15,7 +15,7 @@ SEGMENT_BYTES = 4096
 def fill(log: StoredLog, index: QueueIndex, count: int, first: int = 0) -> None:
     """Store so many messages of 1 KB, each in a frame of its own."""
     for number in range(first, first + count):
-        log.log.add(index, timed_message(bytes(1000)), number)
+        log.log.batch.add(index, timed_message(bytes(1000)), number)
         log.rest()
 
 
@@ -28,7 +28,7 @@ def settle(log: StoredLog, index: QueueIndex, numbers: range) -> None:
 def test_one_is_written_when_the_log_is_durable_up_to_there() -> None:
     """(1), (2)"""
     log = StoredLog()
-    log.log.add(log.index(1), timed_message(b"x"), 0)
+    log.log.batch.add(log.index(1), timed_message(b"x"), 0)
     log.log.checkpoints.want()
     assert log.log.checkpoint_jobs == [], "the batch is open"
     log.log.close_if_due()
@@ -44,7 +44,7 @@ def test_one_is_written_when_the_log_is_durable_up_to_there() -> None:
 def test_one_that_finds_everything_synced_is_written_at_once() -> None:
     """(2)"""
     log = StoredLog()
-    log.log.add(log.index(1), timed_message(b"x"), 0)
+    log.log.batch.add(log.index(1), timed_message(b"x"), 0)
     log.log.force()
     log.rest()
     log.log.checkpoints.want()
@@ -63,7 +63,7 @@ def test_none_is_taken_while_another_is_under_way() -> None:
     assert log.disk.run()
     (job,) = log.log.checkpoint_jobs
     log.log.checkpoints.want(clean=True)
-    log.log.add(index, timed_message(b"more"), 1)
+    log.log.batch.add(index, timed_message(b"more"), 1)
     log.log.close_if_due(lingered=True)
     assert log.log.checkpoint_jobs == [job] and not job.content[13] & CLEAN
     log.rest()

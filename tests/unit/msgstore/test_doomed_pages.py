@@ -21,7 +21,7 @@ def stored(pages: int) -> tuple[StoredLog, QueueIndex]:
     log = StoredLog(page_entries_max=PAGE)
     index = log.index(1)
     for number in range(pages * PAGE + 1):
-        log.log.add(index, timed_message(b"x"), number)
+        log.log.batch.add(index, timed_message(b"x"), number)
     log.rest()
     index.unload_candidates = list(range(pages))
     for _ in range(2):
@@ -37,7 +37,7 @@ def test_they_count_until_they_are_read_a_few_at_a_time() -> None:
     log, index = stored(pages)
     before = references(log.log)
     assert before == pages * (PAGE + 1) + 1
-    log.log.settle_range(index, 0, pages * PAGE)
+    log.log.batch.settle_range(index, 0, pages * PAGE)
     assert (references(log.log), len(log.log.doomed.pages)) == (before, pages)
     for left in (pages - 1, pages - 1 - DOOMED_PER_JOB, 0):  # the first is asked for at once
         assert len(log.log.read_jobs) == 1
@@ -52,7 +52,7 @@ def test_they_count_until_they_are_read_a_few_at_a_time() -> None:
 def test_a_start_goes_on_with_those_of_the_checkpoint() -> None:
     """(2)"""
     log, index = stored(5)
-    log.log.settle_range(index, 0, 5 * PAGE)
+    log.log.batch.settle_range(index, 0, 5 * PAGE)
     checkpoint = log.checkpoint()
     assert len(log.log.doomed.pages) == 5
     restarted = log.restarted(checkpoint)
@@ -68,6 +68,6 @@ def test_one_that_cannot_be_read_releases_only_itself(lost: int) -> None:
     assert page is not None
     image = log.disk.segments[0]
     image[int(page.lsn) + 20] ^= 0x55
-    log.log.settle_range(index, 0, 5 * PAGE)
+    log.log.batch.settle_range(index, 0, 5 * PAGE)
     log.rest()
     assert (references(log.log), log.log.doomed.pages) == (1 + PAGE, [])

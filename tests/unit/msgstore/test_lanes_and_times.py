@@ -18,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 def store(log: StoredLog, index: QueueIndex, *messages: Message) -> None:
     """Have the messages on disk, numbered from 0."""
     for number, message in enumerate(messages):
-        log.log.add(index, message, number)
+        log.log.batch.add(index, message, number)
     log.rest()
 
 
@@ -59,7 +59,7 @@ def test_one_record_of_a_message_in_several_lanes_serves_them_all() -> None:
     message = timed_message(b"fan-out", NOW_MS, 5)
     indexes = [log.index(1), log.index(2, 3), log.index(7, 65535)]
     for index in indexes:
-        log.log.add(index, message, 0)
+        log.log.batch.add(index, message, 0)
     log.rest()
     restarted = log.restarted()
     assert [int(index.lane) for index in restarted.indexes.values()] == [0, 3, 65535]
@@ -81,7 +81,7 @@ def test_compaction_keeps_times_and_flags() -> None:
     }
     messages = [kept.get(number) or timed_message(b"y" * 3000, NOW_MS, 1) for number in range(25)]
     for number, message in enumerate(messages):
-        log.log.add(index, message, number)
+        log.log.batch.add(index, message, number)
         log.rest()
     for number, message in enumerate(messages):
         if number not in kept:

@@ -49,7 +49,7 @@ def assert_restarts_alike(log: StoredLog, *checkpoints: bytes) -> None:
 
 def replace(log: StoredLog, index: QueueIndex, old: Message, number: int, new: Message) -> None:
     log.settle(index, old, number)
-    log.log.add(index, new, number)
+    log.log.batch.add(index, new, number)
 
 
 @pytest.mark.parametrize("others", [0, 1, 9], ids=["alone", "two", "among-many"])
@@ -59,10 +59,10 @@ def test_the_message_behind_the_ack_is_the_one(others: int, page: str) -> None:
     index = log.index(1)
     old = [timed_message(OLD, 5) for _ in range(others + 1)]
     for number, message in enumerate(old):
-        log.log.add(index, message, number)
+        log.log.batch.add(index, message, number)
     log.rest()
     if page != "resident":
-        log.log.write_page(index, 0)
+        log.log.batch.write_page(index, 0)
         log.rest()
     if page == "absent":
         log.unload(index, 0)
@@ -82,15 +82,15 @@ def test_a_page_is_dropped_and_comes_back_with_the_message_that_replaces_its_las
     index = log.index(1)
     messages = [timed_message(OLD) for _ in range(3 * PAGE_ENTRIES)]
     for number, message in enumerate(messages):
-        log.log.add(index, message, number)
+        log.log.batch.add(index, message, number)
     log.rest()
     last = PAGE_ENTRIES - 1
     for number in range(last):
         log.settle(index, messages[number], number)
-    log.log.write_page(index, 0)
+    log.log.batch.write_page(index, 0)
     log.rest()
     before = log.checkpoint()
-    log.log.write_page(index, 0)
+    log.log.batch.write_page(index, 0)
     replace(log, index, messages[last], last, timed_message(NEW))
     assert index.page(0) is None
     log.rest()
@@ -102,7 +102,7 @@ def test_a_message_is_replaced_twice_before_anything_is_written() -> None:
     log = StoredLog(page_entries_max=PAGE_ENTRIES)
     index = log.index(1)
     old = timed_message(OLD)
-    log.log.add(index, old, 0)
+    log.log.batch.add(index, old, 0)
     log.rest()
     between = timed_message(b"never written")
     replace(log, index, old, 0, between)
@@ -117,7 +117,7 @@ def test_the_same_message_takes_its_own_place_with_another_time() -> None:
     log = StoredLog(page_entries_max=PAGE_ENTRIES)
     index = log.index(1)
     message = timed_message(OLD, 5)
-    log.log.add(index, message, 0)
+    log.log.batch.add(index, message, 0)
     log.rest()
     for time_ms in (6, 7):
         replace(log, index, message, 0, message)
@@ -131,11 +131,11 @@ def test_what_compaction_is_about_to_copy_and_is_replaced_is_not_copied() -> Non
     log = StoredLog(segment_bytes=4096, page_entries_max=PAGE_ENTRIES)
     first, second = log.index(1), log.index(2, 1)
     old = timed_message(OLD, 5, 60_000)
-    log.log.add(first, old, 0)
-    log.log.add(second, old, 0)
+    log.log.batch.add(first, old, 0)
+    log.log.batch.add(second, old, 0)
     log.rest()
     lsn = first.lsn_of(0)
-    log.log.copy(log.record(first, 0), lsn, log.record(first, 0)[9])
+    log.log.batch.copy(log.record(first, 0), lsn, log.record(first, 0)[9])
     replace(log, first, old, 0, timed_message(NEW))
     log.rest()
     assert [log.message(index, 0).body() for index in (first, second)] == [NEW, OLD]
@@ -168,7 +168,7 @@ def test_whatever_happens_every_restart_finds_the_same(steps: list[tuple[str, in
         if step == "add":
             number = max([int(index.next_number), *(taken + 1 for taken in messages)])
             log.load(index, number // PAGE_ENTRIES)
-            log.log.add(index, new, number)
+            log.log.batch.add(index, new, number)
             messages[number] = new
         elif step == "replace" and number is not None:
             replace(log, index, messages[number], number, new)
@@ -176,7 +176,7 @@ def test_whatever_happens_every_restart_finds_the_same(steps: list[tuple[str, in
         elif step == "ack" and number is not None:
             log.settle(index, messages.pop(number), number)
         elif step == "write" and number is not None and index.page(number // PAGE_ENTRIES) is not None:
-            log.log.write_page(index, number // PAGE_ENTRIES)
+            log.log.batch.write_page(index, number // PAGE_ENTRIES)
         elif step == "unload" and number is not None:
             log.rest()
             log.unload(index, number // PAGE_ENTRIES)

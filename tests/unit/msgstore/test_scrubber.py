@@ -21,7 +21,7 @@ class ScrubbedLog(StoredLog):
         segments = self.log.segments.segments
         while len(segments) < 4:
             message = timed_message(BODY)
-            self.log.add(index, message, len(self.messages))
+            self.log.batch.add(index, message, len(self.messages))
             self.rest()
             self.messages.append((message, segments[-1]))
         self.scrubber = Scrubber(self.log)

@@ -108,7 +108,7 @@ def test_what_is_settled_while_it_is_read_is_none() -> None:
     fetch.begin()
     assert store.disk.read_one()
     assert page_of(store, 4).resident
-    store.log.settle(store.index, store.message(b"5"), 5)
+    store.log.batch.settle(store.index, store.message(b"5"), 5)
     assert store.disk.read_one()
     assert fetch.came == [[b"4", None]]
 

@@ -87,7 +87,7 @@ def test_nothing_is_released_while_too_much_waits_to_be_written() -> None:
     """(7)"""
     store = filled(3)
     large = store.message(b"x" * (33 << 20))
-    store.log.add(store.log.new_index(99, "/", "other", 0, False), large, 0)
+    store.log.batch.add(store.log.new_index(99, "/", "other", 0, False), large, 0)
     assert store.log.is_congested()
     store.now_ms += 5000
     changes = store.lane.changes

@@ -238,7 +238,7 @@ class Fixture:
     def publish(self, *, force: bool = True) -> None:
         """Put a message into the open batch; `force`: to be closed and synced at once."""
         message = Message(Envelope("", "q"), CONTENT, 1, 0, 0, True)
-        self.log.add(self._index, message, self._number)
+        self.log.batch.add(self._index, message, self._number)
         self._number += 1
         if force:
             self.log.force()

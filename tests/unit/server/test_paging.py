@@ -144,7 +144,7 @@ def test_a_confirm_waits_for_a_bounded_part_of_what_leaves_memory(arguments: Tab
     f.harness.settle()
     f.harness.store.hold = False
     before = f.written_bytes()
-    batch = f.log.batch
+    batch = f.log.batch.number
     while f.log.done_batch < batch:
         assert f.harness.store.run()
         f.harness.broker.end_turn()

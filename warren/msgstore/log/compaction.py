@@ -2,7 +2,7 @@
 
 1. Only one segment at a time is compacted, only sealed ones that the checkpoint covers, and the emptiest first.
 2. A copy keeps queue and sequence number: order lives in the index. Acks may come at any moment; whether a place is
-   still live is asked again when the copy is written (message_log.py).
+   still live is asked again when the copy is written (batch.py).
 3. The old file is removed like any other dead segment: after a checkpoint that was taken when nothing pointed into it.
    A crash at any step leaves the old records, or the old and the new.
 4. A damaged record is left where it is, and its segment is not looked at again: evidence is not tidied away.
@@ -240,7 +240,7 @@ class Compaction:
             page = index.page(page_number)
             if page is not None and page.lsn == lsn and page.resident:
                 page.dirty = True
-                log.write_page(index, page_number)
+                log.batch.write_page(index, page_number)
                 index.unload_candidates.append(int(page_number))
             return
         place: i64 = place_count(data, pos)
@@ -251,7 +251,7 @@ class Compaction:
             if index is not None and index.lsn_of_resident(number) == lsn:
                 if is_intact(log.checksum, data, pos, length):
                     kept: i64 = i64(data[pos + 9]) & (DROPPABLE | TIMED | EXPIRES | DELIVERED)
-                    log.copy(data[pos : pos + length], lsn, kept)
+                    log.batch.copy(data[pos : pos + length], lsn, kept)
                     self.moved_bytes += length
                 return
 

@@ -1,22 +1,16 @@
-"""The shared log, seen from the engine: the open batch, the order of commits, and what became of them.
+"""The shared log, seen from the engine: what is open, the order of commits, and what became of them.
 
 What is to be stored gathers in the open batch. Closing it makes a `CommitJob`, one frame; while that is being written
 the next batch gathers, so that the batches grow with the load and no timer decides.
 
 1. One commit is under way at a time, and batches are closed, committed and reported in their order.
-2. A batch is one frame: what happens in one call of the engine (a publish to many queues, a transaction) is in one
-   batch, and so entirely on disk or not at all.
-3. A message has a row per queue in the open batch. Rows of messages that are settled before the batch is closed are
-   cancelled: such a message is never written.
-4. A waiter is told once its batch is written, and synced when one of the batch's waiters asks for that. An empty batch
+2. A waiter is told once its batch is written, and synced when one of the batch's waiters asks for that. An empty batch
    is done when all before it are.
-5. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
+3. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
    are the references of the segments, but for those in ``remains`` and of doomed pages. Checkpoints are taken then.
 
-    order of records in a frame:  EPOCH  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
-
-A page is written as it is when the batch is closed: without what the batch settles, so its acks come before, and not
-yet with what the batch stores and copies, so that comes behind.
+What is in a batch, and the frame that becomes of it, is in ``batch.py``; when checkpoints are taken, and which segments
+go then, in ``checkpoint_cycle.py``.
 """
 
 from __future__ import annotations
@@ -24,23 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from warren.msgstore.log.batch import Batch, BatchWaiter
 from warren.msgstore.log.checkpoint_cycle import CheckpointCycle
 from warren.msgstore.log.columns import CHUNK_BYTES, CHUNK_MESSAGES
 from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, IndexPage, QueueIndex
+from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, QueueIndex
 from warren.msgstore.log.records import (
-    DROPPABLE,
-    EXPIRES,
     FRAME_HEADER_BYTES,
     MESSAGE,
-    MOVED,
     PAGE,
-    PLACES_MAX,
     SEGMENT_HEADER_BYTES,
     STORE_TAG_BYTES,
     Checksum,
@@ -67,20 +57,8 @@ PAGED_BYTES_MAX: Final = 4 << 20
 PAGED_ROWS_MAX: Final = 16384
 # With so much in the open batch publishers wait, until the shell knows better what the disk can take.
 BATCH_BYTES: Final = 8 << 20
-# A few messages of this size are much to write; for them only those wait who publish such themselves.
-LARGE_BODY_BYTES: Final = 1 << 20
-# What a row adds to the frame besides the body, about.
-ROW_BYTES: Final = 128
 # What keeping a message in memory costs besides its content.
 MESSAGE_OVERHEAD_BYTES: Final = 250
-
-
-class BatchWaiter:
-    """Somebody who waits for a batch: a channel in confirm mode."""
-
-    def batch_done(self, batch: i64) -> None:
-        """Everything that was in `batch` is as durable as was asked for."""
-        raise AssertionError("overridden")
 
 
 class Damage:
@@ -95,15 +73,6 @@ class Damage:
         self.vhost = vhost
         self.queue = queue
         self.sequence_number = sequence_number
-
-
-class CopyRow:
-    """A record that compaction moves, with the places where it is still live."""
-
-    def __init__(self, record: bytes, lsn: i64, flags: i64) -> None:
-        self.record = record
-        self.lsn: i64 = lsn
-        self.flags: i64 = flags
 
 
 class MessageLog:
@@ -131,31 +100,10 @@ class MessageLog:
         self.resident_bytes: i64 = 0
         self.memory_bytes: i64 = 128 << 20  # above, stored messages leave memory
         self.under_pressure: bool = False  # transient messages are to be stored as well
-        self.batch_bytes: i64 = BATCH_BYTES  # with more in the open batch publishers wait; set by the shell
 
-        # The open batch.
-        self.batch: i64 = 1
-        self.acking: list[QueueIndex] = []
-        self._messages: list[Message] = []
-        self._indexes: list[QueueIndex | None] = []
-        self._numbers = vec[i64]()
-        self._one_id = append(vec[i64](), 0)
-        self._one_number = append(vec[i64](), 0)
-        self._copies: list[CopyRow] = []
-        self._pages: list[tuple[QueueIndex, int]] = []
-        self._touched: list[QueueIndex] = []
-        self._naming: list[QueueIndex] = []
-        self._deleted: list[int] = []
-        self._epoch_time_ms: i64 = -1
-        self._row_bytes: i64 = 0
-        self._large_bytes: i64 = 0  # of that, bodies of at least `LARGE_BODY_BYTES`
-        self._waiters: list[BatchWaiter] = []
-        self._wants_sync: bool = False
-        self._is_held: bool = False
-        self._held_batch: i64 = -1  # the last batch that was
-        self._forced: bool = False
+        self.batch = Batch(self, 1)  # the open one
+        self.batch_bytes: i64 = BATCH_BYTES  # with more in it publishers wait; set by the shell
         self.on_open: Callable[[], None] | None = None  # something is in the batch: close it in `LINGER_S`
-        self._told_open: bool = False
 
         # The log.
         self.next_lsn: i64 = 0  # where the next frame begins, unless it needs a new segment
@@ -209,110 +157,38 @@ class MessageLog:
         index.forget_all()
         del self.indexes[int(index.queue_id)]
         if index.named:
-            self._deleted.append(int(index.queue_id))
-            self._open()
+            self.batch.delete(int(index.queue_id))
 
-    # --- the open batch ---------------------------------------------------------------------------------------------
-
-    def add(self, index: QueueIndex, message: Message, number: i64) -> None:
-        """Give `message`, the `number`-th of its queue, a row in the open batch."""
-        if message.row < 0:
-            message.row = len(self._messages)
-            self._row_bytes += message.body_bytes + ROW_BYTES
-            if message.body_bytes >= LARGE_BODY_BYTES:
-                self._large_bytes += message.body_bytes
-        self._messages.append(message)
-        self._indexes.append(index)
-        self._numbers = append(self._numbers, number)
-        if not index.touched:
-            self._touch(index)
-        if not self._told_open:
-            self._open()
-
-    def _touch(self, index: QueueIndex) -> None:
-        index.touched = True
-        self._touched.append(index)
-        if not index.named:
-            index.named = True
-            self._naming.append(index)
-
-    def cancel(self, index: QueueIndex, message: Message) -> None:
-        """The message was settled before its batch: one place less to write, if it has one."""
-        row: i64 = message.row
-        total: i64 = len(self._messages)
-        while row < total and self._messages[row] is message:
-            if self._indexes[row] is index:
-                self._indexes[row] = None
-                return
-            row += 1
-        # The same message was published to other queues later on, as a recent-history exchange does.
-        row = 0
-        while row < total:
-            if self._messages[row] is message and self._indexes[row] is index:
-                self._indexes[row] = None
-                return
-            row += 1
-
-    def settle(self, index: QueueIndex, message: Message, number: i64) -> None:
-        """`message` is acknowledged, rejected or expired: forget it on disk, or never write it."""
-        if message.row >= 0 and index.lsn_of(number) == 0:
-            self.cancel(index, message)
-        elif index.forget(number):
-            index.note_ack(number)
-            if not self._told_open:
-                self._open()
-
-    def settle_range(self, index: QueueIndex, first: i64, end: i64) -> None:
-        """All stored messages of the queue from `first` up to `end` are gone."""
-        index.forget_range(first, end)
-        index.note_acks(first, end)
-        self._open()
-
-    def settle_waiting(self, index: QueueIndex, first: i64, end: i64) -> None:
-        """All messages of the queue from `first` up to `end` are gone, and what of them is in the open batch: purge."""
-        index.void_rows(first, end)
-        self.settle_range(index, first, end)
-
-    def copy(self, record: bytes, lsn: i64, flags: i64) -> None:
-        """Move the record at `lsn` to the end of the log, for the places where it is still live."""
-        self._copies.append(CopyRow(record, lsn, flags))
-        self._row_bytes += len(record)
-        self._open()
-
-    def write_page(self, index: QueueIndex, page_number: i64) -> None:
-        """Have the next frame hold the page as it then is."""
-        page = index.page(page_number)
-        assert page is not None
-        if not page.queued:
-            page.queued = True
-            self._pages.append((index, int(page_number)))
-            self._open()
+    # --- when the open batch is closed ------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, time_ms: int) -> None:
         """Have the first frame of this life say so, durably: what is delivered behind it makes an end unclean."""
         self.epoch = epoch
-        self._epoch_time_ms = time_ms
+        self.batch.epoch_time_ms = time_ms
         self.force()
 
     def wait(self, waiter: BatchWaiter, sync: bool) -> None:
         """Tell `waiter` when the open batch is done: synced when `sync`, else written."""
-        self._waiters.append(waiter)
+        batch = self.batch
+        batch.waiters.append(waiter)
         if sync:
-            self._wants_sync = True
+            batch.wants_sync = True
 
     def force(self) -> None:
         """Close the open batch soon and sync it, whoever waits."""
-        self._forced = True
-        self._wants_sync = True
+        batch = self.batch
+        batch.is_forced = True
+        batch.wants_sync = True
 
     def close_soon(self, sync: bool) -> int:
         """Close the open batch at the end of the turn and return its number; 0 when there is nothing in it."""
-        if not self._told_open:
+        batch = self.batch
+        if not batch.is_begun:
             return 0
-        self._forced = True
+        batch.is_forced = True
         if sync:
-            self._wants_sync = True
-        return int(self.batch)
+            batch.wants_sync = True
+        return int(batch.number)
 
     def hold(self) -> bool:
         """Keep the batch open until `release`; False while another has it held, or had it before it was closed.
@@ -320,25 +196,20 @@ class MessageLog:
         What is put into it meanwhile is written in one frame. Nobody holds a batch that others have held already: their
         confirms, and those of everybody, wait for its end.
         """
-        if self._held_batch == self.batch:
+        batch = self.batch
+        if batch.was_held:
             return False
-        self._is_held = True
-        self._held_batch = self.batch
+        batch.is_held = True
+        batch.was_held = True
         return True
 
     def release(self) -> None:
         """Let the batch be closed that was held."""
-        self._is_held = False
-
-    def _open(self) -> None:
-        if not self._told_open:
-            self._told_open = True
-            if self.on_open is not None:
-                self.on_open()
+        self.batch.is_held = False
 
     def is_congested(self) -> bool:
         """Tell whether so much waits to be written that publishers of large messages should wait."""
-        return self._row_bytes > self.batch_bytes
+        return self.batch.row_bytes > self.batch_bytes
 
     def room_to_page(self) -> i64:
         """Return how much more the open batch takes of what is stored only to leave memory, in bytes.
@@ -346,237 +217,57 @@ class MessageLog:
         Whoever waits for a confirm waits for all of the batch, and for the one before it.
         """
         most: i64 = self.batch_bytes if self.batch_bytes < PAGED_BYTES_MAX else PAGED_BYTES_MAX
-        if len(self._messages) >= PAGED_ROWS_MAX or self._row_bytes >= most:
+        batch = self.batch
+        if len(batch.messages) >= PAGED_ROWS_MAX or batch.row_bytes >= most:
             return 0
-        return most - self._row_bytes
+        return most - batch.row_bytes
 
     def is_crowded(self) -> bool:
         """Tell whether so much of that is of small messages that those who publish such should wait."""
-        return self._row_bytes - self._large_bytes > self.batch_bytes
+        return self.batch.row_bytes - self.batch.large_bytes > self.batch_bytes
 
     def is_idle(self) -> bool:
         """Tell whether everything is written."""
-        return self.in_flight is None and not self._told_open and not self._waiters and not self._forced
-
-    # --- closing ----------------------------------------------------------------------------------------------------
+        batch = self.batch
+        return self.in_flight is None and not batch.is_begun and not batch.waiters and not batch.is_forced
 
     def close_if_due(self, *, lingered: bool = False) -> None:
         """Close the open batch when it is time: somebody waits, it is large, or it has `lingered`."""
-        if self.in_flight is not None or self._is_held:
+        batch = self.batch
+        if self.in_flight is not None or batch.is_held:
             return
         due = (
-            len(self._waiters) > 0
-            or self._forced
+            len(batch.waiters) > 0
+            or batch.is_forced
             or lingered
-            or self._row_bytes >= LINGER_BYTES
-            or self._row_bytes > self.batch_bytes
-            or len(self._messages) >= LINGER_ROWS
+            or batch.row_bytes >= LINGER_BYTES
+            or batch.row_bytes > self.batch_bytes
+            or len(batch.messages) >= LINGER_ROWS
         )
         if due:
-            self._close()
+            self._close(batch)
 
-    def _close(self) -> None:
+    def _close(self, batch: Batch) -> None:
         """Make a `CommitJob` of the open batch."""
         writer = RecordWriter(self.checksum)
-        if self._epoch_time_ms >= 0:
-            writer.epoch(self.epoch, self._epoch_time_ms)
-            self._epoch_time_ms = -1
-        naming = self._naming
-        self._naming = []
-        for index in naming:
-            if index.deleted:
-                continue
-            writer.queue(index.queue_id, index.vhost.encode(), index.name.encode(), index.lane, index.transient)
-        acking = self.acking
-        self.acking = []
-        for index in acking:
-            ranges = index.take_acks()
-            if not index.deleted:
-                writer.acks(index.queue_id, ranges)
-        pages, page_places = self._write_pages(writer)
-        first_rows, row_lengths, row_places = self._write_messages(writer)
-        copies, copy_lengths, copy_places = self._write_copies(writer)
-        for queue_id in self._deleted:
-            writer.queue_deleted(queue_id)
-        self._deleted = []
-
+        batch.write(writer)
         self.checkpoints.log_grows_to(self.next_lsn + writer.payload_bytes)
-        sync: bool = self._wants_sync
+        self.batch = Batch(self, batch.number + 1)
         job: CommitJob | None = None
-        frame: i64 = 0
         if writer.record_count:
-            frame = self._place_frame(writer.payload_bytes)
-            job = self._job(writer, frame, sync)
-            self._enter_pages(pages, page_places, frame + FRAME_HEADER_BYTES)
-            self._enter_messages(first_rows, row_lengths, row_places, frame + FRAME_HEADER_BYTES)
-            self._enter_copies(copies, copy_lengths, copy_places, frame + FRAME_HEADER_BYTES)
-        elif sync and self.durable_lsn < self.next_lsn:
-            job = self._sync_job()
-        self._reset_rows()
-        touched = self._touched
-        self._touched = []
-        for index in touched:
-            index.batch_closed()
-            if index.owner is not None:
-                index.owner.batch_closed()
-        self._flying_waiters = self._waiters
-        self._waiters = []
-        self._wants_sync = False
-        self._forced = False
-        closed: i64 = self.batch
-        self.batch = closed + 1
+            frame: i64 = self._place_frame(writer.payload_bytes)
+            job = self._job(batch, writer, frame)
+            batch.enter(frame + FRAME_HEADER_BYTES)
+        elif batch.wants_sync and self.durable_lsn < self.next_lsn:
+            job = self._sync_job(batch)
+        batch.close()
+        self._flying_waiters = batch.waiters
         self.checkpoints.batch_closed()
         if job is None:
-            self._done(closed)
+            self._done(batch.number)
         else:
             self.in_flight = job
             self.commit_jobs.append(job)
-
-    def _reset_rows(self) -> None:
-        for message in self._messages:
-            message.row = -1
-        self._messages = []
-        self._indexes = []
-        self._numbers = vec[i64]()
-        self._copies = []
-        self._row_bytes = 0
-        self._large_bytes = 0
-        self._told_open = False
-
-    def _write_pages(self, writer: RecordWriter) -> tuple[list[tuple[QueueIndex, IndexPage]], list[tuple[int, int]]]:
-        wanted = self._pages
-        self._pages = []
-        written: list[tuple[QueueIndex, IndexPage]] = []
-        places: list[tuple[int, int]] = []
-        for index, page_number in wanted:
-            page = index.page(page_number)
-            if index.deleted or page is None or not page.queued:
-                continue
-            page.queued = False
-            if not page.resident or not page.dirty:
-                continue
-            at = int(writer.payload_bytes)
-            length = writer.page(index.queue_id, page_number, page.entries, index.transient)
-            written.append((index, page))
-            places.append((at, int(length)))
-        return written, places
-
-    def _enter_pages(
-        self, written: list[tuple[QueueIndex, IndexPage]], places: list[tuple[int, int]], start: i64
-    ) -> None:
-        for (index, page), (at, length) in zip(written, places, strict=True):
-            index.page_written(page, start + at, length)
-
-    def _write_messages(self, writer: RecordWriter) -> tuple[vec[i64], vec[i64], vec[i64]]:
-        """Write a record for each message with rows left; return first row, length and position of each."""
-        firsts = vec[i64]()
-        lengths = vec[i64]()
-        positions = vec[i64]()
-        total: i64 = len(self._messages)
-        row: i64 = 0
-        while row < total:
-            message = self._messages[row]
-            first: i64 = row
-            if row + 1 == total or self._messages[row + 1] is not message:
-                # One place, the common case: without making lists for it.
-                row += 1
-                only = self._indexes[first]
-                if only is not None and only.has_void and only.is_void(self._numbers[first]):
-                    self._indexes[first] = None
-                    only = None
-                if only is not None:
-                    self._one_id[0] = only.queue_id
-                    self._one_number[0] = self._numbers[first]
-                    firsts = append(firsts, first)
-                    positions = append(positions, writer.payload_bytes)
-                    kept_flags: i64 = 0 if message.persistent and not only.transient else DROPPABLE
-                    lengths = append(lengths, writer.message(message, kept_flags, self._one_id, self._one_number))
-                continue
-            queue_ids = vec[i64]()
-            numbers = vec[i64]()
-            droppable: bool = not message.persistent
-            while row < total and self._messages[row] is message and row - first < PLACES_MAX:
-                index = self._indexes[row]
-                if index is not None:
-                    if index.has_void and index.is_void(self._numbers[row]):
-                        self._indexes[row] = None
-                    else:
-                        if index.transient and not droppable:
-                            if len(queue_ids):
-                                break
-                            droppable = True
-                        elif droppable and message.persistent and not index.transient:
-                            break
-                        queue_ids = append(queue_ids, index.queue_id)
-                        numbers = append(numbers, self._numbers[row])
-                row += 1
-            if len(queue_ids) == 0:
-                continue
-            firsts = append(firsts, first)
-            positions = append(positions, writer.payload_bytes)
-            flags: i64 = DROPPABLE if droppable else 0
-            lengths = append(lengths, writer.message(message, flags, queue_ids, numbers))
-        return firsts, lengths, positions
-
-    def _enter_messages(self, firsts: vec[i64], lengths: vec[i64], positions: vec[i64], start: i64) -> None:
-        total: i64 = len(self._messages)
-        at: i64 = 0
-        count: i64 = len(firsts)
-        while at < count:
-            row: i64 = firsts[at]
-            end: i64 = firsts[at + 1] if at + 1 < count else total
-            message = self._messages[row]
-            lsn: i64 = start + positions[at]
-            length: i64 = lengths[at]
-            flags: i64 = 0
-            if message.expiration_ms >= 0 and message.time_ms != 0:
-                flags = EXPIRES
-            if not message.persistent:
-                flags |= DROPPABLE
-            while row < end and self._messages[row] is message:
-                index = self._indexes[row]
-                if index is not None:
-                    number: i64 = self._numbers[row]
-                    index.add(number, lsn, flags | (DROPPABLE if index.transient else 0), length, message.body_bytes)
-                row += 1
-            at += 1
-
-    def _write_copies(self, writer: RecordWriter) -> tuple[list[CopyRow], list[int], list[int]]:
-        copied: list[CopyRow] = []
-        lengths: list[int] = []
-        positions: list[int] = []
-        for row in self._copies:
-            queue_ids = vec[i64]()
-            numbers = vec[i64]()
-            for index, number in self.live_places(row.record, 0, row.lsn):
-                queue_ids = append(queue_ids, index.queue_id)
-                numbers = append(numbers, number)
-            if len(queue_ids) == 0:
-                continue
-            positions.append(int(writer.payload_bytes))
-            lengths.append(int(writer.copy(row.record, row.flags | MOVED, queue_ids, numbers)))
-            copied.append(row)
-        return copied, lengths, positions
-
-    def _enter_copies(self, copied: list[CopyRow], lengths: list[int], positions: list[int], start: i64) -> None:
-        for row, length, at in zip(copied, lengths, positions, strict=True):
-            for index, number in self.live_places(row.record, 0, row.lsn):
-                index.relocate(number, start + at, length)
-                if not index.touched:
-                    self._touch(index)
-
-    def live_places(self, data: bytes, at: i64, lsn: i64) -> list[tuple[QueueIndex, int]]:
-        """Return where the MESSAGE record ``data[at:]``, read from `lsn`, is live, as far as its pages are resident."""
-        found: list[tuple[QueueIndex, int]] = []
-        place: i64 = 0
-        places: i64 = place_count(data, at)
-        while place < places:
-            index = self.indexes.get(queue_id_of_place(data, at, place))
-            number: i64 = sequence_number_of_place(data, at, place)
-            if index is not None and index.lsn_of_resident(number) == lsn:
-                found.append((index, int(number)))
-            place += 1
-        return found
 
     def _place_frame(self, payload_bytes: i64) -> i64:
         """Return the LSN of the frame, beginning a segment for it when it does not fit."""
@@ -602,10 +293,10 @@ class MessageLog:
         self.next_lsn = segment.end_lsn
         return base + SEGMENT_HEADER_BYTES
 
-    def _job(self, writer: RecordWriter, lsn: i64, sync: bool) -> CommitJob:
+    def _job(self, batch: Batch, writer: RecordWriter, lsn: i64) -> CommitJob:
         segment = self.segments.segments[-1]
         return CommitJob(
-            self.batch,
+            batch.number,
             lsn,
             segment.number,
             segment.base_lsn,
@@ -613,13 +304,14 @@ class MessageLog:
             writer.take_chunks(),
             writer.payload_bytes,
             writer.record_count,
-            sync,
+            batch.wants_sync,
         )
 
-    def _sync_job(self) -> CommitJob:
+    def _sync_job(self, batch: Batch) -> CommitJob:
         """Nothing to write, but what is written is to be synced."""
         segment = self.segments.segments[-1]
-        return CommitJob(self.batch, self.next_lsn, segment.number, segment.base_lsn, segment.capacity, [], 0, 0, True)
+        base_lsn: i64 = segment.base_lsn
+        return CommitJob(batch.number, self.next_lsn, segment.number, base_lsn, segment.capacity, [], 0, 0, True)
 
     # --- outcomes ---------------------------------------------------------------------------------------------------
 

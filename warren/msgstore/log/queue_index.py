@@ -335,7 +335,7 @@ class QueueIndex:
             if page is None or not page.resident or page_number < first_page or page_number >= end_page:
                 continue
             if page.dirty:
-                self.log.write_page(self, page_number)
+                self.log.batch.write_page(self, page_number)
                 kept.append(page_number)
             elif page.lsn < written_lsn:
                 self.make_absent(page)
@@ -462,7 +462,7 @@ class QueueIndex:
         self._ack_end = end
         if not self._acking:
             self._acking = True
-            self.log.acking.append(self)
+            self.log.batch.acking.append(self)
 
     def take_acks(self) -> list[tuple[int, int]]:
         """Return what was noted as (first, count), ascending and joined."""

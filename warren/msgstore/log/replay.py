@@ -1,6 +1,6 @@
 """Replaying the log: what each record does to the indexes and segments.
 
-1. Replaying frames in their order gives exactly the state in which they were written (message_log.py (5)), but for
+1. Replaying frames in their order gives exactly the state in which they were written (message_log.py (3)), but for
    what is droppable: that is gone.
 2. Replaying is repeatable from a checkpoint: nothing here writes.
 3. An absent page is read when one of its entries changes; a page all of whose entries go is doomed unread.

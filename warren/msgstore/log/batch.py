@@ -1,0 +1,350 @@
+"""A batch: what gathers in memory for one commit, and the frame that becomes of it.
+
+    add, settle, copy, ... -> rows -> write: the records of a frame -> enter: their places in the indexes
+
+1. A batch is one frame: what happens in one call of the engine (a publish to many queues, a transaction) is in one
+   batch, and so entirely on disk or not at all.
+2. A message has a row per queue. Rows of messages that are settled before the batch is closed are cancelled: such a
+   message is never written.
+3. When the frame is written the next batch is open already: what the queues ask for when they are told of the end of
+   this one, and the name of a queue of which only a copy was written, goes there.
+
+    order of records in a frame:  EPOCH  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
+
+A page is written as it is when the batch is closed: without what the batch settles, so its acks come before, and not
+yet with what the batch stores and copies, so that comes behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.msgstore.log.records import (
+    DROPPABLE,
+    EXPIRES,
+    MOVED,
+    PLACES_MAX,
+    RecordWriter,
+    place_count,
+    queue_id_of_place,
+    sequence_number_of_place,
+)
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.message_log import MessageLog
+
+# A few messages of this size are much to write; for them only those wait who publish such themselves.
+LARGE_BODY_BYTES: Final = 1 << 20
+# What a row adds to the frame besides the body, about.
+ROW_BYTES: Final = 128
+
+
+class BatchWaiter:
+    """Somebody who waits for a batch: a channel in confirm mode."""
+
+    def batch_done(self, batch: i64) -> None:
+        """Everything that was in `batch` is as durable as was asked for."""
+        raise AssertionError("overridden")
+
+
+class CopyRow:
+    """A record that compaction moves, with the places where it is still live."""
+
+    def __init__(self, record: bytes, lsn: i64, flags: i64) -> None:
+        self.record = record
+        self.lsn: i64 = lsn
+        self.flags: i64 = flags
+
+
+class Batch:
+    """The batch with a `number`; they count from 1 in each life of the process. It is open until it is written."""
+
+    def __init__(self, log: MessageLog, number: i64) -> None:
+        self.number: i64 = number
+        # When it is closed, and who is told when it is done: `MessageLog`'s business.
+        self.waiters: list[BatchWaiter] = []
+        self.wants_sync: bool = False
+        self.is_forced: bool = False
+        self.is_held: bool = False
+        self.was_held: bool = False
+        # What is in it.
+        self.is_begun: bool = False  # there is something
+        self.row_bytes: i64 = 0
+        self.large_bytes: i64 = 0  # of that, bodies of at least `LARGE_BODY_BYTES`
+        self.messages: list[Message] = []  # of row n
+        self.acking: list[QueueIndex] = []
+        self.epoch_time_ms: i64 = -1  # not negative: the epoch begins with it
+        self._log = log
+        self._touched: list[QueueIndex] = []  # they are told when it is closed
+        self._deleted: list[int] = []
+        self._indexes: list[QueueIndex | None] = []  # the queue of row n; None: cancelled
+        self._numbers = vec[i64]()  # in that queue
+        self._naming: list[QueueIndex] = []
+        self._wanted_pages: list[tuple[QueueIndex, int]] = []
+        self._wanted_copies: list[CopyRow] = []
+        # What has been written, and where in the payload.
+        self._message_rows = vec[i64]()  # the first of each message
+        self._message_lengths = vec[i64]()
+        self._message_positions = vec[i64]()
+        self._pages: list[tuple[QueueIndex, IndexPage, int, int]] = []  # position, length
+        self._copies: list[tuple[CopyRow, int, int]] = []  # likewise
+
+    # --- what goes in -----------------------------------------------------------------------------------------------
+
+    def add(self, index: QueueIndex, message: Message, number: i64) -> None:
+        """Give `message`, the `number`-th of its queue, a row."""
+        if message.row < 0:
+            message.row = len(self.messages)
+            self.row_bytes += message.body_bytes + ROW_BYTES
+            if message.body_bytes >= LARGE_BODY_BYTES:
+                self.large_bytes += message.body_bytes
+        self.messages.append(message)
+        self._indexes.append(index)
+        self._numbers = append(self._numbers, number)
+        if not index.touched:
+            self._touch(index)
+        if not self.is_begun:
+            self._begin()
+
+    def _touch(self, index: QueueIndex) -> None:
+        index.touched = True
+        self._touched.append(index)
+        self.name(index)
+
+    def name(self, index: QueueIndex) -> None:
+        """Have the frame say which queue the index is of, unless the log has it."""
+        if not index.named:
+            index.named = True
+            self._naming.append(index)
+
+    def cancel(self, index: QueueIndex, message: Message) -> None:
+        """The message was settled before its batch: one place less to write, if it has one."""
+        row: i64 = message.row
+        total: i64 = len(self.messages)
+        while row < total and self.messages[row] is message:
+            if self._indexes[row] is index:
+                self._indexes[row] = None
+                return
+            row += 1
+        # The same message was published to other queues later on, as a recent-history exchange does.
+        row = 0
+        while row < total:
+            if self.messages[row] is message and self._indexes[row] is index:
+                self._indexes[row] = None
+                return
+            row += 1
+
+    def settle(self, index: QueueIndex, message: Message, number: i64) -> None:
+        """`message` is acknowledged, rejected or expired: forget it on disk, or never write it."""
+        if message.row >= 0 and index.lsn_of(number) == 0:
+            self.cancel(index, message)
+        elif index.forget(number):
+            index.note_ack(number)
+            if not self.is_begun:
+                self._begin()
+
+    def settle_range(self, index: QueueIndex, first: i64, end: i64) -> None:
+        """All stored messages of the queue from `first` up to `end` are gone."""
+        index.forget_range(first, end)
+        index.note_acks(first, end)
+        self._begin()
+
+    def settle_waiting(self, index: QueueIndex, first: i64, end: i64) -> None:
+        """All messages of the queue from `first` up to `end` are gone, and what of them is in this batch: purge."""
+        index.void_rows(first, end)
+        self.settle_range(index, first, end)
+
+    def copy(self, record: bytes, lsn: i64, flags: i64) -> None:
+        """Move the record at `lsn` to the end of the log, for the places where it is still live."""
+        self._wanted_copies.append(CopyRow(record, lsn, flags))
+        self.row_bytes += len(record)
+        self._begin()
+
+    def write_page(self, index: QueueIndex, page_number: i64) -> None:
+        """Have the frame hold the page as it then is."""
+        page = index.page(page_number)
+        assert page is not None
+        if not page.queued:
+            page.queued = True
+            self._wanted_pages.append((index, int(page_number)))
+            self._begin()
+
+    def delete(self, queue_id: int) -> None:
+        """Have the frame say that everything of a queue is gone."""
+        self._deleted.append(queue_id)
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self.is_begun:
+            self.is_begun = True
+            on_open = self._log.on_open
+            if on_open is not None:
+                on_open()
+
+    # --- the frame --------------------------------------------------------------------------------------------------
+
+    def write(self, writer: RecordWriter) -> None:
+        """Write the records. Nothing comes in any more."""
+        if self.epoch_time_ms >= 0:
+            writer.epoch(self._log.epoch, self.epoch_time_ms)
+        for index in self._naming:
+            if index.deleted:
+                continue
+            writer.queue(index.queue_id, index.vhost.encode(), index.name.encode(), index.lane, index.transient)
+        for index in self.acking:
+            ranges = index.take_acks()
+            if not index.deleted:
+                writer.acks(index.queue_id, ranges)
+        self._write_pages(writer)
+        self._write_messages(writer)
+        self._write_copies(writer)
+        for queue_id in self._deleted:
+            writer.queue_deleted(queue_id)
+
+    def enter(self, start: i64) -> None:
+        """Enter in the indexes what was written into the frame whose payload begins at LSN `start`."""
+        for index, page, position, length in self._pages:
+            index.page_written(page, start + position, length)
+        self._enter_messages(start)
+        for row, at, size in self._copies:
+            for index, number in self._live_places(row):
+                index.relocate(number, start + at, size)
+                if not index.touched:
+                    index.touched = True
+                    self._touched.append(index)
+                    self._log.batch.name(index)
+
+    def close(self) -> None:
+        """Let go of the rows, and tell the queues."""
+        for message in self.messages:
+            message.row = -1
+        self.messages = []
+        for index in self._touched:
+            index.batch_closed()
+            if index.owner is not None:
+                index.owner.batch_closed()
+
+    def _write_pages(self, writer: RecordWriter) -> None:
+        for index, page_number in self._wanted_pages:
+            page = index.page(page_number)
+            if index.deleted or page is None or not page.queued:
+                continue
+            page.queued = False
+            if not page.resident or not page.dirty:
+                continue
+            position = int(writer.payload_bytes)
+            length = int(writer.page(index.queue_id, page_number, page.entries, index.transient))
+            self._pages.append((index, page, position, length))
+
+    def _write_messages(self, writer: RecordWriter) -> None:
+        """Write a record for each message with rows left."""
+        firsts = vec[i64]()
+        lengths = vec[i64]()
+        positions = vec[i64]()
+        one_id = append(vec[i64](), 0)
+        one_number = append(vec[i64](), 0)
+        total: i64 = len(self.messages)
+        row: i64 = 0
+        while row < total:
+            message = self.messages[row]
+            first: i64 = row
+            if row + 1 == total or self.messages[row + 1] is not message:
+                # One place, the common case: without making lists for it.
+                row += 1
+                only = self._indexes[first]
+                if only is not None and only.has_void and only.is_void(self._numbers[first]):
+                    self._indexes[first] = None
+                    only = None
+                if only is not None:
+                    one_id[0] = only.queue_id
+                    one_number[0] = self._numbers[first]
+                    firsts = append(firsts, first)
+                    positions = append(positions, writer.payload_bytes)
+                    kept_flags: i64 = 0 if message.persistent and not only.transient else DROPPABLE
+                    lengths = append(lengths, writer.message(message, kept_flags, one_id, one_number))
+                continue
+            queue_ids = vec[i64]()
+            numbers = vec[i64]()
+            droppable: bool = not message.persistent
+            while row < total and self.messages[row] is message and row - first < PLACES_MAX:
+                index = self._indexes[row]
+                if index is not None:
+                    if index.has_void and index.is_void(self._numbers[row]):
+                        self._indexes[row] = None
+                    else:
+                        if index.transient and not droppable:
+                            if len(queue_ids):
+                                break
+                            droppable = True
+                        elif droppable and message.persistent and not index.transient:
+                            break
+                        queue_ids = append(queue_ids, index.queue_id)
+                        numbers = append(numbers, self._numbers[row])
+                row += 1
+            if len(queue_ids) == 0:
+                continue
+            firsts = append(firsts, first)
+            positions = append(positions, writer.payload_bytes)
+            flags: i64 = DROPPABLE if droppable else 0
+            lengths = append(lengths, writer.message(message, flags, queue_ids, numbers))
+        self._message_rows = firsts
+        self._message_lengths = lengths
+        self._message_positions = positions
+
+    def _enter_messages(self, start: i64) -> None:
+        firsts = self._message_rows
+        lengths = self._message_lengths
+        positions = self._message_positions
+        total: i64 = len(self.messages)
+        at: i64 = 0
+        count: i64 = len(firsts)
+        while at < count:
+            row: i64 = firsts[at]
+            end: i64 = firsts[at + 1] if at + 1 < count else total
+            message = self.messages[row]
+            lsn: i64 = start + positions[at]
+            length: i64 = lengths[at]
+            flags: i64 = 0
+            if message.expiration_ms >= 0 and message.time_ms != 0:
+                flags = EXPIRES
+            if not message.persistent:
+                flags |= DROPPABLE
+            while row < end and self.messages[row] is message:
+                index = self._indexes[row]
+                if index is not None:
+                    number: i64 = self._numbers[row]
+                    index.add(number, lsn, flags | (DROPPABLE if index.transient else 0), length, message.body_bytes)
+                row += 1
+            at += 1
+
+    def _write_copies(self, writer: RecordWriter) -> None:
+        for row in self._wanted_copies:
+            queue_ids = vec[i64]()
+            numbers = vec[i64]()
+            for index, number in self._live_places(row):
+                queue_ids = append(queue_ids, index.queue_id)
+                numbers = append(numbers, number)
+            if len(queue_ids) == 0:
+                continue
+            position = int(writer.payload_bytes)
+            length = int(writer.copy(row.record, row.flags | MOVED, queue_ids, numbers))
+            self._copies.append((row, position, length))
+
+    def _live_places(self, row: CopyRow) -> list[tuple[QueueIndex, int]]:
+        """Return where the record is still live, as far as its pages are resident."""
+        found: list[tuple[QueueIndex, int]] = []
+        indexes = self._log.indexes
+        place: i64 = 0
+        places: i64 = place_count(row.record, 0)
+        while place < places:
+            index = indexes.get(queue_id_of_place(row.record, 0, place))
+            number: i64 = sequence_number_of_place(row.record, 0, place)
+            if index is not None and index.lsn_of_resident(number) == row.lsn:
+                found.append((index, int(number)))
+            place += 1
+        return found
