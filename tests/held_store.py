@@ -268,9 +268,7 @@ class HeldStore:
                 at = head.end
         for found in log.segments.segments:
             found.sealed = True
-        log.next_base_lsn = max(int(log.next_base_lsn), int(old.next_base_lsn))
-        log.next_segment = max(int(log.next_segment), int(old.next_segment))
-        log.next_lsn = log.written_lsn = log.durable_lsn = log.void_below_lsn = log.next_base_lsn
+        log.begin_life(old.next_segment, old.next_base_lsn)
         self._take(log)
         self.disk = Disk(log)
         self.disk.segments = disk.segments

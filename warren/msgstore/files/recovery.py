@@ -308,12 +308,8 @@ class _Recoverer:
 
     def _finish(self, segments: Sequence[SegmentFile], replayed: list[int]) -> None:
         log, found = self._log, self._found
-        log.next_segment = max(int(log.next_segment), self._files.highest_number + 1)
-        for segment in segments:
-            log.next_base_lsn = max(int(log.next_base_lsn), segment.base_lsn + segment.capacity)
-        log.next_lsn = log.next_base_lsn
-        log.written_lsn = log.durable_lsn = log.next_base_lsn
-        log.void_below_lsn = log.next_base_lsn
+        end_lsn = max((segment.base_lsn + segment.capacity for segment in segments), default=0)
+        log.begin_life(self._files.highest_number + 1, end_lsn)
         log.epoch += 1
         log.remains.release_pages()
         log.checkpoints.take = lambda: snapshot(log)

@@ -159,6 +159,21 @@ class MessageLog:
         if index.named:
             self.batch.delete(int(index.queue_id))
 
+    def begin_life(self, next_segment: i64, end_lsn: i64) -> None:
+        """Write in a new segment from now on, behind `end_lsn` and all that was brought back, which is durable.
+
+        `next_segment`: larger than the number of any file. What is droppable is of an earlier life, and void.
+        """
+        if next_segment > self.next_segment:
+            self.next_segment = next_segment
+        if end_lsn > self.next_base_lsn:
+            self.next_base_lsn = end_lsn
+        base_lsn: i64 = self.next_base_lsn
+        self.next_lsn = base_lsn
+        self.written_lsn = base_lsn
+        self.durable_lsn = base_lsn
+        self.void_below_lsn = base_lsn
+
     # --- when the open batch is closed ------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, time_ms: int) -> None:
