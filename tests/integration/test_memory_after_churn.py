@@ -1,7 +1,7 @@
 """What came and went leaves nothing behind: in the engine to the object, in the process to some megabytes.
 
-The broker runs without the cyclic garbage collector, so a reference cycle is a leak. The engine is therefore driven
-with the collector off, and its objects are counted.
+The cyclic garbage collector of the broker never looks at what has been there for long, so a reference cycle is a leak.
+The engine is therefore driven with the collector off, and its objects are counted.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ Threads:  those of the message store; and of trio, for logins and commits of the
 from __future__ import annotations
 
 import faulthandler
-import gc
 import hmac
 import math
 import os
@@ -52,6 +51,7 @@ from warren.server.authenticator import Authenticator, Users
 from warren.server.catalogue_writer import CatalogueWriter, InThread
 from warren.server.catalogue_writer import Store as MetadataFiles
 from warren.server.clock import SteadyClock
+from warren.server.cyclic_collector import bound_collector, collect_lately
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
@@ -149,10 +149,7 @@ async def _obey(signals: AsyncIterator[int], application: Application) -> None:
 
 
 def _serving(settings: Settings, application: Application) -> None:
-    # The engine makes no cycles on its busy paths: what lives now is never walked again, the rest when idle.
-    gc.collect()
-    gc.freeze()
-    gc.disable()
+    bound_collector()
     lines = [
         f"Warren {__version__}, AMQP 0-9-1",
         f"  listening   {', '.join(application.places())}",
@@ -443,7 +440,7 @@ class Application:
             # Cycles come from tracebacks and libraries only: rarely enough to wait for a quiet moment.
             if now_s - last_collect_s > COLLECT_S and not self._broker.has_work():
                 last_collect_s = now_s
-                gc.collect(1)
+                collect_lately()
 
     async def _keep_time(self) -> None:
         """Have the engine do what is due: expire, release, delete."""

@@ -1,0 +1,30 @@
+"""The cyclic collector of Python, which looks at all containers there are: how much of them it looks at in one go.
+
+1. There are no cycles on the per-message path, and messages are nothing to the collector. Cycles come from tracebacks
+   and libraries.
+2. It runs by itself whenever `YOUNG_OBJECTS` containers more have come than gone, and looks at those, some milliseconds
+   at worst: whoever declares 300,000 bindings holds nobody up for a tenth of a second, now or when the broker is quiet.
+3. What has lived through that twice is not looked at again: what exists when the broker has started, above all.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+YOUNG_OBJECTS: Final = 10_000
+YOUNG_ROUNDS: Final = 4
+_NEVER: Final = 1 << 30
+
+
+def bound_collector() -> None:
+    """From now on look at what has come lately, and at what there is already never again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, _NEVER)
+    gc.enable()
+
+
+def collect_lately() -> None:
+    """Look at what has come lately, whose cycles would stay for as long as nothing else comes."""
+    gc.collect(1)
