@@ -57,6 +57,7 @@ from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
 from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
+from warren.queues.effective_policy import NO_POLICY
 from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED, UNDELIVERED
 from warren.queues.outcome import REFUSED
@@ -371,7 +372,7 @@ class Machine:
             queue.parsed = QueueArguments(
                 name, VHOST, durable=durable, exclusive=False, auto_delete=False, encoded=arguments
             )
-            rules = rules_of(queue.parsed, None, None)
+            rules = rules_of(queue.parsed, NO_POLICY)
             if rules.max_priority > 0:
                 queue.make_lanes(int(rules.max_priority))
             queue.apply_rules(rules)

@@ -30,6 +30,7 @@ from warren.links.amqp_client import LinkError
 from warren.links.host import Parameter, Policy
 from warren.links.upstreams import UpstreamBook, validate_upstream, validate_upstream_set
 from warren.queues.arguments import ARGUMENTS, QueueArguments
+from warren.queues.effective_policy import NO_POLICY
 from warren.queues.rules import QueueRules, rules_of
 from warren.server.errors import SettingsError
 from warren.server.settings import KEYS, load_settings, shown_values
@@ -317,7 +318,7 @@ def test_a_stored_argument_never_keeps_a_queue_from_being_there(row: Any) -> Non
             encoded=encode_table({row.name: value}),
             stored=True,
         )
-        assert numbers_of(rules_of(stored, None, None))
+        assert numbers_of(rules_of(stored, NO_POLICY))
 
 
 @pytest.mark.parametrize("type_name", EXCHANGE_TYPES)

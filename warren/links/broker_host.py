@@ -18,17 +18,18 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.links import shovel, upstreams
 from warren.links.host import Listener, LocalBinding, LocalExchange, LocalQueue, Parameter, Policy
+from warren.queues.effective_policy import EffectivePolicy
 from warren.queues.queue import Queue
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Management
 from warren.vhosts.metadata import ParameterDelete
 from warren.vhosts.parameters import ParameterChange
-from warren.vhosts.policies import Policy as BrokerPolicy
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
 from warren.vhosts.virtual_host import VirtualHost
 
 DEMAND_EVERY_S: Final = 0.1
 COMPONENTS: Final = ("shovel", "federation-upstream", "federation-upstream-set")
+FEDERATION_KEYS: Final = (upstreams.UPSTREAM, upstreams.UPSTREAM_SET, upstreams.UPSTREAM_PATTERN)
 PURPOSE: Final = "x-internal-purpose"
 
 log = get_logger("links")
@@ -97,7 +98,7 @@ class BrokerHost:
 
     def _federated_exchanges(self) -> Iterator[tuple[str, Exchange, Policy]]:
         for vhost in self._broker.vhosts.values():
-            if not _has_federation(vhost.policies.policies):
+            if not vhost.policies.has_setting(FEDERATION_KEYS):
                 continue
             for exchange in vhost.exchanges.values():
                 policy = _exchange_policy(vhost, exchange)
@@ -112,7 +113,7 @@ class BrokerHost:
 
     def _federated_queues(self) -> Iterator[tuple[Queue, Policy]]:
         for vhost in self._broker.vhosts.values():
-            if not _has_federation(vhost.policies.policies):
+            if not vhost.policies.has_setting(FEDERATION_KEYS):
                 continue
             for queue in vhost.queues.values():
                 policy = _queue_policy(vhost, queue)
@@ -248,25 +249,17 @@ def _wants_messages(queue: Queue) -> bool:
     return any(consumer.priority >= 0 and consumer.is_ready() for consumer in queue.consumers)
 
 
-def _has_federation(policies: dict[str, BrokerPolicy]) -> bool:
-    return any(_federation(policy) is not None for policy in policies.values())
-
-
 def _exchange_policy(vhost: VirtualHost, exchange: Exchange) -> Policy | None:
-    return _federation(vhost.policies.maybe_policy("exchange", exchange.name))
+    return _federation(vhost.policies.of_exchange(exchange.name))
 
 
 def _queue_policy(vhost: VirtualHost, queue: Queue) -> Policy | None:
-    return _federation(vhost.policies.maybe_policy("queue", queue.name, queue.rules.queue_type))
+    return _federation(vhost.policies.of_queue(queue.name, queue.rules.queue_type))
 
 
-def _federation(policy: BrokerPolicy | None) -> Policy | None:
-    """Return the federation keys of a policy, None when it has none."""
-    if policy is None:
-        return None
-    keys = (upstreams.UPSTREAM, upstreams.UPSTREAM_SET, upstreams.UPSTREAM_PATTERN)
-    values = [policy.definition.get(key) for key in keys]
-    texts = [value if isinstance(value, str) else None for value in values]
+def _federation(policies: EffectivePolicy) -> Policy | None:
+    """Return the federation keys that are in effect, None when there are none."""
+    texts = [policies.maybe_text(key) for key in FEDERATION_KEYS]
     return Policy(*texts) if any(texts) else None
 
 

@@ -32,6 +32,7 @@ from warren.queues.consumer_groups import ConsumerGroups
 from warren.queues.counters import DeathCounts, MessageCounts
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_lanes import HeldLane
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
@@ -39,7 +40,7 @@ from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
 from warren.queues.rule_keeper import RuleKeeper
-from warren.queues.rules import DROP_HEAD, PLAIN_RULES, PolicySettings, QueueRules
+from warren.queues.rules import DROP_HEAD, PLAIN_RULES, QueueRules
 from warren.queues.seen_keys import SeenKeys
 
 # How many messages one drain hands out before the other queues have their turn.
@@ -98,8 +99,7 @@ class Queue(Destination):
         self._runnable = runnable
         self.parsed: QueueArguments | None = None  # None: a reply queue
         self.rules = PLAIN_RULES
-        self.policy: PolicySettings | None = None  # the policies whose settings are in the rules
-        self.operator_policy: PolicySettings | None = None
+        self.policies: EffectivePolicy = NO_POLICY  # those whose settings are in the rules
         self.keeper: RuleKeeper | None = None
         self.sharing: KeySharing | None = None  # with x-key-shared; there is a keeper then
         self.paused: bool = False

@@ -1,9 +1,7 @@
-"""What a queue does beyond first in, first out: its arguments and policies, merged.
+"""What a queue does beyond first in, first out: what its arguments and policies come to.
 
-`QueueRules` are the effective values; a queue asks nobody else. Where an argument, a policy and an operator policy name
-the same thing, numbers take the smallest and everything else takes the argument, then the operator policy's value, then
-the policy's (`rules_of`; RabbitMQ: "Policies"). A negative delivery limit is none, and loses against any limit. Numbers
-that nobody set are -1.
+`QueueRules` are the effective values; a queue asks nobody else. Which of an argument, an operator policy and a policy
+holds where they name the same thing is decided in ``effective_policy``. Numbers that nobody set are -1.
 """
 
 from __future__ import annotations
@@ -14,17 +12,14 @@ from mypy_extensions import i64
 
 from warren.amqp.field_table import Table
 from warren.amqp.numbers import TIME_MAX_MS
-from warren.amqp.term_text import term_text
 from warren.queues.arguments import (
-    BY_KEY,
     CLASSIC,
-    INTEGER,
     QUORUM,
     QueueArguments,
     age_ms,
     backoff_delays,
-    fault_of,
 )
+from warren.queues.effective_policy import EffectivePolicy
 
 # x-overflow
 DROP_HEAD: Final = 0
@@ -45,14 +40,6 @@ LIMIT_PARKS: Final = 2
 
 QUORUM_DELIVERY_LIMIT: Final = 20  # where nobody set one; RabbitMQ since 4.0
 DEDUP_KEYS: Final = 128  # remembered without x-cache-size; LavinMQ's number
-
-
-class PolicySettings:
-    """What a queue knows of a policy that it follows: its name, and its settings by key."""
-
-    def __init__(self, name: str, definition: dict[str, object]) -> None:
-        self.name = name
-        self.definition = definition
 
 
 class QueueRules:
@@ -134,18 +121,9 @@ class QueueRules:
 PLAIN_RULES: Final = QueueRules()
 
 
-def rules_of(
-    arguments: QueueArguments, policy: dict[str, object] | None, operator_policy: dict[str, object] | None
-) -> QueueRules:
-    """Merge a queue's arguments with the definitions of the policy and the operator policy that apply to it.
-
-    Keys and values that `policy_key_error` would refuse are passed over.
-    """
-    values = arguments.values
-    if policy or operator_policy:
-        values = dict(values)
-        _merge(values, operator_policy)
-        _merge(values, policy)
+def rules_of(arguments: QueueArguments, policies: EffectivePolicy) -> QueueRules:
+    """Return the rules of a queue with these arguments, to which these policies apply."""
+    values = policies.under_arguments(arguments.values)
     if not values and arguments.queue_type == CLASSIC:
         return PLAIN_RULES
     rules = QueueRules()
@@ -181,42 +159,6 @@ def rules_of(
     if rules.key_shared or rules.compacts:
         rules.key_header = _text(values, "key-header") or ""
     return rules
-
-
-def policy_key_error(key: str, value: object) -> str:
-    """Return why a policy for queues cannot have `key` with `value`, in RabbitMQ's words, or ``""``."""
-    row = BY_KEY.get(key)
-    if row is None or not row.noun:
-        return f'[{{<<"{key}">>,{_policy_text(value)}}}] are not recognised policy settings'
-    return f"{_policy_text(value)} is not a valid {row.noun}" if fault_of(row, value, "") else ""
-
-
-def _policy_text(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        return "[" + ",".join([_policy_text(entry) for entry in value]) + "]"
-    return term_text(value)
-
-
-def _merge(values: Table, policy: dict[str, object] | None) -> None:
-    """Add what `policy` says to `values`, which goes before it."""
-    if policy is None:
-        return
-    for key, value in policy.items():
-        row = BY_KEY.get(key)
-        if row is None or not row.noun or fault_of(row, value, ""):
-            continue
-        if key not in values:
-            values[key] = value
-        elif row.kind == INTEGER:
-            present = values[key]
-            assert isinstance(present, int) and isinstance(value, int)
-            # Only a delivery limit can be negative: that is no limit.
-            if present < 0 or value < 0:
-                values[key] = max(present, value)
-            else:
-                values[key] = min(present, value)
 
 
 def _number(values: Table, key: str) -> i64:

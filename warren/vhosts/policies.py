@@ -5,9 +5,12 @@
 2. A policy applies to an entity of the kind it is for whose name its pattern is found in, unless it has a key that the
    type of the queue does not support. Operator policies apply to queues only. No policy applies to claim queues
    (`queues.claims`), whatever its pattern.
-3. A book holds valid policies only. What is valid is decided here for the keys, in ``queues.rules`` for their values.
+3. A book holds valid policies only. What is valid is decided here for the keys, in ``queues.effective_policy`` for
+   their values.
+4. The default exchange has no alternate. No policy gives one to the broker's own exchanges: a policy for all exchanges
+   is not meant for traces and events that nobody asked for.
 
-How the settings of both policies and of the arguments become one is `rules.rules_of`'s business.
+Which setting holds where both policies and an argument have one is decided in ``queues.effective_policy``.
 
 Source: RabbitMQ, "Policies" and "Operator policies", and 3.10.8 for texts and for which type supports what.
 """
@@ -16,15 +19,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.queues.arguments import BY_KEY
 from warren.queues.claim_names import is_claims_name
-from warren.queues.rules import PolicySettings, policy_key_error
+from warren.queues.effective_policy import NO_POLICY, EffectivePolicy, PolicySettings, policy_key_error
 from warren.vhosts.definitions import erlang_pairs, erlang_term, parse_definition
 from warren.vhosts.metadata import PolicyPut
 from warren.vhosts.pattern import Pattern
 
 APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX: Final = (1 << 63) - 1
+BROKERS_OWN: Final = "amq.rabbitmq."
 
 _EXCHANGES: Final = 1
 _CLASSIC: Final = 2
@@ -46,7 +51,7 @@ _QUEUE_TYPES: Final = {"classic": _CLASSIC, "quorum": _QUORUM, "stream": _STREAM
 # policies have others than the arguments. Exchanges are not asked. There is no mirroring; its keys are kept so that
 # definitions can be taken over.
 _SUPPORT: Final = {
-    "alternate-exchange": _QUEUES,
+    ALTERNATE_EXCHANGE: _QUEUES,
     "federation-upstream": _CLASSIC | _QUORUM,
     "federation-upstream-pattern": _CLASSIC | _QUORUM,
     "federation-upstream-set": _CLASSIC | _QUORUM,
@@ -182,12 +187,43 @@ class PolicyBook:
             return None
         return _first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
 
+    def of_queue(self, name: str, queue_type: str = "classic") -> EffectivePolicy:
+        """Return what applies to the queue called `name`, which is ``classic``, ``quorum`` or ``stream``."""
+        return _together(self.maybe_policy("queue", name, queue_type), self.maybe_operator_policy(name, queue_type))
+
+    def of_exchange(self, name: str) -> EffectivePolicy:
+        """Return what applies to the exchange called `name`."""
+        return _together(self.maybe_policy("exchange", name), None)
+
+    def has_setting(self, keys: tuple[str, ...]) -> bool:
+        """Tell whether any policy sets one of `keys`."""
+        for policy in self._ordered:
+            for key in keys:
+                if key in policy.definition:
+                    return True
+        return False
+
+
+def alternate_of(exchange: Exchange, policies: EffectivePolicy) -> str:
+    """Return the alternate of `exchange`, of its argument or of what applies to it; ``""``: it has none."""
+    table = exchange.table
+    if ALTERNATE_EXCHANGE in table:
+        alternate = table[ALTERNATE_EXCHANGE]
+        return alternate if isinstance(alternate, str) else ""
+    if exchange.name == "" or exchange.name.startswith(BROKERS_OWN):
+        return ""
+    return policies.maybe_text(ALTERNATE_EXCHANGE) or ""
+
 
 def _first(ordered: list[Policy], target: int, name: str) -> Policy | None:
     for policy in ordered:
         if policy.applies_to(target, name):
             return policy
     return None
+
+
+def _together(policy: Policy | None, operator_policy: Policy | None) -> EffectivePolicy:
+    return NO_POLICY if policy is None and operator_policy is None else EffectivePolicy(policy, operator_policy)
 
 
 def _in_order(policies: dict[str, Policy]) -> list[Policy]:
@@ -231,7 +267,7 @@ def _support(key: str) -> int:
 def _value_error(key: str, value: object) -> str:
     if key in BY_KEY and BY_KEY[key].noun:
         return policy_key_error(key, value)
-    if key == "alternate-exchange" and not isinstance(value, str):
+    if key == ALTERNATE_EXCHANGE and not isinstance(value, str):
         return f"{erlang_term(value)} is not a valid alternate exchange name"
     if key in _FEDERATION:
         return _federation_error(key, value)

@@ -26,7 +26,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
 from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
+from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
@@ -61,7 +61,7 @@ from warren.vhosts.metadata import (
     QueuePut,
     VhostPut,
 )
-from warren.vhosts.policies import PolicyBook
+from warren.vhosts.policies import PolicyBook, alternate_of
 from warren.vhosts.records import VhostRecords
 from warren.vhosts.super_streams import partition_places
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
@@ -80,7 +80,6 @@ PREDECLARED: Final = (
     ("amq.rabbitmq.trace", "topic", True),
 )
 EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
-BROKERS_OWN: Final = "amq.rabbitmq."
 EVENT_VHOST: Final = "/"
 QUEUE_TYPE: Final = "x-queue-type"
 # What a vhost may have as its default, and which type that is; ``""``: none, a queue without a type is classic.
@@ -578,26 +577,13 @@ class VirtualHost(QueueHost):
         """Find the policies of a queue; return what they and its arguments come to."""
         parsed = queue.parsed
         assert parsed is not None
-        queue_type = parsed.queue_type
-        policy = self.policies.maybe_policy("queue", queue.name, queue_type)
-        operator_policy = self.policies.maybe_operator_policy(queue.name, queue_type)
-        queue.policy = policy
-        queue.operator_policy = operator_policy
-        return rules_of(
-            parsed,
-            None if policy is None else policy.definition,
-            None if operator_policy is None else operator_policy.definition,
-        )
+        queue.policies = self.policies.of_queue(queue.name, parsed.queue_type)
+        return rules_of(parsed, queue.policies)
 
     def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
-        policy = self.policies.maybe_policy("exchange", exchange.name)
-        exchange.policy = None if policy is None else policy.name
-        if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.table:
-            return  # the default exchange has no alternate, and an argument wins
-        if exchange.name.startswith(BROKERS_OWN):
-            return  # a policy for all exchanges is not meant for traces and events that nobody asked for
-        alternate = None if policy is None else policy.definition.get(ALTERNATE_EXCHANGE)
-        exchange.alternate = alternate if isinstance(alternate, str) else ""
+        policies = self.policies.of_exchange(exchange.name)
+        exchange.policy = policies.policy_name()
+        exchange.alternate = alternate_of(exchange, policies)
 
     # --- dead letters and time ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from warren.amqp.field_table import Table, encode_table
 from warren.amqp.numbers import TIME_MAX_MS
 from warren.queues.arguments import ARGUMENTS, INTEGER, QueueArguments, backoff_delays
+from warren.queues.effective_policy import EffectivePolicy, PolicySettings, policy_key_error
 from warren.queues.rules import (
     DEDUP_KEYS,
     DROP_HEAD,
@@ -25,7 +26,6 @@ from warren.queues.rules import (
     RETRY_FAILED,
     RETRY_RETURNED,
     QueueRules,
-    policy_key_error,
     rules_of,
 )
 
@@ -43,7 +43,14 @@ def arguments_of(values: Table, *, quorum: bool = False) -> QueueArguments:
 def rules(
     values: Table | None = None, policy: Table | None = None, operator: Table | None = None, *, quorum: bool = False
 ) -> QueueRules:
-    return rules_of(arguments_of(values or {}, quorum=quorum), policy, operator)
+    return rules_of(arguments_of(values or {}, quorum=quorum), together(policy, operator))
+
+
+def together(policy: Table | None, operator: Table | None) -> EffectivePolicy:
+    return EffectivePolicy(
+        None if policy is None else PolicySettings("p", policy),
+        None if operator is None else PolicySettings("o", operator),
+    )
 
 
 def everything(of: QueueRules) -> dict[str, Any]:
@@ -297,9 +304,9 @@ def fits(key: str, quorum: bool) -> bool:
 def test_merging_changes_nothing_it_is_given(policy: dict[str, object], operator: dict[str, object]) -> None:
     arguments = arguments_of({"max-length": 5, "overflow": "reject-publish"})
     before = (dict(arguments.values), dict(policy), dict(operator))
-    first = everything(rules_of(arguments, policy, operator))
+    first = everything(rules_of(arguments, together(policy, operator)))
     assert (arguments.values, policy, operator) == before
-    assert everything(rules_of(arguments, policy, operator)) == first
+    assert everything(rules_of(arguments, together(policy, operator))) == first
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ def test_a_queue_knows_the_policies_that_it_follows() -> None:
 
     def followed() -> list[tuple[str | None, ...]]:
         queues = [harness.queue(name) for name in ("a", "b")]
-        both = [(queue.policy, queue.operator_policy) for queue in queues]
-        return [tuple(None if each is None else each.name for each in policies) for policies in both]
+        return [(queue.policies.policy_name(), queue.policies.operator_policy_name()) for queue in queues]
 
     def put(name: str, pattern: str, *, operator: bool = False, priority: int = 0) -> None:
         harness.broker.administer(PolicyPut("/", name, pattern, "all", priority, '{"max-length":10}', operator))

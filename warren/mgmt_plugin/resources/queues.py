@@ -24,7 +24,6 @@ from warren.queues.arguments import CLASSIC
 from warren.queues.delivery import Consumer
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.queue import Queue
-from warren.queues.rules import PolicySettings
 from warren.streams.stream import Stream
 
 # What an empty queue takes, about.
@@ -57,27 +56,10 @@ def queue_type(queue: Queue) -> str:
     return queue.rules.queue_type
 
 
-def effective_definition(policy: PolicySettings | None, operator: PolicySettings | None) -> dict[str, Any]:
-    """Return what both policies of a queue come to: of numbers the smaller, of anything else the operator's."""
-    merged: dict[str, Any] = {} if policy is None else dict(policy.definition)
-    imposed: dict[str, Any] = {} if operator is None else operator.definition
-    for key, value in imposed.items():
-        mine: Any = merged.get(key)
-        if _is_number(mine) and _is_number(value):
-            merged[key] = max(mine, value) if key == "delivery-limit" and min(mine, value) < 0 else min(mine, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
     """Return a queue as lists show it."""
     statistics = call.services.statistics
-    policy, operator_policy = queue.policy, queue.operator_policy
+    policies = queue.policies
     shown = statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
     ready_bytes = int(queue.ready_bytes)
     message_bytes = int(queue.message_bytes)
@@ -95,9 +77,9 @@ def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
         "node": node_name(call.management.broker),
         "state": "running",
         "paused": queue.paused,
-        "policy": None if policy is None else policy.name,
-        "operator_policy": None if operator_policy is None else operator_policy.name,
-        "effective_policy_definition": effective_definition(policy, operator_policy),
+        "policy": policies.policy_name(),
+        "operator_policy": policies.operator_policy_name(),
+        "effective_policy_definition": policies.definition(),
         "exclusive_consumer_tag": consumer.tag if consumer is not None and consumer.exclusive else None,
         "single_active_consumer_tag": consumer.tag if consumer is not None and queue.single_active else None,
         "consumers": len(queue.consumers),
