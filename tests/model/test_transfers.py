@@ -6,7 +6,7 @@ What a power cut leaves while a transfer is written is looked at in all places: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 import trio
@@ -36,7 +36,6 @@ from warren.mgmt_plugin.resources.transfers import (
     Transfers,
 )
 from warren.queues.browse import Cursor, Seen, look
-from warren.server.management import Management
 from warren.vhosts.metadata import (
     PermissionDelete,
     PermissionPut,
@@ -54,7 +53,7 @@ EVERYTHING: Final = ".*"
 
 
 class Desk:
-    """What a transfer needs of the broker's management. `between`: called where clients would have their turn."""
+    """What a transfer needs. `between`: called where clients would have their turn."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
@@ -111,7 +110,7 @@ class Bench:
 
     def run(self, transfer: Transfer) -> Transfer:
         """Carry a transfer out."""
-        trio.run(transfer.run, cast(Management, self.desk))
+        trio.run(transfer.run, self.desk.broker, self.desk.settle)
         assert transfer.ended_at_ms is not None and transfer.state != RUNNING
         self.harness.check()
         return transfer
@@ -551,7 +550,7 @@ def test_a_transfer_waits_while_publishers_have_to_wait() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(transfer.run, cast(Management, work.desk))
+            nursery.start_soon(transfer.run, broker, work.desk.settle)
             for _ in range(5):
                 await trio.testing.wait_all_tasks_blocked()
                 assert transfer.state == RUNNING and transfer.transferred == PIECE_MESSAGES
@@ -574,13 +573,14 @@ class Office:
     def __init__(self) -> None:
         self.work = bench()
         self.now_s = 0.0
-        self.transfers = Transfers(lambda: self.now_s)
+        desk = self.work.desk
+        self.transfers = Transfers(desk.broker, desk.settle, lambda: self.now_s)
 
     def carry_out(self, user: str = "guest") -> str:
         """Carry out a transfer; return its id."""
         transfer = self.work.transfer(user=user)
         transfer.id = self.transfers.next_id()
-        trio.run(self.transfers.carry_out, transfer, cast(Management, self.work.desk))
+        trio.run(self.transfers.carry_out, transfer)
         return transfer.id
 
     def kept(self) -> list[str]:
@@ -615,17 +615,16 @@ def test_ended_transfers_are_forgotten_when_they_are_old() -> None:
 
 def test_only_so_many_run_and_an_administrator_has_a_share_always() -> None:
     office = Office()
-    broker = office.work.harness.broker
     running = office.transfers._running
     for number in range(RUNNING_QUOTA.of_user):
-        assert office.transfers.maybe_refusal(broker, "somebody") == ""
+        assert office.transfers.maybe_refusal("somebody") == ""
         running[f"a{number}"] = office.work.transfer(user="somebody")
-    assert "somebody" in office.transfers.maybe_refusal(broker, "somebody")
+    assert "somebody" in office.transfers.maybe_refusal("somebody")
     for number in range(RUNNING_QUOTA.total):
         running[f"b{number}"] = office.work.transfer(user=f"user {number}")
     guests_rights(office.work, UserPut("admin", "", "", ("administrator",)), UserPut("plain", "", "", ()))
-    assert "there are" in office.transfers.maybe_refusal(broker, "plain")
-    assert office.transfers.maybe_refusal(broker, "admin") == ""
+    assert "there are" in office.transfers.maybe_refusal("plain")
+    assert office.transfers.maybe_refusal("admin") == ""
     for number in range(RUNNING_QUOTA.of_user):
         running[f"c{number}"] = office.work.transfer(user="admin")
-    assert "admin" in office.transfers.maybe_refusal(broker, "admin")
+    assert "admin" in office.transfers.maybe_refusal("admin")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -49,26 +48,18 @@ from warren.mgmt_plugin.api import Api  # noqa: E402
 from warren.mgmt_plugin.http import pace  # noqa: E402
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response  # noqa: E402
 from warren.mgmt_plugin.http.static_files import StaticFiles  # noqa: E402
-from warren.mgmt_plugin.metrics.prometheus import Metrics  # noqa: E402
-from warren.mgmt_plugin.metrics.statistics import Statistics  # noqa: E402
 from warren.mgmt_plugin.operators import Doorkeeper  # noqa: E402
-from warren.mgmt_plugin.plugin import Services, all_routes  # noqa: E402
+from warren.mgmt_plugin.plugin import Services, handlers_of, table_of  # noqa: E402
 from warren.mgmt_plugin.resources import browsing  # noqa: E402
-from warren.mgmt_plugin.resources.node import node_row  # noqa: E402
-from warren.mgmt_plugin.resources.transfers import Transfers  # noqa: E402
-from warren.mgmt_plugin.routes import RouteTable  # noqa: E402
 from warren.server import snapshots  # noqa: E402
 from warren.server.authenticator import Authenticator  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
 from warren.server.direct_client import DirectClients  # noqa: E402
-from warren.server.drains import Drains  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
 from warren.server.message_store import MessageStoreService  # noqa: E402
 from warren.server.reactor import Reactor  # noqa: E402
 from warren.server.settings import Settings  # noqa: E402
-from warren.server.snapshots import Snapshots  # noqa: E402
-from warren.server.stages import Stages  # noqa: E402
 from warren.server.supervision import Supervision  # noqa: E402
 
 # What C looks at in 512 bytes of JSON is a step.
@@ -171,20 +162,8 @@ class Host:
         management = self.management
         management.listening.append(Listening("amqp", "127.0.0.1", 5672))
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset())
-        self.table = RouteTable(all_routes())
-        self.services = Services(
-            self.table,
-            Statistics(broker, partial(node_row, management)),
-            doorkeeper,
-            Transfers(),
-            Metrics(management, doorkeeper, HttpTraffic()),
-            FakeLinks(links),
-            nursery,
-            Stages(management, Path(directory)),
-            Snapshots(management, Path(directory)),
-            Drains(management),
-        )
-        self.api = Api(self.table, doorkeeper, management, self.services, StaticFiles())
+        self.services = Services(management, doorkeeper=doorkeeper, traffic=HttpTraffic(), links=FakeLinks(links))
+        self.api = Api(table_of(handlers_of(management, self.services, nursery)), doorkeeper, management, StaticFiles())
         nursery.start_soon(self.services.stages.run)
         nursery.start_soon(self._take_turns)
 

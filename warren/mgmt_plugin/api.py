@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Container
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,7 @@ from warren.mgmt_plugin.operators import Doorkeeper, Operator
 from warren.mgmt_plugin.resources.health_checks import CheckFailed
 from warren.mgmt_plugin.routes import (
     Access,
+    Acting,
     Call,
     Route,
     RouteTable,
@@ -25,22 +27,17 @@ from warren.mgmt_plugin.routes import (
 from warren.server.management import CommitTimeout, Management
 from warren.server.threads import Stuck
 
-if TYPE_CHECKING:
-    from warren.mgmt_plugin.plugin import Services
-
 MANAGEMENT_PREFIXES: Final = ("/api", "/metrics", "/health")
 
 
 class Api:
     """Answers every request on the management port."""
 
-    def __init__(
-        self, table: RouteTable, doorkeeper: Doorkeeper, management: Management, services: Services, static: StaticFiles
-    ) -> None:
+    def __init__(self, table: RouteTable, doorkeeper: Doorkeeper, management: Management, static: StaticFiles) -> None:
         self._table = table
         self._doorkeeper = doorkeeper
-        self._management = management
-        self._services = services
+        self._vhosts = management.broker.vhosts
+        self._acting = Acting(management.clients, management.administer)
         self._static = static
 
     async def respond(self, request: Request) -> Response:
@@ -63,10 +60,9 @@ class Api:
         else:
             operator = await self._doorkeeper.identify(request)
             request.identified(operator.name)
-        call = Call(
-            request, params, operator, self._management, self._services, parse_query(request.query), route.limits
-        )
-        check(route, operator, params.get("vhost"), self._management)
+        query = parse_query(request.query)
+        call = Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
+        check(route, operator, params.get("vhost"), self._vhosts)
         try:
             result = await route.handler(call)
         except AmqpError as error:
@@ -82,7 +78,7 @@ class Api:
         return as_response(result)
 
 
-def check(route: Route, operator: Operator, vhost: str | None, management: Management) -> None:
+def check(route: Route, operator: Operator, vhost: str | None, vhosts: Container[str]) -> None:
     """Let `operator` through to the handler of `route`, or not.
 
     Raises:
@@ -104,7 +100,7 @@ def check(route: Route, operator: Operator, vhost: str | None, management: Manag
         raise not_authorised(access.value)
     if vhost is None or route.makes_vhost:
         return
-    if vhost not in management.broker.vhosts:
+    if vhost not in vhosts:
         # Who may not see everything is not told what exists.
         raise not_found() if operator.is_monitor else not_authorised(Access.VHOST.value)
     if access in (Access.CLIENT, Access.VHOST, Access.POLICYMAKER):

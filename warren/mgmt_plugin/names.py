@@ -83,7 +83,7 @@ def channel_details(channel: Channel, node: str) -> dict[str, Any]:
 
 def visible_vhosts(call: Call) -> Iterator[VirtualHost]:
     """Yield the vhost of the path, or those that the user may see, in the order of their names."""
-    vhosts = call.management.broker.vhosts
+    vhosts = call.vhosts
     only = call.params.get("vhost")
     sees_all = only is not None or call.operator.is_monitor
     for name in sorted(vhosts) if only is None else [only]:
@@ -115,12 +115,12 @@ async def sorted_queues(call: Call, vhost: VirtualHost) -> list[Queue]:
     return found
 
 
-def visible_connections(call: Call) -> list[Connection]:
+def visible_connections(call: Call, broker: Broker) -> list[Connection]:
     """Return the client connections that the user may see: a monitor all, others their own, of a vhost if asked."""
     only = call.params.get("vhost")
     own = None if call.operator.is_monitor else call.operator.name
     found: list[Connection] = []
-    for connection in call.management.broker.connections.values():
+    for connection in broker.connections.values():
         if connection.is_direct or not connection.is_known:
             continue
         if only is not None and connection.vhost_name != only:
@@ -132,7 +132,7 @@ def visible_connections(call: Call) -> list[Connection]:
 
 def the_vhost(call: Call) -> VirtualHost:
     """Return the vhost of the path."""
-    vhost = call.management.broker.vhosts.get(call.params["vhost"])
+    vhost = call.vhosts.get(call.params["vhost"])
     if vhost is None:
         raise not_found()
     return vhost

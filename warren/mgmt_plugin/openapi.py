@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from warren import __version__
 from warren.mgmt_plugin.resources.overview import PRODUCT
-from warren.mgmt_plugin.routes import Access, Call, Route
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route
 
 COMPONENTS: Final = "#/components/schemas/{name}"
 NUMBERS: Final = frozenset(
@@ -112,8 +112,13 @@ def _tag(route: Route) -> str:
     return "warren" if parts[1] == "warren" else parts[1]
 
 
-async def show_document(call: Call) -> dict[str, Any]:
-    return document(call.services.table.routes)
+class DocumentHandlers(Handlers):
+    """The handler of the document of all `routes`."""
 
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._routes = routes
 
-ROUTES: Final = (Route("GET", "/api/openapi.json", Access.PUBLIC, show_document, "This document"),)
+    async def show_document(self, call: Call) -> dict[str, Any]:
+        return document(self._routes)
+
+    ROUTES: ClassVar = (Route("GET", "/api/openapi.json", Access.PUBLIC, show_document, "This document"),)

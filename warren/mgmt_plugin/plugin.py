@@ -3,103 +3,152 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import trio
 
-from warren.mgmt_plugin import openapi
 from warren.mgmt_plugin.api import Api
-from warren.mgmt_plugin.http.server import Load, serve_http
+from warren.mgmt_plugin.http.server import HttpTraffic, Load, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
-from warren.mgmt_plugin.metrics import prometheus
-from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsPort
+from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsHandlers, MetricsPort
 from warren.mgmt_plugin.metrics.statistics import Statistics
+from warren.mgmt_plugin.openapi import DocumentHandlers
 from warren.mgmt_plugin.operators import Doorkeeper
-from warren.mgmt_plugin.resources import (
-    asked_routes,
-    browsing,
-    connections,
-    data_port,
-    definitions,
-    drains,
-    exchanges,
-    health_checks,
-    linked,
-    messages,
-    node,
-    operations,
-    overview,
-    policies,
-    queues,
-    sessions,
-    snapshots,
-    stages,
-    streams,
-    super_streams,
-    transfers,
-    users,
-    vhosts,
+from warren.mgmt_plugin.resources.asked_routes import AskedRouteHandlers
+from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
+from warren.mgmt_plugin.resources.connections import ConnectionHandlers
+from warren.mgmt_plugin.resources.data_port import DataPortHandlers
+from warren.mgmt_plugin.resources.definitions import DefinitionHandlers
+from warren.mgmt_plugin.resources.drains import DrainHandlers
+from warren.mgmt_plugin.resources.exchanges import ExchangeHandlers
+from warren.mgmt_plugin.resources.health_checks import HealthHandlers
+from warren.mgmt_plugin.resources.linked import LinkHandlers, Links, NoLinks
+from warren.mgmt_plugin.resources.messages import MessageHandlers
+from warren.mgmt_plugin.resources.node import NodeHandlers, node_row
+from warren.mgmt_plugin.resources.operations import (
+    QueueOperationHandlers,
+    SearchHandlers,
+    StoreHandlers,
+    TopologyHandlers,
 )
-from warren.mgmt_plugin.resources.linked import Links, NoLinks
-from warren.mgmt_plugin.resources.node import node_row
-from warren.mgmt_plugin.resources.transfers import Transfers
-from warren.mgmt_plugin.routes import Route, RouteTable
+from warren.mgmt_plugin.resources.overview import OverviewHandlers
+from warren.mgmt_plugin.resources.policies import ParameterHandlers, PolicyHandlers
+from warren.mgmt_plugin.resources.queues import QueueHandlers
+from warren.mgmt_plugin.resources.ranges import Sources
+from warren.mgmt_plugin.resources.sessions import SessionHandlers
+from warren.mgmt_plugin.resources.snapshots import SnapshotHandlers
+from warren.mgmt_plugin.resources.stages import StageHandlers
+from warren.mgmt_plugin.resources.streams import StreamHandlers
+from warren.mgmt_plugin.resources.super_streams import SuperStreamHandlers
+from warren.mgmt_plugin.resources.transfers import TransferHandlers, Transfers
+from warren.mgmt_plugin.resources.users import UserHandlers
+from warren.mgmt_plugin.resources.vhosts import VhostHandlers
+from warren.mgmt_plugin.routes import Handlers, Route, RouteTable
+from warren.server.application import MESSAGES
 from warren.server.drains import Drains
 from warren.server.management import Listening, Management
 from warren.server.snapshots import Snapshots
 from warren.server.stages import Stages
 
-MODULES = (
-    overview,
-    node,
-    health_checks,
-    connections,
-    queues,
-    exchanges,
-    messages,
-    browsing,
-    transfers,
-    operations,
-    asked_routes,
-    streams,
-    super_streams,
-    data_port,
-    snapshots,
-    drains,
-    stages,
-    vhosts,
-    users,
-    policies,
-    linked,
-    definitions,
-    sessions,
-    prometheus,
-    openapi,
+HANDLERS: Final[tuple[type[Handlers], ...]] = (
+    OverviewHandlers,
+    NodeHandlers,
+    HealthHandlers,
+    ConnectionHandlers,
+    QueueHandlers,
+    ExchangeHandlers,
+    MessageHandlers,
+    BrowsingHandlers,
+    TransferHandlers,
+    QueueOperationHandlers,
+    TopologyHandlers,
+    SearchHandlers,
+    StoreHandlers,
+    AskedRouteHandlers,
+    StreamHandlers,
+    SuperStreamHandlers,
+    DataPortHandlers,
+    SnapshotHandlers,
+    DrainHandlers,
+    StageHandlers,
+    VhostHandlers,
+    UserHandlers,
+    PolicyHandlers,
+    ParameterHandlers,
+    LinkHandlers,
+    DefinitionHandlers,
+    SessionHandlers,
+    MetricsHandlers,
+    DocumentHandlers,
 )
 
 
 def all_routes() -> Iterable[Route]:
     """Yield every route there is."""
-    for module in MODULES:
-        yield from module.ROUTES
+    for handlers in HANDLERS:
+        yield from handlers.ROUTES
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
-    """What handlers share."""
+    """What the plugin itself runs beside the broker, and gives those handlers that need it."""
 
-    table: RouteTable
-    statistics: Statistics
-    doorkeeper: Doorkeeper
-    transfers: Transfers
-    metrics: Metrics
-    links: Links
-    nursery: trio.Nursery
-    stages: Stages
-    snapshots: Snapshots
-    drains: Drains
-    importing: trio.Lock = field(default_factory=trio.Lock)  # definitions: a plan has to hold when it is applied
+    def __init__(self, management: Management, *, doorkeeper: Doorkeeper, traffic: HttpTraffic, links: Links) -> None:
+        data_dir = management.settings.data_dir
+        self.doorkeeper = doorkeeper
+        self.links = links
+        self.statistics = Statistics(management.broker, partial(node_row, management.reactor, data_dir))
+        self.metrics = Metrics(management, doorkeeper, traffic)
+        self.transfers = Transfers(management.broker, management.settle)
+        self.stages = Stages(management, data_dir)
+        self.snapshots = Snapshots(management, data_dir)
+        self.drains = Drains(management)
+
+
+def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
+    """Make the handlers, in the order of `HANDLERS`. What each is given here is all that its routes can touch."""
+    broker, settings, settle = management.broker, management.settings, management.settle
+    statistics, log, listening = services.statistics, broker.log, management.listening
+    certificate = None if management.tls is None else settings.tls.certificate
+    sources = Sources(log, settle, services.drains)
+    made = (
+        OverviewHandlers(broker, statistics, listening),
+        NodeHandlers(management, statistics, services.doorkeeper),
+        HealthHandlers(broker, management.health, listening, certificate),
+        ConnectionHandlers(broker, statistics, settle),
+        QueueHandlers(statistics, broker.node_name()),
+        ExchangeHandlers(statistics),
+        MessageHandlers(settings.limits.max_message_bytes),
+        BrowsingHandlers(broker, settle),
+        TransferHandlers(services.transfers, management.tasks, nursery),
+        QueueOperationHandlers(settle),
+        TopologyHandlers(statistics),
+        SearchHandlers(broker),
+        StoreHandlers(broker, management.messages, management.reactor),
+        AskedRouteHandlers(),
+        StreamHandlers(log, settle),
+        SuperStreamHandlers(),
+        DataPortHandlers(sources, services.snapshots, settings.data_dir.resolve() / MESSAGES),
+        SnapshotHandlers(services.snapshots, log, nursery),
+        DrainHandlers(services.drains, log),
+        StageHandlers(services.stages),
+        VhostHandlers(broker, statistics, settle),
+        UserHandlers(broker.access),
+        PolicyHandlers(),
+        ParameterHandlers(broker),
+        LinkHandlers(services.links, broker.parameters),
+        DefinitionHandlers(broker, settle, management.commit),
+        SessionHandlers(services.doorkeeper, broker.access),
+        MetricsHandlers(services.metrics),
+        DocumentHandlers(tuple(all_routes())),
+    )
+    assert tuple(map(type, made)) == HANDLERS
+    return made
+
+
+def table_of(handlers: Iterable[Handlers]) -> RouteTable:
+    """Return the table of the routes of all `handlers`."""
+    return RouteTable(route for each in handlers for route in each.routes())
 
 
 class ManagementPlugin:
@@ -126,24 +175,12 @@ class ManagementPlugin:
         hosts |= {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
-        table = RouteTable(all_routes())
         load = Load()
-        metrics = Metrics(management, doorkeeper, load.traffic)
+        services = Services(management, doorkeeper=doorkeeper, traffic=load.traffic, links=self._links)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:
-            services = Services(
-                table,
-                Statistics(broker, partial(node_row, management)),
-                doorkeeper,
-                Transfers(),
-                metrics,
-                self._links,
-                nursery,
-                Stages(management, settings.data_dir),
-                Snapshots(management, settings.data_dir),
-                Drains(management),
-            )
-            api = Api(table, doorkeeper, management, services, StaticFiles())
+            table = table_of(handlers_of(management, services, nursery))
+            api = Api(table, doorkeeper, management, StaticFiles())
             if settings.http is not None:
                 host, port = settings.http.host, settings.http.port
                 place = await nursery.start(
@@ -163,7 +200,7 @@ class ManagementPlugin:
                 opened.append(Listening("https", *place))
             if settings.prometheus is not None:
                 host, port = settings.prometheus.host, settings.prometheus.port
-                respond = MetricsPort(metrics, management).respond
+                respond = MetricsPort(services.metrics, management).respond
                 place = await nursery.start(
                     begin, "prometheus", serve_http, "prometheus", host, port, respond, None, load, tasks, below
                 )

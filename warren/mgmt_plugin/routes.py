@@ -8,14 +8,17 @@
 3. A literal segment is preferred to one in braces.
 4. Every route has limits for its body, small ones unless it declares others. A JSON body is measured while it comes
    (``json_bodies.py``), before anything is built from it.
+5. A handler is a method of a `Handlers` class, whose constructor names what its routes may touch. What every handler
+   may do is what a `Call` offers: see vhosts, and act in the name of the user who asks.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -25,12 +28,9 @@ from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge,
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
-from warren.server.direct_client import DirectClient
-from warren.server.management import Management
+from warren.server.direct_client import DirectClient, DirectClients
 from warren.vhosts.metadata import MetadataChange
-
-if TYPE_CHECKING:
-    from warren.mgmt_plugin.plugin import Services
+from warren.vhosts.virtual_host import VirtualHost
 
 QUERY_FIELDS_MAX: Final = 100
 
@@ -50,15 +50,23 @@ class Access(enum.Enum):
     ADMINISTRATOR = "Not administrator user"
 
 
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """How users of the API act on the broker, over AMQP and by administrative changes; both are given their names."""
+
+    clients: DirectClients
+    administer: Callable[[MetadataChange, str], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class Call:
-    """One request on its way through a handler. `params` are the decoded parts of the path."""
+    """One request on its way through a handler. `params` are the decoded parts of the path, `vhosts` all there are."""
 
     request: Request
     params: dict[str, str]
     operator: Operator
-    management: Management
-    services: Services
+    vhosts: Mapping[str, VirtualHost]
+    acting: Acting
     query: dict[str, str] = field(default_factory=dict)
     limits: BodyLimits = ORDINARY
 
@@ -68,7 +76,7 @@ class Call:
         Raises:
             ConnectionException: 530, the user may not enter it.
         """
-        return self.management.clients.open(self.operator.name, self.params["vhost"])
+        return self.acting.clients.open(self.operator.name, self.params["vhost"])
 
     def authorize(self, action: int, kind: str, name: str) -> None:
         """Make sure that the user may do `action` on the `kind` (exchange or queue) called `name`, as over AMQP.
@@ -77,14 +85,14 @@ class Call:
             ChannelException: 403. ConnectionException: 530, the user may not enter the vhost.
         """
         vhost = self.params["vhost"]
-        principal = self.management.broker.access.maybe_principal(self.operator.name, vhost)
+        principal = self.operator.access.maybe_principal(self.operator.name, vhost)
         if principal is None:
             raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{self.operator.name}'")
         principal.authorize(action, kind, name)
 
     def may(self, action: int, name: str) -> bool:
         """Tell whether the user may do `action` on the exchange or queue called `name`."""
-        principal = self.management.broker.access.maybe_principal(self.operator.name, self.params["vhost"])
+        principal = self.operator.access.maybe_principal(self.operator.name, self.params["vhost"])
         return principal is not None and principal.may(action, name)
 
     async def administer(self, change: MetadataChange, *, validates: bool = False) -> None:
@@ -94,7 +102,7 @@ class Call:
             HttpError: 400, with every reason; `validates`: in the form that RabbitMQ gives to those of its validators.
         """
         try:
-            await self.management.administer(change, self.operator.name)
+            await self.acting.administer(change, self.operator.name)
         except ValueError as error:
             raise bad_request(f"Validation failed\n\n{error}\n" if validates else str(error)) from None
 
@@ -123,22 +131,33 @@ class Call:
             raise bad_request(str(error)) from None
 
 
-Handler = Callable[[Call], Awaitable[object]]
-
-
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of the table. `query` names the parameters of the query string for the documentation."""
+    """One row of the table. `query` names the parameters of the query string for the documentation.
+
+    `handler` takes the `Call`; in the table of a class it is a method, which takes the object first.
+    """
 
     method: str
     template: str
     access: Access
-    handler: Handler
+    handler: Callable[..., Awaitable[object]]
     summary: str
     body: Any = None
     query: tuple[str, ...] = ()
     makes_vhost: bool = False  # the vhost of the path need not exist
     limits: BodyLimits = ORDINARY
+
+
+class Handlers:
+    """The handlers of a subject, and their part of the table. The constructor takes what they need, and no more."""
+
+    ROUTES: ClassVar[tuple[Route, ...]] = ()
+
+    def routes(self) -> Iterator[Route]:
+        """Yield the routes, answered by this object."""
+        for route in self.ROUTES:
+            yield replace(route, handler=partial(route.handler, self))
 
 
 class _Node:

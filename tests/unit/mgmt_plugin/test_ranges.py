@@ -6,7 +6,7 @@ In parentheses: the invariants in the header of ``mgmt_plugin/resources/data_por
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -18,23 +18,9 @@ from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.resources.ranges import StreamRanges, Wanted
-from warren.mgmt_plugin.routes import Call
 from warren.streams.stream import Stream
 
 EVERYTHING = Wanted(True, True)
-
-
-class Management:
-    """What ranges need of the broker that they read from."""
-
-    def __init__(self, harness: DurableHarness) -> None:
-        self.broker = harness.broker
-        self.settle = harness.settle
-
-
-class FakeCall:
-    def __init__(self, harness: DurableHarness) -> None:
-        self.management = Management(harness)
 
 
 class Streams:
@@ -61,7 +47,7 @@ class Streams:
 
     @property
     def ranges(self) -> StreamRanges:
-        return StreamRanges(cast(Call, FakeCall(self.harness)), self.stream)
+        return StreamRanges(self.harness.broker.log, self.harness.settle, self.stream)
 
     def publish(self, first: int, end: int) -> None:
         self.publisher.feed(b"".join(publish_frames("", "s", b"%d" % number) for number in range(first, end)))

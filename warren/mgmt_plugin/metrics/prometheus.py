@@ -36,7 +36,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -82,7 +82,7 @@ from warren.mgmt_plugin.metrics.totals import GoneQueues, Totals, chunks, walk
 from warren.mgmt_plugin.names import cluster_id, node_name
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
-from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Handlers, Route, bad_request, not_found
 from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
 from warren.queues.queue import Queue
@@ -722,21 +722,28 @@ class MetricsPort:
         return Response(200 if health.ok else 503, msgspec.json.encode(health.document()))
 
 
-async def show_metrics(call: Call) -> Response:
-    return await call.services.metrics.answer(call.request)
-
-
 _MONITOR: Final = Access.MONITORING
-ROUTES: Final = (
-    Route("GET", "/metrics", _MONITOR, show_metrics, "Metrics for Prometheus, summed up"),
-    Route("GET", "/metrics/per-object", _MONITOR, show_metrics, "Metrics of every queue, channel and connection"),
-    Route(
-        "GET",
-        "/metrics/detailed",
-        _MONITOR,
-        show_metrics,
-        "Chosen families of metrics",
-        query=("family", "vhost", "queue"),
-    ),
-    Route("GET", "/metrics/memory-breakdown", _MONITOR, show_metrics, "What takes memory, for Prometheus"),
-)
+
+
+class MetricsHandlers(Handlers):
+    """Handlers of metrics, for those who log in."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def show_metrics(self, call: Call) -> Response:
+        return await self._metrics.answer(call.request)
+
+    ROUTES: ClassVar = (
+        Route("GET", "/metrics", _MONITOR, show_metrics, "Metrics for Prometheus, summed up"),
+        Route("GET", "/metrics/per-object", _MONITOR, show_metrics, "Metrics of every queue, channel and connection"),
+        Route(
+            "GET",
+            "/metrics/detailed",
+            _MONITOR,
+            show_metrics,
+            "Chosen families of metrics",
+            query=("family", "vhost", "queue"),
+        ),
+        Route("GET", "/metrics/memory-breakdown", _MONITOR, show_metrics, "What takes memory, for Prometheus"),
+    )

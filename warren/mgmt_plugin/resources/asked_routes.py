@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ from warren.exchanges.registry import create_exchange
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_vhost
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import table_from_json
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -133,33 +133,37 @@ def _chain(binding: Binding | None) -> Iterator[Binding]:
         binding = binding.next_to_destination
 
 
-async def ask_route(call: Call) -> Described:
-    question = await call.body(Question)
-    vhost = the_vhost(call)
-    start = vhost.exchanges.get(exchange_name(question.exchange))
-    if start is None:
-        raise not_found(f"no exchange '{question.exchange}' in vhost '{vhost.name}'")
-    if len(question.routing_key.encode("utf-8", "replace")) > NAME_MAX_BYTES:
-        raise bad_request(f"the routing key is longer than {NAME_MAX_BYTES} bytes")
-    properties = BasicProperties()
-    if question.headers:
-        properties.headers = table_from_json(question.headers, "headers")
-        if len(properties.headers) > HEADERS_BYTES_MAX:
-            raise bad_request(f"headers have more than {HEADERS_BYTES_MAX} bytes")
-    header = b"\x00\x3c\x00\x00" + bytes(8) + properties.encode()
-    queues = vhost.route(start, [question.routing_key], Content(header))
-    way = Way(vhost, question.routing_key, header)
-    await way.follow(start)
-    return {
-        "queues": [queue.name for queue in queues[:SHOWN_MAX]],
-        "queue_count": len(queues),
-        "unroutable": not queues,
-        "path": way.steps,
-        "path_count": way.count,
-        "complete": way.complete,
-    }
+class AskedRouteHandlers(Handlers):
+    """The handler of the question where a message would go."""
 
+    async def ask_route(self, call: Call) -> Described:
+        question = await call.body(Question)
+        vhost = the_vhost(call)
+        start = vhost.exchanges.get(exchange_name(question.exchange))
+        if start is None:
+            raise not_found(f"no exchange '{question.exchange}' in vhost '{vhost.name}'")
+        if len(question.routing_key.encode("utf-8", "replace")) > NAME_MAX_BYTES:
+            raise bad_request(f"the routing key is longer than {NAME_MAX_BYTES} bytes")
+        properties = BasicProperties()
+        if question.headers:
+            properties.headers = table_from_json(question.headers, "headers")
+            if len(properties.headers) > HEADERS_BYTES_MAX:
+                raise bad_request(f"headers have more than {HEADERS_BYTES_MAX} bytes")
+        header = b"\x00\x3c\x00\x00" + bytes(8) + properties.encode()
+        queues = vhost.route(start, [question.routing_key], Content(header))
+        way = Way(vhost, question.routing_key, header)
+        await way.follow(start)
+        return {
+            "queues": [queue.name for queue in queues[:SHOWN_MAX]],
+            "queue_count": len(queues),
+            "unroutable": not queues,
+            "path": way.steps,
+            "path_count": way.count,
+            "complete": way.complete,
+        }
 
-ROUTES: Final = (
-    Route("POST", "/api/warren/route/{vhost}", Access.VHOST_VISIBLE, ask_route, "Where a message would go", Question),
-)
+    ROUTES: ClassVar = (
+        Route(
+            "POST", "/api/warren/route/{vhost}", Access.VHOST_VISIBLE, ask_route, "Where a message would go", Question
+        ),
+    )

@@ -6,14 +6,15 @@ A body is never put together: it is searched frame by frame, and of what is show
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import trio
 
 from warren.amqp.properties import decode_properties
 from warren.channels.access import READ
+from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.mgmt_plugin.http.numbers import integer
@@ -22,14 +23,13 @@ from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import channel_name, connection_name, the_queue, the_shared_queue
 from warren.mgmt_plugin.resources.messages import encode_payload
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import properties_to_json, table_to_json
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessage
 from warren.queues.lanes import DELAYED, NUMBER_MASK, PARKED, UNDELIVERED
 from warren.queues.queue import Queue
-from warren.server.management import Management
 
 STATES: Final = {"ready": None, "unacked": None, "delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
 COUNT_MAX: Final = 500
@@ -89,7 +89,7 @@ class Filter:
 _MISSING: Final = object()
 
 
-async def looks(management: Management, queue: Queue, cursor: Cursor) -> AsyncIterator[list[Seen]]:
+async def looks(settle: Callable[[], None], queue: Queue, cursor: Cursor) -> AsyncIterator[list[Seen]]:
     """Yield what waits in `queue` in pieces, until the end of the queue as it is then."""
     while not cursor.ended and not queue.deleted:
         done = trio.Event()
@@ -100,7 +100,7 @@ async def looks(management: Management, queue: Queue, cursor: Cursor) -> AsyncIt
             done.set()
 
         look(queue, cursor, LOOK_MESSAGES, told)
-        management.settle()
+        settle()
         await done.wait()
         yield found[0]
 
@@ -228,59 +228,7 @@ class _Page:
         }
 
 
-async def browse(call: Call) -> Described:
-    queue = the_shared_queue(call)
-    wanted = Wanted.of(call.query)
-    call.authorize(READ, "queue", queue.name)
-    if wanted.state == "ready":
-        return await _browse_ready(call, queue, wanted)
-    if wanted.state == "unacked":
-        return await _browse_unacked(call, queue, wanted)
-    return await _browse_held(call, queue, wanted)
-
-
-async def _browse_ready(call: Call, queue: Queue, wanted: Wanted) -> Described:
-    unfiltered = wanted.filter.is_open
-    cursor = Cursor(wanted.offset if unfiltered else 0)
-    page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
-    breather = Breather()
-    async for seen in looks(call.management, queue, cursor):
-        for each in seen:
-            lane_number = each.place & NUMBER_MASK
-            await page.add(each.message, {"sequence_number": lane_number, "redelivered": each.redelivered})
-            await breather.breathe()
-            if page.is_over():
-                break
-        if page.is_over():
-            break
-    return page.answer(int(queue.ready_count), complete=cursor.ended)
-
-
-async def _browse_held(call: Call, queue: Queue, wanted: Wanted) -> Described:
-    lane = STATES[wanted.state]
-    assert lane is not None
-    held = queue.held(lane)
-    page = _Page(call, wanted, wanted.offset)
-    if held is None:
-        return page.answer(0, complete=True)
-    most = HELD_MAX if not wanted.filter.is_open else wanted.offset + wanted.count + 1
-    most = min(most, int(held.count))
-    if most > HELD_MAX:
-        raise bad_request(f"held messages can be looked at up to number {HELD_MAX}; use a filter")
-    breather = Breather()
-    listed = await held_messages(call.management, queue, lane, most)
-    for each in listed:
-        more: Described = {"sequence_number": each.number, "redelivered": each.message.attempts > 0}
-        if each.until_ms < PARKED_UNTIL:
-            more["due_at_ms"] = each.until_ms
-        await page.add(each.message, more)
-        await breather.breathe()
-        if page.is_over():
-            break
-    return page.answer(int(held.count), complete=len(listed) < most or len(listed) >= held.count)
-
-
-async def held_messages(management: Management, queue: Queue, lane: int, most: int) -> list[HeldMessage]:
+async def held_messages(settle: Callable[[], None], queue: Queue, lane: int, most: int) -> list[HeldMessage]:
     """Return the earliest messages that are held in a lane of `queue`."""
     held = queue.held(lane)
     if held is None:
@@ -293,30 +241,9 @@ async def held_messages(management: Management, queue: Queue, lane: int, most: i
         done.set()
 
     held.list_earliest(most, told)
-    management.settle()
+    settle()
     await done.wait()
     return found
-
-
-async def _browse_unacked(call: Call, queue: Queue, wanted: Wanted) -> Described:
-    page = _Page(call, wanted, wanted.offset)
-    breather = Breather()
-    now_s = call.management.broker.now_s
-    complete = True
-    for connection in list(call.management.broker.connections.values()):
-        if connection.vhost_name != queue.vhost_name:
-            continue
-        for channel in list(connection.channels.values()):
-            if not isinstance(channel, Channel):
-                continue
-            await breather.breathe()
-            for delivery in channel.ledger.outstanding_of(queue):
-                await page.add(delivery.message, _holder(connection, channel, delivery.tag, delivery.consumer, now_s))
-                await breather.breathe()
-                if page.is_over():
-                    complete = False
-                    break
-    return page.answer(int(queue.unacked_count), complete=complete)
 
 
 def _holder(connection: Connection, channel: Channel, tag: int, consumer: Any, now_s: float) -> Described:
@@ -328,23 +255,6 @@ def _holder(connection: Connection, channel: Channel, tag: int, consumer: Any, n
         "delivery_tag": int(tag),
         "delivered_ms_ago": max(0, int(1000 * (now_s - channel.ledger.delivered_by(int(tag), now_s)))),
     }
-
-
-# --- what is held -----------------------------------------------------------------------------------------------------
-
-
-async def show_held(call: Call) -> Described:
-    queue = the_queue(call)
-    shown: Described = {}
-    for name, lane in (("delayed", DELAYED), ("parked", PARKED), ("undelivered", UNDELIVERED)):
-        held = queue.held(lane)
-        first_ms = None if held is None or held.count == 0 else int(held.first_ms())
-        shown[name] = {
-            "messages": 0 if held is None else int(held.count),
-            "bytes": 0 if held is None else int(held.body_bytes),
-            "next_due_ms": first_ms if first_ms is not None and first_ms < PARKED_UNTIL else None,
-        }
-    return shown
 
 
 def lane_of(call: Call) -> int:
@@ -359,16 +269,113 @@ def lane_of(call: Call) -> int:
     return lane
 
 
-ROUTES: Final = (
-    Route(
-        "GET",
-        "/api/warren/queues/{vhost}/{queue}/messages",
-        Access.VHOST,
-        browse,
-        "Look at the messages of a queue; nothing happens to them",
-        query=("state", "offset", "count", "routing_key", "header", "body", "truncate"),
-    ),
-    Route(
-        "GET", "/api/warren/queues/{vhost}/{queue}/held", Access.VHOST_VISIBLE, show_held, "How much a queue holds back"
-    ),
-)
+class BrowsingHandlers(Handlers):
+    """Handlers of looking into queues."""
+
+    def __init__(self, broker: Broker, settle: Callable[[], None]) -> None:
+        self._broker = broker
+        self._settle = settle
+
+    async def browse(self, call: Call) -> Described:
+        queue = the_shared_queue(call)
+        wanted = Wanted.of(call.query)
+        call.authorize(READ, "queue", queue.name)
+        if wanted.state == "ready":
+            return await self._browse_ready(call, queue, wanted)
+        if wanted.state == "unacked":
+            return await self._browse_unacked(call, queue, wanted)
+        return await self._browse_held(call, queue, wanted)
+
+    async def _browse_ready(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
+        unfiltered = wanted.filter.is_open
+        cursor = Cursor(wanted.offset if unfiltered else 0)
+        page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
+        breather = Breather()
+        async for seen in looks(self._settle, queue, cursor):
+            for each in seen:
+                lane_number = each.place & NUMBER_MASK
+                await page.add(each.message, {"sequence_number": lane_number, "redelivered": each.redelivered})
+                await breather.breathe()
+                if page.is_over():
+                    break
+            if page.is_over():
+                break
+        return page.answer(int(queue.ready_count), complete=cursor.ended)
+
+    async def _browse_held(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
+        lane = STATES[wanted.state]
+        assert lane is not None
+        held = queue.held(lane)
+        page = _Page(call, wanted, wanted.offset)
+        if held is None:
+            return page.answer(0, complete=True)
+        most = HELD_MAX if not wanted.filter.is_open else wanted.offset + wanted.count + 1
+        most = min(most, int(held.count))
+        if most > HELD_MAX:
+            raise bad_request(f"held messages can be looked at up to number {HELD_MAX}; use a filter")
+        breather = Breather()
+        listed = await held_messages(self._settle, queue, lane, most)
+        for each in listed:
+            more: Described = {"sequence_number": each.number, "redelivered": each.message.attempts > 0}
+            if each.until_ms < PARKED_UNTIL:
+                more["due_at_ms"] = each.until_ms
+            await page.add(each.message, more)
+            await breather.breathe()
+            if page.is_over():
+                break
+        return page.answer(int(held.count), complete=len(listed) < most or len(listed) >= held.count)
+
+    async def _browse_unacked(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
+        page = _Page(call, wanted, wanted.offset)
+        breather = Breather()
+        now_s = self._broker.now_s
+        complete = True
+        for connection in list(self._broker.connections.values()):
+            if connection.vhost_name != queue.vhost_name:
+                continue
+            for channel in list(connection.channels.values()):
+                if not isinstance(channel, Channel):
+                    continue
+                await breather.breathe()
+                for delivery in channel.ledger.outstanding_of(queue):
+                    await page.add(
+                        delivery.message, _holder(connection, channel, delivery.tag, delivery.consumer, now_s)
+                    )
+                    await breather.breathe()
+                    if page.is_over():
+                        complete = False
+                        break
+        return page.answer(int(queue.unacked_count), complete=complete)
+
+    # --- what is held -------------------------------------------------------------------------------------------------
+
+    async def show_held(self, call: Call) -> Described:
+        queue = the_queue(call)
+        shown: Described = {}
+        for name, lane in (("delayed", DELAYED), ("parked", PARKED), ("undelivered", UNDELIVERED)):
+            held = queue.held(lane)
+            first_ms = None if held is None or held.count == 0 else int(held.first_ms())
+            shown[name] = {
+                "messages": 0 if held is None else int(held.count),
+                "bytes": 0 if held is None else int(held.body_bytes),
+                "next_due_ms": first_ms if first_ms is not None and first_ms < PARKED_UNTIL else None,
+            }
+        return shown
+
+    ROUTES: ClassVar = (
+        Route(
+            "GET",
+            "/api/warren/queues/{vhost}/{queue}/messages",
+            Access.VHOST,
+            browse,
+            "Look at the messages of a queue; nothing happens to them",
+            query=("state", "offset", "count", "routing_key", "header", "body", "truncate"),
+        ),
+        Route(
+            "GET",
+            "/api/warren/queues/{vhost}/{queue}/held",
+            Access.VHOST_VISIBLE,
+            show_held,
+            "How much a queue holds back",
+        ),
+    )

@@ -15,7 +15,7 @@ The form of a chunk is in ``msgstore.log.columns``.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -27,12 +27,12 @@ from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import sorted_queues, the_queue, the_shared_queue, the_vhost
-from warren.mgmt_plugin.resources.ranges import Ranges, SnapshotRanges, StreamRanges, Wanted, incarnation_of, ranges_of
+from warren.mgmt_plugin.resources.ranges import Ranges, SnapshotRanges, Sources, StreamRanges, Wanted
 from warren.mgmt_plugin.resources.snapshots import the_snapshot
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
-from warren.server.application import MESSAGES
+from warren.server.snapshots import Snapshots
 from warren.vhosts.super_streams import partitions_of
 
 ANSWER_BYTES: Final = 8 << 20
@@ -68,76 +68,6 @@ def _authorized_name(queue: Queue) -> str:
     return queue.source_name if isinstance(queue, ClaimQueue) else queue.name
 
 
-def _the_ranges(call: Call, identifier: str | None, snapshot_id: str | None) -> Ranges:
-    """Return what is to be read, which is the queue that the caller means."""
-    if snapshot_id:
-        snapshot = the_snapshot(call, snapshot_id)
-        if not snapshot.ready:
-            raise HttpError(409, "not_ready", "the snapshot is being made")
-        ranges: Ranges | None = SnapshotRanges(snapshot)
-    else:
-        queue = the_shared_queue(call)
-        call.authorize(READ, "queue", _authorized_name(queue))
-        ranges = ranges_of(call, queue)
-    if ranges is None:
-        raise bad_request(f"queue '{call.params['queue']}' is not a stream: read a snapshot of it, or drain it")
-    if identifier is not None and identifier != ranges.id:
-        raise HttpError(409, "another_queue", f"queue '{call.params['queue']}' was deleted and declared again")
-    return ranges
-
-
-async def list_readable(call: Call) -> Rows:
-    vhost = the_vhost(call)
-    principal = call.management.broker.access.maybe_principal(call.operator.name, vhost.name)
-    assert principal is not None
-    breather = Breather()
-    found: list[Queue | Exchange] = []
-    for queue in await sorted_queues(call, vhost):
-        if principal.may(READ, _authorized_name(queue)):
-            found.append(queue)
-        await breather.breathe()
-    for exchange in list(vhost.exchanges.values()):
-        if exchange.name in vhost.queues or not principal.may(READ, exchange.name):
-            continue
-        if partitions_of(vhost, exchange.name) is not None:
-            found.append(exchange)
-        await breather.breathe()
-
-    def describe(each: Queue | Exchange) -> Described:
-        if isinstance(each, Queue):
-            return _describe(call, each)
-        return _describe_super_stream(vhost.name, each.name, partitions_of(vhost, each.name) or [])
-
-    return Rows(found, describe, lambda each: each.deleted)
-
-
-async def describe(call: Call) -> Described:
-    vhost, name = the_vhost(call), call.params["queue"]
-    partitions = partitions_of(vhost, name)
-    if partitions is not None and name not in vhost.queues:
-        call.authorize(READ, "queue", name)
-        return _describe_super_stream(vhost.name, name, partitions)
-    queue = the_queue(call)
-    call.authorize(READ, "queue", _authorized_name(queue))
-    return _describe(call, queue)
-
-
-def _describe(call: Call, queue: Queue) -> Described:
-    ranges = ranges_of(call, queue)
-    first, end = (None, None) if ranges is None else ranges.bounds()
-    return {
-        "vhost": queue.vhost_name,
-        "name": queue.name,
-        "type": queue.rules.queue_type,
-        "id": incarnation_of(call, queue),
-        "first": first,
-        "end": end,
-        "messages": int(queue.message_count),
-        "bytes": int(queue.ready.body_bytes),
-        "partitions": None,
-    }
-
-
 def _describe_super_stream(vhost: str, name: str, partitions: list[str]) -> Described:
     missing: Described = dict.fromkeys(("id", "first", "end", "messages", "bytes"))
     return {"vhost": vhost, "name": name, "type": SUPER_STREAM, **missing, "partitions": partitions}
@@ -155,19 +85,6 @@ def _checked(ranges: Ranges, first: int, end: int) -> tuple[int, int]:
     return oldest, newest
 
 
-async def plan(call: Call) -> Described:
-    wanted = await call.body(Range)
-    ranges = _the_ranges(call, wanted.id, wanted.snapshot)
-    oldest, newest = _checked(ranges, wanted.from_, wanted.to)
-    end = wanted.to
-    if wanted.max_rows is not None:
-        end = min(end, wanted.from_ + max(1, wanted.max_rows))
-    bounds, sizes = await ranges.cut(wanted.from_, end, max(1, wanted.piece_bytes))
-    if wanted.max_bytes is not None:
-        bounds, sizes = await _cut_off(bounds, sizes, max(1, wanted.max_bytes))
-    return {"id": ranges.id, "first": oldest, "end": newest, "bounds": bounds, "bytes": sizes}
-
-
 async def _cut_off(bounds: list[int], sizes: list[int], most_bytes: int) -> tuple[list[int], list[int]]:
     """Return the pieces that fit into `most_bytes`, and of the next the part that does: at least a row."""
     left = most_bytes
@@ -183,53 +100,6 @@ async def _cut_off(bounds: list[int], sizes: list[int], most_bytes: int) -> tupl
     return bounds, sizes
 
 
-async def read_chunks(call: Call) -> Response:
-    ranges = _the_ranges(call, call.query.get("id"), call.query.get("snapshot"))
-    first, end = _number(call, "from"), _number(call, "to")
-    columns = set(call.query.get("columns", "bodies,properties").split(",")) - {""}
-    if not columns <= {"bodies", "properties"}:
-        raise bad_request("columns must be bodies, properties or both")
-    _checked(ranges, first, end)
-    wanted = Wanted("bodies" in columns, "properties" in columns)
-    blocks: list[bytes] = []
-    size = 0
-    at = first
-    while at < end and size < ANSWER_BYTES:
-        if at > first and at < ranges.bounds()[0]:
-            break  # retention overtakes us: what is here is told, and the next question is answered with 410
-        pieces, at = await ranges.read(at, end, wanted)
-        blocks += pieces
-        more = sum(map(len, pieces))
-        call.request.hold(more)
-        size += more
-    headers = (("X-Warren-Next", str(at)),)
-    return Response(200, content_type="application/octet-stream", headers=headers, blocks=blocks)
-
-
-async def list_files(call: Call) -> Described:
-    ranges = _the_ranges(call, call.query.get("id"), None)
-    first, end = _number(call, "from"), _number(call, "to")
-    _checked(ranges, first, end)
-    chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
-    directory = call.management.settings.data_dir.resolve() / MESSAGES
-    # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
-    inodes: dict[str, tuple[int, int]] = {}
-    breather = Breather()
-    name = ""
-    for chunk in chunks:
-        await breather.breathe()
-        if chunk[2] == name:
-            continue
-        name = chunk[2]
-        try:
-            found = (directory / name).stat()
-        except OSError:  # just removed
-            continue
-        inodes[name] = (found.st_dev, found.st_ino)
-    described = {"id": ranges.id, "boot": _BOOT_ID, "directory": str(directory)}
-    return {**described, "files": inodes, "chunks": chunks}
-
-
 def _number(call: Call, name: str) -> int:
     try:
         return integer(call.query[name])
@@ -241,17 +111,151 @@ _V: Final = "/api/warren/data/{vhost}"
 _D: Final = f"{_V}/{{queue}}"
 _READ: Final = ("from", "to", "id", "columns", "snapshot")
 _FILES: Final = ("from", "to", "id")
-ROUTES: Final = (
-    Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
-    Route("GET", _D, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
-    Route("POST", f"{_D}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range),
-    Route(
-        "GET",
-        f"{_D}/files",
-        Access.CLIENT,
-        list_files,
-        "Where in its files the sealed part of a range is",
-        query=_FILES,
-    ),
-    Route("GET", f"{_D}/chunks", Access.CLIENT, read_chunks, "A range of offsets, as chunks of columns", query=_READ),
-)
+
+
+class DataPortHandlers(Handlers):
+    """Handlers of the data port. `directory` has the files of the message log, and `sources` gives ranges of queues."""
+
+    def __init__(self, sources: Sources, snapshots: Snapshots, directory: Path) -> None:
+        self._sources = sources
+        self._snapshots = snapshots
+        self._directory = directory
+
+    def _the_ranges(self, call: Call, identifier: str | None, snapshot_id: str | None) -> Ranges:
+        """Return what is to be read, which is the queue that the caller means."""
+        if snapshot_id:
+            snapshot = the_snapshot(call, self._snapshots, snapshot_id)
+            if not snapshot.ready:
+                raise HttpError(409, "not_ready", "the snapshot is being made")
+            ranges: Ranges | None = SnapshotRanges(snapshot)
+        else:
+            queue = the_shared_queue(call)
+            call.authorize(READ, "queue", _authorized_name(queue))
+            ranges = self._sources.maybe_ranges(queue)
+        if ranges is None:
+            raise bad_request(f"queue '{call.params['queue']}' is not a stream: read a snapshot of it, or drain it")
+        if identifier is not None and identifier != ranges.id:
+            raise HttpError(409, "another_queue", f"queue '{call.params['queue']}' was deleted and declared again")
+        return ranges
+
+    async def list_readable(self, call: Call) -> Rows:
+        vhost = the_vhost(call)
+        principal = call.operator.access.maybe_principal(call.operator.name, vhost.name)
+        assert principal is not None
+        breather = Breather()
+        found: list[Queue | Exchange] = []
+        for queue in await sorted_queues(call, vhost):
+            if principal.may(READ, _authorized_name(queue)):
+                found.append(queue)
+            await breather.breathe()
+        for exchange in list(vhost.exchanges.values()):
+            if exchange.name in vhost.queues or not principal.may(READ, exchange.name):
+                continue
+            if partitions_of(vhost, exchange.name) is not None:
+                found.append(exchange)
+            await breather.breathe()
+
+        def describe(each: Queue | Exchange) -> Described:
+            if isinstance(each, Queue):
+                return self._describe(each)
+            return _describe_super_stream(vhost.name, each.name, partitions_of(vhost, each.name) or [])
+
+        return Rows(found, describe, lambda each: each.deleted)
+
+    async def describe(self, call: Call) -> Described:
+        vhost, name = the_vhost(call), call.params["queue"]
+        partitions = partitions_of(vhost, name)
+        if partitions is not None and name not in vhost.queues:
+            call.authorize(READ, "queue", name)
+            return _describe_super_stream(vhost.name, name, partitions)
+        queue = the_queue(call)
+        call.authorize(READ, "queue", _authorized_name(queue))
+        return self._describe(queue)
+
+    def _describe(self, queue: Queue) -> Described:
+        ranges = self._sources.maybe_ranges(queue)
+        first, end = (None, None) if ranges is None else ranges.bounds()
+        return {
+            "vhost": queue.vhost_name,
+            "name": queue.name,
+            "type": queue.rules.queue_type,
+            "id": self._sources.incarnation_of(queue),
+            "first": first,
+            "end": end,
+            "messages": int(queue.message_count),
+            "bytes": int(queue.ready.body_bytes),
+            "partitions": None,
+        }
+
+    async def plan(self, call: Call) -> Described:
+        wanted = await call.body(Range)
+        ranges = self._the_ranges(call, wanted.id, wanted.snapshot)
+        oldest, newest = _checked(ranges, wanted.from_, wanted.to)
+        end = wanted.to
+        if wanted.max_rows is not None:
+            end = min(end, wanted.from_ + max(1, wanted.max_rows))
+        bounds, sizes = await ranges.cut(wanted.from_, end, max(1, wanted.piece_bytes))
+        if wanted.max_bytes is not None:
+            bounds, sizes = await _cut_off(bounds, sizes, max(1, wanted.max_bytes))
+        return {"id": ranges.id, "first": oldest, "end": newest, "bounds": bounds, "bytes": sizes}
+
+    async def read_chunks(self, call: Call) -> Response:
+        ranges = self._the_ranges(call, call.query.get("id"), call.query.get("snapshot"))
+        first, end = _number(call, "from"), _number(call, "to")
+        columns = set(call.query.get("columns", "bodies,properties").split(",")) - {""}
+        if not columns <= {"bodies", "properties"}:
+            raise bad_request("columns must be bodies, properties or both")
+        _checked(ranges, first, end)
+        wanted = Wanted("bodies" in columns, "properties" in columns)
+        blocks: list[bytes] = []
+        size = 0
+        at = first
+        while at < end and size < ANSWER_BYTES:
+            if at > first and at < ranges.bounds()[0]:
+                break  # retention overtakes us: what is here is told, and the next question is answered with 410
+            pieces, at = await ranges.read(at, end, wanted)
+            blocks += pieces
+            more = sum(map(len, pieces))
+            call.request.hold(more)
+            size += more
+        headers = (("X-Warren-Next", str(at)),)
+        return Response(200, content_type="application/octet-stream", headers=headers, blocks=blocks)
+
+    async def list_files(self, call: Call) -> Described:
+        ranges = self._the_ranges(call, call.query.get("id"), None)
+        first, end = _number(call, "from"), _number(call, "to")
+        _checked(ranges, first, end)
+        chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
+        # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
+        inodes: dict[str, tuple[int, int]] = {}
+        breather = Breather()
+        name = ""
+        for chunk in chunks:
+            await breather.breathe()
+            if chunk[2] == name:
+                continue
+            name = chunk[2]
+            try:
+                found = (self._directory / name).stat()
+            except OSError:  # just removed
+                continue
+            inodes[name] = (found.st_dev, found.st_ino)
+        described = {"id": ranges.id, "boot": _BOOT_ID, "directory": str(self._directory)}
+        return {**described, "files": inodes, "chunks": chunks}
+
+    ROUTES: ClassVar = (
+        Route("GET", _V, Access.CLIENT, list_readable, "The queues that the user may read"),
+        Route("GET", _D, Access.CLIENT, describe, "What a queue holds, for who reads many messages at a time"),
+        Route("POST", f"{_D}/plan", Access.CLIENT, plan, "Where a range of offsets can be cut into pieces", Range),
+        Route(
+            "GET",
+            f"{_D}/files",
+            Access.CLIENT,
+            list_files,
+            "Where in its files the sealed part of a range is",
+            query=_FILES,
+        ),
+        Route(
+            "GET", f"{_D}/chunks", Access.CLIENT, read_chunks, "A range of offsets, as chunks of columns", query=_READ
+        ),
+    )

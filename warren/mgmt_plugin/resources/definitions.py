@@ -11,13 +11,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from email.parser import BytesParser
 from email.policy import HTTP
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+import trio
 
 from warren import __version__
+from warren.channels.access import AccessControl
+from warren.channels.broker import Broker
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
@@ -27,10 +31,10 @@ from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import sorted_queues, visible_vhosts
 from warren.mgmt_plugin.resources.exchanges import describe_binding
 from warren.mgmt_plugin.resources.overview import PRODUCT, RABBITMQ_VERSION
-from warren.mgmt_plugin.resources.policies import describe_policy, list_parameters
+from warren.mgmt_plugin.resources.policies import describe_policy, parameter_rows
 from warren.mgmt_plugin.resources.queues import queue_type
 from warren.mgmt_plugin.resources.users import describe_permission, describe_topic_permission, describe_user
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, measure
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, measure
 from warren.mgmt_plugin.terms import table_to_json, text
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
@@ -49,64 +53,8 @@ BLOCK_ROWS: Final = 256
 ROW_BYTES: Final = 40  # what a row takes beside its bytes
 
 
-# --- export -----------------------------------------------------------------------------------------------------------
-
-
-async def export_definitions(call: Call) -> Response:
-    """Answer with the definitions of everything, or of the vhost of the path.
-
-    The file is made before it is sent: what a slow reader took over minutes would not fit together.
-    """
-    await call.request.begin_work()
-    of_vhost = "vhost" in call.params
-    broker = call.management.broker
-    breather = Breather()
-    vhosts = list(visible_vhosts(call))
-    head: Described = {"rabbit_version": RABBITMQ_VERSION}
-    sections = _Sections(call.request.hold, without="vhost" if of_vhost else "")
-    if not of_vhost:
-        head |= {"rabbitmq_version": RABBITMQ_VERSION, "product_name": PRODUCT, "product_version": __version__}
-        access = broker.access
-        sections.begin("users", "vhosts", "permissions", "topic_permissions")
-        permissions, topics = access.permissions, access.topic_permissions
-        # At one moment, as they name each other.
-        described = {
-            "users": [_user(call, access.users[name]) for name in sorted(access.users)],
-            "vhosts": [_vhost(vhost) for vhost in vhosts],
-            "permissions": [describe_permission(permissions[key]) for key in sorted(permissions)],
-            "topic_permissions": [describe_topic_permission(topics[key]) for key in sorted(topics)],
-        }
-        for section, rows in described.items():
-            await sections.add(section, *rows)
-    sections.begin("parameters", *(() if of_vhost else ("global_parameters",)), "policies", *OF_VHOST)
-    await sections.add("parameters", *await list_parameters(call))
-    if not of_vhost:
-        for each in broker.parameters.global_parameters():
-            if not each.name.startswith(INTERNAL_PREFIX):
-                await sections.add("global_parameters", {"name": each.name, "value": each.value})
-    for vhost in vhosts:
-        policies = vhost.policies.policies
-        await sections.add("policies", *[describe_policy(policies[name]) for name in sorted(policies)])
-        for queue in await sorted_queues(call, vhost):
-            if queue.owner is None and not isinstance(queue, ClaimQueue):
-                await sections.add("queues", _queue(queue))
-        exchanges = [vhost.exchanges[name] for name in sorted(vhost.exchanges)]
-        for exchange in exchanges:
-            if exchange.name and not exchange.name.startswith("amq."):
-                await sections.add("exchanges", _exchange(exchange, vhost.name))
-        for exchange in exchanges:
-            for binding in list(exchange.bindings.values()):
-                destination = binding.destination
-                if not isinstance(destination, Queue) or destination.owner is None:
-                    shown = describe_binding(vhost.name, binding)
-                    del shown["properties_key"]
-                    await sections.add("bindings", shown)
-                await breather.breathe()
-    return Response(200, blocks=await sections.blocks(head), headers=_disposition(call))
-
-
-def _user(call: Call, record: UserPut) -> Described:
-    described = describe_user(call, record)
+def _user(access: AccessControl, record: UserPut) -> Described:
+    described = describe_user(access, record)
     described["password_hash"] = hash_to_file(PasswordHash(record.password_hash, record.hashing_algorithm))
     return described
 
@@ -194,54 +142,6 @@ def _disposition(call: Call) -> tuple[tuple[str, str], ...]:
     return (("Content-Disposition", f"attachment; filename={re.sub(r'[^A-Za-z0-9._-]', '_', wanted)[:255]}"),)
 
 
-# --- import -----------------------------------------------------------------------------------------------------------
-
-
-async def import_definitions(call: Call) -> Response | None:
-    """Import the body: 204, or 200 with what is not imported because of what is there."""
-    breathe = Breather().breathe
-    async with _planned(call) as plan:
-        management = call.management
-        ticket = await apply_plan(management.broker, plan, breathe, management.settle, call.operator.name)
-    await management.commit(ticket)
-    conflicts = plan.conflicts()
-    if not conflicts:
-        return None
-    return Response(200, pieces=json_pieces({"conflicts": Rows(conflicts, _describe)}))
-
-
-async def plan_import(call: Call) -> Response:
-    """Answer with what importing the body would do."""
-    async with _planned(call) as plan:
-        pass
-    shown = {"changes": Rows(plan.changes, _describe), "conflicts": len(plan.conflicts())}
-    return Response(200, pieces=json_pieces(shown))
-
-
-@asynccontextmanager
-async def _planned(call: Call) -> AsyncIterator[Plan]:
-    """Plan the import of the body; nobody else imports meanwhile.
-
-    Raises:
-        HttpError: 400, with every problem there is.
-    """
-    breathe = Breather().breathe
-    data = await _file(call)
-    async with call.services.importing:
-        try:
-            definitions = await read_definitions(data, call.params.get("vhost"), breathe)
-            plan = await make_plan(
-                call.management.broker,
-                definitions,
-                breathe,
-                by=call.operator.name,
-                overwrite_own=call.flag("overwrite_own"),
-            )
-        except DefinitionsRefused as refused:
-            raise bad_request("\n".join(refused.shown())) from None
-        yield plan
-
-
 def _describe(change: PlannedChange) -> Described:
     return {
         "action": change.action,
@@ -288,19 +188,131 @@ LIMITS: Final = BodyLimits(BODY_BYTES_MAX, BODY_BYTES_MAX // 5)
 _ADMIN: Final = Access.ADMINISTRATOR
 _DRY_RUN: Final = "/api/warren/definitions/dry-run"
 _OWN: Final = ("overwrite_own",)
-ROUTES: Final = (
-    Route("GET", "/api/definitions", _ADMIN, export_definitions, "Definitions of everything", query=("download",)),
-    Route("GET", "/api/definitions/{vhost}", _ADMIN, export_definitions, "Definitions of a vhost", query=("download",)),
-    Route("POST", "/api/definitions", _ADMIN, import_definitions, "Import definitions", query=_OWN, limits=LIMITS),
-    Route(
-        "POST",
-        "/api/definitions/{vhost}",
-        _ADMIN,
-        import_definitions,
-        "Import them into a vhost",
-        query=_OWN,
-        limits=LIMITS,
-    ),
-    Route("POST", _DRY_RUN, _ADMIN, plan_import, "What importing definitions would change", query=_OWN, limits=LIMITS),
-    Route("POST", f"{_DRY_RUN}/{{vhost}}", _ADMIN, plan_import, "The same in a vhost", query=_OWN, limits=LIMITS),
-)
+
+
+class DefinitionHandlers(Handlers):
+    """Handlers of definitions. `commit` waits for a change to be committed."""
+
+    def __init__(self, broker: Broker, settle: Callable[[], None], commit: Callable[[int], Awaitable[None]]) -> None:
+        self._broker = broker
+        self._settle = settle
+        self._commit = commit
+        self._importing = trio.Lock()  # a plan has to hold when it is applied
+
+    # --- export -------------------------------------------------------------------------------------------------------
+
+    async def export_definitions(self, call: Call) -> Response:
+        """Answer with the definitions of everything, or of the vhost of the path.
+
+        The file is made before it is sent: what a slow reader took over minutes would not fit together.
+        """
+        await call.request.begin_work()
+        of_vhost = "vhost" in call.params
+        broker = self._broker
+        breather = Breather()
+        vhosts = list(visible_vhosts(call))
+        head: Described = {"rabbit_version": RABBITMQ_VERSION}
+        sections = _Sections(call.request.hold, without="vhost" if of_vhost else "")
+        if not of_vhost:
+            head |= {"rabbitmq_version": RABBITMQ_VERSION, "product_name": PRODUCT, "product_version": __version__}
+            access = broker.access
+            sections.begin("users", "vhosts", "permissions", "topic_permissions")
+            permissions, topics = access.permissions, access.topic_permissions
+            # At one moment, as they name each other.
+            described = {
+                "users": [_user(access, access.users[name]) for name in sorted(access.users)],
+                "vhosts": [_vhost(vhost) for vhost in vhosts],
+                "permissions": [describe_permission(permissions[key]) for key in sorted(permissions)],
+                "topic_permissions": [describe_topic_permission(topics[key]) for key in sorted(topics)],
+            }
+            for section, rows in described.items():
+                await sections.add(section, *rows)
+        sections.begin("parameters", *(() if of_vhost else ("global_parameters",)), "policies", *OF_VHOST)
+        await sections.add("parameters", *parameter_rows(call, broker.parameters))
+        if not of_vhost:
+            for each in broker.parameters.global_parameters():
+                if not each.name.startswith(INTERNAL_PREFIX):
+                    await sections.add("global_parameters", {"name": each.name, "value": each.value})
+        for vhost in vhosts:
+            policies = vhost.policies.policies
+            await sections.add("policies", *[describe_policy(policies[name]) for name in sorted(policies)])
+            for queue in await sorted_queues(call, vhost):
+                if queue.owner is None and not isinstance(queue, ClaimQueue):
+                    await sections.add("queues", _queue(queue))
+            exchanges = [vhost.exchanges[name] for name in sorted(vhost.exchanges)]
+            for exchange in exchanges:
+                if exchange.name and not exchange.name.startswith("amq."):
+                    await sections.add("exchanges", _exchange(exchange, vhost.name))
+            for exchange in exchanges:
+                for binding in list(exchange.bindings.values()):
+                    destination = binding.destination
+                    if not isinstance(destination, Queue) or destination.owner is None:
+                        shown = describe_binding(vhost.name, binding)
+                        del shown["properties_key"]
+                        await sections.add("bindings", shown)
+                    await breather.breathe()
+        return Response(200, blocks=await sections.blocks(head), headers=_disposition(call))
+
+    # --- import -------------------------------------------------------------------------------------------------------
+
+    async def import_definitions(self, call: Call) -> Response | None:
+        """Import the body: 204, or 200 with what is not imported because of what is there."""
+        breathe = Breather().breathe
+        async with self._planned(call) as plan:
+            ticket = await apply_plan(self._broker, plan, breathe, self._settle, call.operator.name)
+        await self._commit(ticket)
+        conflicts = plan.conflicts()
+        if not conflicts:
+            return None
+        return Response(200, pieces=json_pieces({"conflicts": Rows(conflicts, _describe)}))
+
+    async def plan_import(self, call: Call) -> Response:
+        """Answer with what importing the body would do."""
+        async with self._planned(call) as plan:
+            pass
+        shown = {"changes": Rows(plan.changes, _describe), "conflicts": len(plan.conflicts())}
+        return Response(200, pieces=json_pieces(shown))
+
+    @asynccontextmanager
+    async def _planned(self, call: Call) -> AsyncIterator[Plan]:
+        """Plan the import of the body; nobody else imports meanwhile.
+
+        Raises:
+            HttpError: 400, with every problem there is.
+        """
+        breathe = Breather().breathe
+        data = await _file(call)
+        async with self._importing:
+            try:
+                definitions = await read_definitions(data, call.params.get("vhost"), breathe)
+                plan = await make_plan(
+                    self._broker,
+                    definitions,
+                    breathe,
+                    by=call.operator.name,
+                    overwrite_own=call.flag("overwrite_own"),
+                )
+            except DefinitionsRefused as refused:
+                raise bad_request("\n".join(refused.shown())) from None
+            yield plan
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/definitions", _ADMIN, export_definitions, "Definitions of everything", query=("download",)),
+        Route(
+            "GET", "/api/definitions/{vhost}", _ADMIN, export_definitions, "Definitions of a vhost", query=("download",)
+        ),
+        Route("POST", "/api/definitions", _ADMIN, import_definitions, "Import definitions", query=_OWN, limits=LIMITS),
+        Route(
+            "POST",
+            "/api/definitions/{vhost}",
+            _ADMIN,
+            import_definitions,
+            "Import them into a vhost",
+            query=_OWN,
+            limits=LIMITS,
+        ),
+        Route(
+            "POST", _DRY_RUN, _ADMIN, plan_import, "What importing definitions would change", query=_OWN, limits=LIMITS
+        ),
+        Route("POST", f"{_DRY_RUN}/{{vhost}}", _ADMIN, plan_import, "The same in a vhost", query=_OWN, limits=LIMITS),
+    )

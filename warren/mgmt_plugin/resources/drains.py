@@ -8,7 +8,7 @@ What a drain is, and what it promises, is in ``server.drains``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -19,12 +19,14 @@ from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.resources.ranges import incarnation_of
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_authorised, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
+from warren.msgstore.log.message_log import MessageLog
 from warren.server.drains import (
     Ahead,
     Busy,
     Drain,
     DrainError,
+    Drains,
     Fenced,
     Listed,
     NoDrain,
@@ -107,73 +109,6 @@ def _fits(text: str, most_bytes: int) -> bool:
         return False
 
 
-async def open_drain(call: Call) -> Described:
-    order = await call.body(Opening)
-    if not _fits(order.owner, OWNER_BYTES_MAX):
-        raise bad_request(f"owner must be a string of at most {OWNER_BYTES_MAX} bytes")
-    if order.lease_s is not None and not 1 <= order.lease_s <= LEASE_MAX_S:
-        raise bad_request(f"lease_s must be a number from 1 to {LEASE_MAX_S}")
-    drain = _the_drain(call)
-    if drain.queue in drain.vhost.queues:
-        queue = drain.vhost.queue(drain.queue, None)  # not one that belongs to a connection
-        if not is_drainable(queue):
-            raise bad_request(
-                f"queue '{drain.queue}' cannot be drained: streams and claimed messages are read by offset"
-            )
-    elif drain.claims_name not in drain.vhost.queues:
-        raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost.name}'")
-    try:
-        opened = await call.services.drains.open(drain, order.owner, call.operator.name, order.lease_s)
-    except DrainError as error:
-        raise _refused(error) from None
-    return {
-        "epoch": opened.epoch,
-        "queue": opened.claims.name,
-        "id": incarnation_of(call, opened.claims),
-        "first": opened.first,
-        "end": opened.end,
-    }
-
-
-async def claim(call: Call) -> Described:
-    order = await call.body(Claiming)
-    drain = _the_drain(call)
-    if not 0 <= order.after <= OFFSET_MAX:
-        raise bad_request("after must be an offset")
-    if not 1 <= order.max_rows <= ROWS_MAX:
-        raise bad_request(f"max_rows must be a number from 1 to {ROWS_MAX}")
-    if order.max_bytes is not None and not 1 <= order.max_bytes <= BYTES_MAX:
-        raise bad_request(f"max_bytes must be a number from 1 to {BYTES_MAX}")
-    if order.until is not None and order.until < 0:
-        raise bad_request("until must be a mark")
-    try:
-        first, end = await call.services.drains.claim(
-            drain, order.epoch, order.after, order.max_rows, order.max_bytes, order.until
-        )
-    except DrainError as error:
-        raise _refused(error) from None
-    return {"first": first, "end": end}
-
-
-async def mark(call: Call) -> Described:
-    order = await call.body(Epoch)
-    try:
-        return {"mark": call.services.drains.mark(_the_drain(call), order.epoch)}
-    except DrainError as error:
-        raise _refused(error) from None
-
-
-async def release(call: Call) -> Described:
-    order = await call.body(Releasing)
-    drain = _the_drain(call)
-    if order.epoch is None:
-        _check_operator(call)
-    try:
-        return {"released": await call.services.drains.release(drain, order.epoch)}
-    except DrainError as error:
-        raise _refused(error) from None
-
-
 def _check_operator(call: Call) -> None:
     if not call.operator.is_manager:
         raise not_authorised(Access.USER.value)
@@ -200,40 +135,109 @@ def describe(vhost: VirtualHost, listed: Listed) -> Described:
     }
 
 
-async def list_drains(call: Call) -> Rows:
-    drains = call.services.drains
-    found = [(vhost, claims) for vhost in visible_vhosts(call) for claims in drains.of(vhost)]
-    return Rows(found, lambda each: describe(each[0], drains.listed(*each)), lambda each: each[1].deleted)
-
-
-async def show_drain(call: Call) -> Described:
-    try:
-        drain = _the_drain(call)
-        return describe(drain.vhost, call.services.drains.find(drain))
-    except DrainError as error:
-        raise _refused(error) from None
-
-
-async def delete_drain(call: Call) -> None:
-    drain = _the_drain(call)
-    discards = call.flag("discard")
-    if discards:
-        _check_operator(call)
-    try:
-        await call.services.drains.delete(drain, call.operator.name, discard=discards)
-    except DrainError as error:
-        raise _refused(error) from None
-
-
 _D: Final = "/api/warren/drains"
 _S: Final = f"{_D}/{{vhost}}/{{queue}}/{{consumer}}"
-ROUTES: Final = (
-    Route("GET", _D, Access.USER, list_drains, "Drains in all vhosts"),
-    Route("GET", f"{_D}/{{vhost}}", Access.VHOST_VISIBLE, list_drains, "Drains in a vhost"),
-    Route("GET", _S, Access.CLIENT, show_drain, "A drain"),
-    Route("POST", f"{_S}/open", Access.CLIENT, open_drain, "Open a drain, or take it over", Opening),
-    Route("POST", f"{_S}/claim", Access.CLIENT, claim, "Acknowledge what was claimed, and claim more", Claiming),
-    Route("POST", f"{_S}/mark", Access.CLIENT, mark, "A mark of where the queue ends now", Epoch),
-    Route("POST", f"{_S}/release", Access.CLIENT, release, "Give back what is claimed", Releasing),
-    Route("DELETE", _S, Access.CLIENT, delete_drain, "Forget a drain", query=("discard",)),
-)
+
+
+class DrainHandlers(Handlers):
+    """Handlers of drains. `log` has the messages that are claimed."""
+
+    def __init__(self, drains: Drains, log: MessageLog) -> None:
+        self._drains = drains
+        self._log = log
+
+    async def open_drain(self, call: Call) -> Described:
+        order = await call.body(Opening)
+        if not _fits(order.owner, OWNER_BYTES_MAX):
+            raise bad_request(f"owner must be a string of at most {OWNER_BYTES_MAX} bytes")
+        if order.lease_s is not None and not 1 <= order.lease_s <= LEASE_MAX_S:
+            raise bad_request(f"lease_s must be a number from 1 to {LEASE_MAX_S}")
+        drain = _the_drain(call)
+        if drain.queue in drain.vhost.queues:
+            queue = drain.vhost.queue(drain.queue, None)  # not one that belongs to a connection
+            if not is_drainable(queue):
+                raise bad_request(
+                    f"queue '{drain.queue}' cannot be drained: streams and claimed messages are read by offset"
+                )
+        elif drain.claims_name not in drain.vhost.queues:
+            raise not_found(f"no queue '{drain.queue}' in vhost '{drain.vhost.name}'")
+        try:
+            opened = await self._drains.open(drain, order.owner, call.operator.name, order.lease_s)
+        except DrainError as error:
+            raise _refused(error) from None
+        return {
+            "epoch": opened.epoch,
+            "queue": opened.claims.name,
+            "id": incarnation_of(self._log, opened.claims),
+            "first": opened.first,
+            "end": opened.end,
+        }
+
+    async def claim(self, call: Call) -> Described:
+        order = await call.body(Claiming)
+        drain = _the_drain(call)
+        if not 0 <= order.after <= OFFSET_MAX:
+            raise bad_request("after must be an offset")
+        if not 1 <= order.max_rows <= ROWS_MAX:
+            raise bad_request(f"max_rows must be a number from 1 to {ROWS_MAX}")
+        if order.max_bytes is not None and not 1 <= order.max_bytes <= BYTES_MAX:
+            raise bad_request(f"max_bytes must be a number from 1 to {BYTES_MAX}")
+        if order.until is not None and order.until < 0:
+            raise bad_request("until must be a mark")
+        try:
+            first, end = await self._drains.claim(
+                drain, order.epoch, order.after, order.max_rows, order.max_bytes, order.until
+            )
+        except DrainError as error:
+            raise _refused(error) from None
+        return {"first": first, "end": end}
+
+    async def mark(self, call: Call) -> Described:
+        order = await call.body(Epoch)
+        try:
+            return {"mark": self._drains.mark(_the_drain(call), order.epoch)}
+        except DrainError as error:
+            raise _refused(error) from None
+
+    async def release(self, call: Call) -> Described:
+        order = await call.body(Releasing)
+        drain = _the_drain(call)
+        if order.epoch is None:
+            _check_operator(call)
+        try:
+            return {"released": await self._drains.release(drain, order.epoch)}
+        except DrainError as error:
+            raise _refused(error) from None
+
+    async def list_drains(self, call: Call) -> Rows:
+        drains = self._drains
+        found = [(vhost, claims) for vhost in visible_vhosts(call) for claims in drains.of(vhost)]
+        return Rows(found, lambda each: describe(each[0], drains.listed(*each)), lambda each: each[1].deleted)
+
+    async def show_drain(self, call: Call) -> Described:
+        try:
+            drain = _the_drain(call)
+            return describe(drain.vhost, self._drains.find(drain))
+        except DrainError as error:
+            raise _refused(error) from None
+
+    async def delete_drain(self, call: Call) -> None:
+        drain = _the_drain(call)
+        discards = call.flag("discard")
+        if discards:
+            _check_operator(call)
+        try:
+            await self._drains.delete(drain, call.operator.name, discard=discards)
+        except DrainError as error:
+            raise _refused(error) from None
+
+    ROUTES: ClassVar = (
+        Route("GET", _D, Access.USER, list_drains, "Drains in all vhosts"),
+        Route("GET", f"{_D}/{{vhost}}", Access.VHOST_VISIBLE, list_drains, "Drains in a vhost"),
+        Route("GET", _S, Access.CLIENT, show_drain, "A drain"),
+        Route("POST", f"{_S}/open", Access.CLIENT, open_drain, "Open a drain, or take it over", Opening),
+        Route("POST", f"{_S}/claim", Access.CLIENT, claim, "Acknowledge what was claimed, and claim more", Claiming),
+        Route("POST", f"{_S}/mark", Access.CLIENT, mark, "A mark of where the queue ends now", Epoch),
+        Route("POST", f"{_S}/release", Access.CLIENT, release, "Give back what is claimed", Releasing),
+        Route("DELETE", _S, Access.CLIENT, delete_drain, "Forget a drain", query=("discard",)),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 import msgspec
@@ -18,7 +18,7 @@ from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import MANY, QUERY, RANK_BYTES, Described, answer_list, in_order
-from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, RANGE_QUERY, Ranges, exchange_row
+from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, RANGE_QUERY, Ranges, Statistics, exchange_row
 from warren.mgmt_plugin.names import (
     exchange_name,
     sorted_queues,
@@ -27,7 +27,7 @@ from warren.mgmt_plugin.names import (
     the_vhost,
     visible_vhosts,
 )
-from warren.mgmt_plugin.routes import Access, Call, Route, created, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
 from warren.mgmt_plugin.terms import table_from_json, table_to_json
 from warren.queues.queue import Queue
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -52,87 +52,6 @@ class NewBinding(msgspec.Struct):
 
     routing_key: str = ""
     arguments: Any = None
-
-
-# --- exchanges --------------------------------------------------------------------------------------------------------
-
-
-def describe_exchange(call: Call, vhost: VirtualHost, exchange: Exchange, ranges: Ranges) -> Described:
-    """Return an exchange as lists show it."""
-    described: Described = {
-        "name": exchange.name,
-        "vhost": vhost.name,
-        "type": exchange.type_name,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_to_json(exchange.arguments),
-        "policy": exchange.policy,
-        "user_who_performed_action": INTERNAL_USER,
-    }
-    shown = call.services.statistics.of(exchange, EXCHANGE_STATS, exchange_row(exchange))
-    stats = shown.message_stats(EXCHANGE_STATS, ranges.messages)
-    if stats:
-        described["message_stats"] = stats
-    return described
-
-
-async def list_exchanges(call: Call) -> Response:
-    rate = call.services.statistics.rate
-    found = [(vhost, vhost.exchanges[name]) for vhost in visible_vhosts(call) for name in sorted(vhost.exchanges)]
-    ranges = Ranges.of(call.query, len(found))
-    return await answer_list(
-        call,
-        found,
-        lambda each: describe_exchange(call, *each, ranges),
-        {
-            "name": lambda each: each[1].name,
-            "vhost": lambda each: each[0].name,
-            "type": lambda each: each[1].type_name,
-            "message_stats.publish_in_details.rate": lambda each: rate(each[1], "publish_in"),
-            "message_stats.publish_out_details.rate": lambda each: rate(each[1], "publish_out"),
-        },
-        lambda each: each[1].deleted,
-    )
-
-
-async def show_exchange(call: Call) -> Described:
-    vhost, exchange = the_exchange(call)
-    call.services.statistics.watch(exchange, EXCHANGE_STATS)
-    described = describe_exchange(call, vhost, exchange, Ranges.of(call.query))
-    described["incoming"] = []
-    described["outgoing"] = []
-    return described
-
-
-async def declare_exchange(call: Call) -> Response:
-    declaration = await call.body(ExchangeDeclaration)
-    name = exchange_name(call.params["exchange"])
-    new = name not in the_vhost(call).exchanges
-    with call.client() as client:
-        await client.call(
-            m.ExchangeDeclare(
-                0,
-                name,
-                declaration.type,
-                passive=False,
-                durable=declaration.durable,
-                auto_delete=declaration.auto_delete,
-                internal=declaration.internal,
-                no_wait=False,
-                arguments=table_from_json(declaration.arguments),
-            )
-        )
-    return created(new=new)
-
-
-async def delete_exchange(call: Call) -> None:
-    _, exchange = the_exchange(call)
-    with call.client() as client:
-        await client.call(m.ExchangeDelete(0, exchange.name, if_unused=call.flag("if-unused"), no_wait=False))
-
-
-# --- bindings ---------------------------------------------------------------------------------------------------------
 
 
 def describe_binding(vhost: str, binding: Binding) -> Described:
@@ -180,19 +99,6 @@ async def _in_order(call: Call, bindings: Iterable[Binding]) -> list[Binding]:
     )
 
 
-async def list_bindings(call: Call) -> Response:
-    found: list[tuple[str, Binding | Queue]] = []
-    breather = Breather()
-    for vhost in list(visible_vhosts(call)):
-        await _add(found, vhost, await sorted_queues(call, vhost), breather)
-        bindings: list[Binding] = []
-        for exchange in list(vhost.exchanges.values()):
-            bindings += exchange.bindings.values()
-            await breather.breathe()
-        await _add(found, vhost, await _in_order(call, bindings), breather)
-    return await _answer_bindings(call, found)
-
-
 async def _add(
     found: list[tuple[str, Binding | Queue]],
     vhost: VirtualHost,
@@ -215,30 +121,6 @@ async def _answer_bindings(call: Call, found: list[tuple[str, Binding | Queue]])
 def _is_gone(each: tuple[str, Binding | Queue]) -> bool:
     bound = each[1]
     return bound.deleted if isinstance(bound, Queue) else bound.destination.deleted or bound.source.deleted
-
-
-async def list_from_exchange(call: Call) -> Response:
-    vhost, exchange = the_exchange(call)
-    found: list[tuple[str, Binding | Queue]] = []
-    breather = Breather()
-    if exchange.name == "":
-        await _add(found, vhost, await sorted_queues(call, vhost), breather)
-    await _add(found, vhost, await _in_order(call, exchange.bindings.values()), breather)
-    return await _answer_bindings(call, found)
-
-
-async def list_to_exchange(call: Call) -> Response:
-    vhost, exchange = the_exchange(call)
-    bindings = await _in_order(call, bindings_to(vhost, exchange))
-    return await _answer_bindings(call, [(vhost.name, each) for each in bindings])
-
-
-async def list_to_queue(call: Call) -> Response:
-    queue = the_queue(call)
-    vhost = the_vhost(call)
-    found: list[tuple[str, Binding | Queue]] = [(vhost.name, queue)]
-    found += [(vhost.name, each) for each in await _in_order(call, bindings_to(vhost, queue))]
-    return await _answer_bindings(call, found)
 
 
 def _ends(call: Call, kind: str) -> tuple[VirtualHost, Exchange, Destination]:
@@ -266,30 +148,6 @@ def _between(source: Exchange, destination: Destination) -> Iterator[Binding]:
         binding = binding.next_to_destination
 
 
-async def _list_between(call: Call, kind: str) -> list[Described] | Rows:
-    vhost, source, destination = _ends(call, kind)
-    if source.name == "" and kind == QUEUE:
-        return [describe_implicit(vhost.name, destination.name)]
-    return Rows(await _in_order(call, _between(source, destination)), partial(describe_binding, vhost.name))
-
-
-async def _bind(call: Call, kind: str) -> Response:
-    wanted = await call.body(NewBinding)
-    _, source, destination = _ends(call, kind)
-    arguments = table_from_json(wanted.arguments)
-    with call.client() as client:
-        if kind == QUEUE:
-            await client.call(
-                m.QueueBind(0, destination.name, source.name, wanted.routing_key, no_wait=False, arguments=arguments)
-            )
-        else:
-            await client.call(
-                m.ExchangeBind(0, destination.name, source.name, wanted.routing_key, no_wait=False, arguments=arguments)
-            )
-    key = Binding(source, destination, wanted.routing_key, arguments or EMPTY_TABLE).properties_key
-    return Response(201, headers=(("Location", f"{quote(call.params['destination'], safe='')}/{quote(key, safe='')}"),))
-
-
 def _binding_with_key(call: Call, kind: str) -> tuple[VirtualHost, Binding]:
     vhost, source, destination = _ends(call, kind)
     for binding in _between(source, destination):
@@ -301,81 +159,216 @@ def _binding_with_key(call: Call, kind: str) -> tuple[VirtualHost, Binding]:
     raise not_found()
 
 
-async def _show_binding(call: Call, kind: str) -> Described:
-    vhost, source, destination = _ends(call, kind)
-    if source.name == "" and kind == QUEUE:
-        implicit = describe_implicit(vhost.name, destination.name)
-        if call.params["key"] not in (destination.name, implicit["properties_key"]):
-            raise not_found()
-        return implicit
-    return describe_binding(vhost.name, _binding_with_key(call, kind)[1])
-
-
-async def _unbind(call: Call, kind: str) -> None:
-    _, binding = _binding_with_key(call, kind)
-    source, destination, key = binding.source.name, binding.destination.name, binding.routing_key
-    with call.client() as client:
-        if kind == QUEUE:
-            await client.call(m.QueueUnbind(0, destination, source, key, binding.arguments))
-        else:
-            await client.call(m.ExchangeUnbind(0, destination, source, key, no_wait=False, arguments=binding.arguments))
-
-
-async def list_to_queue_between(call: Call) -> list[Described] | Rows:
-    return await _list_between(call, QUEUE)
-
-
-async def list_to_exchange_between(call: Call) -> list[Described] | Rows:
-    return await _list_between(call, EXCHANGE)
-
-
-async def bind_queue(call: Call) -> Response:
-    return await _bind(call, QUEUE)
-
-
-async def bind_exchange(call: Call) -> Response:
-    return await _bind(call, EXCHANGE)
-
-
-async def show_queue_binding(call: Call) -> Described:
-    return await _show_binding(call, QUEUE)
-
-
-async def show_exchange_binding(call: Call) -> Described:
-    return await _show_binding(call, EXCHANGE)
-
-
-async def unbind_queue(call: Call) -> None:
-    await _unbind(call, QUEUE)
-
-
-async def unbind_exchange(call: Call) -> None:
-    await _unbind(call, EXCHANGE)
-
-
 _X: Final = "/api/exchanges/{vhost}/{exchange}"
 _TO_QUEUE: Final = "/api/bindings/{vhost}/e/{exchange}/q/{destination}"
 _TO_EXCHANGE: Final = "/api/bindings/{vhost}/e/{exchange}/e/{destination}"
 _LIST_QUERY: Final = (*QUERY, *RANGE_QUERY)
 _SEE: Final = Access.VHOST_VISIBLE
 _USE: Final = Access.VHOST
-ROUTES: Final = (
-    Route("GET", "/api/exchanges", Access.USER, list_exchanges, "Exchanges of all vhosts", query=_LIST_QUERY),
-    Route("GET", "/api/exchanges/{vhost}", _SEE, list_exchanges, "Exchanges of a vhost", query=_LIST_QUERY),
-    Route("GET", _X, _SEE, show_exchange, "An exchange", query=RANGE_QUERY),
-    Route("PUT", _X, _USE, declare_exchange, "Declare an exchange", ExchangeDeclaration),
-    Route("DELETE", _X, _USE, delete_exchange, "Delete an exchange", query=("if-unused",)),
-    Route("GET", f"{_X}/bindings/source", _SEE, list_from_exchange, "Bindings from an exchange", query=QUERY),
-    Route("GET", f"{_X}/bindings/destination", _SEE, list_to_exchange, "Bindings to an exchange", query=QUERY),
-    Route("GET", "/api/queues/{vhost}/{queue}/bindings", _SEE, list_to_queue, "Bindings to a queue", query=QUERY),
-    Route("GET", "/api/bindings", Access.USER, list_bindings, "Bindings of all vhosts", query=QUERY),
-    Route("GET", "/api/bindings/{vhost}", _SEE, list_bindings, "Bindings of a vhost", query=QUERY),
-    Route("GET", _TO_QUEUE, _SEE, list_to_queue_between, "Bindings between an exchange and a queue"),
-    Route("POST", _TO_QUEUE, _USE, bind_queue, "Bind a queue", NewBinding),
-    Route("GET", f"{_TO_QUEUE}/{{key}}", _SEE, show_queue_binding, "A binding"),
-    Route("DELETE", f"{_TO_QUEUE}/{{key}}", _USE, unbind_queue, "Unbind a queue"),
-    Route("GET", _TO_EXCHANGE, _SEE, list_to_exchange_between, "Bindings between two exchanges"),
-    Route("POST", _TO_EXCHANGE, _USE, bind_exchange, "Bind an exchange", NewBinding),
-    Route("GET", f"{_TO_EXCHANGE}/{{key}}", _SEE, show_exchange_binding, "A binding"),
-    Route("DELETE", f"{_TO_EXCHANGE}/{{key}}", _USE, unbind_exchange, "Unbind an exchange"),
-)
+
+
+class ExchangeHandlers(Handlers):
+    """Handlers of exchanges and bindings."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    # --- exchanges ----------------------------------------------------------------------------------------------------
+
+    def describe_exchange(self, call: Call, vhost: VirtualHost, exchange: Exchange, ranges: Ranges) -> Described:
+        """Return an exchange as lists show it."""
+        described: Described = {
+            "name": exchange.name,
+            "vhost": vhost.name,
+            "type": exchange.type_name,
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            "internal": exchange.internal,
+            "arguments": table_to_json(exchange.arguments),
+            "policy": exchange.policy,
+            "user_who_performed_action": INTERNAL_USER,
+        }
+        shown = self._statistics.of(exchange, EXCHANGE_STATS, exchange_row(exchange))
+        stats = shown.message_stats(EXCHANGE_STATS, ranges.messages)
+        if stats:
+            described["message_stats"] = stats
+        return described
+
+    async def list_exchanges(self, call: Call) -> Response:
+        rate = self._statistics.rate
+        found = [(vhost, vhost.exchanges[name]) for vhost in visible_vhosts(call) for name in sorted(vhost.exchanges)]
+        ranges = Ranges.of(call.query, len(found))
+        return await answer_list(
+            call,
+            found,
+            lambda each: self.describe_exchange(call, *each, ranges),
+            {
+                "name": lambda each: each[1].name,
+                "vhost": lambda each: each[0].name,
+                "type": lambda each: each[1].type_name,
+                "message_stats.publish_in_details.rate": lambda each: rate(each[1], "publish_in"),
+                "message_stats.publish_out_details.rate": lambda each: rate(each[1], "publish_out"),
+            },
+            lambda each: each[1].deleted,
+        )
+
+    async def show_exchange(self, call: Call) -> Described:
+        vhost, exchange = the_exchange(call)
+        self._statistics.watch(exchange, EXCHANGE_STATS)
+        described = self.describe_exchange(call, vhost, exchange, Ranges.of(call.query))
+        described["incoming"] = []
+        described["outgoing"] = []
+        return described
+
+    async def declare_exchange(self, call: Call) -> Response:
+        declaration = await call.body(ExchangeDeclaration)
+        name = exchange_name(call.params["exchange"])
+        new = name not in the_vhost(call).exchanges
+        with call.client() as client:
+            await client.call(
+                m.ExchangeDeclare(
+                    0,
+                    name,
+                    declaration.type,
+                    passive=False,
+                    durable=declaration.durable,
+                    auto_delete=declaration.auto_delete,
+                    internal=declaration.internal,
+                    no_wait=False,
+                    arguments=table_from_json(declaration.arguments),
+                )
+            )
+        return created(new=new)
+
+    async def delete_exchange(self, call: Call) -> None:
+        _, exchange = the_exchange(call)
+        with call.client() as client:
+            await client.call(m.ExchangeDelete(0, exchange.name, if_unused=call.flag("if-unused"), no_wait=False))
+
+    # --- bindings -----------------------------------------------------------------------------------------------------
+
+    async def list_bindings(self, call: Call) -> Response:
+        found: list[tuple[str, Binding | Queue]] = []
+        breather = Breather()
+        for vhost in list(visible_vhosts(call)):
+            await _add(found, vhost, await sorted_queues(call, vhost), breather)
+            bindings: list[Binding] = []
+            for exchange in list(vhost.exchanges.values()):
+                bindings += exchange.bindings.values()
+                await breather.breathe()
+            await _add(found, vhost, await _in_order(call, bindings), breather)
+        return await _answer_bindings(call, found)
+
+    async def list_from_exchange(self, call: Call) -> Response:
+        vhost, exchange = the_exchange(call)
+        found: list[tuple[str, Binding | Queue]] = []
+        breather = Breather()
+        if exchange.name == "":
+            await _add(found, vhost, await sorted_queues(call, vhost), breather)
+        await _add(found, vhost, await _in_order(call, exchange.bindings.values()), breather)
+        return await _answer_bindings(call, found)
+
+    async def list_to_exchange(self, call: Call) -> Response:
+        vhost, exchange = the_exchange(call)
+        bindings = await _in_order(call, bindings_to(vhost, exchange))
+        return await _answer_bindings(call, [(vhost.name, each) for each in bindings])
+
+    async def list_to_queue(self, call: Call) -> Response:
+        queue = the_queue(call)
+        vhost = the_vhost(call)
+        found: list[tuple[str, Binding | Queue]] = [(vhost.name, queue)]
+        found += [(vhost.name, each) for each in await _in_order(call, bindings_to(vhost, queue))]
+        return await _answer_bindings(call, found)
+
+    async def _list_between(self, call: Call, kind: str) -> list[Described] | Rows:
+        vhost, source, destination = _ends(call, kind)
+        if source.name == "" and kind == QUEUE:
+            return [describe_implicit(vhost.name, destination.name)]
+        return Rows(await _in_order(call, _between(source, destination)), partial(describe_binding, vhost.name))
+
+    async def _bind(self, call: Call, kind: str) -> Response:
+        wanted = await call.body(NewBinding)
+        _, source, destination = _ends(call, kind)
+        arguments = table_from_json(wanted.arguments)
+        with call.client() as client:
+            if kind == QUEUE:
+                await client.call(
+                    m.QueueBind(
+                        0, destination.name, source.name, wanted.routing_key, no_wait=False, arguments=arguments
+                    )
+                )
+            else:
+                await client.call(
+                    m.ExchangeBind(
+                        0, destination.name, source.name, wanted.routing_key, no_wait=False, arguments=arguments
+                    )
+                )
+        key = Binding(source, destination, wanted.routing_key, arguments or EMPTY_TABLE).properties_key
+        return Response(
+            201, headers=(("Location", f"{quote(call.params['destination'], safe='')}/{quote(key, safe='')}"),)
+        )
+
+    async def _show_binding(self, call: Call, kind: str) -> Described:
+        vhost, source, destination = _ends(call, kind)
+        if source.name == "" and kind == QUEUE:
+            implicit = describe_implicit(vhost.name, destination.name)
+            if call.params["key"] not in (destination.name, implicit["properties_key"]):
+                raise not_found()
+            return implicit
+        return describe_binding(vhost.name, _binding_with_key(call, kind)[1])
+
+    async def _unbind(self, call: Call, kind: str) -> None:
+        _, binding = _binding_with_key(call, kind)
+        source, destination, key = binding.source.name, binding.destination.name, binding.routing_key
+        with call.client() as client:
+            if kind == QUEUE:
+                await client.call(m.QueueUnbind(0, destination, source, key, binding.arguments))
+            else:
+                await client.call(
+                    m.ExchangeUnbind(0, destination, source, key, no_wait=False, arguments=binding.arguments)
+                )
+
+    async def list_to_queue_between(self, call: Call) -> list[Described] | Rows:
+        return await self._list_between(call, QUEUE)
+
+    async def list_to_exchange_between(self, call: Call) -> list[Described] | Rows:
+        return await self._list_between(call, EXCHANGE)
+
+    async def bind_queue(self, call: Call) -> Response:
+        return await self._bind(call, QUEUE)
+
+    async def bind_exchange(self, call: Call) -> Response:
+        return await self._bind(call, EXCHANGE)
+
+    async def show_queue_binding(self, call: Call) -> Described:
+        return await self._show_binding(call, QUEUE)
+
+    async def show_exchange_binding(self, call: Call) -> Described:
+        return await self._show_binding(call, EXCHANGE)
+
+    async def unbind_queue(self, call: Call) -> None:
+        await self._unbind(call, QUEUE)
+
+    async def unbind_exchange(self, call: Call) -> None:
+        await self._unbind(call, EXCHANGE)
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/exchanges", Access.USER, list_exchanges, "Exchanges of all vhosts", query=_LIST_QUERY),
+        Route("GET", "/api/exchanges/{vhost}", _SEE, list_exchanges, "Exchanges of a vhost", query=_LIST_QUERY),
+        Route("GET", _X, _SEE, show_exchange, "An exchange", query=RANGE_QUERY),
+        Route("PUT", _X, _USE, declare_exchange, "Declare an exchange", ExchangeDeclaration),
+        Route("DELETE", _X, _USE, delete_exchange, "Delete an exchange", query=("if-unused",)),
+        Route("GET", f"{_X}/bindings/source", _SEE, list_from_exchange, "Bindings from an exchange", query=QUERY),
+        Route("GET", f"{_X}/bindings/destination", _SEE, list_to_exchange, "Bindings to an exchange", query=QUERY),
+        Route("GET", "/api/queues/{vhost}/{queue}/bindings", _SEE, list_to_queue, "Bindings to a queue", query=QUERY),
+        Route("GET", "/api/bindings", Access.USER, list_bindings, "Bindings of all vhosts", query=QUERY),
+        Route("GET", "/api/bindings/{vhost}", _SEE, list_bindings, "Bindings of a vhost", query=QUERY),
+        Route("GET", _TO_QUEUE, _SEE, list_to_queue_between, "Bindings between an exchange and a queue"),
+        Route("POST", _TO_QUEUE, _USE, bind_queue, "Bind a queue", NewBinding),
+        Route("GET", f"{_TO_QUEUE}/{{key}}", _SEE, show_queue_binding, "A binding"),
+        Route("DELETE", f"{_TO_QUEUE}/{{key}}", _USE, unbind_queue, "Unbind a queue"),
+        Route("GET", _TO_EXCHANGE, _SEE, list_to_exchange_between, "Bindings between two exchanges"),
+        Route("POST", _TO_EXCHANGE, _USE, bind_exchange, "Bind an exchange", NewBinding),
+        Route("GET", f"{_TO_EXCHANGE}/{{key}}", _SEE, show_exchange_binding, "A binding"),
+        Route("DELETE", f"{_TO_EXCHANGE}/{{key}}", _USE, unbind_exchange, "Unbind an exchange"),
+    )

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from warren.channels.broker import Broker
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import node_name
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
+from warren.server.management import Health, Listening
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import FILES, in_thread
 
@@ -47,60 +49,6 @@ class CheckFailed(HttpError):
 _OK: Final = {"status": "ok"}
 
 
-async def check_alarms(call: Call) -> Described:
-    broker = call.management.broker
-    resources = [name for name in ("memory", "disk") if broker.has_alarm(name)]
-    if resources:
-        node = node_name(broker)
-        rows = [{"node": node, "resource": name} for name in resources]
-        raise _failed("There are alarms in effect in the cluster", alarms=rows)
-    return dict(_OK)
-
-
-async def check_running(call: Call) -> Described:
-    health = call.management.health()
-    if not health.ok:
-        raise _failed(health.reason)
-    return dict(_OK)
-
-
-async def check_port(call: Call) -> Described:
-    try:
-        port = integer(call.params["port"])
-    except ValueError:
-        raise bad_request("the port must be a number") from None
-    ports = sorted({each.port for each in call.management.listening})
-    if port not in ports:
-        raise _failed("No active listener", missing=port, ports=ports)
-    return {"status": "ok", "port": port}
-
-
-async def check_protocol(call: Call) -> Described:
-    wanted = [each.strip().lower() for each in call.params["protocol"].split(",")]
-    active = {each.protocol for each in call.management.listening}
-    known: set[str] = set().union(*(PROTOCOLS[protocol] for protocol in active))
-    missing = [each for each in wanted if each not in known]
-    if missing:
-        raise _failed("No active listener", missing=missing, protocols=sorted(active))
-    return {"status": "ok", "protocol": call.params["protocol"]}
-
-
-async def check_certificates(call: Call) -> Described:
-    unit = call.params["unit"]
-    try:
-        within_s = integer(call.params["within"]) * SECONDS_OF[unit]
-    except (ValueError, KeyError):
-        raise bad_request(f"Invalid expiration unit. Use one of {', '.join(SECONDS_OF)}") from None
-    certificate = call.management.settings.tls.certificate
-    if call.management.tls is None or certificate is None:
-        return dict(_OK)
-    ends_s = await in_thread(FILES, certificate_end_s, certificate, abandon=True)
-    if ends_s - time.time() < within_s:
-        when = datetime.fromtimestamp(ends_s, UTC).isoformat()
-        raise _failed("Certificates expiring", expired=[{"certfile": str(certificate), "certfile_expires_on": when}])
-    return dict(_OK)
-
-
 def certificate_end_s(path: Path) -> float:
     """Return when the first certificate of a PEM file expires, in seconds since the epoch."""
     # The decoder of ssl for files, which it has for its own tests, is the only one of the standard library.
@@ -109,63 +57,130 @@ def certificate_end_s(path: Path) -> float:
     return ssl.cert_time_to_seconds(decoded["notAfter"])
 
 
-async def check_quorum_critical(call: Call) -> Described:
-    return {"status": "ok", "reason": "single node cluster"}
-
-
-async def check_nothing(call: Call) -> Described:
-    return dict(_OK)
-
-
-async def check_connection_limit(call: Call) -> Described:
-    limit = int(call.management.broker.limits.connections_max)
-    current = call.management.broker.open_connections
-    if current >= limit:
-        raise _failed("the connection limit of the node is reached", current=current, limit=limit)
-    return {"status": "ok", "current": current, "limit": limit}
-
-
-async def show_health(call: Call) -> Any:
-    health = call.management.health()
-    if health.ok:
-        return health.document()
-    raise CheckFailed(health.document())
-
-
-def _checks() -> list[Route]:
-    checks: dict[str, tuple[Callable[[Call], Any], str]] = {
-        "alarms": (check_alarms, "No alarm is in effect"),
-        "local-alarms": (check_alarms, "No alarm is in effect on this node"),
-        "certificate-expiration/{within}/{unit}": (check_certificates, "No certificate ends within that time"),
-        "port-listener/{port}": (check_port, "Something listens on that port"),
-        "protocol-listener/{protocol}": (check_protocol, "Something listens for these protocols"),
-        "virtual-hosts": (check_running, "All vhosts are running"),
-        "node-is-quorum-critical": (check_quorum_critical, "No queue would lose its majority"),
-        "node-is-mirror-sync-critical": (check_quorum_critical, "No mirror would be lost"),
-        "is-in-service": (check_running, "The node is not in maintenance"),
-        "ready-to-serve-clients": (check_running, "The node serves clients"),
-        "below-node-connection-limit": (check_connection_limit, "There may be more connections"),
-        "metadata-store/initialized": (check_running, "The metadata store works"),
-        "metadata-store/initialized/with-data": (check_running, "The metadata store works and is not empty"),
-        "reached-target-cluster-size": (check_nothing, "The cluster is complete"),
-        "quorum-queues-without-elected-leaders/all-vhosts": (check_nothing, "All queues have leaders"),
-        "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": (check_nothing, "Those with such names"),
-        "quorum-queues-without-elected-leaders/vhost/{vhost}": (check_nothing, "All queues of a vhost have leaders"),
-        "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": (
-            check_nothing,
-            "Those with such names",
-        ),
-    }
+def _checks(handlers: Mapping[str, tuple[Callable[..., Awaitable[object]], str]]) -> list[Route]:
     return [
         Route("GET", f"/api/health/checks/{path}", Access.USER, handler, f"Check: {summary}")
-        for path, (handler, summary) in checks.items()
+        for path, (handler, summary) in handlers.items()
     ]
 
 
 _USER: Final = Access.USER
-ROUTES: Final = (
-    Route("GET", "/api/healthchecks/node", _USER, check_nothing, "Deprecated, always well"),
-    Route("GET", "/api/healthchecks/node/{node}", _USER, check_nothing, "Deprecated, always well"),
-    Route("GET", "/health", Access.PUBLIC, show_health, "Whether the broker can do its work"),
-    *_checks(),
-)
+
+
+class HealthHandlers(Handlers):
+    """Handlers of health checks. `certificate`: the file with that of TLS, where TLS is spoken."""
+
+    def __init__(
+        self, broker: Broker, health: Callable[[], Health], listening: Sequence[Listening], certificate: Path | None
+    ) -> None:
+        self._broker = broker
+        self._health = health
+        self._listening = listening
+        self._certificate = certificate
+
+    async def check_alarms(self, call: Call) -> Described:
+        broker = self._broker
+        resources = [name for name in ("memory", "disk") if broker.has_alarm(name)]
+        if resources:
+            node = node_name(broker)
+            rows = [{"node": node, "resource": name} for name in resources]
+            raise _failed("There are alarms in effect in the cluster", alarms=rows)
+        return dict(_OK)
+
+    async def check_running(self, call: Call) -> Described:
+        health = self._health()
+        if not health.ok:
+            raise _failed(health.reason)
+        return dict(_OK)
+
+    async def check_port(self, call: Call) -> Described:
+        try:
+            port = integer(call.params["port"])
+        except ValueError:
+            raise bad_request("the port must be a number") from None
+        ports = sorted({each.port for each in self._listening})
+        if port not in ports:
+            raise _failed("No active listener", missing=port, ports=ports)
+        return {"status": "ok", "port": port}
+
+    async def check_protocol(self, call: Call) -> Described:
+        wanted = [each.strip().lower() for each in call.params["protocol"].split(",")]
+        active = {each.protocol for each in self._listening}
+        known: set[str] = set().union(*(PROTOCOLS[protocol] for protocol in active))
+        missing = [each for each in wanted if each not in known]
+        if missing:
+            raise _failed("No active listener", missing=missing, protocols=sorted(active))
+        return {"status": "ok", "protocol": call.params["protocol"]}
+
+    async def check_certificates(self, call: Call) -> Described:
+        unit = call.params["unit"]
+        try:
+            within_s = integer(call.params["within"]) * SECONDS_OF[unit]
+        except (ValueError, KeyError):
+            raise bad_request(f"Invalid expiration unit. Use one of {', '.join(SECONDS_OF)}") from None
+        certificate = self._certificate
+        if certificate is None:
+            return dict(_OK)
+        ends_s = await in_thread(FILES, certificate_end_s, certificate, abandon=True)
+        if ends_s - time.time() < within_s:
+            when = datetime.fromtimestamp(ends_s, UTC).isoformat()
+            raise _failed(
+                "Certificates expiring", expired=[{"certfile": str(certificate), "certfile_expires_on": when}]
+            )
+        return dict(_OK)
+
+    async def check_quorum_critical(self, call: Call) -> Described:
+        return {"status": "ok", "reason": "single node cluster"}
+
+    async def check_nothing(self, call: Call) -> Described:
+        return dict(_OK)
+
+    async def check_connection_limit(self, call: Call) -> Described:
+        limit = int(self._broker.limits.connections_max)
+        current = self._broker.open_connections
+        if current >= limit:
+            raise _failed("the connection limit of the node is reached", current=current, limit=limit)
+        return {"status": "ok", "current": current, "limit": limit}
+
+    async def show_health(self, call: Call) -> Any:
+        health = self._health()
+        if health.ok:
+            return health.document()
+        raise CheckFailed(health.document())
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/healthchecks/node", _USER, check_nothing, "Deprecated, always well"),
+        Route("GET", "/api/healthchecks/node/{node}", _USER, check_nothing, "Deprecated, always well"),
+        Route("GET", "/health", Access.PUBLIC, show_health, "Whether the broker can do its work"),
+        *_checks(
+            {
+                "alarms": (check_alarms, "No alarm is in effect"),
+                "local-alarms": (check_alarms, "No alarm is in effect on this node"),
+                "certificate-expiration/{within}/{unit}": (check_certificates, "No certificate ends within that time"),
+                "port-listener/{port}": (check_port, "Something listens on that port"),
+                "protocol-listener/{protocol}": (check_protocol, "Something listens for these protocols"),
+                "virtual-hosts": (check_running, "All vhosts are running"),
+                "node-is-quorum-critical": (check_quorum_critical, "No queue would lose its majority"),
+                "node-is-mirror-sync-critical": (check_quorum_critical, "No mirror would be lost"),
+                "is-in-service": (check_running, "The node is not in maintenance"),
+                "ready-to-serve-clients": (check_running, "The node serves clients"),
+                "below-node-connection-limit": (check_connection_limit, "There may be more connections"),
+                "metadata-store/initialized": (check_running, "The metadata store works"),
+                "metadata-store/initialized/with-data": (check_running, "The metadata store works and is not empty"),
+                "reached-target-cluster-size": (check_nothing, "The cluster is complete"),
+                "quorum-queues-without-elected-leaders/all-vhosts": (check_nothing, "All queues have leaders"),
+                "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": (
+                    check_nothing,
+                    "Those with such names",
+                ),
+                "quorum-queues-without-elected-leaders/vhost/{vhost}": (
+                    check_nothing,
+                    "All queues of a vhost have leaders",
+                ),
+                "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": (
+                    check_nothing,
+                    "Those with such names",
+                ),
+            }
+        ),
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import visible_vhosts
-from warren.mgmt_plugin.routes import Access, Call, Route, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.vhosts.metadata import ParameterDelete
+from warren.vhosts.parameters import ParameterBook
 
 SHOVEL: Final = "shovel"
 
@@ -37,55 +38,61 @@ class NoLinks:
         return False
 
 
-async def list_shovels(call: Call) -> list[Described]:
-    return [row for vhost in visible_vhosts(call) for row in call.services.links.shovels(vhost.name)]
-
-
-async def show_shovel(call: Call) -> Described:
-    for row in call.services.links.shovels(call.params["vhost"]):
-        if row["name"] == call.params["name"]:
-            return row
-    raise not_found()
-
-
-async def delete_shovel(call: Call) -> None:
-    vhost, name = call.params["vhost"], call.params["name"]
-    if call.management.broker.parameters.maybe_parameter(vhost, SHOVEL, name) is None:
-        raise not_found()
-    await call.administer(ParameterDelete(vhost, SHOVEL, name))
-
-
-async def restart_shovel(call: Call) -> None:
-    if not call.services.links.restart_shovel(call.params["vhost"], call.params["name"]):
-        raise not_found()
-
-
-async def list_links(call: Call) -> list[Described]:
-    return [row for vhost in visible_vhosts(call) for row in call.services.links.federation_links(vhost.name)]
-
-
-async def list_links_down(call: Call) -> list[Described]:
-    return [row for row in await list_links(call) if row["status"] != "running"]
-
-
-async def restart_link(call: Call) -> None:
-    if not call.services.links.restart_federation_link(call.params["vhost"], call.params["id"]):
-        raise not_found()
-
-
 _S: Final = "/api/shovels/vhost/{vhost}/{name}"
 _L: Final = "/api/federation-links"
-ROUTES: Final = (
-    Route("GET", "/api/shovels", Access.MONITORING, list_shovels, "Shovels"),
-    Route("GET", "/api/shovels/{vhost}", Access.MONITORING, list_shovels, "Shovels of a vhost"),
-    Route("GET", _S, Access.MONITORING, show_shovel, "A shovel"),
-    Route("DELETE", _S, Access.POLICYMAKER, delete_shovel, "Delete a shovel"),
-    Route("DELETE", f"{_S}/restart", Access.POLICYMAKER, restart_shovel, "Have a shovel begin anew"),
-    Route("GET", _L, Access.MONITORING, list_links, "Federation links"),
-    Route("GET", f"{_L}/state/down", Access.MONITORING, list_links_down, "Federation links that are not running"),
-    Route("GET", f"{_L}/{{vhost}}", Access.MONITORING, list_links, "Federation links of a vhost"),
-    Route("GET", f"{_L}/{{vhost}}/state/down", Access.MONITORING, list_links_down, "Those that are not running"),
-    Route(
-        "DELETE", f"{_L}/vhost/{{vhost}}/{{id}}/{{node}}/restart", Access.POLICYMAKER, restart_link, "Restart a link"
-    ),
-)
+
+
+class LinkHandlers(Handlers):
+    """Handlers of shovels and federation links."""
+
+    def __init__(self, links: Links, parameters: ParameterBook) -> None:
+        self._links = links
+        self._parameters = parameters
+
+    async def list_shovels(self, call: Call) -> list[Described]:
+        return [row for vhost in visible_vhosts(call) for row in self._links.shovels(vhost.name)]
+
+    async def show_shovel(self, call: Call) -> Described:
+        for row in self._links.shovels(call.params["vhost"]):
+            if row["name"] == call.params["name"]:
+                return row
+        raise not_found()
+
+    async def delete_shovel(self, call: Call) -> None:
+        vhost, name = call.params["vhost"], call.params["name"]
+        if self._parameters.maybe_parameter(vhost, SHOVEL, name) is None:
+            raise not_found()
+        await call.administer(ParameterDelete(vhost, SHOVEL, name))
+
+    async def restart_shovel(self, call: Call) -> None:
+        if not self._links.restart_shovel(call.params["vhost"], call.params["name"]):
+            raise not_found()
+
+    async def list_links(self, call: Call) -> list[Described]:
+        return [row for vhost in visible_vhosts(call) for row in self._links.federation_links(vhost.name)]
+
+    async def list_links_down(self, call: Call) -> list[Described]:
+        return [row for row in await self.list_links(call) if row["status"] != "running"]
+
+    async def restart_link(self, call: Call) -> None:
+        if not self._links.restart_federation_link(call.params["vhost"], call.params["id"]):
+            raise not_found()
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/shovels", Access.MONITORING, list_shovels, "Shovels"),
+        Route("GET", "/api/shovels/{vhost}", Access.MONITORING, list_shovels, "Shovels of a vhost"),
+        Route("GET", _S, Access.MONITORING, show_shovel, "A shovel"),
+        Route("DELETE", _S, Access.POLICYMAKER, delete_shovel, "Delete a shovel"),
+        Route("DELETE", f"{_S}/restart", Access.POLICYMAKER, restart_shovel, "Have a shovel begin anew"),
+        Route("GET", _L, Access.MONITORING, list_links, "Federation links"),
+        Route("GET", f"{_L}/state/down", Access.MONITORING, list_links_down, "Federation links that are not running"),
+        Route("GET", f"{_L}/{{vhost}}", Access.MONITORING, list_links, "Federation links of a vhost"),
+        Route("GET", f"{_L}/{{vhost}}/state/down", Access.MONITORING, list_links_down, "Those that are not running"),
+        Route(
+            "DELETE",
+            f"{_L}/vhost/{{vhost}}/{{id}}/{{node}}/restart",
+            Access.POLICYMAKER,
+            restart_link,
+            "Restart a link",
+        ),
+    )

@@ -7,7 +7,7 @@ import binascii
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import properties_from_json, properties_to_json
 from warren.queues.queue import Queue
 from warren.server.direct_client import DirectClient, Received
@@ -137,47 +137,6 @@ def cut_off(parts: Sequence[bytes], most: int) -> list[bytes]:
     return kept
 
 
-async def publish(call: Call) -> Described:
-    wanted = await call.body(Publish)
-    body = await decode_payload(wanted.payload, wanted.payload_encoding)
-    properties = properties_from_json(wanted.properties)
-    if len(wanted.routing_key.encode("utf-8", "replace")) > 255:
-        raise bad_request("the routing key is longer than 255 bytes")
-    limit = call.management.settings.limits.max_message_bytes
-    if len(body) > limit:
-        raise bad_request(f"payload size {len(body)} is larger than the maximum of {limit}")
-    with call.client() as client:
-        try:
-            done = await client.publish(exchange_name(call.params["exchange"]), wanted.routing_key, properties, body)
-        except AmqpError as error:
-            raise bad_request(f"{error.reply_code} {error.reply_text}") from None
-    if not done.accepted:
-        raise bad_request("rejected Unable to publish message. Check queue limits.")
-    return {"routed": done.routed}
-
-
-async def get_messages(call: Call) -> list[Described]:
-    vhost = the_vhost(call)
-    if call.params["queue"] not in vhost.queues:
-        raise not_found(f"NOT_FOUND - no queue '{call.params['queue']}' in vhost '{vhost.name}'")
-    queue = the_queue(call)
-    wanted = await call.body(Get)
-    mode, count, encoding = _asked_for(wanted)
-    with call.client() as client:
-        received = await _get(call, client, queue, count, no_ack=mode == "ack_requeue_false")
-        if received and mode != "ack_requeue_false":
-            last = received[-1].method.delivery_tag
-            requeue = mode.endswith("true")
-            # What goes back counts as failed when it was rejected, and only then.
-            client.send(m.BasicNack(last, multiple=True, requeue=requeue))
-    shown: list[Described] = []
-    breather = Breather()
-    for each in received:
-        shown.append(await _describe(each, encoding, wanted.truncate))
-        await breather.breathe()
-    return shown
-
-
 def _asked_for(wanted: Get) -> tuple[str, int, str]:
     """Return the ack mode, the count and the encoding of a request.
 
@@ -244,39 +203,89 @@ async def _describe(received: Received, wanted_encoding: str, truncate: int | No
     }
 
 
-async def check_aliveness(call: Call) -> Described:
-    with call.client() as client:
-        await client.call(
-            m.QueueDeclare(
-                0,
-                ALIVENESS_QUEUE,
-                passive=False,
-                durable=False,
-                exclusive=False,
-                auto_delete=False,
-                no_wait=False,
-                arguments=b"\x00\x00\x00\x00",
+class MessageHandlers(Handlers):
+    """Handlers of publishing and getting."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+
+    async def publish(self, call: Call) -> Described:
+        wanted = await call.body(Publish)
+        body = await decode_payload(wanted.payload, wanted.payload_encoding)
+        properties = properties_from_json(wanted.properties)
+        if len(wanted.routing_key.encode("utf-8", "replace")) > 255:
+            raise bad_request("the routing key is longer than 255 bytes")
+        limit = self._max_message_bytes
+        if len(body) > limit:
+            raise bad_request(f"payload size {len(body)} is larger than the maximum of {limit}")
+        with call.client() as client:
+            try:
+                done = await client.publish(
+                    exchange_name(call.params["exchange"]), wanted.routing_key, properties, body
+                )
+            except AmqpError as error:
+                raise bad_request(f"{error.reply_code} {error.reply_text}") from None
+        if not done.accepted:
+            raise bad_request("rejected Unable to publish message. Check queue limits.")
+        return {"routed": done.routed}
+
+    async def get_messages(self, call: Call) -> list[Described]:
+        vhost = the_vhost(call)
+        if call.params["queue"] not in vhost.queues:
+            raise not_found(f"NOT_FOUND - no queue '{call.params['queue']}' in vhost '{vhost.name}'")
+        queue = the_queue(call)
+        wanted = await call.body(Get)
+        mode, count, encoding = _asked_for(wanted)
+        with call.client() as client:
+            received = await _get(call, client, queue, count, no_ack=mode == "ack_requeue_false")
+            if received and mode != "ack_requeue_false":
+                last = received[-1].method.delivery_tag
+                requeue = mode.endswith("true")
+                # What goes back counts as failed when it was rejected, and only then.
+                client.send(m.BasicNack(last, multiple=True, requeue=requeue))
+        shown: list[Described] = []
+        breather = Breather()
+        for each in received:
+            shown.append(await _describe(each, encoding, wanted.truncate))
+            await breather.breathe()
+        return shown
+
+    async def check_aliveness(self, call: Call) -> Described:
+        with call.client() as client:
+            await client.call(
+                m.QueueDeclare(
+                    0,
+                    ALIVENESS_QUEUE,
+                    passive=False,
+                    durable=False,
+                    exclusive=False,
+                    auto_delete=False,
+                    no_wait=False,
+                    arguments=b"\x00\x00\x00\x00",
+                )
             )
-        )
-        await client.publish("", ALIVENESS_QUEUE, properties_from_json({}), ALIVENESS_BODY)
-        reply = await client.call(m.BasicGet(0, ALIVENESS_QUEUE, no_ack=True))
-    if not isinstance(reply, Received):
-        raise bad_request("the message did not come back")
-    return {"status": "ok"}
+            await client.publish("", ALIVENESS_QUEUE, properties_from_json({}), ALIVENESS_BODY)
+            reply = await client.call(m.BasicGet(0, ALIVENESS_QUEUE, no_ack=True))
+        if not isinstance(reply, Received):
+            raise bad_request("the message did not come back")
+        return {"status": "ok"}
 
-
-ROUTES: Final = (
-    Route(
-        "POST",
-        "/api/exchanges/{vhost}/{exchange}/publish",
-        Access.VHOST,
-        publish,
-        "Publish a message",
-        Publish,
-        limits=PUBLISH,
-    ),
-    Route("POST", "/api/queues/{vhost}/{queue}/get", Access.VHOST, get_messages, "Get messages", Get),
-    Route(
-        "GET", "/api/aliveness-test/{vhost}", Access.VHOST, check_aliveness, "Declare a queue, publish, get: it works"
-    ),
-)
+    ROUTES: ClassVar = (
+        Route(
+            "POST",
+            "/api/exchanges/{vhost}/{exchange}/publish",
+            Access.VHOST,
+            publish,
+            "Publish a message",
+            Publish,
+            limits=PUBLISH,
+        ),
+        Route("POST", "/api/queues/{vhost}/{queue}/get", Access.VHOST, get_messages, "Get messages", Get),
+        Route(
+            "GET",
+            "/api/aliveness-test/{vhost}",
+            Access.VHOST,
+            check_aliveness,
+            "Declare a queue, publish, get: it works",
+        ),
+    )

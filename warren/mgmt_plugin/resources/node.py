@@ -6,21 +6,24 @@ import os
 import resource
 import shutil
 import time
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import trio
 
 from warren import __version__
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.metrics.statistics import CHURN, NODE_FIELDS, RANGE_QUERY, Ranges
+from warren.mgmt_plugin.metrics.statistics import CHURN, NODE_FIELDS, RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import node_name
+from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.overview import PRODUCT, context_rows, exchange_types
 from warren.mgmt_plugin.resources.queues import QUEUE_BYTES
-from warren.mgmt_plugin.routes import Access, Call, Route, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM
 from warren.server.management import Management
 from warren.server.process_memory import resident_bytes
+from warren.server.reactor import Reactor
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 QUEUE_PARTS: Final = {CLASSIC: "queue_procs", QUORUM: "quorum_queue_procs", STREAM: "stream_queue_procs"}
@@ -60,172 +63,171 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def node_row(management: Management) -> tuple[int, ...]:
+def node_row(reactor: Reactor, data_dir: Path) -> tuple[int, ...]:
     """Return `statistics.NODE_FIELDS` now."""
     return (
         resident_bytes(),
         open_descriptors(),
-        management.reactor.connection_count(),
-        shutil.disk_usage(management.settings.data_dir).free,
+        reactor.connection_count(),
+        shutil.disk_usage(data_dir).free,
         trio.lowlevel.current_statistics().tasks_living,
     )
-
-
-def describe_node(call: Call) -> Described:
-    """Return the node."""
-    management = call.management
-    broker = management.broker
-    settings = management.settings
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    messages = management.messages
-    churn: Described = {}
-    call.services.statistics.of_broker((0, 0, 0)).add(churn, CHURN)
-    described: Described = churn | {
-        "name": node_name(broker),
-        "type": "disc",
-        "running": True,
-        "being_drained": False,
-        "uptime": int(time.time() * 1000) - management.started_ms,
-        "os_pid": str(os.getpid()),
-        "fd_total": descriptors,
-        "sockets_total": descriptors,
-        "mem_limit": management.memory_limit_bytes,
-        "mem_alarm": broker.has_alarm("memory"),
-        "inbound_alarm": broker.shared.inbound.is_short,
-        "inbound_bytes": int(broker.shared.inbound.held_bytes),
-        "inbound_limit": int(broker.shared.inbound.max_bytes),
-        "mem_calculation_strategy": "rss",
-        "disk_free_limit": settings.store.disk_free_min_bytes,
-        "disk_free_alarm": broker.has_alarm("disk"),
-        "proc_total": int(broker.limits.connections_max),
-        "processors": os.cpu_count() or 1,
-        "run_queue": 0,
-        "rates_mode": "basic",
-        "net_ticktime": 60,
-        "partitions": [],
-        "enabled_plugins": ["warren_management", "warren_prometheus"],
-        "exchange_types": exchange_types(),
-        "auth_mechanisms": [{"name": name, "description": name, "enabled": True} for name in MECHANISMS],
-        "applications": [{"name": "warren", "description": PRODUCT, "version": __version__}],
-        "contexts": context_rows(management),
-        "log_files": ["<stderr>"],
-        "config_files": sorted(_config_files(settings.origins)),
-        "db_dir": str(settings.data_dir.absolute()),
-        "cluster_links": [],
-        "metrics_gc_queue_length": {},
-        "msg_store_write_count": messages.batches,
-        "msg_store_read_count": messages.reads,
-        "io_write_bytes": messages.written_bytes,
-        "io_sync_count": messages.syncs,
-        "queue_index_write_count": messages.checkpoints,
-        "failing_tasks": [
-            {
-                "name": task.name,
-                "need": task.need,
-                "state": task.state,
-                "failures": task.failures,
-                "reason": task.reason,
-            }
-            for task in management.tasks.failing()
-        ],
-    }
-    call.services.statistics.of_node().add(described, NODE_FIELDS, Ranges.of(call.query).node)
-    return described
 
 
 def _config_files(origins: Any) -> set[str]:
     return {origin.removeprefix("file ") for origin in origins.values() if origin.startswith("file ")}
 
 
-async def _with_memory(call: Call) -> Described:
-    """Return the node, with what takes its memory if the query asks for that."""
-    described = describe_node(call)
-    if call.flag("memory"):
-        described["memory"] = await _memory(call)
-    return described
-
-
-async def list_nodes(call: Call) -> list[Described]:
-    return [await _with_memory(call)]
-
-
-def _the_node(call: Call) -> None:
-    if call.params["node"] != node_name(call.management.broker):
-        raise not_found()
-
-
-async def show_node(call: Call) -> Described:
-    _the_node(call)
-    return await _with_memory(call)
-
-
-async def show_memory(call: Call) -> Described:
-    _the_node(call)
-    return {"memory": await _memory(call)}
-
-
-async def show_relative_memory(call: Call) -> Described:
-    _the_node(call)
-    used = resident_bytes()
-    breakdown = await _memory_breakdown(call.management, used)
-    return {"memory": {**{name: round(100 * value / used) for name, value in breakdown.items()}, "total": 100}}
-
-
-async def _memory(call: Call) -> Described:
-    used = resident_bytes()
-    total = {"rss": used, "allocated": used, "erlang": used}
-    return {**await _memory_breakdown(call.management, used), "strategy": "rss", "total": total}
-
-
-async def _memory_breakdown(management: Management, used: int) -> dict[str, int]:
-    """Return what is known to take memory, in bytes, under RabbitMQ's names; of `used` the rest is the program."""
-    broker = management.broker
-    found = dict.fromkeys(MEMORY_PARTS, 0)
-    found["connection_readers"] = int(broker.shared.inbound.held_bytes)
-    found["connection_writers"] = sum(int(each.outbox.waiting_bytes()) for each in broker.connections.values())
-    breather = Breather()
-    for vhost in list(broker.vhosts.values()):
-        for queue in list(vhost.queues.values()):
-            found[QUEUE_PARTS[queue.rules.queue_type]] += queue.ready.memory_bytes() + QUEUE_BYTES
-            await breather.breathe()
-    found["other_system"] = max(0, used - sum(found.values()))
-    return found
-
-
-async def show_environment(call: Call) -> Described:
-    settings = call.management.settings
-    from warren.server.settings import shown_values
-
-    return {key: {"value": value, "origin": origin} for key, value, origin in shown_values(settings)}
-
-
-async def list_attempts(call: Call) -> list[Described]:
-    _the_node(call)
-    churn = call.management.broker.churn
-    doorkeeper = call.services.doorkeeper
-    rows: list[tuple[str, int, int]] = [
-        ("http", doorkeeper.succeeded, doorkeeper.failed),
-        ("amqp091", churn.logins_accepted, churn.logins_refused),
-    ]
-    return [
-        {
-            "protocol": protocol,
-            "auth_attempts": succeeded + failed,
-            "auth_attempts_succeeded": succeeded,
-            "auth_attempts_failed": failed,
-        }
-        for protocol, succeeded, failed in rows
-    ]
-
-
 _N: Final = "/api/nodes/{node}"
 _MONITOR: Final = Access.MONITORING
 _QUERY: Final = (*RANGE_QUERY, "memory")
-ROUTES: Final = (
-    Route("GET", "/api/nodes", _MONITOR, list_nodes, "The nodes", query=_QUERY),
-    Route("GET", _N, _MONITOR, show_node, "A node", query=_QUERY),
-    Route("GET", f"{_N}/memory", _MONITOR, show_memory, "What takes the memory of a node"),
-    Route("GET", f"{_N}/memory/relative", _MONITOR, show_relative_memory, "The same in per cent"),
-    Route("GET", "/api/config/effective", Access.ADMINISTRATOR, show_environment, "All settings, and their origin"),
-    Route("GET", "/api/auth/attempts/{node}", _MONITOR, list_attempts, "Logins, accepted and refused"),
-)
+
+
+class NodeHandlers(Handlers):
+    """Handlers of the node. They show all of the process, so they are given all of it."""
+
+    def __init__(self, management: Management, statistics: Statistics, doorkeeper: Doorkeeper) -> None:
+        self._management = management
+        self._statistics = statistics
+        self._doorkeeper = doorkeeper
+
+    def describe_node(self, call: Call) -> Described:
+        """Return the node."""
+        management = self._management
+        broker = management.broker
+        settings = management.settings
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        messages = management.messages
+        churn: Described = {}
+        self._statistics.of_broker((0, 0, 0)).add(churn, CHURN)
+        described: Described = churn | {
+            "name": node_name(broker),
+            "type": "disc",
+            "running": True,
+            "being_drained": False,
+            "uptime": int(time.time() * 1000) - management.started_ms,
+            "os_pid": str(os.getpid()),
+            "fd_total": descriptors,
+            "sockets_total": descriptors,
+            "mem_limit": management.memory_limit_bytes,
+            "mem_alarm": broker.has_alarm("memory"),
+            "inbound_alarm": broker.shared.inbound.is_short,
+            "inbound_bytes": int(broker.shared.inbound.held_bytes),
+            "inbound_limit": int(broker.shared.inbound.max_bytes),
+            "mem_calculation_strategy": "rss",
+            "disk_free_limit": settings.store.disk_free_min_bytes,
+            "disk_free_alarm": broker.has_alarm("disk"),
+            "proc_total": int(broker.limits.connections_max),
+            "processors": os.cpu_count() or 1,
+            "run_queue": 0,
+            "rates_mode": "basic",
+            "net_ticktime": 60,
+            "partitions": [],
+            "enabled_plugins": ["warren_management", "warren_prometheus"],
+            "exchange_types": exchange_types(),
+            "auth_mechanisms": [{"name": name, "description": name, "enabled": True} for name in MECHANISMS],
+            "applications": [{"name": "warren", "description": PRODUCT, "version": __version__}],
+            "contexts": context_rows(node_name(broker), management.listening),
+            "log_files": ["<stderr>"],
+            "config_files": sorted(_config_files(settings.origins)),
+            "db_dir": str(settings.data_dir.absolute()),
+            "cluster_links": [],
+            "metrics_gc_queue_length": {},
+            "msg_store_write_count": messages.batches,
+            "msg_store_read_count": messages.reads,
+            "io_write_bytes": messages.written_bytes,
+            "io_sync_count": messages.syncs,
+            "queue_index_write_count": messages.checkpoints,
+            "failing_tasks": [
+                {
+                    "name": task.name,
+                    "need": task.need,
+                    "state": task.state,
+                    "failures": task.failures,
+                    "reason": task.reason,
+                }
+                for task in management.tasks.failing()
+            ],
+        }
+        self._statistics.of_node().add(described, NODE_FIELDS, Ranges.of(call.query).node)
+        return described
+
+    async def _with_memory(self, call: Call) -> Described:
+        """Return the node, with what takes its memory if the query asks for that."""
+        described = self.describe_node(call)
+        if call.flag("memory"):
+            described["memory"] = await self._memory(call)
+        return described
+
+    async def list_nodes(self, call: Call) -> list[Described]:
+        return [await self._with_memory(call)]
+
+    def _the_node(self, call: Call) -> None:
+        if call.params["node"] != node_name(self._management.broker):
+            raise not_found()
+
+    async def show_node(self, call: Call) -> Described:
+        self._the_node(call)
+        return await self._with_memory(call)
+
+    async def show_memory(self, call: Call) -> Described:
+        self._the_node(call)
+        return {"memory": await self._memory(call)}
+
+    async def show_relative_memory(self, call: Call) -> Described:
+        self._the_node(call)
+        used = resident_bytes()
+        breakdown = await self._memory_breakdown(used)
+        return {"memory": {**{name: round(100 * value / used) for name, value in breakdown.items()}, "total": 100}}
+
+    async def _memory(self, call: Call) -> Described:
+        used = resident_bytes()
+        total = {"rss": used, "allocated": used, "erlang": used}
+        return {**await self._memory_breakdown(used), "strategy": "rss", "total": total}
+
+    async def _memory_breakdown(self, used: int) -> dict[str, int]:
+        """Return what is known to take memory, in bytes, under RabbitMQ's names; of `used` the rest is the program."""
+        broker = self._management.broker
+        found = dict.fromkeys(MEMORY_PARTS, 0)
+        found["connection_readers"] = int(broker.shared.inbound.held_bytes)
+        found["connection_writers"] = sum(int(each.outbox.waiting_bytes()) for each in broker.connections.values())
+        breather = Breather()
+        for vhost in list(broker.vhosts.values()):
+            for queue in list(vhost.queues.values()):
+                found[QUEUE_PARTS[queue.rules.queue_type]] += queue.ready.memory_bytes() + QUEUE_BYTES
+                await breather.breathe()
+        found["other_system"] = max(0, used - sum(found.values()))
+        return found
+
+    async def show_environment(self, call: Call) -> Described:
+        settings = self._management.settings
+        from warren.server.settings import shown_values
+
+        return {key: {"value": value, "origin": origin} for key, value, origin in shown_values(settings)}
+
+    async def list_attempts(self, call: Call) -> list[Described]:
+        self._the_node(call)
+        churn = self._management.broker.churn
+        doorkeeper = self._doorkeeper
+        rows: list[tuple[str, int, int]] = [
+            ("http", doorkeeper.succeeded, doorkeeper.failed),
+            ("amqp091", churn.logins_accepted, churn.logins_refused),
+        ]
+        return [
+            {
+                "protocol": protocol,
+                "auth_attempts": succeeded + failed,
+                "auth_attempts_succeeded": succeeded,
+                "auth_attempts_failed": failed,
+            }
+            for protocol, succeeded, failed in rows
+        ]
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/nodes", _MONITOR, list_nodes, "The nodes", query=_QUERY),
+        Route("GET", _N, _MONITOR, show_node, "A node", query=_QUERY),
+        Route("GET", f"{_N}/memory", _MONITOR, show_memory, "What takes the memory of a node"),
+        Route("GET", f"{_N}/memory/relative", _MONITOR, show_relative_memory, "The same in per cent"),
+        Route("GET", "/api/config/effective", Access.ADMINISTRATOR, show_environment, "All settings, and their origin"),
+        Route("GET", "/api/auth/attempts/{node}", _MONITOR, list_attempts, "Logins, accepted and refused"),
+    )

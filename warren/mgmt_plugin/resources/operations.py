@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Final
 
 import msgspec
 import trio
 
 from warren.channels.access import CONFIGURE, READ, WRITE
+from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.pace import Breather
-from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, QUEUE_FIELDS
+from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, QUEUE_FIELDS, Statistics
 from warren.mgmt_plugin.names import (
     channel_name,
     connection_name,
@@ -28,11 +28,13 @@ from warren.mgmt_plugin.names import (
 )
 from warren.mgmt_plugin.resources.browsing import held_messages, lane_of
 from warren.mgmt_plugin.resources.queues import queue_type
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.mgmt_plugin.terms import table_to_json
 from warren.queues.held_messages import RELEASED
 from warren.queues.queue import Queue
 from warren.server.histogram import Histogram
+from warren.server.message_store import MessageStoreService
+from warren.server.reactor import Reactor
 
 RELEASE_PIECE: Final = 1000
 # If all are to be released and these are more, that goes on in the background.
@@ -46,209 +48,6 @@ class Release(msgspec.Struct):
     count: int | None = None
 
 
-# --- queues -----------------------------------------------------------------------------------------------------------
-
-
-async def pause(call: Call) -> None:
-    await _set_paused(call, paused=True)
-
-
-async def resume(call: Call) -> None:
-    await _set_paused(call, paused=False)
-
-
-async def _set_paused(call: Call, *, paused: bool) -> None:
-    queue = the_shared_queue(call)
-    call.authorize(CONFIGURE, "queue", queue.name)
-    queue.pause(paused=paused)
-    call.management.settle()
-
-
-async def release_held(call: Call) -> Described:
-    wanted = await call.body(Release)
-    queue = the_shared_queue(call)
-    lane = lane_of(call)
-    call.authorize(READ, "queue", queue.name)
-    call.authorize(WRITE, "queue", queue.name)
-    held = queue.held(lane)
-    if held is None or held.count == 0:
-        return {"released": 0}
-    count = int(held.count) if wanted.count is None else wanted.count
-    if wanted.count is None and count > RELEASED_AT_ONCE:
-        held.take_all(RELEASED)  # goes on when this is answered
-        call.management.settle()
-        return {"released": count}
-    if count < 0:
-        raise bad_request("count must not be negative")
-    released = 0
-    while released < count:
-        listed = await held_messages(call.management, queue, lane, min(RELEASE_PIECE, count - released))
-        if not listed:
-            break
-        done = trio.Event()
-        taken: list[int] = []
-
-        def told(count: int, taken: list[int] = taken, done: trio.Event = done) -> None:
-            taken.append(count)
-            done.set()
-
-        held.take([each.number for each in listed], RELEASED, told)
-        call.management.settle()
-        await done.wait()
-        if taken[0] == 0:
-            break
-        released += taken[0]
-    return {"released": released}
-
-
-async def purge_held(call: Call) -> None:
-    queue = the_shared_queue(call)
-    held = queue.held(lane_of(call))
-    call.authorize(READ, "queue", queue.name)
-    if held is not None:
-        held.clear()
-        call.management.settle()
-
-
-async def show_deduplication(call: Call) -> Described:
-    queue = the_queue(call)
-    keeper = queue.keeper
-    seen = None if keeper is None else keeper.seen
-    rules = queue.rules
-    if seen is None:
-        return {"enabled": False, "keys": 0, "window_ms": None, "header": None, "producers": 0}
-    shown: Described = {
-        "enabled": True,
-        "keys": seen.count(),
-        "size": int(rules.dedup_size) if rules.dedup_size >= 0 else None,
-        "window_ms": int(rules.dedup_ttl_ms) if rules.dedup_ttl_ms >= 0 else None,
-        "header": rules.dedup_header,
-        "producers": seen.producer_count(),
-    }
-    # The keys are of headers: content, which whoever may not read the queue is not shown.
-    if is_shared(queue) and call.may(READ, queue.name):
-        shown["oldest"] = [{"key": key, "until_ms": until_ms} for key, until_ms in seen.oldest(100)]
-    return shown
-
-
-async def forget_deduplication(call: Call) -> None:
-    queue = the_shared_queue(call)
-    call.authorize(WRITE, "queue", queue.name)
-    keeper = queue.keeper
-    if keeper is not None and keeper.seen is not None:
-        keeper.seen.clear()
-        call.management.settle()
-
-
-# --- topology ---------------------------------------------------------------------------------------------------------
-
-
-async def show_topology(call: Call) -> Described:
-    vhost = the_vhost(call)
-    rate = call.services.statistics.rate
-    breather = Breather()
-    exchanges: list[Described] = []
-    bindings: list[Described] = []
-    for name in sorted(vhost.exchanges):
-        exchange = vhost.exchanges[name]
-        exchanges.append(
-            {
-                "name": name,
-                "type": exchange.type_name,
-                "durable": exchange.durable,
-                "internal": exchange.internal,
-                "alternate": exchange.alternate or None,
-                **{f"{field}_rate": rate(exchange, field) for field in EXCHANGE_STATS},
-            }
-        )
-        for binding in list(exchange.bindings.values()):
-            bindings.append(
-                {
-                    "source": name,
-                    "destination": binding.destination.name,
-                    "destination_type": "queue" if binding.destination.is_queue else "exchange",
-                    "routing_key": binding.routing_key,
-                    "arguments": table_to_json(binding.arguments),
-                }
-            )
-            await breather.breathe()
-    queues: list[Described] = []
-    for name in sorted(vhost.queues):
-        queue = vhost.queues.get(name)
-        if queue is not None:
-            queues.append(_in_topology(call, queue))
-        await breather.breathe()
-    return {"exchanges": exchanges, "queues": queues, "bindings": bindings}
-
-
-def _in_topology(call: Call, queue: Queue) -> Described:
-    rate = call.services.statistics.rate
-    return {
-        "name": queue.name,
-        "type": queue_type(queue),
-        "messages": int(queue.message_count),
-        "consumers": len(queue.consumers),
-        "publish_rate": rate(queue, QUEUE_FIELDS[3]),
-        "deliver_rate": rate(queue, "deliver_get"),
-        "dead_letter_exchange": queue.rules.dead_letter_exchange,
-        "state": "paused" if queue.paused else "running",
-    }
-
-
-# --- search -----------------------------------------------------------------------------------------------------------
-
-
-async def search(call: Call) -> Described:
-    wanted = call.query.get("q", "").lower()
-    try:
-        limit = min(SEARCH_MAX, max(1, integer(call.query.get("limit", "50"))))
-    except ValueError:
-        raise bad_request("limit must be a number") from None
-    items: list[Described] = []
-    breather = Breather()
-    more = False
-    if wanted:
-        for kind, vhost, name, detail in _candidates(call, await visible_queues(call)):
-            await breather.breathe()
-            if wanted not in name.lower() and wanted not in detail.lower():
-                continue
-            if len(items) == limit:
-                more = True
-                break
-            items.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
-    return {"items": items, "more": more}
-
-
-def _candidates(call: Call, queues: list[Queue]) -> Iterator[tuple[str, str | None, str, str]]:
-    broker = call.management.broker
-    for queue in queues:
-        yield "queue", queue.vhost_name, queue.name, queue_type(queue)
-    for vhost in list(visible_vhosts(call)):
-        yield "vhost", vhost.name, vhost.name, vhost.record.description
-        for exchange in list(vhost.exchanges.values()):
-            yield "exchange", vhost.name, exchange.name, exchange.type_name
-        for policy in list(vhost.policies.policies.values()):
-            yield "policy", vhost.name, policy.name, policy.put.pattern
-    for connection in visible_connections(call):
-        detail = f"{connection.user_name} {connection.name}".strip()
-        yield "connection", connection.vhost_name, connection_name(connection), detail
-        for channel in list(connection.channels.values()):
-            if isinstance(channel, Channel):
-                for consumer in list(channel.ledger.consumers.values()):
-                    yield (
-                        "consumer",
-                        connection.vhost_name,
-                        consumer.tag,
-                        f"{consumer.queue.name} {channel_name(channel)}",
-                    )
-    if call.operator.is_administrator:
-        for name, record in list(broker.access.users.items()):
-            yield "user", None, name, ", ".join(record.tags)
-
-
-# --- store and reactor ------------------------------------------------------------------------------------------------
-
-
 def times_ms(histogram: Histogram) -> Described:
     """Return what a histogram of seconds says, in milliseconds."""
     quantiles = {name: histogram.maybe_quantile(share) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
@@ -257,81 +56,303 @@ def times_ms(histogram: Histogram) -> Described:
     return shown
 
 
-async def show_store(call: Call) -> Described:
-    management = call.management
-    log = management.broker.log
-    service = management.messages
-    segments = [
-        {
-            "number": int(segment.number),
-            "base_lsn": int(segment.base_lsn),
-            "bytes": int(segment.capacity),
-            "live_bytes": int(segment.live_bytes),
-            "live_records": int(segment.live_refs + segment.droppable_refs),
-            "state": "compacting" if segment.spent else "sealed" if segment.sealed else "open",
-        }
-        for segment in log.segments.segments
-    ]
-    paged = 0
-    breather = Breather()
-    for vhost in list(management.broker.vhosts.values()):
-        for queue in list(vhost.queues.values()):
-            paged += queue.ready.paged_out_count()
-            await breather.breathe()
-    return {
-        "segments": segments,
-        "segment_count": len(segments),
-        "bytes": sum(segment["bytes"] for segment in segments),
-        "live_bytes": sum(segment["live_bytes"] for segment in segments),
-        "written_lsn": int(log.written_lsn),
-        "durable_lsn": int(log.durable_lsn),
-        "checkpoint_lsn": int(log.checkpoints.lsn),
-        "epoch": int(log.epoch),
-        "batches": service.batches,
-        "syncs": service.syncs,
-        "written_bytes": service.written_bytes,
-        "synced_bytes": service.synced_bytes,
-        "reads": service.reads,
-        "checkpoints": service.checkpoints,
-        "commit_ms": times_ms(service.commit_times),
-        "compactions": service.compacted_segments(),
-        "compacted_bytes": service.moved_bytes(),
-        "paged_messages": paged,
-        "resident_bytes": int(log.resident_bytes),
-        "trouble": service.trouble(),
-    }
-
-
-async def show_reactor(call: Call) -> Described:
-    reactor = call.management.reactor
-    return {
-        "turns": int(reactor.turn_times.count),
-        "turn_ms": times_ms(reactor.turn_times),
-        "connections": reactor.connection_count(),
-        "crashes": reactor.crashes,
-    }
-
-
-async def list_nothing(call: Call) -> Response:
-    return Response(200, b"[]")
-
-
 _Q: Final = "/api/warren/queues/{vhost}/{queue}"
 _USE: Final = Access.VHOST
 _SEE: Final = Access.VHOST_VISIBLE
-ROUTES: Final = (
-    Route("PUT", f"{_Q}/pause", _USE, pause, "Hand out nothing until resumed"),
-    Route("DELETE", f"{_Q}/pause", _USE, resume, "Hand out messages again"),
-    Route(
-        "POST", f"{_Q}/held/{{lane}}/release", _USE, release_held, "Release held messages, the earliest first", Release
-    ),
-    Route("DELETE", f"{_Q}/held/{{lane}}", _USE, purge_held, "Drop held messages"),
-    Route("GET", f"{_Q}/deduplication", _SEE, show_deduplication, "Which keys a queue remembers"),
-    Route("DELETE", f"{_Q}/deduplication", _USE, forget_deduplication, "Forget all keys"),
-    Route(
-        "GET", "/api/warren/topology/{vhost}", _SEE, show_topology, "Exchanges, bindings and queues with their rates"
-    ),
-    Route("GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")),
-    Route("GET", "/api/warren/store", Access.MONITORING, show_store, "The message store"),
-    Route("GET", "/api/warren/reactor", Access.MONITORING, show_reactor, "The reactor"),
-)
+
+
+class QueueOperationHandlers(Handlers):
+    """Handlers of what is done to queues."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
+
+    async def pause(self, call: Call) -> None:
+        await self._set_paused(call, paused=True)
+
+    async def resume(self, call: Call) -> None:
+        await self._set_paused(call, paused=False)
+
+    async def _set_paused(self, call: Call, *, paused: bool) -> None:
+        queue = the_shared_queue(call)
+        call.authorize(CONFIGURE, "queue", queue.name)
+        queue.pause(paused=paused)
+        self._settle()
+
+    async def release_held(self, call: Call) -> Described:
+        wanted = await call.body(Release)
+        queue = the_shared_queue(call)
+        lane = lane_of(call)
+        call.authorize(READ, "queue", queue.name)
+        call.authorize(WRITE, "queue", queue.name)
+        held = queue.held(lane)
+        if held is None or held.count == 0:
+            return {"released": 0}
+        count = int(held.count) if wanted.count is None else wanted.count
+        if wanted.count is None and count > RELEASED_AT_ONCE:
+            held.take_all(RELEASED)  # goes on when this is answered
+            self._settle()
+            return {"released": count}
+        if count < 0:
+            raise bad_request("count must not be negative")
+        released = 0
+        while released < count:
+            listed = await held_messages(self._settle, queue, lane, min(RELEASE_PIECE, count - released))
+            if not listed:
+                break
+            done = trio.Event()
+            taken: list[int] = []
+
+            def told(count: int, taken: list[int] = taken, done: trio.Event = done) -> None:
+                taken.append(count)
+                done.set()
+
+            held.take([each.number for each in listed], RELEASED, told)
+            self._settle()
+            await done.wait()
+            if taken[0] == 0:
+                break
+            released += taken[0]
+        return {"released": released}
+
+    async def purge_held(self, call: Call) -> None:
+        queue = the_shared_queue(call)
+        held = queue.held(lane_of(call))
+        call.authorize(READ, "queue", queue.name)
+        if held is not None:
+            held.clear()
+            self._settle()
+
+    async def show_deduplication(self, call: Call) -> Described:
+        queue = the_queue(call)
+        keeper = queue.keeper
+        seen = None if keeper is None else keeper.seen
+        rules = queue.rules
+        if seen is None:
+            return {"enabled": False, "keys": 0, "window_ms": None, "header": None, "producers": 0}
+        shown: Described = {
+            "enabled": True,
+            "keys": seen.count(),
+            "size": int(rules.dedup_size) if rules.dedup_size >= 0 else None,
+            "window_ms": int(rules.dedup_ttl_ms) if rules.dedup_ttl_ms >= 0 else None,
+            "header": rules.dedup_header,
+            "producers": seen.producer_count(),
+        }
+        # The keys are of headers: content, which whoever may not read the queue is not shown.
+        if is_shared(queue) and call.may(READ, queue.name):
+            shown["oldest"] = [{"key": key, "until_ms": until_ms} for key, until_ms in seen.oldest(100)]
+        return shown
+
+    async def forget_deduplication(self, call: Call) -> None:
+        queue = the_shared_queue(call)
+        call.authorize(WRITE, "queue", queue.name)
+        keeper = queue.keeper
+        if keeper is not None and keeper.seen is not None:
+            keeper.seen.clear()
+            self._settle()
+
+    ROUTES: ClassVar = (
+        Route("PUT", f"{_Q}/pause", _USE, pause, "Hand out nothing until resumed"),
+        Route("DELETE", f"{_Q}/pause", _USE, resume, "Hand out messages again"),
+        Route(
+            "POST",
+            f"{_Q}/held/{{lane}}/release",
+            _USE,
+            release_held,
+            "Release held messages, the earliest first",
+            Release,
+        ),
+        Route("DELETE", f"{_Q}/held/{{lane}}", _USE, purge_held, "Drop held messages"),
+        Route("GET", f"{_Q}/deduplication", _SEE, show_deduplication, "Which keys a queue remembers"),
+        Route("DELETE", f"{_Q}/deduplication", _USE, forget_deduplication, "Forget all keys"),
+    )
+
+
+class TopologyHandlers(Handlers):
+    """The handler of the topology of a vhost."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    async def show_topology(self, call: Call) -> Described:
+        vhost = the_vhost(call)
+        rate = self._statistics.rate
+        breather = Breather()
+        exchanges: list[Described] = []
+        bindings: list[Described] = []
+        for name in sorted(vhost.exchanges):
+            exchange = vhost.exchanges[name]
+            exchanges.append(
+                {
+                    "name": name,
+                    "type": exchange.type_name,
+                    "durable": exchange.durable,
+                    "internal": exchange.internal,
+                    "alternate": exchange.alternate or None,
+                    **{f"{field}_rate": rate(exchange, field) for field in EXCHANGE_STATS},
+                }
+            )
+            for binding in list(exchange.bindings.values()):
+                bindings.append(
+                    {
+                        "source": name,
+                        "destination": binding.destination.name,
+                        "destination_type": "queue" if binding.destination.is_queue else "exchange",
+                        "routing_key": binding.routing_key,
+                        "arguments": table_to_json(binding.arguments),
+                    }
+                )
+                await breather.breathe()
+        queues: list[Described] = []
+        for name in sorted(vhost.queues):
+            queue = vhost.queues.get(name)
+            if queue is not None:
+                queues.append(self._in_topology(queue))
+            await breather.breathe()
+        return {"exchanges": exchanges, "queues": queues, "bindings": bindings}
+
+    def _in_topology(self, queue: Queue) -> Described:
+        rate = self._statistics.rate
+        return {
+            "name": queue.name,
+            "type": queue_type(queue),
+            "messages": int(queue.message_count),
+            "consumers": len(queue.consumers),
+            "publish_rate": rate(queue, QUEUE_FIELDS[3]),
+            "deliver_rate": rate(queue, "deliver_get"),
+            "dead_letter_exchange": queue.rules.dead_letter_exchange,
+            "state": "paused" if queue.paused else "running",
+        }
+
+    ROUTES: ClassVar = (
+        Route(
+            "GET",
+            "/api/warren/topology/{vhost}",
+            _SEE,
+            show_topology,
+            "Exchanges, bindings and queues with their rates",
+        ),
+    )
+
+
+class SearchHandlers(Handlers):
+    """The handler of the search for anything by a part of its name."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def search(self, call: Call) -> Described:
+        wanted = call.query.get("q", "").lower()
+        try:
+            limit = min(SEARCH_MAX, max(1, integer(call.query.get("limit", "50"))))
+        except ValueError:
+            raise bad_request("limit must be a number") from None
+        items: list[Described] = []
+        breather = Breather()
+        more = False
+        if wanted:
+            for kind, vhost, name, detail in self._candidates(call, await visible_queues(call)):
+                await breather.breathe()
+                if wanted not in name.lower() and wanted not in detail.lower():
+                    continue
+                if len(items) == limit:
+                    more = True
+                    break
+                items.append({"kind": kind, "vhost": vhost, "name": name, "detail": detail})
+        return {"items": items, "more": more}
+
+    def _candidates(self, call: Call, queues: list[Queue]) -> Iterator[tuple[str, str | None, str, str]]:
+        broker = self._broker
+        for queue in queues:
+            yield "queue", queue.vhost_name, queue.name, queue_type(queue)
+        for vhost in list(visible_vhosts(call)):
+            yield "vhost", vhost.name, vhost.name, vhost.record.description
+            for exchange in list(vhost.exchanges.values()):
+                yield "exchange", vhost.name, exchange.name, exchange.type_name
+            for policy in list(vhost.policies.policies.values()):
+                yield "policy", vhost.name, policy.name, policy.put.pattern
+        for connection in visible_connections(call, self._broker):
+            detail = f"{connection.user_name} {connection.name}".strip()
+            yield "connection", connection.vhost_name, connection_name(connection), detail
+            for channel in list(connection.channels.values()):
+                if isinstance(channel, Channel):
+                    for consumer in list(channel.ledger.consumers.values()):
+                        yield (
+                            "consumer",
+                            connection.vhost_name,
+                            consumer.tag,
+                            f"{consumer.queue.name} {channel_name(channel)}",
+                        )
+        if call.operator.is_administrator:
+            for name, record in list(broker.access.users.items()):
+                yield "user", None, name, ", ".join(record.tags)
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/warren/search", Access.USER, search, "Find by a part of a name", query=("q", "limit")),
+    )
+
+
+class StoreHandlers(Handlers):
+    """Handlers of the message store and the reactor."""
+
+    def __init__(self, broker: Broker, messages: MessageStoreService, reactor: Reactor) -> None:
+        self._broker = broker
+        self._messages = messages
+        self._reactor = reactor
+
+    async def show_store(self, call: Call) -> Described:
+        log = self._broker.log
+        service = self._messages
+        segments = [
+            {
+                "number": int(segment.number),
+                "base_lsn": int(segment.base_lsn),
+                "bytes": int(segment.capacity),
+                "live_bytes": int(segment.live_bytes),
+                "live_records": int(segment.live_refs + segment.droppable_refs),
+                "state": "compacting" if segment.spent else "sealed" if segment.sealed else "open",
+            }
+            for segment in log.segments.segments
+        ]
+        paged = 0
+        breather = Breather()
+        for vhost in list(self._broker.vhosts.values()):
+            for queue in list(vhost.queues.values()):
+                paged += queue.ready.paged_out_count()
+                await breather.breathe()
+        return {
+            "segments": segments,
+            "segment_count": len(segments),
+            "bytes": sum(segment["bytes"] for segment in segments),
+            "live_bytes": sum(segment["live_bytes"] for segment in segments),
+            "written_lsn": int(log.written_lsn),
+            "durable_lsn": int(log.durable_lsn),
+            "checkpoint_lsn": int(log.checkpoints.lsn),
+            "epoch": int(log.epoch),
+            "batches": service.batches,
+            "syncs": service.syncs,
+            "written_bytes": service.written_bytes,
+            "synced_bytes": service.synced_bytes,
+            "reads": service.reads,
+            "checkpoints": service.checkpoints,
+            "commit_ms": times_ms(service.commit_times),
+            "compactions": service.compacted_segments(),
+            "compacted_bytes": service.moved_bytes(),
+            "paged_messages": paged,
+            "resident_bytes": int(log.resident_bytes),
+            "trouble": service.trouble(),
+        }
+
+    async def show_reactor(self, call: Call) -> Described:
+        reactor = self._reactor
+        return {
+            "turns": int(reactor.turn_times.count),
+            "turn_ms": times_ms(reactor.turn_times),
+            "connections": reactor.connection_count(),
+            "crashes": reactor.crashes,
+        }
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/warren/store", Access.MONITORING, show_store, "The message store"),
+        Route("GET", "/api/warren/reactor", Access.MONITORING, show_reactor, "The reactor"),
+    )

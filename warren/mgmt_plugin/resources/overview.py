@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from warren import __version__
+from warren.channels.broker import Broker
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.metrics.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges
+from warren.mgmt_plugin.metrics.statistics import CHANNEL_STATS, CHURN, LENGTHS, RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import node_name, visible_connections, visible_vhosts
 from warren.mgmt_plugin.resources.connections import channels_of
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
-from warren.server.management import Management
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
+from warren.server.management import Listening
 
 # The version whose API this is: tools look at it before they ask for anything.
 RABBITMQ_VERSION: Final = "3.13.7"
@@ -26,9 +28,8 @@ def exchange_types() -> list[Described]:
     ]
 
 
-def listener_rows(management: Management) -> list[Described]:
+def listener_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
     """Return the ports that are open."""
-    node = node_name(management.broker)
     return [
         {
             "node": node,
@@ -38,11 +39,11 @@ def listener_rows(management: Management) -> list[Described]:
             "tls": each.protocol in ("amqps", "https"),
             "socket_opts": {"backlog": 4096, "nodelay": True},
         }
-        for each in management.listening
+        for each in listening
     ]
 
 
-def context_rows(management: Management) -> list[Described]:
+def context_rows(node: str, listening: Sequence[Listening]) -> list[Described]:
     """Return the ports of HTTP, as RabbitMQ lists them."""
     return [
         {
@@ -51,87 +52,10 @@ def context_rows(management: Management) -> list[Described]:
             "ip": each.host,
             "port": str(each.port),
             "ssl_opts": [],
-            "node": node_name(management.broker),
+            "node": node,
         }
-        for each in management.listening
+        for each in listening
         if each.protocol in ("http", "https", "prometheus")
-    ]
-
-
-async def show_overview(call: Call) -> Described:
-    broker = call.management.broker
-    ranges = Ranges.of(call.query)
-    vhosts = list(visible_vhosts(call))
-    connections = visible_connections(call)
-    totals_of = [vhost.lengths() for vhost in vhosts]
-    messages, ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(4))
-    lengths = (messages, ready, unacked)
-    described: Described = {
-        "management_version": RABBITMQ_VERSION,
-        "rabbitmq_version": RABBITMQ_VERSION,
-        "product_name": PRODUCT,
-        "product_version": __version__,
-        "erlang_version": "",
-        "erlang_full_version": "",
-        "release_series_support_status": "supported",
-        "rates_mode": "basic",
-        "sample_retention_policies": {"global": [600, 3600, 28800, 86400], "basic": [600], "detailed": [600]},
-        "exchange_types": exchange_types(),
-        "cluster_name": broker.cluster_name(),
-        "cluster_tags": [],
-        "node_tags": [],
-        "default_queue_type": "classic",
-        "disable_stats": False,
-        "enable_queue_totals": False,
-        "is_op_policy_updating_enabled": True,
-        "statistics_db_event_queue": 0,
-        "node": node_name(broker),
-        "object_totals": {
-            "channels": len(channels_of(connections)),
-            "connections": len(connections),
-            "consumers": consumers,
-            "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
-            "queues": sum(len(vhost.queues) for vhost in vhosts),
-        },
-    }
-    statistics = call.services.statistics
-    shown = statistics.of_broker(lengths) if call.operator.is_monitor else statistics.of_vhosts(vhosts, lengths)
-    totals: Described = {}
-    shown.add(totals, LENGTHS, ranges.lengths)
-    described["queue_totals"] = totals
-    described["message_stats"] = shown.message_stats(CHANNEL_STATS, ranges.messages)
-    churn: Described = {}
-    statistics.of_broker(lengths).add(churn, CHURN, ranges.messages)
-    described["churn_rates"] = churn
-    if call.operator.is_monitor:
-        described["listeners"] = listener_rows(call.management)
-        described["contexts"] = context_rows(call.management)
-    return described
-
-
-async def show_version(call: Call) -> str:
-    return RABBITMQ_VERSION
-
-
-async def list_extensions(call: Call) -> list[Described]:
-    return [{"javascript": "dispatcher.js"}]
-
-
-async def show_auth(call: Call) -> Described:
-    return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
-
-
-async def list_feature_flags(call: Call) -> list[Described]:
-    return [
-        {
-            "name": name,
-            "desc": description,
-            "doc_url": "",
-            "state": "enabled",
-            "stability": "required",
-            "provided_by": "warren",
-        }
-        for name, description in FEATURES
     ]
 
 
@@ -144,30 +68,113 @@ FEATURES: Final = (
 )
 
 
-async def enable_feature_flag(call: Call) -> None:
-    if call.params["flag"] not in dict(FEATURES):
-        raise bad_request("unsupported")
-
-
-async def list_nothing(call: Call) -> list[Described]:
-    return []
-
-
-async def rebalance(call: Call) -> None:
-    return None
-
-
 _USER: Final = Access.USER
-ROUTES: Final = (
-    Route("GET", "/api/overview", _USER, show_overview, "The broker as a whole", query=RANGE_QUERY),
-    Route("GET", "/api/version", _USER, show_version, "The version of RabbitMQ whose API this is"),
-    Route("GET", "/api/extensions", _USER, list_extensions, "Extensions of the web UI"),
-    Route("GET", "/api/auth", Access.PUBLIC, show_auth, "How one can log in"),
-    Route("GET", "/api/feature-flags", _USER, list_feature_flags, "Feature flags"),
-    Route(
-        "PUT", "/api/feature-flags/{flag}/enable", Access.ADMINISTRATOR, enable_feature_flag, "Enable a feature flag"
-    ),
-    Route("GET", "/api/deprecated-features", _USER, list_nothing, "Deprecated features"),
-    Route("GET", "/api/deprecated-features/used", _USER, list_nothing, "Deprecated features that are in use"),
-    Route("POST", "/api/rebalance/queues", Access.ADMINISTRATOR, rebalance, "Rebalance the leaders of queues"),
-)
+
+
+class OverviewHandlers(Handlers):
+    """Handlers of the broker as a whole. `listening`: the ports that are open."""
+
+    def __init__(self, broker: Broker, statistics: Statistics, listening: Sequence[Listening]) -> None:
+        self._broker = broker
+        self._statistics = statistics
+        self._listening = listening
+
+    async def show_overview(self, call: Call) -> Described:
+        broker = self._broker
+        ranges = Ranges.of(call.query)
+        vhosts = list(visible_vhosts(call))
+        connections = visible_connections(call, self._broker)
+        totals_of = [vhost.lengths() for vhost in vhosts]
+        messages, ready, unacked, consumers = (sum(each[at] for each in totals_of) for at in range(4))
+        lengths = (messages, ready, unacked)
+        described: Described = {
+            "management_version": RABBITMQ_VERSION,
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "product_name": PRODUCT,
+            "product_version": __version__,
+            "erlang_version": "",
+            "erlang_full_version": "",
+            "release_series_support_status": "supported",
+            "rates_mode": "basic",
+            "sample_retention_policies": {"global": [600, 3600, 28800, 86400], "basic": [600], "detailed": [600]},
+            "exchange_types": exchange_types(),
+            "cluster_name": broker.cluster_name(),
+            "cluster_tags": [],
+            "node_tags": [],
+            "default_queue_type": "classic",
+            "disable_stats": False,
+            "enable_queue_totals": False,
+            "is_op_policy_updating_enabled": True,
+            "statistics_db_event_queue": 0,
+            "node": node_name(broker),
+            "object_totals": {
+                "channels": len(channels_of(connections)),
+                "connections": len(connections),
+                "consumers": consumers,
+                "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
+                "queues": sum(len(vhost.queues) for vhost in vhosts),
+            },
+        }
+        statistics = self._statistics
+        shown = statistics.of_broker(lengths) if call.operator.is_monitor else statistics.of_vhosts(vhosts, lengths)
+        totals: Described = {}
+        shown.add(totals, LENGTHS, ranges.lengths)
+        described["queue_totals"] = totals
+        described["message_stats"] = shown.message_stats(CHANNEL_STATS, ranges.messages)
+        churn: Described = {}
+        statistics.of_broker(lengths).add(churn, CHURN, ranges.messages)
+        described["churn_rates"] = churn
+        if call.operator.is_monitor:
+            described["listeners"] = listener_rows(node_name(broker), self._listening)
+            described["contexts"] = context_rows(node_name(broker), self._listening)
+        return described
+
+    async def show_version(self, call: Call) -> str:
+        return RABBITMQ_VERSION
+
+    async def list_extensions(self, call: Call) -> list[Described]:
+        return [{"javascript": "dispatcher.js"}]
+
+    async def show_auth(self, call: Call) -> Described:
+        return {"oauth_enabled": False, "enable_uaa": False, "uaa_client_id": "", "uaa_location": ""}
+
+    async def list_feature_flags(self, call: Call) -> list[Described]:
+        return [
+            {
+                "name": name,
+                "desc": description,
+                "doc_url": "",
+                "state": "enabled",
+                "stability": "required",
+                "provided_by": "warren",
+            }
+            for name, description in FEATURES
+        ]
+
+    async def enable_feature_flag(self, call: Call) -> None:
+        if call.params["flag"] not in dict(FEATURES):
+            raise bad_request("unsupported")
+
+    async def list_nothing(self, call: Call) -> list[Described]:
+        return []
+
+    async def rebalance(self, call: Call) -> None:
+        return None
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/overview", _USER, show_overview, "The broker as a whole", query=RANGE_QUERY),
+        Route("GET", "/api/version", _USER, show_version, "The version of RabbitMQ whose API this is"),
+        Route("GET", "/api/extensions", _USER, list_extensions, "Extensions of the web UI"),
+        Route("GET", "/api/auth", Access.PUBLIC, show_auth, "How one can log in"),
+        Route("GET", "/api/feature-flags", _USER, list_feature_flags, "Feature flags"),
+        Route(
+            "PUT",
+            "/api/feature-flags/{flag}/enable",
+            Access.ADMINISTRATOR,
+            enable_feature_flag,
+            "Enable a feature flag",
+        ),
+        Route("GET", "/api/deprecated-features", _USER, list_nothing, "Deprecated features"),
+        Route("GET", "/api/deprecated-features/used", _USER, list_nothing, "Deprecated features that are in use"),
+        Route("POST", "/api/rebalance/queues", Access.ADMINISTRATOR, rebalance, "Rebalance the leaders of queues"),
+    )

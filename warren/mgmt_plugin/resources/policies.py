@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
+from warren.channels.broker import Broker
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import cluster_id, the_vhost, visible_vhosts
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, convert, created, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, convert, created, not_found
 from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
@@ -24,6 +25,7 @@ from warren.vhosts.parameters import (
     VHOST_LIMITS_COMPONENT,
     VHOST_LIMITS_NAME,
     Parameter,
+    ParameterBook,
 )
 from warren.vhosts.policies import Policy
 
@@ -97,44 +99,10 @@ async def _put_policy(call: Call, *, operator: bool) -> Response:
     return created(new=new)
 
 
-async def list_policies(call: Call) -> list[Described]:
-    return _policies(call, operator=False)
-
-
-async def list_operator_policies(call: Call) -> list[Described]:
-    return _policies(call, operator=True)
-
-
-async def show_policy(call: Call) -> Described:
-    return describe_policy(_the_policy(call, operator=False))
-
-
-async def show_operator_policy(call: Call) -> Described:
-    return describe_policy(_the_policy(call, operator=True))
-
-
-async def put_policy(call: Call) -> Response:
-    return await _put_policy(call, operator=False)
-
-
-async def put_operator_policy(call: Call) -> Response:
-    return await _put_policy(call, operator=True)
-
-
-async def delete_policy(call: Call) -> None:
-    put = _the_policy(call, operator=False).put
-    await call.administer(PolicyDelete(put.vhost, put.name))
-
-
-async def delete_operator_policy(call: Call) -> None:
-    put = _the_policy(call, operator=True).put
-    await call.administer(PolicyDelete(put.vhost, put.name, operator=True))
-
-
 # --- parameters -------------------------------------------------------------------------------------------------------
 
 
-def describe_parameter(call: Call, parameter: Parameter) -> Described:
+def describe_parameter(parameter: Parameter) -> Described:
     """Return a parameter; passwords in URIs are for those only who may change them."""
     return {
         "vhost": parameter.vhost,
@@ -144,16 +112,17 @@ def describe_parameter(call: Call, parameter: Parameter) -> Described:
     }
 
 
-async def list_parameters(call: Call) -> list[Described]:
+def parameter_rows(call: Call, parameters: ParameterBook) -> list[Described]:
+    """Return the parameters that the user may see, in the vhost and of the component of the path."""
     component = call.params.get("component")
     found: list[Described] = []
     by_vhost: dict[str, list[Parameter]] = {}
-    for each in call.management.broker.parameters.parameters(call.params.get("vhost"), component):
+    for each in parameters.parameters(call.params.get("vhost"), component):
         by_vhost.setdefault(each.vhost, []).append(each)
     for vhost in visible_vhosts(call):
         if not (call.operator.is_administrator or call.operator.may_enter(vhost.name)):
             continue
-        found += [describe_parameter(call, each) for each in by_vhost.get(vhost.name, [])]
+        found += [describe_parameter(each) for each in by_vhost.get(vhost.name, [])]
         if vhost.limits and component in (None, VHOST_LIMITS_COMPONENT):
             found.append(
                 {
@@ -173,107 +142,142 @@ async def list_parameters(call: Call) -> list[Described]:
     return found
 
 
-def _the_parameter(call: Call) -> Parameter:
-    params = call.params
-    parameter = call.management.broker.parameters.maybe_parameter(params["vhost"], params["component"], params["name"])
-    if parameter is None:
-        raise not_found()
-    return parameter
-
-
-async def show_parameter(call: Call) -> Described:
-    return describe_parameter(call, _the_parameter(call))
-
-
-async def put_parameter(call: Call) -> Response:
-    body = await call.body(ParameterBody)
-    params = call.params
-    book = call.management.broker.parameters
-    new = book.maybe_parameter(params["vhost"], params["component"], params["name"]) is None
-    put = ParameterPut(params["vhost"], params["component"], params["name"], json.dumps(body.value))
-    await call.administer(put, validates=True)
-    return created(new=new)
-
-
-async def delete_parameter(call: Call) -> None:
-    params = call.params
-    if params["component"] not in (VHOST_LIMITS_COMPONENT, OPERATOR_POLICY_COMPONENT):
-        _the_parameter(call)
-    await call.administer(ParameterDelete(params["vhost"], params["component"], params["name"]), validates=True)
-
-
-async def list_global_parameters(call: Call) -> list[Described]:
-    broker = call.management.broker
-    found = [{"name": each.name, "value": each.value} for each in broker.parameters.global_parameters()]
-    return sorted([*found, _cluster_id(call)], key=lambda each: str(each["name"]))
-
-
-def _cluster_id(call: Call) -> Described:
-    """Return the global parameter that the broker itself has set, for good."""
-    return {"name": CLUSTER_ID, "value": cluster_id(call.management.broker)}
-
-
-async def show_global_parameter(call: Call) -> Described:
-    if call.params["name"] == CLUSTER_ID:
-        return _cluster_id(call)
-    found = call.management.broker.parameters.maybe_global(call.params["name"])
-    if found is None:
-        raise not_found()
-    return {"name": found.name, "value": found.value}
-
-
-async def put_global_parameter(call: Call) -> Response:
-    body = await call.body(ParameterBody)
-    name = call.params["name"]
-    if name == CLUSTER_ID:
-        raise bad_request(f"{CLUSTER_ID} cannot be changed")
-    new = call.management.broker.parameters.maybe_global(name) is None
-    await call.administer(GlobalParameterPut(name, json.dumps(body.value)), validates=True)
-    return created(new=new)
-
-
-async def delete_global_parameter(call: Call) -> None:
-    if call.management.broker.parameters.maybe_global(call.params["name"]) is None:
-        raise not_found()
-    await call.administer(GlobalParameterDelete(call.params["name"]))
-
-
-async def show_cluster_name(call: Call) -> Described:
-    return {"name": call.management.broker.cluster_name()}
-
-
-async def put_cluster_name(call: Call) -> None:
-    body = await call.body(ClusterName)
-    await call.administer(GlobalParameterPut("cluster_name", json.dumps(body.name)))
-
-
 _ADMIN: Final = Access.ADMINISTRATOR
 _MAKE: Final = Access.POLICYMAKER
 _P: Final = "/api/policies/{vhost}/{name}"
 _O: Final = "/api/operator-policies/{vhost}/{name}"
 _R: Final = "/api/parameters/{component}/{vhost}/{name}"
 _G: Final = "/api/global-parameters/{name}"
-ROUTES: Final = (
-    Route("GET", "/api/policies", Access.USER, list_policies, "Policies of all vhosts"),
-    Route("GET", "/api/policies/{vhost}", Access.VHOST_VISIBLE, list_policies, "Policies of a vhost"),
-    Route("GET", _P, Access.VHOST_VISIBLE, show_policy, "A policy"),
-    Route("PUT", _P, _MAKE, put_policy, "Set a policy", PolicyBody),
-    Route("DELETE", _P, _MAKE, delete_policy, "Delete a policy"),
-    Route("GET", "/api/operator-policies", Access.USER, list_operator_policies, "Operator policies of all vhosts"),
-    Route("GET", "/api/operator-policies/{vhost}", Access.VHOST_VISIBLE, list_operator_policies, "Those of a vhost"),
-    Route("GET", _O, Access.VHOST_VISIBLE, show_operator_policy, "An operator policy"),
-    Route("PUT", _O, _ADMIN, put_operator_policy, "Set an operator policy", PolicyBody),
-    Route("DELETE", _O, _ADMIN, delete_operator_policy, "Delete an operator policy"),
-    Route("GET", "/api/parameters", _MAKE, list_parameters, "Parameters of all vhosts"),
-    Route("GET", "/api/parameters/{component}", _MAKE, list_parameters, "Parameters of a component"),
-    Route("GET", "/api/parameters/{component}/{vhost}", _MAKE, list_parameters, "Those of a vhost"),
-    Route("GET", _R, _MAKE, show_parameter, "A parameter"),
-    Route("PUT", _R, _MAKE, put_parameter, "Set a parameter", ParameterBody),
-    Route("DELETE", _R, _MAKE, delete_parameter, "Delete a parameter"),
-    Route("GET", "/api/global-parameters", _MAKE, list_global_parameters, "Global parameters"),
-    Route("GET", _G, _MAKE, show_global_parameter, "A global parameter"),
-    Route("PUT", _G, _ADMIN, put_global_parameter, "Set a global parameter", ParameterBody),
-    Route("DELETE", _G, _ADMIN, delete_global_parameter, "Delete a global parameter"),
-    Route("GET", "/api/cluster-name", Access.USER, show_cluster_name, "What the broker is called"),
-    Route("PUT", "/api/cluster-name", _ADMIN, put_cluster_name, "Name the broker", ClusterName),
-)
+
+
+class PolicyHandlers(Handlers):
+    """Handlers of policies and operator policies."""
+
+    async def list_policies(self, call: Call) -> list[Described]:
+        return _policies(call, operator=False)
+
+    async def list_operator_policies(self, call: Call) -> list[Described]:
+        return _policies(call, operator=True)
+
+    async def show_policy(self, call: Call) -> Described:
+        return describe_policy(_the_policy(call, operator=False))
+
+    async def show_operator_policy(self, call: Call) -> Described:
+        return describe_policy(_the_policy(call, operator=True))
+
+    async def put_policy(self, call: Call) -> Response:
+        return await _put_policy(call, operator=False)
+
+    async def put_operator_policy(self, call: Call) -> Response:
+        return await _put_policy(call, operator=True)
+
+    async def delete_policy(self, call: Call) -> None:
+        put = _the_policy(call, operator=False).put
+        await call.administer(PolicyDelete(put.vhost, put.name))
+
+    async def delete_operator_policy(self, call: Call) -> None:
+        put = _the_policy(call, operator=True).put
+        await call.administer(PolicyDelete(put.vhost, put.name, operator=True))
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/policies", Access.USER, list_policies, "Policies of all vhosts"),
+        Route("GET", "/api/policies/{vhost}", Access.VHOST_VISIBLE, list_policies, "Policies of a vhost"),
+        Route("GET", _P, Access.VHOST_VISIBLE, show_policy, "A policy"),
+        Route("PUT", _P, _MAKE, put_policy, "Set a policy", PolicyBody),
+        Route("DELETE", _P, _MAKE, delete_policy, "Delete a policy"),
+        Route("GET", "/api/operator-policies", Access.USER, list_operator_policies, "Operator policies of all vhosts"),
+        Route(
+            "GET", "/api/operator-policies/{vhost}", Access.VHOST_VISIBLE, list_operator_policies, "Those of a vhost"
+        ),
+        Route("GET", _O, Access.VHOST_VISIBLE, show_operator_policy, "An operator policy"),
+        Route("PUT", _O, _ADMIN, put_operator_policy, "Set an operator policy", PolicyBody),
+        Route("DELETE", _O, _ADMIN, delete_operator_policy, "Delete an operator policy"),
+    )
+
+
+class ParameterHandlers(Handlers):
+    """Handlers of parameters, of those of the whole broker too, and of its name."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def list_parameters(self, call: Call) -> list[Described]:
+        return parameter_rows(call, self._broker.parameters)
+
+    def _the_parameter(self, call: Call) -> Parameter:
+        params = call.params
+        parameter = self._broker.parameters.maybe_parameter(params["vhost"], params["component"], params["name"])
+        if parameter is None:
+            raise not_found()
+        return parameter
+
+    async def show_parameter(self, call: Call) -> Described:
+        return describe_parameter(self._the_parameter(call))
+
+    async def put_parameter(self, call: Call) -> Response:
+        body = await call.body(ParameterBody)
+        params = call.params
+        book = self._broker.parameters
+        new = book.maybe_parameter(params["vhost"], params["component"], params["name"]) is None
+        put = ParameterPut(params["vhost"], params["component"], params["name"], json.dumps(body.value))
+        await call.administer(put, validates=True)
+        return created(new=new)
+
+    async def delete_parameter(self, call: Call) -> None:
+        params = call.params
+        if params["component"] not in (VHOST_LIMITS_COMPONENT, OPERATOR_POLICY_COMPONENT):
+            self._the_parameter(call)
+        await call.administer(ParameterDelete(params["vhost"], params["component"], params["name"]), validates=True)
+
+    async def list_global_parameters(self, call: Call) -> list[Described]:
+        broker = self._broker
+        found = [{"name": each.name, "value": each.value} for each in broker.parameters.global_parameters()]
+        return sorted([*found, self._cluster_id()], key=lambda each: str(each["name"]))
+
+    def _cluster_id(self) -> Described:
+        """Return the global parameter that the broker itself has set, for good."""
+        return {"name": CLUSTER_ID, "value": cluster_id(self._broker)}
+
+    async def show_global_parameter(self, call: Call) -> Described:
+        if call.params["name"] == CLUSTER_ID:
+            return self._cluster_id()
+        found = self._broker.parameters.maybe_global(call.params["name"])
+        if found is None:
+            raise not_found()
+        return {"name": found.name, "value": found.value}
+
+    async def put_global_parameter(self, call: Call) -> Response:
+        body = await call.body(ParameterBody)
+        name = call.params["name"]
+        if name == CLUSTER_ID:
+            raise bad_request(f"{CLUSTER_ID} cannot be changed")
+        new = self._broker.parameters.maybe_global(name) is None
+        await call.administer(GlobalParameterPut(name, json.dumps(body.value)), validates=True)
+        return created(new=new)
+
+    async def delete_global_parameter(self, call: Call) -> None:
+        if self._broker.parameters.maybe_global(call.params["name"]) is None:
+            raise not_found()
+        await call.administer(GlobalParameterDelete(call.params["name"]))
+
+    async def show_cluster_name(self, call: Call) -> Described:
+        return {"name": self._broker.cluster_name()}
+
+    async def put_cluster_name(self, call: Call) -> None:
+        body = await call.body(ClusterName)
+        await call.administer(GlobalParameterPut("cluster_name", json.dumps(body.name)))
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/parameters", _MAKE, list_parameters, "Parameters of all vhosts"),
+        Route("GET", "/api/parameters/{component}", _MAKE, list_parameters, "Parameters of a component"),
+        Route("GET", "/api/parameters/{component}/{vhost}", _MAKE, list_parameters, "Those of a vhost"),
+        Route("GET", _R, _MAKE, show_parameter, "A parameter"),
+        Route("PUT", _R, _MAKE, put_parameter, "Set a parameter", ParameterBody),
+        Route("DELETE", _R, _MAKE, delete_parameter, "Delete a parameter"),
+        Route("GET", "/api/global-parameters", _MAKE, list_global_parameters, "Global parameters"),
+        Route("GET", _G, _MAKE, show_global_parameter, "A global parameter"),
+        Route("PUT", _G, _ADMIN, put_global_parameter, "Set a global parameter", ParameterBody),
+        Route("DELETE", _G, _ADMIN, delete_global_parameter, "Delete a global parameter"),
+        Route("GET", "/api/cluster-name", Access.USER, show_cluster_name, "What the broker is called"),
+        Route("PUT", "/api/cluster-name", _ADMIN, put_cluster_name, "Name the broker", ClusterName),
+    )

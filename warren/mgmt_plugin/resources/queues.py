@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -16,9 +16,17 @@ from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
-from warren.mgmt_plugin.metrics.statistics import LENGTHS, QUEUE_FIELDS, QUEUE_STATS, RANGE_QUERY, Ranges, queue_row
-from warren.mgmt_plugin.names import channel_details, connection_details, node_name, the_queue, visible_queues
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created
+from warren.mgmt_plugin.metrics.statistics import (
+    LENGTHS,
+    QUEUE_FIELDS,
+    QUEUE_STATS,
+    RANGE_QUERY,
+    Ranges,
+    Statistics,
+    queue_row,
+)
+from warren.mgmt_plugin.names import channel_details, connection_details, the_queue, visible_queues
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created
 from warren.mgmt_plugin.terms import table_from_json, table_to_json
 from warren.queues.arguments import CLASSIC
 from warren.queues.delivery import Consumer
@@ -54,75 +62,6 @@ class Action(msgspec.Struct):
 def queue_type(queue: Queue) -> str:
     """Return ``classic``, ``quorum`` or ``stream``."""
     return queue.rules.queue_type
-
-
-def describe_queue(call: Call, queue: Queue, ranges: Ranges) -> Described:
-    """Return a queue as lists show it."""
-    statistics = call.services.statistics
-    policies = queue.policies
-    shown = statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
-    ready_bytes = int(queue.ready_bytes)
-    message_bytes = int(queue.message_bytes)
-    paged_out, paged_out_bytes = queue.ready.paged_out_count(), queue.ready.paged_out_bytes()
-    persistent, persistent_bytes = queue.persistent()
-    consumer = _active_consumer(queue)
-    described: Described = {
-        "name": queue.name,
-        "vhost": queue.vhost_name,
-        "type": queue_type(queue),
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.owner is not None,
-        "arguments": table_to_json(queue.arguments),
-        "node": node_name(call.management.broker),
-        "state": "running",
-        "paused": queue.paused,
-        "policy": policies.policy_name(),
-        "operator_policy": policies.operator_policy_name(),
-        "effective_policy_definition": policies.definition(),
-        "exclusive_consumer_tag": consumer.tag if consumer is not None and consumer.exclusive else None,
-        "single_active_consumer_tag": consumer.tag if consumer is not None and queue.single_active else None,
-        "consumers": len(queue.consumers),
-        "consumer_capacity": consumer_capacity(queue),
-        "consumer_utilisation": consumer_capacity(queue),
-        "message_bytes": message_bytes,
-        "message_bytes_ready": ready_bytes,
-        "message_bytes_unacknowledged": int(queue.unacked_bytes),
-        "message_bytes_ram": message_bytes - paged_out_bytes,
-        "message_bytes_paged_out": paged_out_bytes,
-        "message_bytes_persistent": persistent_bytes,
-        "messages_persistent": persistent,
-        "messages_paged_out": paged_out,
-        "messages_ram": shown.row[0] - paged_out,
-        "messages_ready_ram": shown.row[1] - paged_out,
-        "messages_unacknowledged_ram": shown.row[2],
-        # What objects cost is counted with the bodies; those that clients have not answered are not.
-        "memory": queue.ready.memory_bytes() + QUEUE_BYTES,
-        "head_message_timestamp": head_timestamp(queue),
-        "idle_since": statistics.idle_since(queue),
-        "storage_version": 1,
-    }
-    if queue.owner is not None and isinstance(queue.owner, Connection):
-        described["owner_pid_details"] = connection_details(queue.owner)
-    if queue.rules.queue_type != CLASSIC:
-        node = node_name(call.management.broker)
-        described |= {"leader": node, "members": [node], "online": [node]}
-    if queue.rules.is_quorum:
-        described["delivery_limit"] = int(queue.rules.delivery_limit)
-    if isinstance(queue, Stream):
-        described |= {
-            "first_offset": queue.first_offset(),
-            "next_offset": queue.next_offset(),
-            "readers": len(queue.consumers),
-        }
-    shown.add(described, LENGTHS, ranges.lengths)
-    for name, lane in (("messages_delayed", DELAYED), ("messages_parked", PARKED), ("messages_dlx", UNDELIVERED)):
-        held = queue.held(lane)
-        described[name] = 0 if held is None else int(held.count)
-    stats = shown.message_stats(QUEUE_STATS, ranges.messages)
-    if stats:
-        described["message_stats"] = stats
-    return described
 
 
 def head_timestamp(queue: Queue) -> int | None:
@@ -161,14 +100,13 @@ def _active_consumer(queue: Queue) -> Consumer | None:
     return queue.exclusive_consumer
 
 
-def describe_consumer(call: Call, consumer: Consumer) -> Described:
+def describe_consumer(node: str, consumer: Consumer) -> Described:
     """Return a consumer."""
     queue = consumer.queue
     offset = queue.offset_of(consumer) if isinstance(queue, Stream) else None
     # Of a stream's group only one is served.
     active = offset != -1 and (not queue.single_active or queue.active_consumer() is consumer)
     channel = consumer.owner
-    node = node_name(call.management.broker)
     described: Described = {
         "arguments": table_to_json(consumer.arguments),
         "ack_required": not consumer.no_ack,
@@ -187,156 +125,225 @@ def describe_consumer(call: Call, consumer: Consumer) -> Described:
     return described
 
 
-def consumer_rows(call: Call, consumers: Iterable[Consumer]) -> Rows:
+def consumer_rows(node: str, consumers: Iterable[Consumer]) -> Rows:
     """Return some consumers as a list, those that are still there when it is sent."""
-    return Rows(list(consumers), partial(describe_consumer, call), lambda consumer: consumer.gone)
+    return Rows(list(consumers), partial(describe_consumer, node), lambda consumer: consumer.gone)
 
 
 def is_gone(call: Call, queue: Queue) -> bool:
     """Tell whether a queue, or its vhost, has been deleted."""
-    return queue.deleted or queue.vhost_name not in call.management.broker.vhosts
-
-
-# --- handlers ---------------------------------------------------------------------------------------------------------
-
-
-def _queue_keys(call: Call) -> dict[str, Callable[[Queue], object]]:
-    rate = call.services.statistics.rate
-    keys: dict[str, Callable[[Queue], object]] = {
-        "name": lambda queue: queue.name,
-        "vhost": lambda queue: queue.vhost_name,
-        "type": queue_type,
-        "durable": lambda queue: queue.durable,
-        "state": lambda queue: "running",
-        "consumers": lambda queue: len(queue.consumers),
-        "messages": lambda queue: int(queue.message_count),
-        "messages_ready": lambda queue: int(queue.ready_count),
-        "messages_unacknowledged": lambda queue: int(queue.unacked_count),
-        "message_bytes": lambda queue: int(queue.message_bytes),
-        "message_bytes_ready": lambda queue: int(queue.ready_bytes),
-        "message_bytes_unacknowledged": lambda queue: int(queue.unacked_bytes),
-        "messages_persistent": lambda queue: queue.persistent()[0],
-        "message_bytes_persistent": lambda queue: queue.persistent()[1],
-    }
-    for field in QUEUE_STATS:
-        keys[f"message_stats.{field}_details.rate"] = lambda queue, field=field: rate(queue, field)  # type: ignore[misc]
-    return keys
-
-
-def describe_without_stats(call: Call, queue: Queue) -> Described:
-    """Return a queue as lists show it when nobody wants statistics, at most how long it is."""
-    described: Described = {
-        "name": queue.name,
-        "vhost": queue.vhost_name,
-        "type": queue_type(queue),
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "exclusive": queue.owner is not None,
-        "arguments": table_to_json(queue.arguments),
-        "node": node_name(call.management.broker),
-        "state": "running",
-    }
-    if call.flag("enable_queue_totals"):
-        described |= zip(LENGTHS, queue_row(queue), strict=False)
-    return described
-
-
-async def list_queues(call: Call) -> Response:
-    queues = await visible_queues(call)
-    ranges = Ranges.of(call.query, len(queues))
-    describe = partial(describe_queue, call, ranges=ranges)
-    if call.flag("disable_stats"):
-        describe = partial(describe_without_stats, call)
-    return await answer_list(call, queues, describe, _queue_keys(call), partial(is_gone, call))
-
-
-async def show_queue(call: Call) -> Described:
-    queue = the_queue(call)
-    call.services.statistics.watch(queue, QUEUE_FIELDS)
-    described = describe_queue(call, queue, Ranges.of(call.query))
-    described["consumer_details"] = consumer_rows(call, queue.consumers)
-    described["incoming"] = []
-    described["deliveries"] = []
-    return described
-
-
-async def declare_queue(call: Call) -> Response:
-    declaration = await call.body(QueueDeclaration)
-    name = call.params["queue"]
-    new = name not in call.management.broker.vhosts[call.params["vhost"]].queues
-    arguments = table_from_json(declaration.arguments)
-    with call.client() as client:
-        await client.call(
-            m.QueueDeclare(
-                0,
-                name,
-                passive=False,
-                durable=declaration.durable,
-                exclusive=False,
-                auto_delete=declaration.auto_delete,
-                no_wait=False,
-                arguments=arguments,
-            )
-        )
-    return created(new=new)
-
-
-async def delete_queue(call: Call) -> None:
-    queue = the_queue(call)
-    with call.client() as client:
-        await client.call(
-            m.QueueDelete(
-                0, queue.name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"), no_wait=False
-            )
-        )
-
-
-async def purge_queue(call: Call) -> None:
-    queue = the_queue(call)
-    with call.client() as client:
-        await client.call(m.QueuePurge(0, queue.name, no_wait=False))
-
-
-async def act_on_queue(call: Call) -> None:
-    queue = the_queue(call)
-    wanted = await call.body(Action)
-    if wanted.action not in ("sync", "cancel_sync"):
-        raise bad_request(f"unknown action '{wanted.action}'")
-    assert queue is not None  # there are no mirrors: both are done
-
-
-async def list_consumers(call: Call) -> Response:
-    breather = Breather()
-    consumers: list[Consumer] = []
-    for queue in await visible_queues(call):
-        consumers += queue.consumers
-        await breather.breathe()
-    return await answer_list(
-        call,
-        consumers,
-        lambda consumer: describe_consumer(call, consumer),
-        {"name": lambda consumer: consumer.tag, "consumer_tag": lambda consumer: consumer.tag},
-        lambda consumer: consumer.gone,
-    )
+    return queue.deleted or queue.vhost_name not in call.vhosts
 
 
 _LIST_QUERY: Final = (*QUERY, *RANGE_QUERY, "disable_stats", "enable_queue_totals")
-ROUTES: Final = (
-    Route("GET", "/api/queues", Access.USER, list_queues, "Queues of all vhosts", query=_LIST_QUERY),
-    Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
-    Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
-    Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
-    Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueDeclaration),
-    Route(
-        "DELETE",
-        "/api/queues/{vhost}/{queue}",
-        Access.VHOST,
-        delete_queue,
-        "Delete a queue",
-        query=("if-empty", "if-unused"),
-    ),
-    Route("DELETE", "/api/queues/{vhost}/{queue}/contents", Access.VHOST, purge_queue, "Purge a queue"),
-    Route("POST", "/api/queues/{vhost}/{queue}/actions", Access.VHOST, act_on_queue, "Synchronise mirrors", Action),
-    Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),
-    Route("GET", "/api/consumers/{vhost}", Access.VHOST_VISIBLE, list_consumers, "Consumers of a vhost", query=QUERY),
-)
+
+
+class QueueHandlers(Handlers):
+    """Handlers of queues. `node` is what the node is called."""
+
+    def __init__(self, statistics: Statistics, node: str) -> None:
+        self._statistics = statistics
+        self._node = node
+
+    def describe_queue(self, call: Call, queue: Queue, ranges: Ranges) -> Described:
+        """Return a queue as lists show it."""
+        statistics = self._statistics
+        policies = queue.policies
+        shown = statistics.of(queue, QUEUE_FIELDS, queue_row(queue))
+        ready_bytes = int(queue.ready_bytes)
+        message_bytes = int(queue.message_bytes)
+        paged_out, paged_out_bytes = queue.ready.paged_out_count(), queue.ready.paged_out_bytes()
+        persistent, persistent_bytes = queue.persistent()
+        consumer = _active_consumer(queue)
+        described: Described = {
+            "name": queue.name,
+            "vhost": queue.vhost_name,
+            "type": queue_type(queue),
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.owner is not None,
+            "arguments": table_to_json(queue.arguments),
+            "node": self._node,
+            "state": "running",
+            "paused": queue.paused,
+            "policy": policies.policy_name(),
+            "operator_policy": policies.operator_policy_name(),
+            "effective_policy_definition": policies.definition(),
+            "exclusive_consumer_tag": consumer.tag if consumer is not None and consumer.exclusive else None,
+            "single_active_consumer_tag": consumer.tag if consumer is not None and queue.single_active else None,
+            "consumers": len(queue.consumers),
+            "consumer_capacity": consumer_capacity(queue),
+            "consumer_utilisation": consumer_capacity(queue),
+            "message_bytes": message_bytes,
+            "message_bytes_ready": ready_bytes,
+            "message_bytes_unacknowledged": int(queue.unacked_bytes),
+            "message_bytes_ram": message_bytes - paged_out_bytes,
+            "message_bytes_paged_out": paged_out_bytes,
+            "message_bytes_persistent": persistent_bytes,
+            "messages_persistent": persistent,
+            "messages_paged_out": paged_out,
+            "messages_ram": shown.row[0] - paged_out,
+            "messages_ready_ram": shown.row[1] - paged_out,
+            "messages_unacknowledged_ram": shown.row[2],
+            # What objects cost is counted with the bodies; those that clients have not answered are not.
+            "memory": queue.ready.memory_bytes() + QUEUE_BYTES,
+            "head_message_timestamp": head_timestamp(queue),
+            "idle_since": statistics.idle_since(queue),
+            "storage_version": 1,
+        }
+        if queue.owner is not None and isinstance(queue.owner, Connection):
+            described["owner_pid_details"] = connection_details(queue.owner)
+        if queue.rules.queue_type != CLASSIC:
+            node = self._node
+            described |= {"leader": node, "members": [node], "online": [node]}
+        if queue.rules.is_quorum:
+            described["delivery_limit"] = int(queue.rules.delivery_limit)
+        if isinstance(queue, Stream):
+            described |= {
+                "first_offset": queue.first_offset(),
+                "next_offset": queue.next_offset(),
+                "readers": len(queue.consumers),
+            }
+        shown.add(described, LENGTHS, ranges.lengths)
+        for name, lane in (("messages_delayed", DELAYED), ("messages_parked", PARKED), ("messages_dlx", UNDELIVERED)):
+            held = queue.held(lane)
+            described[name] = 0 if held is None else int(held.count)
+        stats = shown.message_stats(QUEUE_STATS, ranges.messages)
+        if stats:
+            described["message_stats"] = stats
+        return described
+
+    # --- handlers -----------------------------------------------------------------------------------------------------
+
+    def _queue_keys(self, call: Call) -> dict[str, Callable[[Queue], object]]:
+        rate = self._statistics.rate
+        keys: dict[str, Callable[[Queue], object]] = {
+            "name": lambda queue: queue.name,
+            "vhost": lambda queue: queue.vhost_name,
+            "type": queue_type,
+            "durable": lambda queue: queue.durable,
+            "state": lambda queue: "running",
+            "consumers": lambda queue: len(queue.consumers),
+            "messages": lambda queue: int(queue.message_count),
+            "messages_ready": lambda queue: int(queue.ready_count),
+            "messages_unacknowledged": lambda queue: int(queue.unacked_count),
+            "message_bytes": lambda queue: int(queue.message_bytes),
+            "message_bytes_ready": lambda queue: int(queue.ready_bytes),
+            "message_bytes_unacknowledged": lambda queue: int(queue.unacked_bytes),
+            "messages_persistent": lambda queue: queue.persistent()[0],
+            "message_bytes_persistent": lambda queue: queue.persistent()[1],
+        }
+        for field in QUEUE_STATS:
+            keys[f"message_stats.{field}_details.rate"] = lambda queue, field=field: rate(queue, field)  # type: ignore[misc]
+        return keys
+
+    def describe_without_stats(self, call: Call, queue: Queue) -> Described:
+        """Return a queue as lists show it when nobody wants statistics, at most how long it is."""
+        described: Described = {
+            "name": queue.name,
+            "vhost": queue.vhost_name,
+            "type": queue_type(queue),
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.owner is not None,
+            "arguments": table_to_json(queue.arguments),
+            "node": self._node,
+            "state": "running",
+        }
+        if call.flag("enable_queue_totals"):
+            described |= zip(LENGTHS, queue_row(queue), strict=False)
+        return described
+
+    async def list_queues(self, call: Call) -> Response:
+        queues = await visible_queues(call)
+        ranges = Ranges.of(call.query, len(queues))
+        describe = partial(self.describe_queue, call, ranges=ranges)
+        if call.flag("disable_stats"):
+            describe = partial(self.describe_without_stats, call)
+        return await answer_list(call, queues, describe, self._queue_keys(call), partial(is_gone, call))
+
+    async def show_queue(self, call: Call) -> Described:
+        queue = the_queue(call)
+        self._statistics.watch(queue, QUEUE_FIELDS)
+        described = self.describe_queue(call, queue, Ranges.of(call.query))
+        described["consumer_details"] = consumer_rows(self._node, queue.consumers)
+        described["incoming"] = []
+        described["deliveries"] = []
+        return described
+
+    async def declare_queue(self, call: Call) -> Response:
+        declaration = await call.body(QueueDeclaration)
+        name = call.params["queue"]
+        new = name not in call.vhosts[call.params["vhost"]].queues
+        arguments = table_from_json(declaration.arguments)
+        with call.client() as client:
+            await client.call(
+                m.QueueDeclare(
+                    0,
+                    name,
+                    passive=False,
+                    durable=declaration.durable,
+                    exclusive=False,
+                    auto_delete=declaration.auto_delete,
+                    no_wait=False,
+                    arguments=arguments,
+                )
+            )
+        return created(new=new)
+
+    async def delete_queue(self, call: Call) -> None:
+        queue = the_queue(call)
+        with call.client() as client:
+            await client.call(
+                m.QueueDelete(
+                    0, queue.name, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"), no_wait=False
+                )
+            )
+
+    async def purge_queue(self, call: Call) -> None:
+        queue = the_queue(call)
+        with call.client() as client:
+            await client.call(m.QueuePurge(0, queue.name, no_wait=False))
+
+    async def act_on_queue(self, call: Call) -> None:
+        queue = the_queue(call)
+        wanted = await call.body(Action)
+        if wanted.action not in ("sync", "cancel_sync"):
+            raise bad_request(f"unknown action '{wanted.action}'")
+        assert queue is not None  # there are no mirrors: both are done
+
+    async def list_consumers(self, call: Call) -> Response:
+        breather = Breather()
+        consumers: list[Consumer] = []
+        for queue in await visible_queues(call):
+            consumers += queue.consumers
+            await breather.breathe()
+        return await answer_list(
+            call,
+            consumers,
+            lambda consumer: describe_consumer(self._node, consumer),
+            {"name": lambda consumer: consumer.tag, "consumer_tag": lambda consumer: consumer.tag},
+            lambda consumer: consumer.gone,
+        )
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/queues", Access.USER, list_queues, "Queues of all vhosts", query=_LIST_QUERY),
+        Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
+        Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
+        Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
+        Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueDeclaration),
+        Route(
+            "DELETE",
+            "/api/queues/{vhost}/{queue}",
+            Access.VHOST,
+            delete_queue,
+            "Delete a queue",
+            query=("if-empty", "if-unused"),
+        ),
+        Route("DELETE", "/api/queues/{vhost}/{queue}/contents", Access.VHOST, purge_queue, "Purge a queue"),
+        Route("POST", "/api/queues/{vhost}/{queue}/actions", Access.VHOST, act_on_queue, "Synchronise mirrors", Action),
+        Route("GET", "/api/consumers", Access.USER, list_consumers, "Consumers of all vhosts", query=QUERY),
+        Route(
+            "GET", "/api/consumers/{vhost}", Access.VHOST_VISIBLE, list_consumers, "Consumers of a vhost", query=QUERY
+        ),
+    )

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -20,7 +21,7 @@ import trio
 
 from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import HttpError
-from warren.mgmt_plugin.routes import Call, not_found
+from warren.mgmt_plugin.routes import not_found
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.log.columns import (
     BODIES,
@@ -33,11 +34,13 @@ from warren.msgstore.log.columns import (
     maybe_head,
     without_parts,
 )
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.queues.claims import ClaimQueue
 from warren.queues.offset_columns import RANGE_MESSAGES, read_columns
 from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
+from warren.server.drains import Drains
 from warren.server.snapshots import Snapshot
 from warren.server.threads import SNAPSHOTS, in_thread
 from warren.streams.sealed_reads import read_sealed
@@ -46,12 +49,12 @@ from warren.streams.stream import Stream
 PIECES_MAX: Final = 100_000
 
 
-def incarnation_of(call: Call, queue: Queue) -> str:
+def incarnation_of(log: MessageLog, queue: Queue) -> str:
     """Return what tells this queue from one of the same name that was before it, or will be.
 
     Of the store's id only a digest is told: with the id itself a publisher could write frames into his messages.
     """
-    digest = sha256(call.management.broker.log.store_id + b"queue").hexdigest()
+    digest = sha256(log.store_id + b"queue").hexdigest()
     return f"{digest[:16]}-{int(queue.store_id)}"
 
 
@@ -82,21 +85,33 @@ class Ranges(Protocol):
         """Return the next chunk in pieces, and the offset up to which it reaches, at most `end`."""
 
 
-def ranges_of(call: Call, queue: Queue) -> Ranges | None:
-    """Return how `queue` is read in ranges; None when it is not."""
-    if isinstance(queue, Stream):
-        return StreamRanges(call, queue)
-    if isinstance(queue, ClaimQueue):
-        return ClaimRanges(call, queue)
-    return None
+class Sources:
+    """What ranges are read from: `log` has the messages, `drains` hold claims while they are read."""
+
+    def __init__(self, log: MessageLog, settle: Callable[[], None], drains: Drains) -> None:
+        self._log = log
+        self._settle = settle
+        self._drains = drains
+
+    def incarnation_of(self, queue: Queue) -> str:
+        """Return what tells this queue from one of the same name that was before it, or will be."""
+        return incarnation_of(self._log, queue)
+
+    def maybe_ranges(self, queue: Queue) -> Ranges | None:
+        """Return how `queue` is read in ranges; None when it is not."""
+        if isinstance(queue, Stream):
+            return StreamRanges(self._log, self._settle, queue)
+        if isinstance(queue, ClaimQueue):
+            return ClaimRanges(self._log, self._settle, self._drains, queue)
+        return None
 
 
 class StreamRanges:
     """A stream."""
 
-    def __init__(self, call: Call, stream: Stream) -> None:
-        self.id = incarnation_of(call, stream)
-        self._call = call
+    def __init__(self, log: MessageLog, settle: Callable[[], None], stream: Stream) -> None:
+        self.id = incarnation_of(log, stream)
+        self._settle = settle
         self._stream = stream
 
     def bounds(self) -> tuple[int, int]:
@@ -145,7 +160,7 @@ class StreamRanges:
             if chunk.first >= end:
                 return ColumnsWriter().finish(first, end).encode(), end
             return [await self._read_sealed(segment, chunk, wanted)], min(int(chunk.end), end)
-        columns, following = await _read_columns(self._call, stream, first, end, wanted)
+        columns, following = await _read_columns(self._settle, stream, first, end, wanted)
         if following > first and first < table.end:
             return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
         return columns.encode(), following
@@ -159,7 +174,7 @@ class StreamRanges:
             done.set()
 
         read_sealed(self._stream, segment, chunk, told)
-        await _settled(self._call, done, self._stream)
+        await _settled(self._settle, done, self._stream)
         if found[0] is not None:
             missing = wanted.missing_parts()
             return without_parts(found[0], missing) if missing else found[0]
@@ -172,9 +187,10 @@ class StreamRanges:
 class ClaimRanges:
     """The claims of a drain."""
 
-    def __init__(self, call: Call, claims: ClaimQueue) -> None:
-        self.id = incarnation_of(call, claims)
-        self._call = call
+    def __init__(self, log: MessageLog, settle: Callable[[], None], drains: Drains, claims: ClaimQueue) -> None:
+        self.id = incarnation_of(log, claims)
+        self._settle = settle
+        self._drains = drains
         self._claims = claims
 
     def bounds(self) -> tuple[int, int]:
@@ -184,8 +200,8 @@ class ClaimRanges:
         return await _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
-        with self._call.services.drains.reading(self._claims):
-            columns, following = await _read_columns(self._call, self._claims, first, end, wanted)
+        with self._drains.reading(self._claims):
+            columns, following = await _read_columns(self._settle, self._claims, first, end, wanted)
         return columns.encode(), following
 
 
@@ -247,7 +263,9 @@ async def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int
     return bounds, sizes
 
 
-async def _read_columns(call: Call, queue: OffsetQueue, first: int, end: int, wanted: Wanted) -> tuple[Columns, int]:
+async def _read_columns(
+    settle: Callable[[], None], queue: OffsetQueue, first: int, end: int, wanted: Wanted
+) -> tuple[Columns, int]:
     """Return a chunk of what a queue has in memory or in the log, and the offset that it ends at.
 
     Raises:
@@ -262,7 +280,7 @@ async def _read_columns(call: Call, queue: OffsetQueue, first: int, end: int, wa
 
     read_columns(queue, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
     if not found:
-        await _settled(call, done, queue)
+        await _settled(settle, done, queue)
     if first < queue.first_offset():
         raise _gone(queue)
     return found[0]
@@ -272,13 +290,13 @@ def _gone(queue: OffsetQueue) -> HttpError:
     return HttpError(410, "gone", f"the oldest offset is {queue.first_offset()}")
 
 
-async def _settled(call: Call, done: trio.Event, queue: Queue) -> None:
+async def _settled(settle: Callable[[], None], done: trio.Event, queue: Queue) -> None:
     """Have the engine finish its turn, and wait for what was asked for.
 
     Raises:
         HttpError: 404, the queue was deleted meanwhile.
     """
-    call.management.settle()
+    settle()
     while not done.is_set():
         if queue.deleted:
             raise not_found()

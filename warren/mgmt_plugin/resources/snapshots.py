@@ -8,7 +8,7 @@ What a snapshot is, and what is in it, is in ``server.snapshots``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 import msgspec
@@ -19,8 +19,9 @@ from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.resources.ranges import incarnation_of
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request
-from warren.server.snapshots import MAKING, Busy, DiskLow, QueueGone, Snapshot, SnapshotError, TooMany
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
+from warren.msgstore.log.message_log import MessageLog
+from warren.server.snapshots import MAKING, Busy, DiskLow, QueueGone, Snapshot, SnapshotError, Snapshots, TooMany
 from warren.streams.stream import Stream
 
 TTL_S: Final = 3600
@@ -67,51 +68,14 @@ def describe(snapshot: Snapshot) -> Described:
     }
 
 
-async def make_snapshot(call: Call) -> Response:
-    order = await call.body(SnapshotOrder)
-    name = call.params["queue"]
-    call.authorize(READ, "queue", name)
-    queue = the_vhost(call).queue(name, None)  # not one that belongs to a connection
-    if isinstance(queue, Stream):
-        raise bad_request(f"queue '{name}' is a stream: streams are read by offset")
-    if not 0 < order.ttl_s <= TTL_MAX_S:
-        raise bad_request(f"ttl_s must be a number up to {TTL_MAX_S}")
-    snapshots, services = call.services.snapshots, call.services
-    try:
-        snapshot = snapshots.begin(
-            queue,
-            incarnation_of(call, queue),
-            call.operator.name,
-            order.ttl_s,
-            services.nursery,
-            unacked=order.unacked,
-        )
-    except SnapshotError as error:
-        raise _refused(error) from None
-    with trio.move_on_after(WAIT_S):
-        await snapshot.over.wait()
-    if snapshot.error is not None:
-        snapshots.delete(snapshot)
-        raise _refused(snapshot.error)
-    place = "/".join(quote(part, safe="") for part in (snapshot.vhost, snapshot.queue, snapshot.id))
-    status = 202 if snapshot.state == MAKING else 201
-    headers = (("Location", f"/api/warren/snapshots/{place}"),)
-    return Response(status, msgspec.json.encode(describe(snapshot)), headers=headers)
-
-
-async def list_snapshots(call: Call) -> list[Described]:
-    names = [vhost.name for vhost in visible_vhosts(call)]
-    return [describe(each) for each in call.services.snapshots.of(names)]
-
-
-def the_snapshot(call: Call, identifier: str) -> Snapshot:
+def the_snapshot(call: Call, snapshots: Snapshots, identifier: str) -> Snapshot:
     """Return a snapshot of the queue of the path, which need not be there any more; the user may read it.
 
     Raises:
         HttpError: 404. ChannelException: 403.
     """
     call.authorize(READ, "queue", call.params["queue"])
-    found = call.services.snapshots.maybe_find(call.params["vhost"], call.params["queue"], identifier)
+    found = snapshots.maybe_find(call.params["vhost"], call.params["queue"], identifier)
     if found is None:
         raise HttpError(
             404,
@@ -121,27 +85,70 @@ def the_snapshot(call: Call, identifier: str) -> Snapshot:
     return found
 
 
-async def show_snapshot(call: Call) -> Described:
-    return describe(the_snapshot(call, call.params["snapshot"]))
-
-
-async def delete_snapshot(call: Call) -> None:
-    call.services.snapshots.delete(the_snapshot(call, call.params["snapshot"]))
-
-
 _P: Final = "/api/warren/snapshots"
 _S: Final = f"{_P}/{{vhost}}/{{queue}}/{{snapshot}}"
-ROUTES: Final = (
-    Route("GET", _P, Access.USER, list_snapshots, "Snapshots of queues in all vhosts"),
-    Route("GET", f"{_P}/{{vhost}}", Access.VHOST_VISIBLE, list_snapshots, "Snapshots of queues in a vhost"),
-    Route(
-        "POST",
-        f"{_P}/{{vhost}}/{{queue}}",
-        Access.CLIENT,
-        make_snapshot,
-        "Copy what waits in a queue, to be read",
-        SnapshotOrder,
-    ),
-    Route("GET", _S, Access.CLIENT, show_snapshot, "A snapshot"),
-    Route("DELETE", _S, Access.CLIENT, delete_snapshot, "Delete a snapshot"),
-)
+
+
+class SnapshotHandlers(Handlers):
+    """Handlers of snapshots. `log` has the messages that snapshots are made of, `nursery` the tasks that make them."""
+
+    def __init__(self, snapshots: Snapshots, log: MessageLog, nursery: trio.Nursery) -> None:
+        self._snapshots = snapshots
+        self._log = log
+        self._nursery = nursery
+
+    async def make_snapshot(self, call: Call) -> Response:
+        order = await call.body(SnapshotOrder)
+        name = call.params["queue"]
+        call.authorize(READ, "queue", name)
+        queue = the_vhost(call).queue(name, None)  # not one that belongs to a connection
+        if isinstance(queue, Stream):
+            raise bad_request(f"queue '{name}' is a stream: streams are read by offset")
+        if not 0 < order.ttl_s <= TTL_MAX_S:
+            raise bad_request(f"ttl_s must be a number up to {TTL_MAX_S}")
+        snapshots = self._snapshots
+        try:
+            snapshot = snapshots.begin(
+                queue,
+                incarnation_of(self._log, queue),
+                call.operator.name,
+                order.ttl_s,
+                self._nursery,
+                unacked=order.unacked,
+            )
+        except SnapshotError as error:
+            raise _refused(error) from None
+        with trio.move_on_after(WAIT_S):
+            await snapshot.over.wait()
+        if snapshot.error is not None:
+            snapshots.delete(snapshot)
+            raise _refused(snapshot.error)
+        place = "/".join(quote(part, safe="") for part in (snapshot.vhost, snapshot.queue, snapshot.id))
+        status = 202 if snapshot.state == MAKING else 201
+        headers = (("Location", f"/api/warren/snapshots/{place}"),)
+        return Response(status, msgspec.json.encode(describe(snapshot)), headers=headers)
+
+    async def list_snapshots(self, call: Call) -> list[Described]:
+        names = [vhost.name for vhost in visible_vhosts(call)]
+        return [describe(each) for each in self._snapshots.of(names)]
+
+    async def show_snapshot(self, call: Call) -> Described:
+        return describe(the_snapshot(call, self._snapshots, call.params["snapshot"]))
+
+    async def delete_snapshot(self, call: Call) -> None:
+        self._snapshots.delete(the_snapshot(call, self._snapshots, call.params["snapshot"]))
+
+    ROUTES: ClassVar = (
+        Route("GET", _P, Access.USER, list_snapshots, "Snapshots of queues in all vhosts"),
+        Route("GET", f"{_P}/{{vhost}}", Access.VHOST_VISIBLE, list_snapshots, "Snapshots of queues in a vhost"),
+        Route(
+            "POST",
+            f"{_P}/{{vhost}}/{{queue}}",
+            Access.CLIENT,
+            make_snapshot,
+            "Copy what waits in a queue, to be read",
+            SnapshotOrder,
+        ),
+        Route("GET", _S, Access.CLIENT, show_snapshot, "A snapshot"),
+        Route("DELETE", _S, Access.CLIENT, delete_snapshot, "Delete a snapshot"),
+    )

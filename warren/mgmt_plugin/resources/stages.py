@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -21,10 +21,10 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.server.stage_files import DamagedPart
 from warren.server.staged_batch import Conflict, NoRoom, NoStage, Order, QueueFull, StageError
-from warren.server.stages import STAGES_QUOTA, Stage
+from warren.server.stages import STAGES_QUOTA, Stage, Stages
 
 PART_MAX: Final = 9_999_999_999
 QUERY_BYTES_MAX: Final = 255
@@ -77,50 +77,6 @@ def _part(call: Call) -> int:
     return part
 
 
-async def put_part(call: Call) -> Response:
-    name, part = _stage_name(call), _part(call)
-    content = await call.request.read_body(BODY_BYTES_MAX)
-    try:
-        messages = await call.services.stages.put(
-            call.params["vhost"],
-            name,
-            part,
-            call.operator.name,
-            content,
-            lambda exchange: call.authorize(WRITE, "exchange", exchange),
-        )
-    except StageError as error:
-        raise _refused(error) from None
-    return Response(201, msgspec.json.encode({"messages": messages, "bytes": len(content)}))
-
-
-async def remove_stage(call: Call) -> None:
-    user = None if call.operator.is_administrator else call.operator.name
-    try:
-        await call.services.stages.remove(call.params["vhost"], _stage_name(call), user)
-    except StageError as error:
-        raise _refused(error) from None
-
-
-async def commit(call: Call) -> Described:
-    order = await call.body(CommitOrder)
-    if not 0 < len(order.query.encode("utf-8", "replace")) <= QUERY_BYTES_MAX:
-        raise bad_request(f"query must have 1 to {QUERY_BYTES_MAX} bytes")
-    if not 0 <= order.batch <= BATCH_MAX:
-        raise bad_request("batch must not be negative")
-    if order.kept_s is not None and not 0 <= order.kept_s <= KEPT_MAX_S:
-        raise bad_request(f"kept_s must be a number from 0 to {KEPT_MAX_S}")
-    kept_ms = None if order.kept_s is None else order.kept_s * 1000
-    wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms)
-    try:
-        outcome = await call.services.stages.commit(the_vhost(call), call.operator.name, wanted)
-    except (StageError, DamagedPart) as error:
-        raise _refused(error) from None
-    if outcome.duplicate:
-        return {"committed": False, "duplicate": True}
-    return {"committed": outcome.committed, "messages": outcome.messages, "unroutable": outcome.unroutable}
-
-
 def _describe(stage: Stage, now_ms: int) -> Described:
     return {
         "vhost": stage.vhost,
@@ -135,48 +91,102 @@ def _describe(stage: Stage, now_ms: int) -> Described:
     }
 
 
-async def list_stages(call: Call) -> list[Described]:
-    names = [vhost.name for vhost in visible_vhosts(call)]
-    user = None if call.operator.is_monitor else call.operator.name
-    now_ms = int(time.time() * 1000)
-    return [_describe(stage, now_ms) for stage in await call.services.stages.listed(names, user)]
-
-
-async def list_commits(call: Call) -> list[Described]:
-    notes = await call.services.stages.notes(the_vhost(call))
-    return [
-        {
-            "query": query,
-            "batch": note.batch,
-            "user": note.user,
-            "done": note.done,
-            "messages": note.messages,
-            "unroutable": note.unroutable,
-            "at": note.at_ms,
-            "until": note.until_ms,
-        }
-        for query, note in sorted(notes.items())
-    ]
-
-
-async def forget_commits(call: Call) -> None:
-    try:
-        if not await call.services.stages.forget(the_vhost(call), call.params["query"]):
-            raise not_found()
-    except StageError as error:
-        raise _refused(error) from None
-
-
 _S: Final = "/api/warren/stages"
 _V: Final = f"{_S}/{{vhost}}"
-ROUTES: Final = (
-    Route("GET", _S, Access.USER, list_stages, "Staged messages that are not committed, in all vhosts"),
-    Route("GET", _V, Access.VHOST_VISIBLE, list_stages, "Staged messages of a vhost"),
-    Route("PUT", f"{_V}/{{stage}}/{{part}}", Access.CLIENT, put_part, "Store encoded publishes as a part of a stage"),
-    Route("DELETE", f"{_V}/{{stage}}", Access.CLIENT, remove_stage, "Remove a stage that is not committed"),
-    Route(
-        "POST", f"{_V}/commit", Access.CLIENT, commit, "Publish the stages of a batch, once", CommitOrder, limits=COMMIT
-    ),
-    Route("GET", f"{_V}/commits", Access.VHOST, list_commits, "The last batch of each query"),
-    Route("DELETE", f"{_V}/commits/{{query}}", Access.POLICYMAKER, forget_commits, "Forget a query, begun or done"),
-)
+
+
+class StageHandlers(Handlers):
+    """Handlers of staged messages."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+
+    async def put_part(self, call: Call) -> Response:
+        name, part = _stage_name(call), _part(call)
+        content = await call.request.read_body(BODY_BYTES_MAX)
+        try:
+            messages = await self._stages.put(
+                call.params["vhost"],
+                name,
+                part,
+                call.operator.name,
+                content,
+                lambda exchange: call.authorize(WRITE, "exchange", exchange),
+            )
+        except StageError as error:
+            raise _refused(error) from None
+        return Response(201, msgspec.json.encode({"messages": messages, "bytes": len(content)}))
+
+    async def remove_stage(self, call: Call) -> None:
+        user = None if call.operator.is_administrator else call.operator.name
+        try:
+            await self._stages.remove(call.params["vhost"], _stage_name(call), user)
+        except StageError as error:
+            raise _refused(error) from None
+
+    async def commit(self, call: Call) -> Described:
+        order = await call.body(CommitOrder)
+        if not 0 < len(order.query.encode("utf-8", "replace")) <= QUERY_BYTES_MAX:
+            raise bad_request(f"query must have 1 to {QUERY_BYTES_MAX} bytes")
+        if not 0 <= order.batch <= BATCH_MAX:
+            raise bad_request("batch must not be negative")
+        if order.kept_s is not None and not 0 <= order.kept_s <= KEPT_MAX_S:
+            raise bad_request(f"kept_s must be a number from 0 to {KEPT_MAX_S}")
+        kept_ms = None if order.kept_s is None else order.kept_s * 1000
+        wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms)
+        try:
+            outcome = await self._stages.commit(the_vhost(call), call.operator.name, wanted)
+        except (StageError, DamagedPart) as error:
+            raise _refused(error) from None
+        if outcome.duplicate:
+            return {"committed": False, "duplicate": True}
+        return {"committed": outcome.committed, "messages": outcome.messages, "unroutable": outcome.unroutable}
+
+    async def list_stages(self, call: Call) -> list[Described]:
+        names = [vhost.name for vhost in visible_vhosts(call)]
+        user = None if call.operator.is_monitor else call.operator.name
+        now_ms = int(time.time() * 1000)
+        return [_describe(stage, now_ms) for stage in await self._stages.listed(names, user)]
+
+    async def list_commits(self, call: Call) -> list[Described]:
+        notes = await self._stages.notes(the_vhost(call))
+        return [
+            {
+                "query": query,
+                "batch": note.batch,
+                "user": note.user,
+                "done": note.done,
+                "messages": note.messages,
+                "unroutable": note.unroutable,
+                "at": note.at_ms,
+                "until": note.until_ms,
+            }
+            for query, note in sorted(notes.items())
+        ]
+
+    async def forget_commits(self, call: Call) -> None:
+        try:
+            if not await self._stages.forget(the_vhost(call), call.params["query"]):
+                raise not_found()
+        except StageError as error:
+            raise _refused(error) from None
+
+    ROUTES: ClassVar = (
+        Route("GET", _S, Access.USER, list_stages, "Staged messages that are not committed, in all vhosts"),
+        Route("GET", _V, Access.VHOST_VISIBLE, list_stages, "Staged messages of a vhost"),
+        Route(
+            "PUT", f"{_V}/{{stage}}/{{part}}", Access.CLIENT, put_part, "Store encoded publishes as a part of a stage"
+        ),
+        Route("DELETE", f"{_V}/{{stage}}", Access.CLIENT, remove_stage, "Remove a stage that is not committed"),
+        Route(
+            "POST",
+            f"{_V}/commit",
+            Access.CLIENT,
+            commit,
+            "Publish the stages of a batch, once",
+            CommitOrder,
+            limits=COMMIT,
+        ),
+        Route("GET", f"{_V}/commits", Access.VHOST, list_commits, "The last batch of each query"),
+        Route("DELETE", f"{_V}/commits/{{query}}", Access.POLICYMAKER, forget_commits, "Forget a query, begun or done"),
+    )

@@ -8,7 +8,7 @@ an exchange that hashes routing keys unless `type` says ``direct``.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
 from warren.mgmt_plugin.terms import table_from_json, table_to_json
 from warren.queues.arguments import BY_KEY, INTEGER
 from warren.streams.stream import Stream
@@ -72,35 +72,12 @@ def describe_super_stream(vhost: VirtualHost, exchange: Exchange) -> Described:
     }
 
 
-async def list_super_streams(call: Call) -> Response:
-    found = [
-        (vhost, vhost.exchanges[name])
-        for vhost in visible_vhosts(call)
-        for name in sorted(vhost.exchanges)
-        if vhost.exchanges[name].is_super_stream
-    ]
-    return await answer_list(
-        call,
-        found,
-        lambda each: describe_super_stream(*each),
-        {
-            "name": lambda each: each[1].name,
-            "vhost": lambda each: each[0].name,
-            "type": lambda each: each[1].type_name,
-        },
-    )
-
-
 def _the_super_stream(call: Call) -> tuple[VirtualHost, Exchange]:
     vhost = the_vhost(call)
     exchange = vhost.exchanges.get(call.params["name"])
     if exchange is None or not exchange.is_super_stream:
         raise not_found()
     return vhost, exchange
-
-
-async def show_super_stream(call: Call) -> Described:
-    return describe_super_stream(*_the_super_stream(call))
 
 
 def _wanted(body: NewSuperStream) -> int | list[str]:
@@ -146,58 +123,85 @@ def _stream_arguments(given: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-async def make_super_stream(call: Call) -> Response:
-    body = await call.body(NewSuperStream)
-    wanted = _wanted(body)
-    name = call.params["name"]
-    kind = body.type or (SUPER_STREAM_TYPE if isinstance(wanted, int) else DIRECT)
-    if kind not in (SUPER_STREAM_TYPE, DIRECT):
-        raise bad_request(f"The type must be {SUPER_STREAM_TYPE} or {DIRECT}")
-    new = name not in the_vhost(call).exchanges
-    arguments = table_from_json(_stream_arguments(body.arguments) | {SUPER_STREAM: wanted})
-    with call.client() as client:
-        await client.call(
-            m.ExchangeDeclare(
-                0,
-                name,
-                kind,
-                passive=False,
-                durable=True,
-                auto_delete=False,
-                internal=False,
-                no_wait=False,
-                arguments=arguments,
-            )
-        )
-    return created(new=new)
-
-
-async def delete_super_stream(call: Call) -> None:
-    _the_super_stream(call)
-    with call.client() as client:
-        await client.open()
-        # From here on nothing is awaited until everything is sent: nothing of it changes, and it goes in one batch.
-        _, exchange = _the_super_stream(call)
-        call.authorize(CONFIGURE, "exchange", exchange.name)
-        partitions = [binding.destination.name for binding in partition_bindings(exchange)]
-        for partition in partitions:
-            call.authorize(CONFIGURE, "queue", partition)
-        client.send(
-            m.ExchangeDelete(0, exchange.name, if_unused=False, no_wait=False),
-            *(m.QueueDelete(0, partition, if_unused=False, if_empty=False, no_wait=False) for partition in partitions),
-        )
-        for _ in range(1 + len(partitions)):
-            await client.reply()
-
-
 _ALL: Final = "/api/stream/super-streams"
 _ONE: Final = f"{_ALL}/{{vhost}}/{{name}}"
 _SEE: Final = Access.VHOST_VISIBLE
 _USE: Final = Access.VHOST
-ROUTES: Final = (
-    Route("GET", _ALL, Access.USER, list_super_streams, "Super streams of all vhosts", query=QUERY),
-    Route("GET", f"{_ALL}/{{vhost}}", _SEE, list_super_streams, "Super streams of a vhost", query=QUERY),
-    Route("GET", _ONE, _SEE, show_super_stream, "A super stream and its partitions"),
-    Route("PUT", _ONE, _USE, make_super_stream, "Make a super stream and its partitions", NewSuperStream),
-    Route("DELETE", _ONE, _USE, delete_super_stream, "Delete a super stream with its partitions"),
-)
+
+
+class SuperStreamHandlers(Handlers):
+    """Handlers of super streams."""
+
+    async def list_super_streams(self, call: Call) -> Response:
+        found = [
+            (vhost, vhost.exchanges[name])
+            for vhost in visible_vhosts(call)
+            for name in sorted(vhost.exchanges)
+            if vhost.exchanges[name].is_super_stream
+        ]
+        return await answer_list(
+            call,
+            found,
+            lambda each: describe_super_stream(*each),
+            {
+                "name": lambda each: each[1].name,
+                "vhost": lambda each: each[0].name,
+                "type": lambda each: each[1].type_name,
+            },
+        )
+
+    async def show_super_stream(self, call: Call) -> Described:
+        return describe_super_stream(*_the_super_stream(call))
+
+    async def make_super_stream(self, call: Call) -> Response:
+        body = await call.body(NewSuperStream)
+        wanted = _wanted(body)
+        name = call.params["name"]
+        kind = body.type or (SUPER_STREAM_TYPE if isinstance(wanted, int) else DIRECT)
+        if kind not in (SUPER_STREAM_TYPE, DIRECT):
+            raise bad_request(f"The type must be {SUPER_STREAM_TYPE} or {DIRECT}")
+        new = name not in the_vhost(call).exchanges
+        arguments = table_from_json(_stream_arguments(body.arguments) | {SUPER_STREAM: wanted})
+        with call.client() as client:
+            await client.call(
+                m.ExchangeDeclare(
+                    0,
+                    name,
+                    kind,
+                    passive=False,
+                    durable=True,
+                    auto_delete=False,
+                    internal=False,
+                    no_wait=False,
+                    arguments=arguments,
+                )
+            )
+        return created(new=new)
+
+    async def delete_super_stream(self, call: Call) -> None:
+        _the_super_stream(call)
+        with call.client() as client:
+            await client.open()
+            # From here on nothing is awaited until everything is sent: nothing of it changes, and it goes in one batch.
+            _, exchange = _the_super_stream(call)
+            call.authorize(CONFIGURE, "exchange", exchange.name)
+            partitions = [binding.destination.name for binding in partition_bindings(exchange)]
+            for partition in partitions:
+                call.authorize(CONFIGURE, "queue", partition)
+            client.send(
+                m.ExchangeDelete(0, exchange.name, if_unused=False, no_wait=False),
+                *(
+                    m.QueueDelete(0, partition, if_unused=False, if_empty=False, no_wait=False)
+                    for partition in partitions
+                ),
+            )
+            for _ in range(1 + len(partitions)):
+                await client.reply()
+
+    ROUTES: ClassVar = (
+        Route("GET", _ALL, Access.USER, list_super_streams, "Super streams of all vhosts", query=QUERY),
+        Route("GET", f"{_ALL}/{{vhost}}", _SEE, list_super_streams, "Super streams of a vhost", query=QUERY),
+        Route("GET", _ONE, _SEE, show_super_stream, "A super stream and its partitions"),
+        Route("PUT", _ONE, _USE, make_super_stream, "Make a super stream and its partitions", NewSuperStream),
+        Route("DELETE", _ONE, _USE, delete_super_stream, "Delete a super stream with its partitions"),
+    )

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 import msgspec
@@ -28,13 +28,13 @@ import trio
 
 from warren.amqp.errors import ACCESS_REFUSED, AmqpError, ChannelException
 from warren.amqp.properties import headers_of
-from warren.channels.access import READ, WRITE, Principal
+from warren.channels.access import READ, WRITE, AccessControl, Principal
 from warren.channels.broker import Broker
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_shared_queue, the_vhost, visible_vhosts
 from warren.mgmt_plugin.resources.browsing import Filter
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.mgmt_plugin.terms import table_to_json
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look, settle_seen, still_waits
@@ -42,8 +42,8 @@ from warren.queues.claims import ClaimQueue
 from warren.queues.held_messages import DROPPED, HeldMessage, HeldMessages
 from warren.queues.lanes import PARKED
 from warren.queues.queue import Queue
-from warren.server.management import Management
 from warren.server.shares import Quota
+from warren.server.supervision import Supervision
 from warren.streams.stream import Stream
 from warren.vhosts.limits import USER_LIMITS, is_reached
 from warren.vhosts.virtual_host import VirtualHost
@@ -151,11 +151,11 @@ class Transfer:
         """End it; what is transferred stays transferred."""
         self._scope.cancel()
 
-    async def run(self, management: Management) -> None:
+    async def run(self, broker: Broker, settle: Callable[[], None]) -> None:
         """Transfer until nothing is left, the limit is reached, it fails or is stopped."""
         try:
             with self._scope:
-                await (self._run_parked(management) if self.parked else self._run(management))
+                await (self._run_parked(broker, settle) if self.parked else self._run(broker, settle))
         except Exception:
             self._fail("the broker failed to go on with it")
             raise
@@ -164,26 +164,26 @@ class Transfer:
                 self.state = STOPPED if self._scope.cancelled_caught else DONE
             self.ended_at_ms = int(time.time() * 1000)
 
-    async def _run(self, management: Management) -> None:
+    async def _run(self, broker: Broker, settle: Callable[[], None]) -> None:
         cursor = Cursor()
         while not cursor.ended and self._goes_on():
             done = trio.Event()
 
             def told(seen: list[Seen], done: trio.Event = done) -> None:
                 # In the engine's call: what is here now is still where it was seen, and the permissions are today's.
-                principal = self._maybe_principal(management.broker)
+                principal = self._maybe_principal(broker.access)
                 for each in seen:
                     if principal is not None and self._goes_on():
                         self._take(each, principal)
                 done.set()
 
-            async with self._paced(management):
+            async with self._paced(broker):
                 look(self.queue, cursor, self._piece, told)
-                management.settle()
+                settle()
                 await done.wait()
         self._note_deletion()
 
-    async def _run_parked(self, management: Management) -> None:
+    async def _run_parked(self, broker: Broker, settle: Callable[[], None]) -> None:
         held = self.queue.held(PARKED)
         numbers = [] if held is None else held.earliest_numbers(self.total)
         for start in range(0, len(numbers), self._piece):
@@ -193,7 +193,7 @@ class Transfer:
 
             def told(listed: list[HeldMessage], held: HeldMessages = held, done: trio.Event = done) -> None:
                 # In the engine's call, as above.
-                principal = self._maybe_principal(management.broker)
+                principal = self._maybe_principal(broker.access)
                 taken: list[int] = []
                 for each in listed:
                     if principal is not None and self._goes_on() and self._take_parked(each, principal):
@@ -203,9 +203,9 @@ class Transfer:
                 else:
                     done.set()
 
-            async with self._paced(management):
+            async with self._paced(broker):
                 held.list_numbered(numbers[start : start + self._piece], told)
-                management.settle()
+                settle()
                 await done.wait()
         self._note_deletion()
 
@@ -214,12 +214,11 @@ class Transfer:
         return PIECE_MESSAGES if self.rate is None else min(PIECE_MESSAGES, self.rate)
 
     @asynccontextmanager
-    async def _paced(self, management: Management) -> AsyncIterator[None]:
+    async def _paced(self, broker: Broker) -> AsyncIterator[None]:
         """Wait behind a piece for what publishers wait for, and as long as the rate asks for."""
         began_s = trio.current_time()
         scanned = self.scanned
         yield
-        broker = management.broker
         while broker.log.is_congested() or broker.shared.stopped:
             await trio.sleep(0.01)  # the disk is behind, or there is an alarm: publishers wait as well
         if self.rate is not None:
@@ -236,10 +235,10 @@ class Transfer:
     def _goes_on(self) -> bool:
         return self.state == RUNNING and self.scanned < self.total and self.transferred < self.limit
 
-    def _maybe_principal(self, broker: Broker) -> Principal | None:
+    def _maybe_principal(self, access: AccessControl) -> Principal | None:
         """Return the user with its permissions now, if they are enough; else the transfer fails."""
         try:
-            return principal_for(broker, self.user, self.vhost.name, self.queue.name, self.destination)
+            return principal_for(access, self.user, self.vhost.name, self.queue.name, self.destination)
         except AmqpError as error:
             self._fail(error.explanation)
             return None
@@ -292,13 +291,12 @@ class Transfer:
         return "", origin[0]
 
 
-def principal_for(broker: Broker, user: str, vhost: str, queue: str, destination: Destination) -> Principal:
+def principal_for(access: AccessControl, user: str, vhost: str, queue: str, destination: Destination) -> Principal:
     """Return the user as it may act now: read the queue, and write to the destination, as far as it is known before.
 
     Raises:
         ChannelException: 403, the user is gone, or may not do that.
     """
-    access = broker.access
     if access.get(user) is None:
         raise ChannelException(ACCESS_REFUSED, f"user '{user}' was deleted")
     principal = access.maybe_principal(user, vhost)
@@ -345,26 +343,28 @@ class Ended:
 class Transfers:
     """The transfers of this process. `clock` counts seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, broker: Broker, settle: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._broker = broker
+        self._settle = settle
         self._running: dict[str, Transfer] = {}
         self._ended: OrderedDict[str, Ended] = OrderedDict()  # the one that ended first is the first
         self._last = 0
         self._clock = clock
 
-    def maybe_refusal(self, broker: Broker, user: str) -> str:
+    def maybe_refusal(self, user: str) -> str:
         """Return why `user` cannot begin another one now; "" when that is possible."""
         mine = sum(each.user == user for each in self._running.values())
-        return RUNNING_QUOTA.maybe_refusal("running transfers", broker.access, user, mine, len(self._running))
+        return RUNNING_QUOTA.maybe_refusal("running transfers", self._broker.access, user, mine, len(self._running))
 
-    def begin(self, transfer: Transfer, management: Management, nursery: trio.Nursery) -> None:
+    def begin(self, transfer: Transfer, tasks: Supervision, nursery: trio.Nursery) -> None:
         """Remember and start a transfer."""
         self._running[transfer.id] = transfer
-        nursery.start_soon(management.tasks.once, "transfer", self.carry_out, transfer, management)
+        nursery.start_soon(tasks.once, "transfer", self.carry_out, transfer)
 
-    async def carry_out(self, transfer: Transfer, management: Management) -> None:
+    async def carry_out(self, transfer: Transfer) -> None:
         """Run a transfer to its end, and keep a summary of it."""
         try:
-            await transfer.run(management)
+            await transfer.run(self._broker, self._settle)
         finally:
             self._running.pop(transfer.id, None)
             self._keep(transfer)
@@ -477,87 +477,94 @@ def _check_bounds(order: Order) -> None:
             raise bad_request(f"{name} must be a number from 1 to {most}")
 
 
-async def begin_transfer(call: Call) -> Response:
-    order = await call.body(Order)
-    queue = the_shared_queue(call)
-    if order.mode not in ("move", "copy"):
-        raise bad_request("mode must be move or copy")
-    if order.mode == "move" and isinstance(queue, Stream):
-        raise bad_request("a stream keeps its messages: they can be copied, not moved")
-    if order.mode == "move" and isinstance(queue, ClaimQueue):
-        raise bad_request("claimed messages can be copied or released, not moved")
-    if order.state not in ("ready", "parked"):
-        raise bad_request("state must be ready or parked")
-    _check_bounds(order)
-    destination = _destination(call, queue, order)
-    broker, user = call.management.broker, call.operator.name
-    principal = principal_for(broker, user, call.params["vhost"], queue.name, destination)
-    if destination.exchange is not None and destination.routing_key is not None:
-        principal.publishable(the_vhost(call), destination.exchange, destination.routing_key)
-    passes = _filter(order.filter)
-    held = queue.held(PARKED)
-    total = int(queue.ready_count)
-    if order.state == "parked":
-        total = 0 if held is None else int(held.count)
-    transfers = call.services.transfers
-    refusal = transfers.maybe_refusal(broker, user)
-    if refusal:
-        raise HttpError(429, "too_many", refusal)
-    transfer = Transfer(
-        transfers.next_id(),
-        the_vhost(call),
-        queue,
-        destination,
-        order.mode == "move",
-        passes,
-        order.state == "parked",
-        total if order.count is None else order.count,
-        order.rate,
-        total,
-        user,
-        int(time.time() * 1000),
-    )
-    transfers.begin(transfer, call.management, call.services.nursery)
-    place = f"/api/warren/transfers/{quote(call.params['vhost'], safe='')}/{transfer.id}"
-    return Response(201, msgspec.json.encode(transfer.describe()), headers=(("Location", place),))
-
-
-async def list_transfers(call: Call) -> list[Described]:
-    names = [vhost.name for vhost in visible_vhosts(call)]
-    return call.services.transfers.of(names)
-
-
-def _the_transfer(call: Call) -> Transfer | Ended:
-    found = call.services.transfers.maybe_find(call.params["vhost"], call.params["id"])
-    if found is None:
-        raise not_found()
-    return found
-
-
-async def show_transfer(call: Call) -> Described:
-    found = _the_transfer(call)
-    return found.describe() if isinstance(found, Transfer) else found.described
-
-
-async def end_transfer(call: Call) -> None:
-    transfer = _the_transfer(call)
-    call.authorize(READ, "queue", transfer.queue.name if isinstance(transfer, Transfer) else transfer.queue)
-    call.services.transfers.end(transfer)
-
-
 _T: Final = "/api/warren/transfers"
 _SEE: Final = Access.VHOST_VISIBLE
-ROUTES: Final = (
-    Route(
-        "POST",
-        "/api/warren/queues/{vhost}/{queue}/transfers",
-        Access.VHOST,
-        begin_transfer,
-        "Move or copy messages of a queue",
-        Order,
-    ),
-    Route("GET", _T, Access.USER, list_transfers, "Transfers in all vhosts"),
-    Route("GET", f"{_T}/{{vhost}}", _SEE, list_transfers, "Transfers in a vhost"),
-    Route("GET", f"{_T}/{{vhost}}/{{id}}", _SEE, show_transfer, "A transfer"),
-    Route("DELETE", f"{_T}/{{vhost}}/{{id}}", Access.VHOST, end_transfer, "Stop a transfer, or forget an ended one"),
-)
+
+
+class TransferHandlers(Handlers):
+    """Handlers of transfers. They run in `nursery`, looked after by `tasks`."""
+
+    def __init__(self, transfers: Transfers, tasks: Supervision, nursery: trio.Nursery) -> None:
+        self._transfers = transfers
+        self._tasks = tasks
+        self._nursery = nursery
+
+    async def begin_transfer(self, call: Call) -> Response:
+        order = await call.body(Order)
+        queue = the_shared_queue(call)
+        if order.mode not in ("move", "copy"):
+            raise bad_request("mode must be move or copy")
+        if order.mode == "move" and isinstance(queue, Stream):
+            raise bad_request("a stream keeps its messages: they can be copied, not moved")
+        if order.mode == "move" and isinstance(queue, ClaimQueue):
+            raise bad_request("claimed messages can be copied or released, not moved")
+        if order.state not in ("ready", "parked"):
+            raise bad_request("state must be ready or parked")
+        _check_bounds(order)
+        destination = _destination(call, queue, order)
+        user = call.operator.name
+        principal = principal_for(call.operator.access, user, call.params["vhost"], queue.name, destination)
+        if destination.exchange is not None and destination.routing_key is not None:
+            principal.publishable(the_vhost(call), destination.exchange, destination.routing_key)
+        passes = _filter(order.filter)
+        held = queue.held(PARKED)
+        total = int(queue.ready_count)
+        if order.state == "parked":
+            total = 0 if held is None else int(held.count)
+        transfers = self._transfers
+        refusal = transfers.maybe_refusal(user)
+        if refusal:
+            raise HttpError(429, "too_many", refusal)
+        transfer = Transfer(
+            transfers.next_id(),
+            the_vhost(call),
+            queue,
+            destination,
+            order.mode == "move",
+            passes,
+            order.state == "parked",
+            total if order.count is None else order.count,
+            order.rate,
+            total,
+            user,
+            int(time.time() * 1000),
+        )
+        transfers.begin(transfer, self._tasks, self._nursery)
+        place = f"/api/warren/transfers/{quote(call.params['vhost'], safe='')}/{transfer.id}"
+        return Response(201, msgspec.json.encode(transfer.describe()), headers=(("Location", place),))
+
+    async def list_transfers(self, call: Call) -> list[Described]:
+        names = [vhost.name for vhost in visible_vhosts(call)]
+        return self._transfers.of(names)
+
+    def _the_transfer(self, call: Call) -> Transfer | Ended:
+        found = self._transfers.maybe_find(call.params["vhost"], call.params["id"])
+        if found is None:
+            raise not_found()
+        return found
+
+    async def show_transfer(self, call: Call) -> Described:
+        found = self._the_transfer(call)
+        return found.describe() if isinstance(found, Transfer) else found.described
+
+    async def end_transfer(self, call: Call) -> None:
+        transfer = self._the_transfer(call)
+        call.authorize(READ, "queue", transfer.queue.name if isinstance(transfer, Transfer) else transfer.queue)
+        self._transfers.end(transfer)
+
+    ROUTES: ClassVar = (
+        Route(
+            "POST",
+            "/api/warren/queues/{vhost}/{queue}/transfers",
+            Access.VHOST,
+            begin_transfer,
+            "Move or copy messages of a queue",
+            Order,
+        ),
+        Route("GET", _T, Access.USER, list_transfers, "Transfers in all vhosts"),
+        Route("GET", f"{_T}/{{vhost}}", _SEE, list_transfers, "Transfers in a vhost"),
+        Route("GET", f"{_T}/{{vhost}}/{{id}}", _SEE, show_transfer, "A transfer"),
+        Route(
+            "DELETE", f"{_T}/{{vhost}}/{{id}}", Access.VHOST, end_transfer, "Stop a transfer, or forget an ended one"
+        ),
+    )

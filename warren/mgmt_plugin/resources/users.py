@@ -5,13 +5,14 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
+from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_rows
-from warren.mgmt_plugin.routes import Access, Call, Route, bad_request, created, not_authorised, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_authorised, not_found
 from warren.server import passwords
 from warren.server.passwords import SCRYPT, PasswordHash, hash_password
 from warren.server.threads import LOGINS, in_thread
@@ -66,30 +67,15 @@ class LimitBody(msgspec.Struct):
     value: Any
 
 
-# --- users ------------------------------------------------------------------------------------------------------------
-
-
-def describe_user(call: Call, record: UserPut) -> Described:
+def describe_user(access: AccessControl, record: UserPut) -> Described:
     """Return a user."""
     return {
         "name": record.name,
         "password_hash": record.password_hash,
         "hashing_algorithm": record.hashing_algorithm,
         "tags": list(record.tags),
-        "limits": call.management.broker.access.usage(record.name).limits,
+        "limits": access.usage(record.name).limits,
     }
-
-
-def the_user(call: Call) -> UserPut:
-    """Return the user of the path.
-
-    Raises:
-        HttpError: 404.
-    """
-    record = call.management.broker.access.get(call.params["user"])
-    if record is None:
-        raise not_found()
-    return record
 
 
 def tags_of(given: object) -> tuple[str, ...]:
@@ -139,43 +125,6 @@ async def user_from(name: str, body: UserBody) -> UserPut:
     return UserPut(name, hashed.text, hashed.algorithm, tags)
 
 
-async def list_users(call: Call) -> Any:
-    users = call.management.broker.access.users
-    return answer_rows(call, [describe_user(call, users[name]) for name in sorted(users)])
-
-
-async def list_without_permissions(call: Call) -> Any:
-    access = call.management.broker.access
-    entitled = {user for user, _ in access.permissions}
-    return answer_rows(call, [describe_user(call, access.users[name]) for name in sorted(set(access.users) - entitled)])
-
-
-async def show_user(call: Call) -> Described:
-    return describe_user(call, the_user(call))
-
-
-async def put_user(call: Call) -> Response:
-    name = call.params["user"]
-    body = await call.body(UserBody)
-    new = name not in call.management.broker.access.users
-    await call.administer(await user_from(name, body))
-    return created(new=new)
-
-
-async def delete_user(call: Call) -> None:
-    record = the_user(call)
-    await call.administer(UserDelete(record.name))
-
-
-async def delete_users(call: Call) -> None:
-    for name in (await call.body(Names)).users:
-        if name in call.management.broker.access.users:
-            await call.administer(UserDelete(name))
-
-
-# --- permissions ------------------------------------------------------------------------------------------------------
-
-
 def describe_permission(put: PermissionPut) -> Described:
     """Return a permission."""
     return {"user": put.user, "vhost": put.vhost, "configure": put.configure, "write": put.write, "read": put.read}
@@ -186,159 +135,199 @@ def describe_topic_permission(put: TopicPermissionPut) -> Described:
     return {"user": put.user, "vhost": put.vhost, "exchange": put.exchange, "write": put.write, "read": put.read}
 
 
-def _permissions(call: Call) -> Iterable[PermissionPut]:
-    access = call.management.broker.access
-    found = access.permissions
-    vhost, user = call.params.get("vhost"), call.params.get("user")
-    of_user = [found[key] for key in sorted(found)] if user is None else access.permissions_of(user)
-    return [put for put in of_user if vhost in (None, put.vhost)]
-
-
-def _topic_permissions(call: Call) -> Iterable[TopicPermissionPut]:
-    access = call.management.broker.access
-    found = access.topic_permissions
-    vhost, user, exchange = (call.params.get(name) for name in ("vhost", "user", "exchange"))
-    of_user = [found[key] for key in sorted(found)] if user is None else access.topic_permissions_of(user)
-    return [put for put in of_user if vhost in (None, put.vhost) and exchange in (None, put.exchange)]
-
-
-async def list_permissions(call: Call) -> Any:
-    if "user" in call.params:
-        the_user(call)
-    return answer_rows(call, [describe_permission(put) for put in _permissions(call)])
-
-
-async def show_permission(call: Call) -> Described:
-    for put in _permissions(call):
-        return describe_permission(put)
-    raise not_found()
-
-
-async def put_permission(call: Call) -> Response:
-    body = await call.body(PermissionBody)
-    user, vhost = call.params["user"], call.params["vhost"]
-    access = call.management.broker.access
-    if user not in access.users:
-        raise bad_request("vhost_or_user_not_found")
-    new = (user, vhost) not in access.permissions
-    await call.administer(PermissionPut(user, vhost, body.configure, body.write, body.read))
-    return created(new=new)
-
-
-async def delete_permission(call: Call) -> None:
-    user, vhost = call.params["user"], call.params["vhost"]
-    if (user, vhost) not in call.management.broker.access.permissions:
-        raise not_found()
-    await call.administer(PermissionDelete(user, vhost))
-
-
-async def list_topic_permissions(call: Call) -> Any:
-    if "user" in call.params:
-        the_user(call)
-    return answer_rows(call, [describe_topic_permission(put) for put in _topic_permissions(call)])
-
-
-async def show_topic_permissions(call: Call) -> Any:
-    if not list(_topic_permissions(call)):
-        raise not_found()
-    return await list_topic_permissions(call)
-
-
-async def put_topic_permission(call: Call) -> Response:
-    body = await call.body(TopicPermissionBody)
-    user, vhost = call.params["user"], call.params["vhost"]
-    access = call.management.broker.access
-    if user not in access.users:
-        raise bad_request("vhost_or_user_not_found")
-    new = (user, vhost, body.exchange) not in access.topic_permissions
-    await call.administer(TopicPermissionPut(user, vhost, body.exchange, body.write, body.read))
-    return created(new=new)
-
-
-async def delete_topic_permission(call: Call) -> None:
-    if not list(_topic_permissions(call)):
-        raise not_found()
-    await call.administer(
-        TopicPermissionDelete(call.params["user"], call.params["vhost"], call.params.get("exchange", ""))
-    )
-
-
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
-async def list_user_limits(call: Call) -> list[Described]:
-    access = call.management.broker.access
-    only = call.params.get("user")
-    if only is not None:
-        the_user(call)
-    found = []
-    for name in sorted(access.users) if only is None else [only]:
-        limits = access.usage(name).limits
-        if limits:
-            found.append({"user": name, "value": limits})
-    return found
-
-
-async def put_user_limit(call: Call) -> None:
-    body = await call.body(LimitBody)
-    record = the_user(call)
-    limits: dict[str, Any] = dict(call.management.broker.access.usage(record.name).limits)
-    limits[call.params["limit"]] = body.value
-    await call.administer(UserLimitsPut(record.name, json.dumps(limits)), validates=True)
-
-
-async def delete_user_limit(call: Call) -> None:
-    record = the_user(call)
-    limits = dict(call.management.broker.access.usage(record.name).limits)
-    if limits.pop(call.params["limit"], None) is None:
-        raise not_found()
-    change = UserLimitsPut(record.name, json.dumps(limits)) if limits else UserLimitsDelete(record.name)
-    await call.administer(change)
-
-
-# --- oneself ----------------------------------------------------------------------------------------------------------
-
-
-async def whoami(call: Call) -> Described:
-    return {"name": call.operator.name, "tags": list(call.operator.tags), "is_internal_user": True}
-
-
-async def list_own_permissions(call: Call) -> Any:
-    if not call.operator.is_administrator and call.operator.name != call.params["user"]:
-        raise not_authorised(Access.ADMINISTRATOR.value)
-    return await list_permissions(call)
-
-
 _ADMIN: Final = Access.ADMINISTRATOR
 _U: Final = "/api/users/{user}"
 _P: Final = "/api/permissions/{vhost}/{user}"
 _T: Final = "/api/topic-permissions/{vhost}/{user}"
-ROUTES: Final = (
-    Route("GET", "/api/whoami", Access.USER, whoami, "The user who asks"),
-    Route("GET", "/api/users", _ADMIN, list_users, "Users", query=QUERY),
-    Route("GET", "/api/users/without-permissions", _ADMIN, list_without_permissions, "Users without any vhost"),
-    Route("POST", "/api/users/bulk-delete", _ADMIN, delete_users, "Delete several users", Names),
-    Route("GET", _U, _ADMIN, show_user, "A user"),
-    Route("PUT", _U, _ADMIN, put_user, "Create or change a user", UserBody),
-    Route("DELETE", _U, _ADMIN, delete_user, "Delete a user, and close what it has open"),
-    Route("GET", f"{_U}/permissions", Access.USER, list_own_permissions, "Permissions of a user"),
-    Route("GET", f"{_U}/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions of a user"),
-    Route("GET", "/api/permissions", _ADMIN, list_permissions, "Permissions", query=QUERY),
-    Route("GET", _P, _ADMIN, show_permission, "Permissions of a user in a vhost"),
-    Route("PUT", _P, _ADMIN, put_permission, "Set the permissions of a user in a vhost", PermissionBody),
-    Route("DELETE", _P, _ADMIN, delete_permission, "Take away a user's access to a vhost"),
-    Route("GET", "/api/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions", query=QUERY),
-    Route("GET", _T, _ADMIN, show_topic_permissions, "Topic permissions of a user in a vhost"),
-    Route("PUT", _T, _ADMIN, put_topic_permission, "Set a topic permission", TopicPermissionBody),
-    Route("DELETE", _T, _ADMIN, delete_topic_permission, "Remove all topic permissions of a user in a vhost"),
-    Route("GET", f"{_T}/{{exchange}}", _ADMIN, show_topic_permissions, "Topic permission for an exchange"),
-    Route("DELETE", f"{_T}/{{exchange}}", _ADMIN, delete_topic_permission, "Remove a topic permission"),
-    Route("GET", "/api/vhosts/{vhost}/permissions", _ADMIN, list_permissions, "Permissions in a vhost"),
-    Route(
-        "GET", "/api/vhosts/{vhost}/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions in a vhost"
-    ),
-    Route("GET", "/api/user-limits", _ADMIN, list_user_limits, "Limits of users"),
-    Route("GET", "/api/user-limits/{user}", _ADMIN, list_user_limits, "Limits of a user"),
-    Route("PUT", "/api/user-limits/{user}/{limit}", _ADMIN, put_user_limit, "Set a limit of a user", LimitBody),
-    Route("DELETE", "/api/user-limits/{user}/{limit}", _ADMIN, delete_user_limit, "Remove a limit of a user"),
-)
+
+
+class UserHandlers(Handlers):
+    """Handlers of users, their permissions and limits."""
+
+    def __init__(self, access: AccessControl) -> None:
+        self._access = access
+
+    # --- users --------------------------------------------------------------------------------------------------------
+
+    def the_user(self, call: Call) -> UserPut:
+        """Return the user of the path.
+
+        Raises:
+            HttpError: 404.
+        """
+        record = self._access.get(call.params["user"])
+        if record is None:
+            raise not_found()
+        return record
+
+    async def list_users(self, call: Call) -> Any:
+        access = self._access
+        return answer_rows(call, [describe_user(access, access.users[name]) for name in sorted(access.users)])
+
+    async def list_without_permissions(self, call: Call) -> Any:
+        access = self._access
+        entitled = {user for user, _ in access.permissions}
+        return answer_rows(
+            call, [describe_user(access, access.users[name]) for name in sorted(set(access.users) - entitled)]
+        )
+
+    async def show_user(self, call: Call) -> Described:
+        return describe_user(self._access, self.the_user(call))
+
+    async def put_user(self, call: Call) -> Response:
+        name = call.params["user"]
+        body = await call.body(UserBody)
+        new = name not in self._access.users
+        await call.administer(await user_from(name, body))
+        return created(new=new)
+
+    async def delete_user(self, call: Call) -> None:
+        record = self.the_user(call)
+        await call.administer(UserDelete(record.name))
+
+    async def delete_users(self, call: Call) -> None:
+        for name in (await call.body(Names)).users:
+            if name in self._access.users:
+                await call.administer(UserDelete(name))
+
+    # --- permissions --------------------------------------------------------------------------------------------------
+
+    def _permissions(self, call: Call) -> Iterable[PermissionPut]:
+        access = self._access
+        found = access.permissions
+        vhost, user = call.params.get("vhost"), call.params.get("user")
+        of_user = [found[key] for key in sorted(found)] if user is None else access.permissions_of(user)
+        return [put for put in of_user if vhost in (None, put.vhost)]
+
+    def _topic_permissions(self, call: Call) -> Iterable[TopicPermissionPut]:
+        access = self._access
+        found = access.topic_permissions
+        vhost, user, exchange = (call.params.get(name) for name in ("vhost", "user", "exchange"))
+        of_user = [found[key] for key in sorted(found)] if user is None else access.topic_permissions_of(user)
+        return [put for put in of_user if vhost in (None, put.vhost) and exchange in (None, put.exchange)]
+
+    async def list_permissions(self, call: Call) -> Any:
+        if "user" in call.params:
+            self.the_user(call)
+        return answer_rows(call, [describe_permission(put) for put in self._permissions(call)])
+
+    async def show_permission(self, call: Call) -> Described:
+        for put in self._permissions(call):
+            return describe_permission(put)
+        raise not_found()
+
+    async def put_permission(self, call: Call) -> Response:
+        body = await call.body(PermissionBody)
+        user, vhost = call.params["user"], call.params["vhost"]
+        access = self._access
+        if user not in access.users:
+            raise bad_request("vhost_or_user_not_found")
+        new = (user, vhost) not in access.permissions
+        await call.administer(PermissionPut(user, vhost, body.configure, body.write, body.read))
+        return created(new=new)
+
+    async def delete_permission(self, call: Call) -> None:
+        user, vhost = call.params["user"], call.params["vhost"]
+        if (user, vhost) not in self._access.permissions:
+            raise not_found()
+        await call.administer(PermissionDelete(user, vhost))
+
+    async def list_topic_permissions(self, call: Call) -> Any:
+        if "user" in call.params:
+            self.the_user(call)
+        return answer_rows(call, [describe_topic_permission(put) for put in self._topic_permissions(call)])
+
+    async def show_topic_permissions(self, call: Call) -> Any:
+        if not list(self._topic_permissions(call)):
+            raise not_found()
+        return await self.list_topic_permissions(call)
+
+    async def put_topic_permission(self, call: Call) -> Response:
+        body = await call.body(TopicPermissionBody)
+        user, vhost = call.params["user"], call.params["vhost"]
+        access = self._access
+        if user not in access.users:
+            raise bad_request("vhost_or_user_not_found")
+        new = (user, vhost, body.exchange) not in access.topic_permissions
+        await call.administer(TopicPermissionPut(user, vhost, body.exchange, body.write, body.read))
+        return created(new=new)
+
+    async def delete_topic_permission(self, call: Call) -> None:
+        if not list(self._topic_permissions(call)):
+            raise not_found()
+        await call.administer(
+            TopicPermissionDelete(call.params["user"], call.params["vhost"], call.params.get("exchange", ""))
+        )
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    async def list_user_limits(self, call: Call) -> list[Described]:
+        access = self._access
+        only = call.params.get("user")
+        if only is not None:
+            self.the_user(call)
+        found = []
+        for name in sorted(access.users) if only is None else [only]:
+            limits = access.usage(name).limits
+            if limits:
+                found.append({"user": name, "value": limits})
+        return found
+
+    async def put_user_limit(self, call: Call) -> None:
+        body = await call.body(LimitBody)
+        record = self.the_user(call)
+        limits: dict[str, Any] = dict(self._access.usage(record.name).limits)
+        limits[call.params["limit"]] = body.value
+        await call.administer(UserLimitsPut(record.name, json.dumps(limits)), validates=True)
+
+    async def delete_user_limit(self, call: Call) -> None:
+        record = self.the_user(call)
+        limits = dict(self._access.usage(record.name).limits)
+        if limits.pop(call.params["limit"], None) is None:
+            raise not_found()
+        change = UserLimitsPut(record.name, json.dumps(limits)) if limits else UserLimitsDelete(record.name)
+        await call.administer(change)
+
+    # --- oneself ------------------------------------------------------------------------------------------------------
+
+    async def whoami(self, call: Call) -> Described:
+        return {"name": call.operator.name, "tags": list(call.operator.tags), "is_internal_user": True}
+
+    async def list_own_permissions(self, call: Call) -> Any:
+        if not call.operator.is_administrator and call.operator.name != call.params["user"]:
+            raise not_authorised(Access.ADMINISTRATOR.value)
+        return await self.list_permissions(call)
+
+    ROUTES: ClassVar = (
+        Route("GET", "/api/whoami", Access.USER, whoami, "The user who asks"),
+        Route("GET", "/api/users", _ADMIN, list_users, "Users", query=QUERY),
+        Route("GET", "/api/users/without-permissions", _ADMIN, list_without_permissions, "Users without any vhost"),
+        Route("POST", "/api/users/bulk-delete", _ADMIN, delete_users, "Delete several users", Names),
+        Route("GET", _U, _ADMIN, show_user, "A user"),
+        Route("PUT", _U, _ADMIN, put_user, "Create or change a user", UserBody),
+        Route("DELETE", _U, _ADMIN, delete_user, "Delete a user, and close what it has open"),
+        Route("GET", f"{_U}/permissions", Access.USER, list_own_permissions, "Permissions of a user"),
+        Route("GET", f"{_U}/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions of a user"),
+        Route("GET", "/api/permissions", _ADMIN, list_permissions, "Permissions", query=QUERY),
+        Route("GET", _P, _ADMIN, show_permission, "Permissions of a user in a vhost"),
+        Route("PUT", _P, _ADMIN, put_permission, "Set the permissions of a user in a vhost", PermissionBody),
+        Route("DELETE", _P, _ADMIN, delete_permission, "Take away a user's access to a vhost"),
+        Route("GET", "/api/topic-permissions", _ADMIN, list_topic_permissions, "Topic permissions", query=QUERY),
+        Route("GET", _T, _ADMIN, show_topic_permissions, "Topic permissions of a user in a vhost"),
+        Route("PUT", _T, _ADMIN, put_topic_permission, "Set a topic permission", TopicPermissionBody),
+        Route("DELETE", _T, _ADMIN, delete_topic_permission, "Remove all topic permissions of a user in a vhost"),
+        Route("GET", f"{_T}/{{exchange}}", _ADMIN, show_topic_permissions, "Topic permission for an exchange"),
+        Route("DELETE", f"{_T}/{{exchange}}", _ADMIN, delete_topic_permission, "Remove a topic permission"),
+        Route("GET", "/api/vhosts/{vhost}/permissions", _ADMIN, list_permissions, "Permissions in a vhost"),
+        Route(
+            "GET",
+            "/api/vhosts/{vhost}/topic-permissions",
+            _ADMIN,
+            list_topic_permissions,
+            "Topic permissions in a vhost",
+        ),
+        Route("GET", "/api/user-limits", _ADMIN, list_user_limits, "Limits of users"),
+        Route("GET", "/api/user-limits/{user}", _ADMIN, list_user_limits, "Limits of a user"),
+        Route("PUT", "/api/user-limits/{user}/{limit}", _ADMIN, put_user_limit, "Set a limit of a user", LimitBody),
+        Route("DELETE", "/api/user-limits/{user}/{limit}", _ADMIN, delete_user_limit, "Remove a limit of a user"),
+    )

@@ -1,0 +1,103 @@
+"""Handlers are given what they need, and a test builds a route with that and no more."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+import pytest
+import trio
+
+from warren.channels.access import AccessControl
+from warren.mgmt_plugin.http.server import HttpError, Request
+from warren.mgmt_plugin.operators import Operator
+from warren.mgmt_plugin.plugin import HANDLERS, table_of
+from warren.mgmt_plugin.resources.health_checks import HealthHandlers
+from warren.mgmt_plugin.resources.linked import LinkHandlers, NoLinks
+from warren.mgmt_plugin.resources.node import NodeHandlers
+from warren.mgmt_plugin.routes import Acting, Call, Handlers
+from warren.server.direct_client import DirectClients
+from warren.server.management import Health, Listening
+from warren.vhosts.metadata import MetadataChange
+from warren.vhosts.parameters import ParameterBook
+
+NEEDS_MAX = 4
+
+
+async def no_body(limit_bytes: int, look: Any = None) -> bytes:
+    return b""
+
+
+def asked(*handlers: Handlers, method: str, path: str, changes: list[MetadataChange] | None = None) -> object:
+    """Return what the handler answers that the table finds; `changes` takes what it asks for."""
+    made = [] if changes is None else changes
+
+    async def administer(change: MetadataChange, by: str) -> None:
+        assert by == "someone"
+        made.append(change)
+
+    route, params = table_of(handlers).find(method, path)
+    access = AccessControl(lambda: None)
+    request = Request(method, path, "", {}, "127.0.0.1", False, no_body)
+    acting = Acting(cast(DirectClients, None), administer)
+    call = Call(request, params, Operator("someone", ("administrator",), access), {}, acting)
+    return trio.run(route.handler, call)
+
+
+def test_a_health_check_needs_no_broker() -> None:
+    listening = [Listening("amqp", "127.0.0.1", 5672)]
+    handlers = HealthHandlers(cast(Any, None), lambda: Health(False, "the disk is full"), listening, None)
+    assert asked(handlers, method="GET", path="/api/health/checks/port-listener/5672") == {"status": "ok", "port": 5672}
+    assert asked(handlers, method="GET", path="/api/health/checks/certificate-expiration/1/days") == {"status": "ok"}
+    with pytest.raises(HttpError, match="the disk is full"):
+        asked(handlers, method="GET", path="/health")
+
+
+class OneLink(NoLinks):
+    def __init__(self) -> None:
+        self.restarted: list[tuple[str, str]] = []
+
+    def shovels(self, vhost: str | None = None) -> list[dict[str, Any]]:
+        return [{"name": "s", "vhost": vhost}]
+
+    def restart_shovel(self, vhost: str, name: str) -> bool:
+        self.restarted.append((vhost, name))
+        return name == "s"
+
+
+def test_links_need_who_runs_them_and_the_parameters() -> None:
+    links, parameters = OneLink(), ParameterBook()
+    handlers = LinkHandlers(links, parameters)
+    assert asked(handlers, method="GET", path="/api/shovels/vhost/v/s") == {"name": "s", "vhost": "v"}
+    assert asked(handlers, method="DELETE", path="/api/shovels/vhost/v/s/restart") is None
+    assert links.restarted == [("v", "s")]
+    with pytest.raises(HttpError):
+        asked(handlers, method="DELETE", path="/api/shovels/vhost/v/other/restart")
+    changes: list[MetadataChange] = []
+    with pytest.raises(HttpError):  # there is no such parameter
+        asked(handlers, method="DELETE", path="/api/shovels/vhost/v/s", changes=changes)
+    assert changes == []
+
+
+def test_handlers_of_one_table_do_not_meet() -> None:
+    first, second = OneLink(), OneLink()
+    for links in (first, second):
+        asked(LinkHandlers(links, ParameterBook()), method="DELETE", path="/api/shovels/vhost/v/s/restart")
+    assert (first.restarted, second.restarted) == ([("v", "s")], [("v", "s")])
+
+
+@pytest.mark.parametrize("kind", HANDLERS)
+def test_a_constructor_says_what_routes_may_touch(kind: type[Handlers]) -> None:
+    """Nothing is given everything; the node alone is shown with all of the process."""
+    if kind.__init__ is object.__init__:
+        return
+    needs = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    assert len(needs) <= NEEDS_MAX
+    assert all(each.annotation not in ("Services", "Any") for each in needs)
+    assert kind is NodeHandlers or all(each.annotation != "Management" for each in needs)
+
+
+def test_every_route_is_answered_by_a_method_of_its_handlers() -> None:
+    for kind in HANDLERS:
+        assert kind.ROUTES, kind
+        assert all(getattr(kind, route.handler.__name__) is route.handler for route in kind.ROUTES)
