@@ -10,6 +10,7 @@ from engine_harness import Client, Harness
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import REPLY_NAMES
 from warren.amqp.field_table import encode_table
 from warren.amqp.methods import METHODS, PROTOCOL_HEADER
@@ -122,15 +123,10 @@ def test_reply_names_are_constants_of_the_specification() -> None:
 @pytest.mark.parametrize("name", EXCHANGE_TYPES)
 def test_every_registered_exchange_type_makes_an_exchange_of_that_type(name: str) -> None:
     arguments = encode_table({"x-delayed-type": "direct"} if name == "x-delayed-message" else {})
-    assert (
-        create_exchange(
-            name, "x", durable=False, auto_delete=False, internal=False, arguments=arguments, seed=1
-        ).type_name
-        == name
-    )
+    assert create_exchange(ExchangeDeclaration("x", name, durable=False, arguments=arguments), seed=1).type_name == name
 
 
 def test_predeclared_exchanges_and_known_arguments_are_listed_once() -> None:
-    assert len({name for name, _, _ in PREDECLARED}) == len(PREDECLARED)
+    assert len({declared.name for declared in PREDECLARED}) == len(PREDECLARED)
     assert len({row.key for row in ARGUMENTS}) == len(ARGUMENTS)
-    assert all(kind in EXCHANGE_TYPES for _, kind, _ in PREDECLARED)
+    assert all(declared.type in EXCHANGE_TYPES for declared in PREDECLARED)

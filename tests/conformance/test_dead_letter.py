@@ -10,6 +10,7 @@ from durable_harness import DurableHarness
 from engine_harness import USER, Client, Harness, Received, body_of, publish_frames
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, Timestamp, decode_table, encode_table
 from warren.queues.held_lanes import UNDELIVERED_RETRY_MS
 from warren.queues.long_work import TURN_STEPS
@@ -474,9 +475,7 @@ def test_a_wide_exchange_of_dead_letters(client: Client, harness: Harness) -> No
     client.declare("q", arguments=dead_letters_to("amq.fanout", max_length=0))
     count = LETTERS_MAX + 10
     for at in range(count):
-        harness.vhost.declare_queue(
-            f"d{at}", durable=False, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None
-        )
+        harness.vhost.declare_queue(QueueDeclaration(f"d{at}", durable=False))
         harness.vhost.bind(harness.vhost.exchange("amq.fanout"), harness.queue(f"d{at}"), "", EMPTY_TABLE)
     client.publish("", "q")
     assert sum(ready(harness, f"d{at}") for at in range(count)) == count

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from engine_harness import USER, Harness
 
-from warren.amqp.field_table import EMPTY_TABLE, encode_table
+from warren.amqp.declarations import QueueDeclaration
+from warren.amqp.field_table import encode_table
 from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
@@ -414,9 +415,9 @@ def test_deleted_vhosts_are_told(listener: Listener, harness: Harness) -> None:
 def test_queues_under_policies_are_told(peopled: Listener, harness: Harness) -> None:
     vhost = harness.broker.vhosts["v"]
     quorum = encode_table({"x-queue-type": "quorum"})
-    vhost.declare_queue("a1", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
-    vhost.declare_queue("a2", durable=True, exclusive=False, auto_delete=False, arguments=quorum, connection=None)
-    vhost.declare_queue("b", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
+    vhost.declare_queue(QueueDeclaration("a1", durable=True))
+    vhost.declare_queue(QueueDeclaration("a2", durable=True, arguments=quorum))
+    vhost.declare_queue(QueueDeclaration("b", durable=True))
     peopled.take()
     queues = {"a1": "rabbit_classic_queue", "a2": "rabbit_quorum_queue"}
 

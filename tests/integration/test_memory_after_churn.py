@@ -21,6 +21,7 @@ from pika import spec
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, look
@@ -322,9 +323,7 @@ def _drains(harness: Harness) -> None:
     client = harness.channel()
     client.declare("q", durable=True, arguments={"x-max-priority": 2})
     arguments = claims_arguments("q", "c")
-    harness.vhost.declare_queue(
-        claims_name("q", "c"), durable=True, exclusive=False, auto_delete=False, arguments=arguments, connection=None
-    )
+    harness.vhost.declare_queue(QueueDeclaration(claims_name("q", "c"), durable=True, arguments=arguments))
     claims = harness.vhost.queues[claims_name("q", "c")]
     assert isinstance(claims, ClaimQueue)
     for number in range(20):

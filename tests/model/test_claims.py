@@ -26,6 +26,7 @@ from simulation.machine import Shape
 from simulation.small_limits import small_limits
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.log.columns import Columns
 from warren.queues import claims as claims_module
 from warren.queues.browse import Cursor, Seen, look
@@ -62,14 +63,7 @@ GONE: Final = "gone"
 def declare_claims(harness: Harness, queue: str = "q", consumer: str = "c") -> ClaimQueue:
     """Do as who opens a drain."""
     name = claims_name(queue, consumer)
-    harness.vhost.declare_queue(
-        name,
-        durable=True,
-        exclusive=False,
-        auto_delete=False,
-        arguments=claims_arguments(queue, consumer),
-        connection=None,
-    )
+    harness.vhost.declare_queue(QueueDeclaration(name, durable=True, arguments=claims_arguments(queue, consumer)))
     harness.settle()
     return the_claims(harness, name)
 

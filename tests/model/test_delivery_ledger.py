@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ledger_view import outstanding_tags
 from memory_store import memory_log
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.outbox import Outbox
@@ -30,13 +31,7 @@ class Comparison:
         self.outbox = Outbox(1, [], 1 << 30)
         self.ledger = DeliveryLedger(1, Turns(self.outbox, []), 0, 1 << 40)
         self.queue = Queue(
-            "q",
-            durable=False,
-            auto_delete=False,
-            owner=None,
-            arguments=EMPTY_TABLE,
-            runnable=[],
-            host=QueueHost("/", memory_log(), Agenda()),
+            QueueDeclaration("q", durable=False), owner=None, runnable=[], host=QueueHost("/", memory_log(), Agenda())
         )
         self.acking = Consumer(
             self.ledger, self.queue, "a", no_ack=False, exclusive=False, priority=0, prefetch=0, arguments=EMPTY_TABLE

@@ -33,6 +33,7 @@ from simulation.machine import (
 )
 from simulation.paper_queues import Messages, Version, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.message import Message
@@ -105,11 +106,8 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
     """Read one lane of what is ready, through a queue that has no rules and nothing else."""
     log = opened.log
     queue = Queue(
-        index.name,
-        durable=True,
-        auto_delete=False,
+        QueueDeclaration(index.name, durable=True, arguments=b""),
         owner=None,
-        arguments=b"",
         runnable=[],
         host=QueueHost(VHOST, log, Agenda()),
     )
@@ -145,11 +143,8 @@ def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: Rea
     """Read what is held, in the order of the numbers; the queue has to find the same deadlines."""
     log = opened.log
     queue = Queue(
-        index.name,
-        durable=True,
-        auto_delete=False,
+        QueueDeclaration(index.name, durable=True, arguments=b""),
         owner=None,
-        arguments=b"",
         runnable=[],
         host=QueueHost(VHOST, log, Agenda()),
     )

@@ -39,6 +39,7 @@ from simulation.paper_queues import (
 )
 from simulation.queue_kinds import PLAIN, kind_of
 from simulation.simulated_file_system import SimulatedFileSystem
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.outbox import Outbox
 from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.files.recovery import Recovery, log_has, recover
@@ -359,19 +360,14 @@ class Machine:
         kind = kind_of(name)
         arguments = kind.arguments()
         queue = Queue(
-            name,
-            durable=durable,
-            auto_delete=False,
+            QueueDeclaration(name, durable=durable, arguments=arguments),
             owner=None,
-            arguments=arguments,
             runnable=self.runnable,
             host=self._host,
             store_id=queue_id,
         )
         if kind is not PLAIN:
-            queue.parsed = QueueArguments(
-                name, VHOST, durable=durable, exclusive=False, auto_delete=False, encoded=arguments
-            )
+            queue.parsed = QueueArguments(QueueDeclaration(name, durable=durable, arguments=arguments), VHOST)
             rules = rules_of(queue.parsed, NO_POLICY)
             if rules.max_priority > 0:
                 queue.make_lanes(int(rules.max_priority))

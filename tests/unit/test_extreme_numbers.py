@@ -20,6 +20,7 @@ from engine_harness import Client, Harness, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Timestamp, encode_table
 from warren.amqp.numbers import LONG_MAX, SECONDS_MAX, TIME_MAX_MS, count_of, is_long, is_number, seconds_of
@@ -264,9 +265,7 @@ def numbers_of(rules: QueueRules) -> list[int]:
 def test_a_policy_is_refused_or_holds(harness: Harness, key: str, text: str) -> None:
     for name, queue_type in (("c", "classic"), ("q", "quorum"), ("s", "stream")):
         arguments = encode_table({"x-queue-type": queue_type})
-        harness.vhost.declare_queue(
-            name, durable=True, exclusive=False, auto_delete=False, arguments=arguments, connection=None
-        )
+        harness.vhost.declare_queue(QueueDeclaration(name, durable=True, arguments=arguments))
     for operator in (False, True):
         if operator and key not in OPERATOR_KEYS:
             continue
@@ -310,13 +309,7 @@ def test_an_argument_is_refused_or_holds(harness: Harness, row: Any, queue_type:
 def test_a_stored_argument_never_keeps_a_queue_from_being_there(row: Any) -> None:
     for value in (*FIELD_NUMBERS, *TEXTS):
         stored = QueueArguments(
-            "q",
-            "/",
-            durable=True,
-            exclusive=False,
-            auto_delete=False,
-            encoded=encode_table({row.name: value}),
-            stored=True,
+            QueueDeclaration("q", durable=True, arguments=encode_table({row.name: value})), "/", stored=True
         )
         assert numbers_of(rules_of(stored, NO_POLICY))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.channels.access import CONFIGURE, READ, WRITE
@@ -18,7 +19,7 @@ from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.claims import ClaimQueue
 from warren.vhosts.limits import MAX_QUEUES, is_reached
-from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_declaration
+from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_super_stream
 from warren.vhosts.unbinding import Unbinding
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, in_use
 
@@ -157,28 +158,13 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
                 PRECONDITION_FAILED,
                 f"cannot declare exchange '{name}': exchange limit in vhost '{vhost.name}' ({limit}) is reached",
             )
-    wanted = maybe_declaration(
-        name,
-        vhost.name,
-        method.type,
-        durable=method.durable,
-        auto_delete=method.auto_delete,
-        internal=method.internal,
-        arguments=method.arguments,
-    )
+    declaration = ExchangeDeclaration.of_method(method, name)
+    wanted = maybe_super_stream(declaration, vhost.name)
     if wanted is not None:
         _check_partitions(channel, wanted)
         ticket = declare_super_stream(vhost, wanted, channel.connection.user_name)
     else:
-        ticket = vhost.declare_exchange(
-            name,
-            method.type,
-            durable=method.durable,
-            auto_delete=method.auto_delete,
-            internal=method.internal,
-            arguments=method.arguments,
-            by=channel.connection.user_name,
-        )
+        ticket = vhost.declare_exchange(declaration, channel.connection.user_name)
     if not method.no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
 
@@ -321,15 +307,7 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         if name not in vhost.queues:
             _check_arguments(channel, method.arguments)
             _check_new_queue(channel, name, method.arguments)
-        ticket = vhost.declare_queue(
-            name,
-            durable=method.durable,
-            exclusive=method.exclusive,
-            auto_delete=method.auto_delete,
-            arguments=method.arguments,
-            connection=connection,
-            by=connection.user_name,
-        )
+        ticket = vhost.declare_queue(QueueDeclaration.of_method(method, name), connection, connection.user_name)
         queue = vhost.queues[name]
         if method.exclusive:
             connection.exclusive_queues[name] = queue

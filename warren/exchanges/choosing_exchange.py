@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
@@ -15,10 +16,8 @@ from warren.exchanges.exchange import Exchange
 class ChoosingExchange(Exchange):
     """An exchange that chooses; types override what to choose from (`_list`) and how (`_choose`)."""
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self.choices: list[Destination] = []
         self._stale = False
 

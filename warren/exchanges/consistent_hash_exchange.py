@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.properties import BasicProperties
 from warren.amqp.term_text import term_text
@@ -40,10 +41,8 @@ class ConsistentHashExchange(ChoosingExchange):
             ``correlation_id``, ``message_id``, ``timestamp``.
     """
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self.cacheable = False
         table = self.table
         self._header: object = table.get(HASH_HEADER)

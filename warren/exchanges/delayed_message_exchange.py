@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
@@ -25,17 +26,8 @@ DELAYED_TYPE: Final = "x-delayed-type"
 class DelayedMessageExchange(Exchange):
     """An exchange of type ``x-delayed-message``. `inner` is one of the other type, made for it, with its bindings."""
 
-    def __init__(
-        self,
-        name: str,
-        type_name: str,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: bytes,
-        inner: Exchange,
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration, inner: Exchange) -> None:
+        super().__init__(declaration)
         self.cacheable = False
         self.inner = inner
         inner.bindings = self.bindings

@@ -7,6 +7,7 @@ Source: AMQP 0-9-1 section 3.1.3.1 "the direct exchange type".
 
 from __future__ import annotations
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.binding import Binding, append_bucket, chained_in_bucket, unchained_in_bucket
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
@@ -16,10 +17,8 @@ from warren.exchanges.exchange import Exchange
 class DirectExchange(Exchange):
     """An exchange of type ``direct``."""
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self._by_key: dict[str, Binding] = {}
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import Table, decode_table
 from warren.amqp.inequivalence import check_argument, check_flag, check_text
 from warren.exchanges.binding import Binding, chained_to_destination, unchained_to_destination
@@ -38,15 +39,13 @@ class Exchange(Destination):
     are the partitions of one (`vhosts.super_streams`).
     """
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name)
-        self.type_name = type_name
-        self.durable = durable
-        self.auto_delete = auto_delete
-        self.internal = internal
-        self.arguments = arguments
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration.name)
+        self.type_name = declaration.type
+        self.durable = declaration.durable
+        self.auto_delete = declaration.auto_delete
+        self.internal = declaration.internal
+        self.arguments = declaration.arguments
         table = self.table
         alternate = table.get(ALTERNATE_EXCHANGE)
         self.is_super_stream: bool = table.get(SUPER_STREAM) is True
@@ -150,26 +149,29 @@ class Exchange(Destination):
             self._unindex(gone)
         return removed
 
-    def check_equivalent(
-        self,
-        type_name: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: bytes,
-        vhost_name: str,
-    ) -> None:
+    @property
+    def declaration(self) -> ExchangeDeclaration:
+        """What declares an exchange like this one."""
+        return ExchangeDeclaration(
+            self.name,
+            self.type_name,
+            durable=self.durable,
+            auto_delete=self.auto_delete,
+            internal=self.internal,
+            arguments=self.arguments,
+        )
+
+    def check_equivalent(self, declaration: ExchangeDeclaration, vhost_name: str) -> None:
         """Refuse a redeclaration that differs in a property or in ``alternate-exchange``.
 
         Raises:
             ChannelException: 406, ``inequivalent arg ...``.
         """
-        check_text("exchange", self.name, vhost_name, "type", type_name, self.type_name)
-        check_flag("exchange", self.name, vhost_name, "durable", durable, self.durable)
-        check_flag("exchange", self.name, vhost_name, "auto_delete", auto_delete, self.auto_delete)
-        check_flag("exchange", self.name, vhost_name, "internal", internal, self.internal)
-        check_argument("exchange", self.name, vhost_name, ALTERNATE_EXCHANGE, arguments, self.arguments)
+        check_text("exchange", self.name, vhost_name, "type", declaration.type, self.type_name)
+        check_flag("exchange", self.name, vhost_name, "durable", declaration.durable, self.durable)
+        check_flag("exchange", self.name, vhost_name, "auto_delete", declaration.auto_delete, self.auto_delete)
+        check_flag("exchange", self.name, vhost_name, "internal", declaration.internal, self.internal)
+        check_argument("exchange", self.name, vhost_name, ALTERNATE_EXCHANGE, declaration.arguments, self.arguments)
 
     def _index(self, binding: Binding) -> None:
         """Take `binding` into what `match` looks at."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
@@ -22,10 +23,8 @@ RECEIVED_FROM: Final = "x-received-from"
 class FederationUpstreamExchange(Exchange):
     """An exchange of type ``x-federation-upstream``. Without a valid ``x-max-hops`` it allows one."""
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self.cacheable = False
         table = self.table
         hops = table.get("x-max-hops")

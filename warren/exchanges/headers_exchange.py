@@ -26,6 +26,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, Timestamp, decode_table, find_tag
 from warren.amqp.term_text import term_text
@@ -72,10 +73,8 @@ class HeadersRule:
 class HeadersExchange(Exchange):
     """An exchange of type ``headers``."""
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self.cacheable = False
         self._rules: dict[Binding, HeadersRule] = {}
         self._always: dict[HeadersRule, None] = {}

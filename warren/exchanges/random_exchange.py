@@ -7,6 +7,7 @@ Source: RabbitMQ's ``x-random``, and ``x-local-random``, where on one machine ev
 
 from __future__ import annotations
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.exchanges.choosing_exchange import ChoosingExchange
 from warren.exchanges.content import Content
@@ -16,17 +17,8 @@ from warren.exchanges.stable_hash import Xorshift
 class RandomExchange(ChoosingExchange):
     """An exchange of type ``x-random``. The binding key is ignored."""
 
-    def __init__(
-        self,
-        name: str,
-        type_name: str,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: bytes,
-        seed: int,
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration, seed: int) -> None:
+        super().__init__(declaration)
         self.cacheable = False
         self._generator = Xorshift(seed)
 

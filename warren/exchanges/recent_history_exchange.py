@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.term_text import term_text
 from warren.exchanges.content import Content
@@ -36,10 +37,8 @@ class RecentHistoryExchange(Exchange):
         ChannelException: 406, the length is not a positive integer.
     """
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self.cacheable = False
         length = self.table.get(HISTORY_LENGTH, DEFAULT_HISTORY_LENGTH)
         if isinstance(length, bool) or not isinstance(length, int) or length <= 0:

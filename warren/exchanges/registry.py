@@ -7,8 +7,10 @@ Source: RabbitMQ's texts for unknown types and for ``alternate-exchange``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.exchanges.consistent_hash_exchange import HASH_HEADER, HASH_PROPERTY, ConsistentHashExchange
@@ -40,62 +42,44 @@ EXCHANGE_TYPES: Final[tuple[str, ...]] = (
 )
 
 
-def create_exchange(
-    type_name: str,
-    name: str,
-    *,
-    durable: bool,
-    auto_delete: bool,
-    internal: bool,
-    arguments: bytes,
-    seed: int,
-    vhost_name: str = "/",
-) -> Exchange:
+def create_exchange(declaration: ExchangeDeclaration, *, seed: int, vhost_name: str = "/") -> Exchange:
     """Make the exchange that a declare asks for; `seed` drives the types that choose at random.
 
     Raises:
         ChannelException: 406, unknown type or an argument that the type cannot use.
     """
+    type_name = declaration.type
     if type_name not in EXCHANGE_TYPES:
         raise ChannelException(PRECONDITION_FAILED, f"unknown exchange type '{type_name}'")
-    _check_text(ALTERNATE_EXCHANGE, name, arguments, vhost_name)
+    _check_text(ALTERNATE_EXCHANGE, declaration, vhost_name)
     if type_name == "direct":
-        return DirectExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return DirectExchange(declaration)
     if type_name == "fanout":
-        return FanoutExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return FanoutExchange(declaration)
     if type_name == "topic":
-        return TopicExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return TopicExchange(declaration)
     if type_name == "headers":
-        return HeadersExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return HeadersExchange(declaration)
     if type_name == "x-consistent-hash":
-        _check_text(HASH_HEADER, name, arguments, vhost_name)
-        _check_text(HASH_PROPERTY, name, arguments, vhost_name)
-        return ConsistentHashExchange(name, type_name, durable, auto_delete, internal, arguments)
+        _check_text(HASH_HEADER, declaration, vhost_name)
+        _check_text(HASH_PROPERTY, declaration, vhost_name)
+        return ConsistentHashExchange(declaration)
     if type_name == DELAYED_MESSAGE:
-        wanted = _delayed_type(arguments)
-        inner = create_exchange(
-            wanted,
-            name,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=arguments,
-            seed=seed,
-            vhost_name=vhost_name,
-        )
-        return DelayedMessageExchange(name, type_name, durable, auto_delete, internal, arguments, inner)
+        of_type = replace(declaration, type=_delayed_type(declaration.arguments))
+        inner = create_exchange(of_type, seed=seed, vhost_name=vhost_name)
+        return DelayedMessageExchange(declaration, inner)
     if type_name == FEDERATION_UPSTREAM:
-        return FederationUpstreamExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return FederationUpstreamExchange(declaration)
     if type_name == "x-modulus-hash":
-        return ModulusHashExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return ModulusHashExchange(declaration)
     if type_name == "x-random":
-        return RandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
+        return RandomExchange(declaration, seed)
     if type_name == "x-local-random":
-        return LocalRandomExchange(name, type_name, durable, auto_delete, internal, arguments, seed)
+        return LocalRandomExchange(declaration, seed)
     if type_name == SUPER_STREAM_TYPE:
-        return SuperStreamExchange(name, type_name, durable, auto_delete, internal, arguments)
+        return SuperStreamExchange(declaration)
     assert type_name == "x-recent-history"
-    return RecentHistoryExchange(name, type_name, durable, auto_delete, internal, arguments)
+    return RecentHistoryExchange(declaration)
 
 
 def _delayed_type(arguments: bytes) -> str:
@@ -112,11 +96,12 @@ def _delayed_type(arguments: bytes) -> str:
     return wanted
 
 
-def _check_text(key: str, name: str, arguments: bytes, vhost_name: str) -> None:
+def _check_text(key: str, declaration: ExchangeDeclaration, vhost_name: str) -> None:
     """Refuse an argument `key` that is there and not a longstr."""
-    tag = find_tag(arguments, key)
+    tag = find_tag(declaration.arguments, key)
     if tag and tag != "S":
         raise ChannelException(
             PRECONDITION_FAILED,
-            f"invalid type '{TYPE_NAMES[tag]}' for arg '{key}' in exchange '{name}' in vhost '{vhost_name}'",
+            f"invalid type '{TYPE_NAMES[tag]}' for arg '{key}' in exchange '{declaration.name}' in vhost "
+            f"'{vhost_name}'",
         )

@@ -18,6 +18,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.term_text import term_text
 from warren.exchanges.binding import Binding, chained_in_bucket, unchained_in_bucket
@@ -33,10 +34,8 @@ SEED: Final[i64] = 104729
 class SuperStreamExchange(Exchange):
     """An exchange of type ``x-super-stream``."""
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self._by_key: dict[str, Binding] = {}
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.exchanges.binding import Binding, append_bucket, chained_in_bucket, unchained_in_bucket
 from warren.exchanges.content import Content
@@ -106,10 +107,8 @@ class TopicNode:
 class TopicExchange(Exchange):
     """An exchange of type ``topic``."""
 
-    def __init__(
-        self, name: str, type_name: str, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-    ) -> None:
-        super().__init__(name, type_name, durable, auto_delete, internal, arguments)
+    def __init__(self, declaration: ExchangeDeclaration) -> None:
+        super().__init__(declaration)
         self._root = TopicNode(False)
         self._step: i64 = 0
 

@@ -23,6 +23,7 @@ import trio
 
 from warren.amqp import methods
 from warren.amqp.codec import decode_method, method_frame
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import COMMAND_INVALID, REPLY_SUCCESS, AmqpError
 from warren.amqp.field_table import EMPTY_TABLE, Table
 from warren.amqp.properties import MIN_HEADER_BYTES, scan_properties
@@ -197,28 +198,17 @@ class Channel:
     async def qos(self, prefetch_count: int) -> None:
         await self.call(methods.BasicQos(0, prefetch_count, global_=False), methods.BasicQosOk)
 
-    async def declare_queue(
-        self,
-        queue: str,
-        *,
-        passive: bool = False,
-        durable: bool = True,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        arguments: bytes = EMPTY_TABLE,
-    ) -> methods.QueueDeclareOk:
-        """Declare a queue; `arguments` is an encoded table."""
-        declare = methods.QueueDeclare(
-            0,
-            queue,
-            passive=passive,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            no_wait=False,
-            arguments=arguments,
-        )
-        return await self.call(declare, methods.QueueDeclareOk)
+    async def declare_queue(self, declaration: QueueDeclaration) -> methods.QueueDeclareOk:
+        """Declare a queue."""
+        return await self.call(declaration.method(), methods.QueueDeclareOk)
+
+    async def look_at_queue(self, queue: str) -> methods.QueueDeclareOk:
+        """Declare passively: make sure that a queue is there, whatever its properties."""
+        return await self.call(QueueDeclaration(queue, durable=True).method(passive=True), methods.QueueDeclareOk)
+
+    async def declare_exchange(self, declaration: ExchangeDeclaration, *, passive: bool = False) -> None:
+        """Declare an exchange; `passive`: only make sure that there is one of that name."""
+        await self.call(declaration.method(passive=passive), methods.ExchangeDeclareOk)
 
     async def consume(
         self,

@@ -83,16 +83,7 @@ class BrokerHost:
 
     def federated_exchanges(self) -> Sequence[LocalExchange]:
         return [
-            LocalExchange(
-                vhost,
-                exchange.name,
-                exchange.type_name,
-                exchange.durable,
-                exchange.auto_delete,
-                exchange.internal,
-                exchange.arguments,
-                policy,
-            )
+            LocalExchange(vhost, exchange.declaration, policy)
             for vhost, exchange, policy in self._federated_exchanges()
         ]
 
@@ -106,10 +97,7 @@ class BrokerHost:
                     yield vhost.name, exchange, policy
 
     def federated_queues(self) -> Sequence[LocalQueue]:
-        return [
-            LocalQueue(queue.vhost_name, queue.name, queue.durable, queue.auto_delete, queue.arguments, policy)
-            for queue, policy in self._federated_queues()
-        ]
+        return [LocalQueue(queue.vhost_name, queue.declaration, policy) for queue, policy in self._federated_queues()]
 
     def _federated_queues(self) -> Iterator[tuple[Queue, Policy]]:
         for vhost in self._broker.vhosts.values():

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.numbers import count_of
@@ -85,12 +86,12 @@ async def ensure_queue(
     """
     probe = await connection.open_channel()
     try:
-        return (await probe.declare_queue(queue, passive=True)).message_count
+        return (await probe.look_at_queue(queue)).message_count
     except PeerClosed as error:
         if error.reply_code != NOT_FOUND or error.scope != "channel" or not create:
             raise
     maker = await connection.open_channel()
-    return (await maker.declare_queue(queue, arguments=arguments)).message_count
+    return (await maker.declare_queue(QueueDeclaration(queue, durable=True, arguments=arguments))).message_count
 
 
 def prefetch(value: object, default: int = 1000) -> int:

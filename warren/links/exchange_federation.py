@@ -17,6 +17,7 @@ At the upstream, all durable but for its auto-delete exchange, under names that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ import trio
 
 from warren.amqp import methods
 from warren.amqp.codec import method_frame
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import NOT_FOUND
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table, with_length
 from warren.links import forwarding, transfer
@@ -94,7 +96,7 @@ class ExchangeLink(FederationLink):
     kind = "exchange"
 
     def __init__(self, exchange: LocalExchange, upstream: Upstream, endpoints: Endpoints) -> None:
-        super().__init__(exchange.vhost, exchange.name, upstream, endpoints)
+        super().__init__(exchange.vhost, exchange.declaration.name, upstream, endpoints)
         self._exchange = exchange
         self._bindings_changed = Signal()
         self._suffix = "A"
@@ -119,7 +121,8 @@ class ExchangeLink(FederationLink):
         queue = self._queue_name()
         channel = await remote.open_channel()
         await self._declare_upstream(channel)
-        await channel.declare_queue(queue, arguments=encode_table(self._queue_arguments()))
+        arguments = encode_table(self._queue_arguments())
+        await channel.declare_queue(QueueDeclaration(queue, durable=True, arguments=arguments))
         known = await self._build(nursery, remote, channel, queue)
         outbound = await local.open_channel()
         if self.upstream.ack_mode == transfer.ON_CONFIRM:
@@ -134,20 +137,8 @@ class ExchangeLink(FederationLink):
 
     async def _declare_upstream(self, channel: Channel) -> None:
         """Make sure of the upstream exchange, with the properties of ours; the predeclared ones are just there."""
-        exchange = self._exchange
         name = self.upstream_exchange
-        declare = methods.ExchangeDeclare(
-            0,
-            name,
-            exchange.type,
-            passive=name.startswith("amq."),
-            durable=exchange.durable,
-            auto_delete=exchange.auto_delete,
-            internal=exchange.internal,
-            no_wait=False,
-            arguments=exchange.arguments,
-        )
-        await channel.call(declare, methods.ExchangeDeclareOk)
+        await channel.declare_exchange(replace(self._exchange.declaration, name=name), passive=name.startswith("amq."))
 
     def _queue_arguments(self) -> Table:
         arguments: Table = {}
@@ -162,19 +153,8 @@ class ExchangeLink(FederationLink):
 
     async def _exists(self, remote: Connection, exchange: str) -> bool:
         probe = await remote.open_channel()
-        declare = methods.ExchangeDeclare(
-            0,
-            exchange,
-            "fanout",
-            passive=True,
-            durable=True,
-            auto_delete=True,
-            internal=True,
-            no_wait=False,
-            arguments=EMPTY_TABLE,
-        )
         try:
-            await probe.call(declare, methods.ExchangeDeclareOk)
+            await probe.declare_exchange(_internal_exchange(exchange, "fanout"), passive=True)
         except PeerClosed as error:
             if error.reply_code != NOT_FOUND or error.scope != "channel":
                 raise
@@ -217,21 +197,10 @@ class ExchangeLink(FederationLink):
         table = forwarding.with_value(
             encode_table(dict(arguments)), "x-max-hops", forwarding.long_value(self.upstream.max_hops)
         )
-        counting = methods.ExchangeDeclare(
-            0,
-            name,
-            _UPSTREAM_TYPE,
-            passive=False,
-            durable=True,
-            auto_delete=True,
-            internal=True,
-            no_wait=False,
-            arguments=table,
-        )
         # An unknown type closes the connection in older brokers: on one of its own.
         probe, _ = await self.endpoints.open(nursery, [self.uri], self.connection_name)
         try:
-            await (await probe.open_channel()).call(counting, methods.ExchangeDeclareOk)
+            await (await probe.open_channel()).declare_exchange(_internal_exchange(name, _UPSTREAM_TYPE, table))
             return
         except PeerClosed as error:
             if not is_unknown_exchange_type(error):
@@ -239,18 +208,7 @@ class ExchangeLink(FederationLink):
         finally:
             await probe.close()
         purpose = encode_table({_PURPOSE[0]: _PURPOSE[1]})
-        fanout = methods.ExchangeDeclare(
-            0,
-            name,
-            "fanout",
-            passive=False,
-            durable=True,
-            auto_delete=True,
-            internal=True,
-            no_wait=False,
-            arguments=purpose,
-        )
-        await channel.call(fanout, methods.ExchangeDeclareOk)
+        await channel.declare_exchange(_internal_exchange(name, "fanout", purpose))
 
     # --- bindings -----------------------------------------------------------------------------------------------
 
@@ -353,3 +311,8 @@ class ExchangeLink(FederationLink):
             "upstream": self.upstream.name,
             "id": self.id,
         }
+
+
+def _internal_exchange(name: str, type: str, arguments: bytes = EMPTY_TABLE) -> ExchangeDeclaration:
+    """Return what one of the exchanges A and B is declared as."""
+    return ExchangeDeclaration(name, type, durable=True, auto_delete=True, internal=True, arguments=arguments)

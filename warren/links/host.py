@@ -12,6 +12,7 @@ from typing import Protocol
 
 import trio
 
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.links.validation import Json
 
 
@@ -36,33 +37,25 @@ class Policy:
 
 @dataclass(frozen=True)
 class LocalExchange:
-    """An exchange with a federation policy. ``arguments``: encoded table, length included.
+    """An exchange with a federation policy.
 
     Never the default exchange, nor one with the argument ``x-internal-purpose``.
     """
 
     vhost: str
-    name: str
-    type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: bytes
+    declaration: ExchangeDeclaration
     policy: Policy
 
 
 @dataclass(frozen=True)
 class LocalQueue:
-    """A queue with a federation policy. ``arguments``: encoded table, length included.
+    """A queue with a federation policy.
 
     Never an exclusive one, nor one with the argument ``x-internal-purpose``.
     """
 
     vhost: str
-    name: str
-    durable: bool
-    auto_delete: bool
-    arguments: bytes
+    declaration: QueueDeclaration
     policy: Policy
 
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -34,7 +35,7 @@ class QueueLink(FederationLink):
     kind = "queue"
 
     def __init__(self, queue: LocalQueue, upstream: Upstream, endpoints: Endpoints) -> None:
-        super().__init__(queue.vhost, queue.name, upstream, endpoints)
+        super().__init__(queue.vhost, queue.declaration.name, upstream, endpoints)
         self._queue = queue
         self._demand_changed = Signal()
 
@@ -62,18 +63,15 @@ class QueueLink(FederationLink):
 
     async def _ensure_upstream(self, remote: Connection) -> None:
         """Make sure of the upstream queue: with the properties of ours if it is not there, else as it is."""
-        queue = self._queue
         probe = await remote.open_channel()
         try:
-            await probe.declare_queue(self.upstream_queue, passive=True)
+            await probe.look_at_queue(self.upstream_queue)
             return
         except PeerClosed as error:
             if error.scope != "channel" or error.reply_code != NOT_FOUND:
                 raise
         maker = await remote.open_channel()
-        await maker.declare_queue(
-            self.upstream_queue, durable=queue.durable, auto_delete=queue.auto_delete, arguments=queue.arguments
-        )
+        await maker.declare_queue(replace(self._queue.declaration, name=self.upstream_queue))
 
     async def _follow(self, inbound: Channel) -> None:
         """Consume while there is demand."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from warren.amqp import methods
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.numbers import seconds_of
 from warren.amqp.properties import BasicProperties
@@ -304,7 +305,7 @@ class Shovel:
             return definition.src_queue
         assert definition.src_exchange is not None
         declared = await inbound.declare_queue(
-            "", durable=False, exclusive=True, arguments=definition.src_queue_arguments
+            QueueDeclaration("", durable=False, exclusive=True, arguments=definition.src_queue_arguments)
         )
         if definition.delete_after == "queue-length":
             self._remaining = 0

@@ -162,13 +162,13 @@ class Supervisor:
         self._tell(book)
         for exchange in self._host.federated_exchanges():
             for upstream in book.resolve(exchange.vhost, exchange.policy):
-                wanted["exchange", exchange.vhost, exchange.name, upstream.name] = (
+                wanted["exchange", exchange.vhost, exchange.declaration.name, upstream.name] = (
                     (exchange, upstream),
                     partial(ExchangeLink, exchange, upstream, self._endpoints),
                 )
         for queue in self._host.federated_queues():
             for upstream in book.resolve(queue.vhost, queue.policy):
-                wanted["queue", queue.vhost, queue.name, upstream.name] = (
+                wanted["queue", queue.vhost, queue.declaration.name, upstream.name] = (
                     (queue, upstream),
                     partial(QueueLink, queue, upstream, self._endpoints),
                 )

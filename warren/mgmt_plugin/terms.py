@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.properties import BasicProperties
 from warren.mgmt_plugin.routes import bad_request
 from warren.server import json_tables
@@ -36,6 +37,32 @@ def table_from_json(value: object, what: str = "arguments") -> bytes:
         return json_tables.table_from_json(value)
     except ValueError as error:
         raise bad_request(f"{what}: {error}" if isinstance(value, dict) else f"{what} {error}") from None
+
+
+def exchange_to_json(vhost: str, declared: ExchangeDeclaration) -> dict[str, Any]:
+    """Return what an exchange was declared as."""
+    return {
+        "name": text(declared.name),
+        "vhost": vhost,
+        "type": declared.type,
+        "durable": declared.durable,
+        "auto_delete": declared.auto_delete,
+        "internal": declared.internal,
+        "arguments": table_to_json(declared.arguments),
+    }
+
+
+def queue_to_json(vhost: str, queue_type: str, declared: QueueDeclaration) -> dict[str, Any]:
+    """Return what a queue was declared as, and the type that it has by that."""
+    return {
+        "name": text(declared.name),
+        "vhost": vhost,
+        "type": queue_type,
+        "durable": declared.durable,
+        "auto_delete": declared.auto_delete,
+        "exclusive": declared.exclusive,
+        "arguments": table_to_json(declared.arguments),
+    }
 
 
 def properties_to_json(properties: BasicProperties) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, Table, Timestamp, decode_table, find_tag
 from warren.amqp.inequivalence import check_argument, check_flag
@@ -226,17 +227,8 @@ class QueueArguments:
             auto-deleted.
     """
 
-    def __init__(
-        self,
-        queue_name: str,
-        vhost_name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        encoded: bytes,
-        stored: bool = False,
-    ) -> None:
+    def __init__(self, declaration: QueueDeclaration, vhost_name: str, *, stored: bool = False) -> None:
+        encoded = declaration.arguments
         self.queue_type: str = CLASSIC
         self.single_active: bool = False
         self.values: Table = {}
@@ -246,13 +238,14 @@ class QueueArguments:
         if stored:
             self._take_valid(table)
         else:
+            queue_name = declaration.name
             where = f"for queue '{queue_name}' in vhost '{vhost_name}'"
             self.queue_type = _known_type(table)
             if self.queue_type != CLASSIC and queue_name.startswith(_SERVER_NAMED):
                 raise _refusal(f"Cannot declare a server-named queue for type {LONG_TYPES[self.queue_type]}")
             self._check(table, encoded, queue_name, vhost_name, where)
             if self.queue_type != CLASSIC:
-                _check_lasts(where, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+                _check_lasts(where, declaration)
         self.single_active = self.values.get("single-active-consumer") is True
 
     def _check(self, table: Table, encoded: bytes, queue_name: str, vhost_name: str, where: str) -> None:
@@ -294,14 +287,15 @@ class QueueArguments:
             del self.values[key]
 
     @staticmethod
-    def check_equivalent(queue: Queue, *, durable: bool, auto_delete: bool, arguments: bytes) -> None:
-        """Check a redeclaration of `queue`.
+    def check_equivalent(queue: Queue, declaration: QueueDeclaration) -> None:
+        """Check a redeclaration of `queue`; whether both are exclusive is asked before.
 
         Raises:
             ChannelException: 406, a property or a known argument differs.
         """
-        check_flag("queue", queue.name, queue.vhost_name, "durable", durable, queue.durable)
-        check_flag("queue", queue.name, queue.vhost_name, "auto_delete", auto_delete, queue.auto_delete)
+        check_flag("queue", queue.name, queue.vhost_name, "durable", declaration.durable, queue.durable)
+        check_flag("queue", queue.name, queue.vhost_name, "auto_delete", declaration.auto_delete, queue.auto_delete)
+        arguments = declaration.arguments
         if arguments == queue.arguments:
             return
         received = decode_table(arguments)
@@ -508,12 +502,12 @@ def _own_refusal(row: Argument, fault: str) -> ChannelException | None:
     return None
 
 
-def _check_lasts(where: str, *, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-    if auto_delete:
+def _check_lasts(where: str, declaration: QueueDeclaration) -> None:
+    if declaration.auto_delete:
         raise _refusal(f"invalid property 'auto-delete' {where}")
-    if exclusive:
+    if declaration.exclusive:
         raise _refusal(f"invalid property 'exclusive-owner' {where}")
-    if not durable:
+    if not declaration.durable:
         raise _refusal(f"invalid property 'non-durable' {where}")
 
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.field_table import decode_table, encode_table
 from warren.amqp.properties import expiration_ms_of, is_persistent
@@ -136,10 +137,12 @@ class ClaimBacklog(OffsetBacklog):
 class ClaimQueue(OffsetQueue):
     """The claims of one drain. ``arguments`` is the encoded table of its declaration: see `claims_arguments`."""
 
-    def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
+    def __init__(
+        self, declaration: QueueDeclaration, runnable: list[Queue], host: QueueHost, store_id: int = 0
+    ) -> None:
         self.messages = ClaimBacklog(host.log)
-        super().__init__(name, arguments, runnable, host, store_id, self.messages, knows_deliveries=True)
-        table = decode_table(arguments)
+        super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=True)
+        table = decode_table(declaration.arguments)
         source = table.get(SOURCE)
         consumer = table.get(CONSUMER)
         self.source_name = source if isinstance(source, str) else ""

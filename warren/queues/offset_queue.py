@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.fetch import Fetch
 from warren.queues.offset_backlog import OffsetBacklog
@@ -30,8 +31,7 @@ class OffsetQueue(Queue):
 
     def __init__(
         self,
-        name: str,
-        arguments: bytes,
+        declaration: QueueDeclaration,
         runnable: list[Queue],
         host: QueueHost,
         store_id: int,
@@ -39,16 +39,8 @@ class OffsetQueue(Queue):
         *,
         knows_deliveries: bool,
     ) -> None:
-        super().__init__(
-            name,
-            durable=True,
-            auto_delete=False,
-            owner=None,
-            arguments=arguments,
-            runnable=runnable,
-            host=host,
-            store_id=store_id,
-        )
+        assert declaration.durable and not declaration.exclusive
+        super().__init__(declaration, None, runnable, host, store_id)
         self.offsets = offsets
         self.knows_deliveries: bool = knows_deliveries
         self.ready.keep_in(offsets)

@@ -22,6 +22,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, ChannelException
 from warren.amqp.properties import priority_of
 from warren.exchanges.destination import Destination
@@ -50,31 +51,28 @@ PASSED_OVER_PER_MESSAGE: Final = 32
 
 
 class Queue(Destination):
-    """A queue. ``arguments`` is the encoded table of its declaration, `store_id` its name in the log."""
+    """A queue. `owner` is the connection of an exclusive one, `store_id` its name in the log."""
 
     def __init__(
         self,
-        name: str,
-        durable: bool,
-        auto_delete: bool,
+        declaration: QueueDeclaration,
         owner: object | None,
-        arguments: bytes,
         runnable: list[Queue],
         host: QueueHost,
         store_id: int = 0,
     ) -> None:
-        super().__init__(name)
+        super().__init__(declaration.name)
         self.is_queue = True
         self.vhost_name = host.name
-        self.durable = durable
-        self.stores: bool = durable  # persistent messages go into the log
-        self.auto_delete: bool = auto_delete
-        self.owner = owner  # the connection of an exclusive queue
-        self.arguments = arguments
+        self.durable = declaration.durable
+        self.stores: bool = self.durable  # persistent messages go into the log
+        self.auto_delete: bool = declaration.auto_delete
+        self.owner = owner
+        self.arguments = declaration.arguments  # an encoded table
         self.single_active: bool = False
         self.has_levels: bool = False  # it is a priority queue
 
-        self.ready = ReadyMessages(host.log, host.name, name, durable, store_id, self._loaded)
+        self.ready = ReadyMessages(host.log, host.name, self.name, self.durable, store_id, self._loaded)
         self.unacked_count: i64 = 0
         self.unacked_bytes: i64 = 0  # of their bodies
         # Counts (`queues.counters`).
@@ -108,6 +106,17 @@ class Queue(Destination):
         self._host = host
         self._log = host.log
         self._load_waiters: list[Callable[[], None]] = []
+
+    @property
+    def declaration(self) -> QueueDeclaration:
+        """What declares a queue like this one."""
+        return QueueDeclaration(
+            self.name,
+            durable=self.durable,
+            exclusive=self.owner is not None,
+            auto_delete=self.auto_delete,
+            arguments=self.arguments,
+        )
 
     @property
     def ready_count(self) -> i64:

@@ -44,6 +44,7 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64, mypyc_attr
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, TableWalker, Timestamp, decode_table, find_tag
 from warren.amqp.inequivalence import check_argument
@@ -607,7 +608,7 @@ def _entry_name(name: str) -> bytes:
     return bytes([len(raw)]) + raw
 
 
-def exchange_rules(name: str, vhost: str, encoded: bytes, stored: bool) -> QueueRules | None:
+def exchange_rules(declaration: ExchangeDeclaration, vhost: str, *, stored: bool = False) -> QueueRules | None:
     """Return what the arguments of an exchange say about repetitions; None when it lets them pass.
 
     `stored`: they come from the catalogue, where one that is refused today has no effect.
@@ -615,6 +616,7 @@ def exchange_rules(name: str, vhost: str, encoded: bytes, stored: bool) -> Queue
     Raises:
         ChannelException: 406, an argument has an impossible type or value, in the words for queues.
     """
+    encoded: bytes = declaration.arguments
     if len(encoded) == 4:
         return None
     table = decode_table(encoded)
@@ -629,7 +631,7 @@ def exchange_rules(name: str, vhost: str, encoded: bytes, stored: bool) -> Queue
         if fault:
             if stored:
                 continue
-            text = f"invalid arg '{row.name}' for exchange '{name}' in vhost '{vhost}': {fault}"
+            text = f"invalid arg '{row.name}' for exchange '{declaration.name}' in vhost '{vhost}': {fault}"
             raise ChannelException(PRECONDITION_FAILED, text)
         if isinstance(value, bool):
             rules.dedup = value
@@ -643,12 +645,12 @@ def exchange_rules(name: str, vhost: str, encoded: bytes, stored: bool) -> Queue
     return rules if rules.dedup else None
 
 
-def check_equivalent(name: str, vhost: str, received: bytes, current: bytes) -> None:
-    """Check the redeclaration of an exchange with arguments `received`.
+def check_equivalent(declaration: ExchangeDeclaration, vhost: str, current: bytes) -> None:
+    """Check the redeclaration of an exchange whose arguments are `current`.
 
     Raises:
         ChannelException: 406, one of ours differs.
     """
-    if received != current:
+    if declaration.arguments != current:
         for key in _ARGUMENTS:
-            check_argument("exchange", name, vhost, BY_KEY[key].name, received, current)
+            check_argument("exchange", declaration.name, vhost, BY_KEY[key].name, declaration.arguments, current)

@@ -35,6 +35,7 @@ from typing import Final
 import msgspec
 import trio
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of, mark_of
@@ -171,15 +172,7 @@ class Drains:
         if drain.claims_name not in vhost.queues:
             self._check_room(drain, by)
         arguments = claims_arguments(drain.queue, drain.consumer)
-        ticket = vhost.declare_queue(
-            drain.claims_name,
-            durable=True,
-            exclusive=False,
-            auto_delete=False,
-            arguments=arguments,
-            connection=None,
-            by=by,
-        )
+        ticket = vhost.declare_queue(QueueDeclaration(drain.claims_name, durable=True, arguments=arguments), by=by)
         claims = self._claims(drain)
         with self._under_way(vhost.name, drain.claims_name):
             epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s, by))

@@ -25,6 +25,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
@@ -76,9 +77,11 @@ SEGMENT_MIN_BYTES: Final = 1 << 20
 class Stream(OffsetQueue):
     """A stream. ``arguments`` is the encoded table of its declaration, `store_id` its name in the log."""
 
-    def __init__(self, name: str, arguments: bytes, runnable: list[Queue], host: QueueHost, store_id: int = 0) -> None:
+    def __init__(
+        self, declaration: QueueDeclaration, runnable: list[Queue], host: QueueHost, store_id: int = 0
+    ) -> None:
         self.messages = StreamBacklog(host.log)
-        super().__init__(name, arguments, runnable, host, store_id, self.messages, knows_deliveries=False)
+        super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=False)
         self.messages.stream = self
         self._cursors: dict[Consumer, Cursor] = {}
         self._in_turn: list[Cursor] = []  # the same, as `drain` goes round them; behind by those that came or went

@@ -32,6 +32,7 @@ from weakref import WeakSet
 import trio
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import Table, encode_table
 from warren.channels.broker import Broker as Engine
 from warren.channels.connection import Connection
@@ -292,19 +293,8 @@ class Broker:
     ) -> QueueView:
         """Declare a queue, as a client would. Waits until it is committed; raises AmqpError as the client would get."""
         table = encode_table(arguments or {})
-        self._act(
-            vhost,
-            m.QueueDeclare(
-                0,
-                name,
-                passive=False,
-                durable=durable,
-                exclusive=False,
-                auto_delete=auto_delete,
-                no_wait=False,
-                arguments=table,
-            ),
-        )
+        declaration = QueueDeclaration(name, durable=durable, auto_delete=auto_delete, arguments=table)
+        self._act(vhost, declaration.method())
         return self.queue(name, vhost)
 
     def declare_exchange(
@@ -320,20 +310,10 @@ class Broker:
     ) -> None:
         """Declare an exchange, likewise."""
         table = encode_table(arguments or {})
-        self._act(
-            vhost,
-            m.ExchangeDeclare(
-                0,
-                name,
-                type,
-                passive=False,
-                durable=durable,
-                auto_delete=auto_delete,
-                internal=internal,
-                no_wait=False,
-                arguments=table,
-            ),
+        declaration = ExchangeDeclaration(
+            name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=table
         )
+        self._act(vhost, declaration.method())
 
     def bind(
         self,

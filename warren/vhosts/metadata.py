@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,23 @@ class ExchangePut:
     internal: bool
     arguments: bytes
 
+    @classmethod
+    def of(cls, vhost: str, declared: ExchangeDeclaration) -> ExchangePut:
+        """Return the row of a durable exchange."""
+        return cls(vhost, declared.name, declared.type, declared.auto_delete, declared.internal, declared.arguments)
+
+    @property
+    def declaration(self) -> ExchangeDeclaration:
+        """What declares it."""
+        return ExchangeDeclaration(
+            self.name,
+            self.type,
+            durable=True,
+            auto_delete=self.auto_delete,
+            internal=self.internal,
+            arguments=self.arguments,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDelete:
@@ -227,6 +245,16 @@ class QueuePut:
     auto_delete: bool
     arguments: bytes
     queue_id: int
+
+    @classmethod
+    def of(cls, vhost: str, declared: QueueDeclaration, queue_id: int) -> QueuePut:
+        """Return the row of a durable queue."""
+        return cls(vhost, declared.name, declared.auto_delete, declared.arguments, queue_id)
+
+    @property
+    def declaration(self) -> QueueDeclaration:
+        """What declares it."""
+        return QueueDeclaration(self.name, durable=True, auto_delete=self.auto_delete, arguments=self.arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,11 @@ Sources: RabbitMQ, "Super Streams"; the plugin ``rabbitmq_stream`` of 4.x.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import (
     EMPTY_TABLE,
@@ -125,31 +127,33 @@ def _place(entry: tuple[int, int, Binding]) -> tuple[int, int]:
 
 
 class SuperStreamDeclaration:
-    """An exchange.declare that is to make partitions. Both tables are encoded."""
+    """A declaration of an exchange that is to make partitions: one of the exchange itself, and one of each of them."""
 
-    def __init__(
-        self, name: str, type_name: str, internal: bool, keys: list[str], arguments: bytes, stream_arguments: bytes
-    ) -> None:
-        self.name = name
-        self.type_name = type_name
-        self.internal = internal
-        self.keys = keys
-        self.arguments = arguments
-        self.stream_arguments = stream_arguments
+    def __init__(self, exchange: ExchangeDeclaration, keys: list[str], stream_arguments: bytes) -> None:
+        self.exchange = exchange
+        self.keys = keys  # of the bindings, in order
+        self.streams: list[QueueDeclaration] = [
+            QueueDeclaration(f"{exchange.name}-{key}", durable=True, arguments=stream_arguments) for key in keys
+        ]
+
+    @property
+    def name(self) -> str:
+        """The name of the exchange."""
+        return self.exchange.name
 
     def partition_names(self) -> list[str]:
         """Return the names of the partitions, in order."""
-        return [f"{self.name}-{key}" for key in self.keys]
+        return [stream.name for stream in self.streams]
 
 
-def maybe_declaration(
-    name: str, vhost_name: str, type_name: str, *, durable: bool, auto_delete: bool, internal: bool, arguments: bytes
-) -> SuperStreamDeclaration | None:
+def maybe_super_stream(declaration: ExchangeDeclaration, vhost_name: str) -> SuperStreamDeclaration | None:
     """Return what a declaration of an exchange asks for besides the exchange; None: nothing.
 
     Raises:
         ChannelException: 406, it asks for partitions that cannot be.
     """
+    arguments: bytes = declaration.arguments
+    type_name: str = declaration.type
     if len(arguments) == len(EMPTY_TABLE) or type_name not in (SUPER_STREAM_TYPE, DIRECT):
         return None
     tag = find_tag(arguments, SUPER_STREAM)
@@ -157,15 +161,15 @@ def maybe_declaration(
         return None
     table = decode_table(arguments)
     value = table[SUPER_STREAM]
-    where = f"for exchange '{name}' in vhost '{vhost_name}'"
+    where = f"for exchange '{declaration.name}' in vhost '{vhost_name}'"
     keys = _keys_of(value, type_name)
     if keys is None:
         if type_name == DIRECT:
             return None  # means nothing to RabbitMQ either
         text = f"invalid arg '{SUPER_STREAM}' {where}: "
         raise _refusal(f"{text}{{invalid_super_stream,{{{TYPE_NAMES[tag]},{term_text(value)}}}}}")
-    if auto_delete or not durable:
-        raise _refusal(f"invalid property '{'auto-delete' if auto_delete else 'non-durable'}' {where}")
+    if declaration.auto_delete or not declaration.durable:
+        raise _refusal(f"invalid property '{'auto-delete' if declaration.auto_delete else 'non-durable'}' {where}")
     own = without_key(arguments, SUPER_STREAM.encode())
     passed_on: Table = {"x-queue-type": STREAM}
     for argument in STREAM_ARGUMENTS:
@@ -173,7 +177,7 @@ def maybe_declaration(
             own = without_key(own, argument.encode())
             passed_on[argument] = table[argument]
     own = with_length(own[4:] + encode_table({SUPER_STREAM: True})[4:])
-    wanted = SuperStreamDeclaration(name, type_name, internal, keys, own, encode_table(passed_on))
+    wanted = SuperStreamDeclaration(replace(declaration, arguments=own), keys, encode_table(passed_on))
     for partition in wanted.partition_names():
         if len(partition.encode()) > NAME_MAX_BYTES:
             raise _refusal(f"a partition would have a name of more than {NAME_MAX_BYTES} bytes {where}")
@@ -199,35 +203,24 @@ def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> Non
     """
     exchange = vhost.exchanges.get(wanted.name)
     if exchange is None:
-        for name in wanted.partition_names():
-            queue = vhost.queues.get(name)
+        for declaration in wanted.streams:
+            queue = vhost.queues.get(declaration.name)
             if queue is None:
-                QueueArguments(
-                    name, vhost.name, durable=True, exclusive=False, auto_delete=False, encoded=wanted.stream_arguments
-                )
+                QueueArguments(declaration, vhost.name)
             elif queue.owner is not None:
-                raise vhost.locked(name)
+                raise vhost.locked(queue.name)
             else:
-                QueueArguments.check_equivalent(
-                    queue, durable=True, auto_delete=False, arguments=wanted.stream_arguments
-                )
+                QueueArguments.check_equivalent(queue, declaration)
         return
-    exchange.check_equivalent(
-        wanted.type_name,
-        durable=True,
-        auto_delete=False,
-        internal=wanted.internal,
-        arguments=wanted.arguments,
-        vhost_name=vhost.name,
-    )
+    exchange.check_equivalent(wanted.exchange, vhost.name)
     bindings = partition_bindings(exchange) if exchange.is_super_stream else []
     current = [binding.routing_key for binding in bindings]
     if current != wanted.keys:
         raise _inequivalent(wanted, vhost.name, current)
-    for binding in bindings:
+    for binding, declaration in zip(bindings, wanted.streams, strict=True):
         stream = binding.destination
         assert isinstance(stream, Stream)
-        QueueArguments.check_equivalent(stream, durable=True, auto_delete=False, arguments=wanted.stream_arguments)
+        QueueArguments.check_equivalent(stream, declaration)
 
 
 def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by: str) -> int:
@@ -238,31 +231,17 @@ def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by:
     """
     check_declaration(vhost, wanted)
     new = wanted.name not in vhost.exchanges
-    ticket = vhost.declare_exchange(
-        wanted.name,
-        wanted.type_name,
-        durable=True,
-        auto_delete=False,
-        internal=wanted.internal,
-        arguments=wanted.arguments,
-        by=by,
-    )
+    ticket = vhost.declare_exchange(wanted.exchange, by)
     if not new:
         return ticket
     exchange = vhost.exchanges[wanted.name]
-    for order, name in enumerate(wanted.partition_names()):
-        vhost.declare_queue(
-            name,
-            durable=True,
-            exclusive=False,
-            auto_delete=False,
-            arguments=wanted.stream_arguments,
-            connection=None,
-            by=by,
-        )
+    for order, declaration in enumerate(wanted.streams):
+        vhost.declare_queue(declaration, by=by)
         arguments = encode_table({PARTITION_ORDER: order})
         is_last = order + 1 == len(wanted.keys)
-        ticket = vhost.bind(exchange, vhost.queues[name], wanted.keys[order], arguments, by, is_last=is_last)
+        ticket = vhost.bind(
+            exchange, vhost.queues[declaration.name], wanted.keys[order], arguments, by, is_last=is_last
+        )
     return ticket
 
 

@@ -15,12 +15,14 @@ told, too.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from mypy_extensions import i64
 
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED, ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, decode_table, encode_table, find_tag, with_length
+from warren.amqp.field_table import decode_table, encode_table, find_tag, with_length
 from warren.amqp.properties import HAS_DEATHS, expiration_ms_of, headers_of, is_persistent, known_headers
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
@@ -71,13 +73,13 @@ DEFAULT_EXCHANGE: Final = ""
 CONTROL_EXCHANGE: Final = "amq.control"
 POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, and one for each policy
 PREDECLARED: Final = (
-    ("amq.direct", "direct", False),
-    ("amq.fanout", "fanout", False),
-    ("amq.topic", "topic", False),
-    ("amq.headers", "headers", False),
-    ("amq.match", "headers", False),
-    (CONTROL_EXCHANGE, "direct", False),
-    ("amq.rabbitmq.trace", "topic", True),
+    ExchangeDeclaration("amq.direct", "direct", durable=True),
+    ExchangeDeclaration("amq.fanout", "fanout", durable=True),
+    ExchangeDeclaration("amq.topic", "topic", durable=True),
+    ExchangeDeclaration("amq.headers", "headers", durable=True),
+    ExchangeDeclaration("amq.match", "headers", durable=True),
+    ExchangeDeclaration(CONTROL_EXCHANGE, "direct", durable=True),
+    ExchangeDeclaration("amq.rabbitmq.trace", "topic", durable=True, internal=True),
 )
 EVENT_EXCHANGE: Final = "amq.rabbitmq.event"
 EVENT_VHOST: Final = "/"
@@ -250,45 +252,21 @@ class VirtualHost(QueueHost):
 
     # --- exchanges ------------------------------------------------------------------------------------------------
 
-    def declare_exchange(
-        self,
-        name: str,
-        type_name: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: bytes,
-        by: str = INTERNAL_USER,
-    ) -> int:
+    def declare_exchange(self, declaration: ExchangeDeclaration, by: str = INTERNAL_USER) -> int:
         """Create the exchange, or check that the one there is equivalent. Return the ticket to wait for.
 
         Raises:
             ChannelException: 406, unknown type, bad argument, or inequivalent.
         """
+        name = declaration.name
+        durable: bool = declaration.durable
         exchange = self.exchanges.get(name)
         if exchange is not None:
-            exchange.check_equivalent(
-                type_name,
-                durable=durable,
-                auto_delete=auto_delete,
-                internal=internal,
-                arguments=arguments,
-                vhost_name=self.name,
-            )
-            check_equivalent(name, self.name, arguments, exchange.arguments)
+            exchange.check_equivalent(declaration, self.name)
+            check_equivalent(declaration, self.name, exchange.arguments)
             return self._journal.last_ticket if durable else 0
-        exchange = create_exchange(
-            type_name,
-            name,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=arguments,
-            seed=self._seed,
-            vhost_name=self.name,
-        )
-        rules = exchange_rules(name, self.name, arguments, self._restoring)
+        exchange = create_exchange(declaration, seed=self._seed, vhost_name=self.name)
+        rules = exchange_rules(declaration, self.name, stored=self._restoring)
         if rules is not None:
             lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS
             self.seen_keys[name] = SeenKeys(self.log, self.agenda, self.name, name, durable, rules, lane, producer_lane)
@@ -300,7 +278,7 @@ class VirtualHost(QueueHost):
         self.watcher.exchange_created(self.name, exchange, by)
         if not durable:
             return 0
-        return self._journal.append(ExchangePut(self.name, name, type_name, auto_delete, internal, arguments))
+        return self._journal.append(ExchangePut.of(self.name, declaration))
 
     def delete_exchange(self, exchange: Exchange, by: str = INTERNAL_USER) -> int:
         """Delete `exchange` with all bindings from and to it, which go by and by. Return the ticket to wait for."""
@@ -330,61 +308,41 @@ class VirtualHost(QueueHost):
     # --- queues ---------------------------------------------------------------------------------------------------
 
     def declare_queue(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: bytes,
-        connection: object,
-        by: str = INTERNAL_USER,
+        self, declaration: QueueDeclaration, connection: object | None = None, by: str = INTERNAL_USER
     ) -> int:
         """Create the queue, or check that the one there is equivalent. Return the ticket to wait for.
+
+        `connection` is the one that declares, to which an exclusive queue belongs.
 
         Raises:
             ChannelException: 405, owned by another connection or exclusiveness differs; 406, bad or inequivalent.
         """
-        durable = durable and not exclusive
+        name = declaration.name
+        exclusive: bool = declaration.exclusive
+        if exclusive and declaration.durable:
+            declaration = replace(declaration, durable=False)
         queue = self.queues.get(name)
         if self.record.default_queue_type and not self._restoring and not is_claims_name(name):
-            arguments = self._with_default_type(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
+            declaration = self._with_default_type(queue, declaration)
         if queue is not None:
             if (queue.owner is not None) != exclusive or (exclusive and queue.owner is not connection):
                 raise self.locked(name)
-            QueueArguments.check_equivalent(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
+            QueueArguments.check_equivalent(queue, declaration)
             self.churn.queues_declared += 1
             queue.used()
             return self._journal.last_ticket if queue.durable else 0
         stored = self._restored_id > 0
-        parsed = QueueArguments(
-            name,
-            self.name,
-            durable=durable,
-            exclusive=exclusive,
-            auto_delete=auto_delete,
-            encoded=arguments,
-            stored=stored,
-        )
-        owner = connection if exclusive else None
+        parsed = QueueArguments(declaration, self.name, stored=stored)
         store_id = 0
-        if durable:
+        if declaration.durable:
             store_id = self._restored_id or self.log.new_queue_id()
         if parsed.queue_type == STREAM:
-            queue = Stream(name, arguments, self._runnable, self, store_id)
+            queue = Stream(declaration, self._runnable, self, store_id)
         elif is_claims_name(name):
-            queue = ClaimQueue(name, arguments, self._runnable, self, store_id)
+            queue = ClaimQueue(declaration, self._runnable, self, store_id)
         else:
-            queue = Queue(
-                name,
-                durable=durable,
-                auto_delete=auto_delete,
-                owner=owner,
-                arguments=arguments,
-                runnable=self._runnable,
-                host=self,
-                store_id=store_id,
-            )
+            owner = connection if exclusive else None
+            queue = Queue(declaration, owner, self._runnable, self, store_id)
         queue.parsed = parsed
         rules = self._take_policies(queue)
         queue.single_active = rules.single_active
@@ -399,18 +357,19 @@ class VirtualHost(QueueHost):
         self.watcher.queue_created(self.name, queue, by)
         if not queue.durable:
             return 0
-        return self._journal.append(QueuePut(self.name, name, auto_delete, arguments, queue.store_id))
+        return self._journal.append(QueuePut.of(self.name, declaration, queue.store_id))
 
-    def _with_default_type(self, queue: Queue | None, *, durable: bool, auto_delete: bool, arguments: bytes) -> bytes:
-        """Return the arguments of a declaration of `queue`, or of a new one, with the type that it left to us (5)."""
+    def _with_default_type(self, queue: Queue | None, declaration: QueueDeclaration) -> QueueDeclaration:
+        """Return the declaration of `queue`, or of a new one, with the type that it left to us (5)."""
+        arguments: bytes = declaration.arguments
         default = DEFAULT_QUEUE_TYPES.get(self.record.default_queue_type, "")
         if default == "" or find_tag(arguments, QUEUE_TYPE):
-            return arguments
-        if default != CLASSIC and (not durable or auto_delete):
-            return arguments
+            return declaration
+        if default != CLASSIC and (not declaration.durable or declaration.auto_delete):
+            return declaration
         if queue is not None and not find_tag(queue.arguments, QUEUE_TYPE):
-            return arguments
-        return with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:])
+            return declaration
+        return replace(declaration, arguments=with_length(arguments[4:] + encode_table({QUEUE_TYPE: default})[4:]))
 
     def take_queue_out(self, queue: Queue) -> int:
         """Delete `queue`; the caller sees to its consumers and its bindings. Return the ticket to wait for."""
@@ -425,15 +384,7 @@ class VirtualHost(QueueHost):
 
     def open_reply_queue(self, name: str, connection: object) -> Queue:
         """Create the queue of a direct reply-to consumer."""
-        queue = Queue(
-            name,
-            durable=False,
-            auto_delete=False,
-            owner=connection,
-            arguments=EMPTY_TABLE,
-            runnable=self._runnable,
-            host=self,
-        )
+        queue = Queue(QueueDeclaration(name, durable=False, exclusive=True), connection, self._runnable, self)
         self.reply_queues[name] = queue
         return queue
 
@@ -699,26 +650,12 @@ class VirtualHost(QueueHost):
         try:
             if isinstance(change, ExchangePut):
                 if change.name not in self.exchanges:
-                    self.declare_exchange(
-                        change.name,
-                        change.type,
-                        durable=True,
-                        auto_delete=change.auto_delete,
-                        internal=change.internal,
-                        arguments=change.arguments,
-                    )
+                    self.declare_exchange(change.declaration)
             elif isinstance(change, QueuePut):
                 self._restored_id = change.queue_id
                 if change.queue_id >= self.log.next_queue_id:
                     self.log.next_queue_id = change.queue_id + 1
-                self.declare_queue(
-                    change.name,
-                    durable=True,
-                    exclusive=False,
-                    auto_delete=change.auto_delete,
-                    arguments=change.arguments,
-                    connection=None,
-                )
+                self.declare_queue(change.declaration)
             else:
                 source = self.exchange(change.source)
                 destination: Destination
@@ -759,36 +696,10 @@ class PolicyRun(Job):
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:
     """Return the exchanges that a new vhost of this name has, the default exchange first."""
-    made = [
-        create_exchange(
-            "direct",
-            DEFAULT_EXCHANGE,
-            durable=True,
-            auto_delete=False,
-            internal=False,
-            arguments=EMPTY_TABLE,
-            seed=seed,
-        )
-    ]
-    for name, type_name, internal in PREDECLARED:
-        made.append(
-            create_exchange(
-                type_name, name, durable=True, auto_delete=False, internal=internal, arguments=EMPTY_TABLE, seed=seed
-            )
-        )
+    wanted = [ExchangeDeclaration(DEFAULT_EXCHANGE, "direct", durable=True), *PREDECLARED]
     if vhost_name == EVENT_VHOST:
-        made.append(
-            create_exchange(
-                "topic",
-                EVENT_EXCHANGE,
-                durable=True,
-                auto_delete=False,
-                internal=True,
-                arguments=EMPTY_TABLE,
-                seed=seed,
-            )
-        )
-    return made
+        wanted.append(ExchangeDeclaration(EVENT_EXCHANGE, "topic", durable=True, internal=True))
+    return [create_exchange(declaration, seed=seed) for declaration in wanted]
 
 
 def _name(exchange: Exchange) -> str:

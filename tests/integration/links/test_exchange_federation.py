@@ -9,6 +9,7 @@ import pika
 import pytest
 from link_host import FakeHost, LinksThread
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.links.host import LocalBinding, LocalExchange, Policy
 
@@ -50,7 +51,7 @@ def publish(broker: BrokerProcess, exchange: str, key: str, body: bytes, **prope
 
 def federated(exchange: str, **policy: str) -> LocalExchange:
     chosen = Policy(**policy) if policy else Policy(upstream_set="all")
-    return LocalExchange("/", exchange, "topic", True, False, False, EMPTY_TABLE, chosen)
+    return LocalExchange("/", ExchangeDeclaration(exchange, "topic", durable=True), chosen)
 
 
 def is_running(links: LinksThread, exchange: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from link_host import FakeHost, LinksThread
 from pika.exceptions import AMQPError
 
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.declarations import QueueDeclaration
 from warren.links.host import LocalQueue, Policy
 
 from .brokers import BrokerProcess, RabbitProcess, WarrenProcess, connect, drain, fill, length, uri, wait_for
@@ -37,7 +37,7 @@ def declare(broker: BrokerProcess, queue: str) -> None:
 def federate(links: LinksThread, upstream: BrokerProcess, local_queue: str, **settings: Any) -> None:
     value = {"uri": uri(upstream), "reconnect-delay": 0.2, **{k.replace("_", "-"): v for k, v in settings.items()}}
     links.do(links.host.set_parameter, "federation-upstream", "up", value)
-    links.do(links.host.federate, LocalQueue("/", local_queue, True, False, EMPTY_TABLE, Policy(upstream="up")))
+    links.do(links.host.federate, LocalQueue("/", QueueDeclaration(local_queue, durable=True), Policy(upstream="up")))
     wait_for(lambda: links.federation_link(local_queue).get("status") == "running", "the link to run")
 
 

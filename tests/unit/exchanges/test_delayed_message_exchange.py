@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.content import Content
@@ -112,13 +113,7 @@ def test_bindings_are_checked_by_the_other_type() -> None:
 def test_a_type_that_it_cannot_route_like_is_refused(arguments: Table, text: str) -> None:
     with pytest.raises(ChannelException) as refusal:
         create_exchange(
-            "x-delayed-message",
-            "x",
-            durable=True,
-            auto_delete=False,
-            internal=False,
-            arguments=encode_table(arguments),
-            seed=1,
+            ExchangeDeclaration("x", "x-delayed-message", durable=True, arguments=encode_table(arguments)), seed=1
         )
     assert (refusal.value.reply_code, refusal.value.explanation) == (406, text)
 
@@ -127,14 +122,10 @@ def test_a_redeclaration_may_have_another_type_to_route_like() -> None:
     made = delayed("topic")
     assert isinstance(made, DelayedMessageExchange)
     made.check_equivalent(
-        "x-delayed-message",
-        durable=True,
-        auto_delete=False,
-        internal=False,
-        arguments=encode_table({"x-delayed-type": "direct"}),
-        vhost_name="/",
+        ExchangeDeclaration(
+            "x", "x-delayed-message", durable=True, arguments=encode_table({"x-delayed-type": "direct"})
+        ),
+        "/",
     )
     with pytest.raises(ChannelException, match="inequivalent arg 'type'"):
-        made.check_equivalent(
-            "topic", durable=True, auto_delete=False, internal=False, arguments=encode_table({}), vhost_name="/"
-        )
+        made.check_equivalent(ExchangeDeclaration("x", "topic", durable=True, arguments=encode_table({})), "/")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, Timestamp, with_length
+from warren.amqp.field_table import Timestamp, with_length
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.headers_exchange import HeadersExchange
@@ -20,7 +21,7 @@ Table = dict[str, object]
 
 
 def headers_exchange() -> HeadersExchange:
-    return HeadersExchange("x", "headers", True, False, False, EMPTY_TABLE)
+    return HeadersExchange(ExchangeDeclaration("x", "headers", durable=True))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import ChannelException
-from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
+from warren.amqp.field_table import Table, encode_table
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
 
 from .topology import exchange
@@ -17,7 +18,9 @@ IN_X = "for exchange 'x' in vhost '/'"
 def test_every_type_makes_an_exchange_that_knows_what_it_was_declared_with(type_name: str) -> None:
     table: Table = {"alternate-exchange": "ae", "x-unknown": [1, "two"], "x-delayed-type": "topic"}
     arguments = encode_table(table)
-    made = create_exchange(type_name, "x", durable=False, auto_delete=True, internal=True, arguments=arguments, seed=1)
+    made = create_exchange(
+        ExchangeDeclaration("x", type_name, durable=False, auto_delete=True, internal=True, arguments=arguments), seed=1
+    )
     assert (made.name, made.type_name, made.durable, made.auto_delete, made.internal) == (
         "x",
         type_name,
@@ -35,13 +38,7 @@ def test_every_type_makes_an_exchange_that_knows_what_it_was_declared_with(type_
 def test_an_unknown_type_is_refused_before_its_arguments(type_name: str) -> None:
     with pytest.raises(ChannelException) as refusal:
         create_exchange(
-            type_name,
-            "x",
-            durable=True,
-            auto_delete=False,
-            internal=False,
-            arguments=encode_table({"alternate-exchange": 5}),
-            seed=1,
+            ExchangeDeclaration("x", type_name, durable=True, arguments=encode_table({"alternate-exchange": 5})), seed=1
         )
     assert (refusal.value.reply_code, refusal.value.explanation) == (
         406,
@@ -55,12 +52,7 @@ def test_an_unknown_type_is_refused_before_its_arguments(type_name: str) -> None
 def test_an_alternate_has_to_be_a_longstr(value: object, tag: str) -> None:
     with pytest.raises(ChannelException) as refusal:
         create_exchange(
-            "topic",
-            "y",
-            durable=True,
-            auto_delete=False,
-            internal=False,
-            arguments=encode_table({"alternate-exchange": value}),
+            ExchangeDeclaration("y", "topic", durable=True, arguments=encode_table({"alternate-exchange": value})),
             seed=1,
             vhost_name="v",
         )
@@ -85,12 +77,7 @@ def test_a_redeclaration_with_another_property_is_refused(
 ) -> None:
     with pytest.raises(ChannelException) as refusal:
         exchange("direct").check_equivalent(
-            type_name,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=EMPTY_TABLE,
-            vhost_name="/",
+            ExchangeDeclaration("x", type_name, durable=durable, auto_delete=auto_delete, internal=internal), "/"
         )
     assert (refusal.value.reply_code, refusal.value.explanation) == (406, f"inequivalent arg {text}")
 
@@ -107,13 +94,9 @@ def test_a_redeclaration_with_another_property_is_refused(
 def test_a_redeclaration_with_another_alternate_is_refused(
     current: dict[str, object], received: dict[str, object], text: str
 ) -> None:
-    made = create_exchange(
-        "direct", "x", durable=True, auto_delete=False, internal=False, arguments=encode_table(current), seed=1
-    )
+    made = create_exchange(ExchangeDeclaration("x", "direct", durable=True, arguments=encode_table(current)), seed=1)
     with pytest.raises(ChannelException) as refusal:
-        made.check_equivalent(
-            "direct", durable=True, auto_delete=False, internal=False, arguments=encode_table(received), vhost_name="/"
-        )
+        made.check_equivalent(ExchangeDeclaration("x", "direct", durable=True, arguments=encode_table(received)), "/")
     assert (refusal.value.reply_code, refusal.value.explanation) == (
         406,
         f"inequivalent arg 'alternate-exchange' {IN_X}: {text}",
@@ -122,13 +105,8 @@ def test_a_redeclaration_with_another_alternate_is_refused(
 
 def test_a_redeclaration_may_differ_in_arguments_that_nobody_compares() -> None:
     made = create_exchange(
-        "direct", "x", durable=True, auto_delete=False, internal=False, arguments=encode_table({"x-unknown": 1}), seed=1
+        ExchangeDeclaration("x", "direct", durable=True, arguments=encode_table({"x-unknown": 1})), seed=1
     )
     made.check_equivalent(
-        "direct",
-        durable=True,
-        auto_delete=False,
-        internal=False,
-        arguments=encode_table({"x-unknown": 2, "x-new": 3}),
-        vhost_name="/",
+        ExchangeDeclaration("x", "direct", durable=True, arguments=encode_table({"x-unknown": 2, "x-new": 3})), "/"
     )

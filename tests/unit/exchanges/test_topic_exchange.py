@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.content import STEPS_MAX, Content
@@ -16,7 +17,7 @@ from .topology import UNREADABLE, bind, matched, queue, unbind
 
 
 def topic() -> TopicExchange:
-    return TopicExchange("x", "topic", True, False, False, EMPTY_TABLE)
+    return TopicExchange(ExchangeDeclaration("x", "topic", durable=True))
 
 
 def words(key: str) -> list[str]:

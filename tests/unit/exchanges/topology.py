@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, encode_table
 from warren.amqp.properties import BasicProperties
 from warren.exchanges.binding import Binding
@@ -28,9 +29,7 @@ def exchange(type_name: str, name: str = "x", seed: int = 1, **arguments: object
     table: dict[str, object] = {key.replace("_", "-"): value for key, value in arguments.items()}
     if type_name == "x-delayed-message":
         table.setdefault("x-delayed-type", "direct")
-    return create_exchange(
-        type_name, name, durable=True, auto_delete=False, internal=False, arguments=encode_table(table), seed=seed
-    )
+    return create_exchange(ExchangeDeclaration(name, type_name, durable=True, arguments=encode_table(table)), seed=seed)
 
 
 def table_bytes(arguments: dict[str, object] | None) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,9 +12,10 @@ from engine_harness import USER, Harness
 from trio.testing import MockClock
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.links.broker_host import DEMAND_EVERY_S, BrokerHost
-from warren.links.host import Host, LocalBinding, Policy
+from warren.links.host import Host, LocalBinding, LocalExchange, LocalQueue, Policy
 from warren.server.management import CommitTimeout, Management
 from warren.vhosts.metadata import (
     MetadataChange,
@@ -116,6 +117,10 @@ def names(found: Any) -> list[str]:
     return [one.name for one in found]
 
 
+def declared(found: Sequence[LocalExchange] | Sequence[LocalQueue]) -> list[str]:
+    return [one.declaration.name for one in found]
+
+
 # --- what is federated ------------------------------------------------------------------------------------------------
 
 
@@ -127,19 +132,18 @@ def test_exchanges_and_queues_are_federated_by_the_policy_that_is_in_effect(plac
     assert not place.host.federated_exchanges() and not place.host.federated_queues()
     place.policy("all", "^orders", federation_upstream_set="all")
     (exchange,) = place.host.federated_exchanges()
-    assert (exchange.vhost, exchange.name, exchange.type, exchange.durable) == ("/", "orders", "topic", True)
-    assert (exchange.auto_delete, exchange.internal) == (False, False)
-    assert exchange.arguments == encode_table({"alternate-exchange": "amq.fanout"})
-    assert exchange.policy == Policy(upstream_set="all")
+    arguments = encode_table({"alternate-exchange": "amq.fanout"})
+    orders = ExchangeDeclaration("orders", "topic", durable=True, arguments=arguments)
+    assert exchange == LocalExchange("/", orders, Policy(upstream_set="all"))
     (queue,) = place.host.federated_queues()
-    assert (queue.vhost, queue.name, queue.durable, queue.arguments) == ("/", "orders", True, EMPTY_TABLE)
+    assert queue == LocalQueue("/", QueueDeclaration("orders", durable=True), Policy(upstream_set="all"))
     # One policy applies: a better one without federation keys takes the others' away.
     place.policy("limit", "^orders$", "queues", 1, max_length=10)
-    assert not place.host.federated_queues() and names(place.host.federated_exchanges()) == ["orders"]
+    assert not place.host.federated_queues() and declared(place.host.federated_exchanges()) == ["orders"]
     place.policy("limit", "^orders$", "queues", 1, max_length=10, federation_upstream="up")
     assert place.host.federated_queues()[0].policy == Policy(upstream="up")
     place.policy("one", "strict", "exchanges", 1, federation_upstream_pattern="^up")
-    assert names(place.host.federated_queues()) == ["orders"]
+    assert declared(place.host.federated_queues()) == ["orders"]
     place.administer(PolicyDelete("/", "all"))
     assert not place.host.federated_exchanges()
 
@@ -151,8 +155,8 @@ def test_what_belongs_to_the_broker_or_to_a_connection_is_not_federated(place: P
     place.queue("usual")
     place.exchange("usual")
     place.policy("all", ".*", federation_upstream_set="all")
-    assert names(place.host.federated_queues()) == ["usual"]
-    exchanges = names(place.host.federated_exchanges())
+    assert declared(place.host.federated_queues()) == ["usual"]
+    exchanges = declared(place.host.federated_exchanges())
     assert "" not in exchanges and "made upstream" not in exchanges and "usual" in exchanges
 
 
@@ -160,7 +164,7 @@ def test_a_policy_for_quorum_queues_federates_those(place: Place) -> None:
     place.queue("classic")
     place.queue("quorum", {"x-queue-type": "quorum"})
     place.policy("some", ".*", "quorum_queues", federation_upstream="up")
-    assert names(place.host.federated_queues()) == ["quorum"]
+    assert declared(place.host.federated_queues()) == ["quorum"]
     assert not place.host.federated_exchanges()
 
 

@@ -12,6 +12,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from warren.amqp import methods
 from warren.amqp.codec import decode_method, frame, method_frame
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import (
@@ -349,7 +350,7 @@ def test_the_close_of_the_connection_reaches_every_call_with_code_and_text() -> 
 
     async def client(connection: Connection, channel: Channel) -> None:
         with pytest.raises(PeerClosed) as failure:
-            await channel.declare_queue("q")
+            await channel.declare_queue(QueueDeclaration("q", durable=True))
         assert str(failure.value) == "this broker closed the connection: 320 CONNECTION_FORCED - amqp://h is gone"
         for call in (lambda: channel.publish("", "q", NO_PROPERTIES, b""), lambda: channel.ack(1)):
             with pytest.raises(PeerClosed):
@@ -456,6 +457,6 @@ def test_arguments_are_an_encoded_table() -> None:
         await peer.send(1, methods.QueueDeclareOk("q", 5, 0))
 
     async def client(connection: Connection, channel: Channel) -> None:
-        assert (await channel.declare_queue("q")).message_count == 5
+        assert (await channel.declare_queue(QueueDeclaration("q", durable=True))).message_count == 5
 
     play(script, client)

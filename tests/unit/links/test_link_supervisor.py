@@ -12,7 +12,7 @@ import trio
 from link_host import FakeHost
 from trio.testing import MockClock
 
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.declarations import QueueDeclaration
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
 from warren.links.host import LocalQueue, Policy
@@ -143,7 +143,7 @@ def test_each_upstream_of_a_queue_is_a_link_and_goes_with_the_policy() -> None:
         for name in ("east", "west"):
             value = {"uri": f"amqp://u:s3cret@{name}/v?x=s3cret"}
             host.set_parameter("federation-upstream", name, value)
-        host.federate(LocalQueue("/", "q", True, False, EMPTY_TABLE, Policy(upstream_set="all")))
+        host.federate(LocalQueue("/", QueueDeclaration("q", durable=True), Policy(upstream_set="all")))
         await trio.sleep(1)
         links = supervisor.federation_links()
         assert [link["upstream"] for link in links] == ["east", "west"]

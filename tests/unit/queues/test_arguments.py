@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.amqp.numbers import TIME_MAX_MS
@@ -46,9 +47,7 @@ TIMES = ("x-visibility-timeout", "x-consumer-timeout")
 
 
 def parsed(arguments: Table, *, name: str = "q", stored: bool = False) -> QueueArguments:
-    return QueueArguments(
-        name, "/", durable=True, exclusive=False, auto_delete=False, encoded=encode_table(arguments), stored=stored
-    )
+    return QueueArguments(QueueDeclaration(name, durable=True, arguments=encode_table(arguments)), "/", stored=stored)
 
 
 def possible_value(row: Argument) -> object:
@@ -104,7 +103,9 @@ def test_no_value_makes_the_table_stumble(row: Argument) -> None:
 
 def test_a_plain_declaration_asks_for_nothing() -> None:
     for encoded in (EMPTY_TABLE, encode_table({"x-queue-type": "classic", "unknown": 5})):
-        arguments = QueueArguments("q", "/", durable=False, exclusive=True, auto_delete=True, encoded=encoded)
+        arguments = QueueArguments(
+            QueueDeclaration("q", durable=False, exclusive=True, auto_delete=True, arguments=encoded), "/"
+        )
         assert (arguments.queue_type, arguments.single_active, arguments.values) == ("classic", False, {})
 
 
@@ -115,16 +116,14 @@ def test_single_active_is_told(active: bool) -> None:
 
 def test_refusals_name_queue_and_vhost() -> None:
     with pytest.raises(ChannelException) as refused:
-        QueueArguments(
-            "a b", "v", durable=False, exclusive=False, auto_delete=False, encoded=encode_table({"x-expires": 0})
-        )
+        QueueArguments(QueueDeclaration("a b", durable=False, arguments=encode_table({"x-expires": 0})), "v")
     assert refused.value.explanation == "invalid arg 'x-expires' for queue 'a b' in vhost 'v': {value_zero,0}"
 
 
 def test_of_duplicate_arguments_the_last_one_counts() -> None:
     twice = encode_table({"x-expires": 0})[4:] + encode_table({"x-expires": 5})[4:]
     arguments = QueueArguments(
-        "q", "/", durable=True, exclusive=False, auto_delete=False, encoded=len(twice).to_bytes(4, "big") + twice
+        QueueDeclaration("q", durable=True, arguments=len(twice).to_bytes(4, "big") + twice), "/"
     )
     assert arguments.values == {"expires": 5}
 

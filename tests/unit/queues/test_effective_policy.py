@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, Table, encode_table
 from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.exchanges.registry import create_exchange
@@ -70,7 +71,7 @@ def test_without_policies_there_is_nothing() -> None:
 
 def exchange(name: str, table: Table | None = None) -> Exchange:
     arguments = encode_table(table) if table else EMPTY_TABLE
-    return create_exchange("direct", name, durable=True, auto_delete=False, internal=False, arguments=arguments, seed=0)
+    return create_exchange(ExchangeDeclaration(name, "direct", durable=True, arguments=arguments), seed=0)
 
 
 def alternate(book: PolicyBook, of: Exchange) -> str:

@@ -10,6 +10,7 @@ from column_rows import Row, rows_of
 from durable_harness import DurableHarness
 from simulation.simulated_file_system import SimulatedFileSystem
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import Table
 from warren.msgstore.files.store import segment_path
 from warren.msgstore.log.queue_index import QueueIndex
@@ -120,12 +121,7 @@ class KeptClaims(Kept):
     def declare(self) -> None:
         self.publisher.declare("q", durable=True)
         self.harness.vhost.declare_queue(
-            self.name,
-            durable=True,
-            exclusive=False,
-            auto_delete=False,
-            arguments=claims_arguments("q", "c"),
-            connection=None,
+            QueueDeclaration(self.name, durable=True, arguments=claims_arguments("q", "c"))
         )
         self.harness.settle()
 

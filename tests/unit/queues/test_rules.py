@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import Table, encode_table
 from warren.amqp.numbers import TIME_MAX_MS
 from warren.queues.arguments import ARGUMENTS, INTEGER, QueueArguments, backoff_delays
@@ -37,7 +38,7 @@ def arguments_of(values: Table, *, quorum: bool = False) -> QueueArguments:
     table: Table = {f"x-{key}": value for key, value in values.items()}
     if quorum:
         table["x-queue-type"] = "quorum"
-    return QueueArguments("q", "/", durable=True, exclusive=False, auto_delete=False, encoded=encode_table(table))
+    return QueueArguments(QueueDeclaration("q", durable=True, arguments=encode_table(table)), "/")
 
 
 def rules(

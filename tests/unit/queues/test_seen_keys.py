@@ -9,6 +9,7 @@ from engine_harness import content_frames
 from seen_keys_view import maybe_sequence, maybe_until_ms, producers
 from stored_log import StoredLog, entries
 
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table, Timestamp, encode_table
 from warren.msgstore.log.message import Envelope, Message
@@ -523,17 +524,21 @@ def test_an_operator_can_look_up_and_forget() -> None:
 # --- arguments of exchanges -------------------------------------------------------------------------------------------
 
 
+def rules_of_exchange(arguments: bytes, *, stored: bool = False) -> QueueRules | None:
+    return exchange_rules(ExchangeDeclaration("e", "direct", durable=True, arguments=arguments), "/", stored=stored)
+
+
 def test_an_exchange_has_the_arguments_of_queues() -> None:
     arguments: Table = {"x-message-deduplication": True}
-    found = exchange_rules("e", "/", encode_table(arguments), False)
+    found = rules_of_exchange(encode_table(arguments))
     assert found is not None
     assert (found.dedup_header, found.dedup_size, found.dedup_ttl_ms) == ("x-deduplication-header", 128, -1)
     arguments |= {"x-deduplication-header": "id", "x-cache-size": 5, "x-cache-ttl": 6}
-    found = exchange_rules("e", "/", encode_table(arguments), False)
+    found = rules_of_exchange(encode_table(arguments))
     assert found is not None
     assert (found.dedup_header, found.dedup_size, found.dedup_ttl_ms) == ("id", 5, 6)
     for without in ({}, {"x-cache-size": 5}, {"x-message-deduplication": False}):
-        assert exchange_rules("e", "/", encode_table(dict(without)), False) is None
+        assert rules_of_exchange(encode_table(dict(without))) is None
 
 
 @pytest.mark.parametrize(
@@ -550,6 +555,6 @@ def test_an_exchange_has_the_arguments_of_queues() -> None:
 def test_an_exchange_refuses_what_a_queue_refuses(arguments: Table, name: str, reason: str) -> None:
     encoded = encode_table({"x-message-deduplication": True} | arguments)
     with pytest.raises(ChannelException) as refusal:
-        exchange_rules("e", "/", encoded, False)
+        rules_of_exchange(encoded)
     assert refusal.value.explanation == f"invalid arg '{name}' for exchange 'e' in vhost '/': {reason}"
-    exchange_rules("e", "/", encoded, True)
+    rules_of_exchange(encoded, stored=True)

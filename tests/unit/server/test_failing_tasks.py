@@ -12,6 +12,7 @@ import pytest
 import trio
 from link_host import LOOPBACK_SETTINGS as SETTINGS
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import encode_table
 from warren.links.amqp_client import Connection, LinkError, connect
 from warren.links.amqp_uri import BrokerUri
@@ -134,10 +135,10 @@ def test_a_turn_of_the_reactor_that_fails_is_followed_by_another_one(error: Base
         with patch.object(application_module, "log", Mock(warning=fault)):
             # What a turn has to say goes to the log at the end of it.
             with pytest.raises(LinkError):
-                await before.declare_queue("amq.forbidden")
+                await before.declare_queue(QueueDeclaration("amq.forbidden", durable=True))
             await place.until(lambda: fault.call_count > 0)
         channel = await (await place.connect()).open_channel()
-        await channel.declare_queue("q")
+        await channel.declare_queue(QueueDeclaration("q", durable=True))
         assert place.failures("reactor") == 1
         health = place.management.health()
         assert not health.ok and health.reason == "the reactor fails and is started again"
@@ -164,7 +165,7 @@ def test_a_commit_that_fails_by_our_fault_is_made_again(error: BaseException) ->
         catalogue = place.application._catalogue
         channel = await (await place.connect()).open_channel()
         with patch.object(catalogue, "commit", once(error, catalogue.commit)):
-            await channel.declare_queue("q", durable=True)
+            await channel.declare_queue(QueueDeclaration("q", durable=True))
         assert place.failures("catalogue writer") == 1
         assert not place.management.health().ok
 
@@ -177,7 +178,7 @@ def test_time_that_fails_to_pass_once_passes_later() -> None:
         clock = place.application._clock
         with patch.object(clock, "now_ms", once(OverflowError(), clock.now_ms)):
             channel = await (await place.connect()).open_channel()
-            await channel.declare_queue("q", arguments=encode_table({"x-expires": 1}))
+            await channel.declare_queue(QueueDeclaration("q", durable=True, arguments=encode_table({"x-expires": 1})))
             await place.until(lambda: "q" not in broker.vhosts["/"].queues)
         assert place.failures("time keeper") == 1
 
@@ -208,7 +209,9 @@ def test_a_wall_clock_that_is_set_expires_nothing() -> None:
     async def test(place: Place) -> None:
         broker = place.management.broker
         channel = await (await place.connect()).open_channel()
-        await channel.declare_queue("q", arguments=encode_table({"x-expires": 3_600_000}))
+        await channel.declare_queue(
+            QueueDeclaration("q", durable=True, arguments=encode_table({"x-expires": 3_600_000}))
+        )
         before_ms = broker.log.now_ms
         place.application._clock._wall_ns = lambda: time.time_ns() + 7_200_000_000_000
         with patch.object(store_module, "time_ns", lambda: time.time_ns() + 7_200_000_000_000):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.links.address_guard import AddressGuard, networks
 from warren.links.amqp_client import ClientSettings, Connection, LinkError, PeerClosed, connect
 from warren.links.amqp_uri import BrokerUri
@@ -130,7 +131,7 @@ def test_the_broker_itself_may_do_everything_in_every_vhost() -> None:
         await place.management.administer(VhostPut("nobody's"), "guest")
         connection = await place.inside(INTERNAL_USER, place.password, "nobody's")
         channel = await connection.open_channel()
-        await channel.declare_queue("q")
+        await channel.declare_queue(QueueDeclaration("q", durable=True))
         (served,) = place.management.broker.connections.values()
         assert served.is_internal and served.user_name == INTERNAL_USER
         assert "q" in place.management.broker.vhosts["nobody's"].queues
@@ -173,9 +174,9 @@ def test_a_user_who_logs_in_from_inside_has_its_own_permissions() -> None:
         await place.management.administer(VhostPut("other"), "guest")
         await place.add_user("alice", "^mine$")
         connection = await place.inside("alice", "alice")
-        await (await connection.open_channel()).declare_queue("mine")
+        await (await connection.open_channel()).declare_queue(QueueDeclaration("mine", durable=True))
         with pytest.raises(PeerClosed, match="403 ACCESS_REFUSED - configure access to queue 'other'"):
-            await (await connection.open_channel()).declare_queue("other")
+            await (await connection.open_channel()).declare_queue(QueueDeclaration("other", durable=True))
         await connection.close()
         with pytest.raises(PeerClosed, match="530 NOT_ALLOWED - access to vhost 'other' refused for user 'alice'"):
             await place.inside("alice", "alice", "other")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from warren.amqp.codec import NAME_MAX_BYTES
-from warren.amqp.field_table import EMPTY_TABLE
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.properties import BasicProperties
 from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
@@ -88,9 +88,7 @@ class Way:
             return [alternate]
         alone = None
         if exchange.type_name in STATELESS_TYPES:
-            alone = create_exchange(
-                exchange.type_name, "", durable=False, auto_delete=False, internal=False, arguments=EMPTY_TABLE, seed=0
-            )
+            alone = create_exchange(ExchangeDeclaration("", exchange.type_name, durable=False), seed=0)
         for destination in reached:
             keys: dict[str, None] = {}
             for binding in _chain(exchange.by_destination.get(destination)):

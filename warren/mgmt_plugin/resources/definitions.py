@@ -22,7 +22,6 @@ import trio
 from warren import __version__
 from warren.channels.access import AccessControl
 from warren.channels.broker import Broker
-from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
 from warren.mgmt_plugin.http.pace import Breather
@@ -35,7 +34,7 @@ from warren.mgmt_plugin.resources.policies import describe_policy, parameter_row
 from warren.mgmt_plugin.resources.queues import queue_type
 from warren.mgmt_plugin.resources.users import describe_permission, describe_topic_permission, describe_user
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, measure
-from warren.mgmt_plugin.terms import table_to_json, text
+from warren.mgmt_plugin.terms import exchange_to_json, queue_to_json
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.definitions.apply import apply_plan
@@ -71,26 +70,9 @@ def _vhost(vhost: VirtualHost) -> Described:
 
 
 def _queue(queue: Queue) -> Described:
-    return {
-        "name": text(queue.name),
-        "vhost": queue.vhost_name,
-        "type": queue_type(queue),
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "arguments": table_to_json(queue.arguments),
-    }
-
-
-def _exchange(exchange: Exchange, vhost: str) -> Described:
-    return {
-        "name": text(exchange.name),
-        "vhost": vhost,
-        "type": exchange.type_name,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_to_json(exchange.arguments),
-    }
+    described = queue_to_json(queue.vhost_name, queue_type(queue), queue.declaration)
+    del described["exclusive"]  # none is in a file
+    return described
 
 
 class _Sections:
@@ -242,7 +224,7 @@ class DefinitionHandlers(Handlers):
             exchanges = [vhost.exchanges[name] for name in sorted(vhost.exchanges)]
             for exchange in exchanges:
                 if exchange.name and not exchange.name.startswith("amq."):
-                    await sections.add("exchanges", _exchange(exchange, vhost.name))
+                    await sections.add("exchanges", exchange_to_json(vhost.name, exchange.declaration))
             for exchange in exchanges:
                 for binding in list(exchange.bindings.values()):
                     destination = binding.destination

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
@@ -28,7 +29,7 @@ from warren.mgmt_plugin.names import (
     visible_vhosts,
 )
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
-from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.mgmt_plugin.terms import exchange_to_json, table_from_json, table_to_json
 from warren.queues.queue import Queue
 from warren.vhosts.topology_watcher import INTERNAL_USER
 from warren.vhosts.virtual_host import VirtualHost
@@ -37,7 +38,7 @@ QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 
 
-class ExchangeDeclaration(msgspec.Struct):
+class ExchangeBody(msgspec.Struct):
     """An exchange to be declared."""
 
     type: str = "direct"
@@ -178,13 +179,7 @@ class ExchangeHandlers(Handlers):
     def describe_exchange(self, call: Call, vhost: VirtualHost, exchange: Exchange, ranges: Ranges) -> Described:
         """Return an exchange as lists show it."""
         described: Described = {
-            "name": exchange.name,
-            "vhost": vhost.name,
-            "type": exchange.type_name,
-            "durable": exchange.durable,
-            "auto_delete": exchange.auto_delete,
-            "internal": exchange.internal,
-            "arguments": table_to_json(exchange.arguments),
+            **exchange_to_json(vhost.name, exchange.declaration),
             "policy": exchange.policy,
             "user_who_performed_action": INTERNAL_USER,
         }
@@ -221,23 +216,19 @@ class ExchangeHandlers(Handlers):
         return described
 
     async def declare_exchange(self, call: Call) -> Response:
-        declaration = await call.body(ExchangeDeclaration)
+        body = await call.body(ExchangeBody)
         name = exchange_name(call.params["exchange"])
         new = name not in the_vhost(call).exchanges
+        declaration = ExchangeDeclaration(
+            name,
+            body.type,
+            durable=body.durable,
+            auto_delete=body.auto_delete,
+            internal=body.internal,
+            arguments=table_from_json(body.arguments),
+        )
         with call.client() as client:
-            await client.call(
-                m.ExchangeDeclare(
-                    0,
-                    name,
-                    declaration.type,
-                    passive=False,
-                    durable=declaration.durable,
-                    auto_delete=declaration.auto_delete,
-                    internal=declaration.internal,
-                    no_wait=False,
-                    arguments=table_from_json(declaration.arguments),
-                )
-            )
+            await client.call(declaration.method())
         return created(new=new)
 
     async def delete_exchange(self, call: Call) -> None:
@@ -356,7 +347,7 @@ class ExchangeHandlers(Handlers):
         Route("GET", "/api/exchanges", Access.USER, list_exchanges, "Exchanges of all vhosts", query=_LIST_QUERY),
         Route("GET", "/api/exchanges/{vhost}", _SEE, list_exchanges, "Exchanges of a vhost", query=_LIST_QUERY),
         Route("GET", _X, _SEE, show_exchange, "An exchange", query=RANGE_QUERY),
-        Route("PUT", _X, _USE, declare_exchange, "Declare an exchange", ExchangeDeclaration),
+        Route("PUT", _X, _USE, declare_exchange, "Declare an exchange", ExchangeBody),
         Route("DELETE", _X, _USE, delete_exchange, "Delete an exchange", query=("if-unused",)),
         Route("GET", f"{_X}/bindings/source", _SEE, list_from_exchange, "Bindings from an exchange", query=QUERY),
         Route("GET", f"{_X}/bindings/destination", _SEE, list_to_exchange, "Bindings to an exchange", query=QUERY),

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import AmqpError
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
 from warren.mgmt_plugin.http.json_pieces import LongText
@@ -252,18 +253,7 @@ class MessageHandlers(Handlers):
 
     async def check_aliveness(self, call: Call) -> Described:
         with call.client() as client:
-            await client.call(
-                m.QueueDeclare(
-                    0,
-                    ALIVENESS_QUEUE,
-                    passive=False,
-                    durable=False,
-                    exclusive=False,
-                    auto_delete=False,
-                    no_wait=False,
-                    arguments=b"\x00\x00\x00\x00",
-                )
-            )
+            await client.call(QueueDeclaration(ALIVENESS_QUEUE, durable=False).method())
             await client.publish("", ALIVENESS_QUEUE, properties_from_json({}), ALIVENESS_BODY)
             reply = await client.call(m.BasicGet(0, ALIVENESS_QUEUE, no_ack=True))
         if not isinstance(reply, Received):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.properties import decode_properties
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
@@ -27,7 +28,7 @@ from warren.mgmt_plugin.metrics.statistics import (
 )
 from warren.mgmt_plugin.names import channel_details, connection_details, the_queue, visible_queues
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created
-from warren.mgmt_plugin.terms import table_from_json, table_to_json
+from warren.mgmt_plugin.terms import queue_to_json, table_from_json, table_to_json
 from warren.queues.arguments import CLASSIC
 from warren.queues.delivery import Consumer
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
@@ -41,7 +42,7 @@ _FLAGS_LOW_AT: Final = 13
 _HAS_TIMESTAMP: Final = 0x40
 
 
-class QueueDeclaration(msgspec.Struct):
+class QueueBody(msgspec.Struct):
     """A queue to be declared."""
 
     durable: bool = True
@@ -156,13 +157,7 @@ class QueueHandlers(Handlers):
         persistent, persistent_bytes = queue.persistent()
         consumer = _active_consumer(queue)
         described: Described = {
-            "name": queue.name,
-            "vhost": queue.vhost_name,
-            "type": queue_type(queue),
-            "durable": queue.durable,
-            "auto_delete": queue.auto_delete,
-            "exclusive": queue.owner is not None,
-            "arguments": table_to_json(queue.arguments),
+            **queue_to_json(queue.vhost_name, queue_type(queue), queue.declaration),
             "node": self._node,
             "state": "running",
             "paused": queue.paused,
@@ -240,13 +235,7 @@ class QueueHandlers(Handlers):
     def describe_without_stats(self, call: Call, queue: Queue) -> Described:
         """Return a queue as lists show it when nobody wants statistics, at most how long it is."""
         described: Described = {
-            "name": queue.name,
-            "vhost": queue.vhost_name,
-            "type": queue_type(queue),
-            "durable": queue.durable,
-            "auto_delete": queue.auto_delete,
-            "exclusive": queue.owner is not None,
-            "arguments": table_to_json(queue.arguments),
+            **queue_to_json(queue.vhost_name, queue_type(queue), queue.declaration),
             "node": self._node,
             "state": "running",
         }
@@ -272,23 +261,14 @@ class QueueHandlers(Handlers):
         return described
 
     async def declare_queue(self, call: Call) -> Response:
-        declaration = await call.body(QueueDeclaration)
+        body = await call.body(QueueBody)
         name = call.params["queue"]
         new = name not in call.vhosts[call.params["vhost"]].queues
-        arguments = table_from_json(declaration.arguments)
+        declaration = QueueDeclaration(
+            name, durable=body.durable, auto_delete=body.auto_delete, arguments=table_from_json(body.arguments)
+        )
         with call.client() as client:
-            await client.call(
-                m.QueueDeclare(
-                    0,
-                    name,
-                    passive=False,
-                    durable=declaration.durable,
-                    exclusive=False,
-                    auto_delete=declaration.auto_delete,
-                    no_wait=False,
-                    arguments=arguments,
-                )
-            )
+            await client.call(declaration.method())
         return created(new=new)
 
     async def delete_queue(self, call: Call) -> None:
@@ -331,7 +311,7 @@ class QueueHandlers(Handlers):
         Route("GET", "/api/queues/detailed", Access.USER, list_queues, "The same", query=_LIST_QUERY),
         Route("GET", "/api/queues/{vhost}", Access.VHOST_VISIBLE, list_queues, "Queues of a vhost", query=_LIST_QUERY),
         Route("GET", "/api/queues/{vhost}/{queue}", Access.VHOST_VISIBLE, show_queue, "A queue", query=RANGE_QUERY),
-        Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueDeclaration),
+        Route("PUT", "/api/queues/{vhost}/{queue}", Access.VHOST, declare_queue, "Declare a queue", QueueBody),
         Route(
             "DELETE",
             "/api/queues/{vhost}/{queue}",

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from warren.amqp import methods as m
+from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.channels.access import CONFIGURE
 from warren.exchanges.exchange import SUPER_STREAM, Exchange
@@ -163,19 +164,7 @@ class SuperStreamHandlers(Handlers):
         new = name not in the_vhost(call).exchanges
         arguments = table_from_json(_stream_arguments(body.arguments) | {SUPER_STREAM: wanted})
         with call.client() as client:
-            await client.call(
-                m.ExchangeDeclare(
-                    0,
-                    name,
-                    kind,
-                    passive=False,
-                    durable=True,
-                    auto_delete=False,
-                    internal=False,
-                    no_wait=False,
-                    arguments=arguments,
-                )
-            )
+            await client.call(ExchangeDeclaration(name, kind, durable=True, arguments=arguments).method())
         return created(new=new)
 
     async def delete_super_stream(self, call: Call) -> None:

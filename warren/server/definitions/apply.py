@@ -63,25 +63,9 @@ def _carry_out(broker: Broker, step: Step, by: str) -> None:
             raise ValueError(f"vhost '{step.vhost}' does not exist")
         match step:
             case DeclareExchange():
-                vhost.declare_exchange(
-                    step.name,
-                    step.type,
-                    durable=step.durable,
-                    auto_delete=step.auto_delete,
-                    internal=step.internal,
-                    arguments=step.arguments,
-                    by=by,
-                )
+                vhost.declare_exchange(step.declaration, by)
             case DeclareQueue():
-                vhost.declare_queue(
-                    step.name,
-                    durable=step.durable,
-                    exclusive=False,
-                    auto_delete=step.auto_delete,
-                    arguments=step.arguments,
-                    connection=None,
-                    by=by,
-                )
+                vhost.declare_queue(step.declaration, by=by)
             case Bind():
                 destination: Destination = (
                     vhost.queue(step.destination, None)

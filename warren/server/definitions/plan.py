@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Final
 
 from warren.amqp.codec import NAME_MAX_BYTES
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import EMPTY_TABLE, encode_table, find_tag, with_length
 from warren.channels.broker import Broker
@@ -104,12 +105,7 @@ class DeclareExchange:
     """Make an exchange."""
 
     vhost: str
-    name: str
-    type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: bytes
+    declaration: ExchangeDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +113,7 @@ class DeclareQueue:
     """Make a queue. Its type is in its arguments, unless it is classic."""
 
     vhost: str
-    name: str
-    durable: bool
-    auto_delete: bool
-    arguments: bytes
+    declaration: QueueDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +184,8 @@ class _Planner:
         self._users: set[str] = set()
         self._vhosts: dict[str, VhostPut] = {}
         self._fresh: dict[str, dict[str, Exchange]] = {}  # the exchanges that new vhosts are born with
-        self._exchanges: dict[tuple[str, str], tuple[DeclareExchange, Exchange]] = {}
-        self._queues: dict[tuple[str, str], DeclareQueue] = {}
+        self._exchanges: dict[tuple[str, str], tuple[ExchangeDeclaration, Exchange]] = {}
+        self._queues: dict[tuple[str, str], QueueDeclaration] = {}
         self._differing: set[tuple[str, str]] = set()  # exchanges that exist with other properties
         self._skipped: set[tuple[str, str, str]] = set()
         self._new_exchanges: Counter[str] = Counter()
@@ -445,22 +438,19 @@ class _Planner:
             self._skip("exchange", vhost, item.name, "every vhost has it, or none can")
             return
         _check_name("exchange", item.name)
-        arguments = _arguments(item.arguments)
-        step = DeclareExchange(vhost, item.name, item.type, item.durable, item.auto_delete, item.internal, arguments)
-        made = create_exchange(
-            step.type,
-            step.name,
-            durable=step.durable,
-            auto_delete=step.auto_delete,
-            internal=step.internal,
-            arguments=arguments,
-            seed=0,
-            vhost_name=vhost,
+        declaration = ExchangeDeclaration(
+            item.name,
+            item.type,
+            durable=item.durable,
+            auto_delete=item.auto_delete,
+            internal=item.internal,
+            arguments=_arguments(item.arguments),
         )
-        seen_keys.exchange_rules(step.name, vhost, arguments, False)
+        made = create_exchange(declaration, seed=0, vhost_name=vhost)
+        seen_keys.exchange_rules(declaration, vhost)
         planned = self._exchanges.get((vhost, item.name))
         if planned is not None:
-            if planned[0] != step:
+            if planned[0] != declaration:
                 raise ValueError("the file declares the exchange twice, with different properties")
             return
         there = self._maybe_vhost(vhost)
@@ -471,19 +461,12 @@ class _Planner:
             limit = self._broker.limits.exchanges_per_vhost_max
             if count > limit:
                 raise ValueError(f"exchange limit in vhost '{vhost}' ({limit}) is reached")
-            self._exchanges[(vhost, item.name)] = (step, made)
-            self._add(CREATE, "exchange", vhost, item.name, item.type, step)
+            self._exchanges[(vhost, item.name)] = (declaration, made)
+            self._add(CREATE, "exchange", vhost, item.name, item.type, DeclareExchange(vhost, declaration))
             return
         try:
-            existing.check_equivalent(
-                step.type,
-                durable=step.durable,
-                auto_delete=step.auto_delete,
-                internal=step.internal,
-                arguments=arguments,
-                vhost_name=vhost,
-            )
-            seen_keys.check_equivalent(step.name, vhost, arguments, existing.arguments)
+            existing.check_equivalent(declaration, vhost)
+            seen_keys.check_equivalent(declaration, vhost, existing.arguments)
         except AmqpError as error:
             self._differing.add((vhost, item.name))
             self._add(CONFLICT, "exchange", vhost, item.name, error.explanation)
@@ -502,25 +485,20 @@ class _Planner:
         existing = None if there is None else there.queues.get(item.name)
         if existing is not None:
             # What is said twice of it is compared with what is there, each time.
-            QueueArguments(
-                item.name, vhost, durable=item.durable, exclusive=False, auto_delete=item.auto_delete, encoded=arguments
-            )
+            QueueArguments(_declaration(item, arguments), vhost)
             self._existing_queue(existing, item, arguments)
             return
-        arguments = self._with_default_type(vhost, item, arguments)
-        QueueArguments(
-            item.name, vhost, durable=item.durable, exclusive=False, auto_delete=item.auto_delete, encoded=arguments
-        )
-        step = DeclareQueue(vhost, item.name, item.durable, item.auto_delete, arguments)
+        declaration = _declaration(item, self._with_default_type(vhost, item, arguments))
+        QueueArguments(declaration, vhost)
         planned = self._queues.get((vhost, item.name))
         if planned is not None:
-            if planned != step:
+            if planned != declaration:
                 raise ValueError("the file declares the queue twice, with different properties")
             return
         self._new_queues[vhost] += 1
         self._check_room_for_queue(vhost, there)
-        self._queues[(vhost, item.name)] = step
-        self._add(CREATE, "queue", vhost, item.name, "", step)
+        self._queues[(vhost, item.name)] = declaration
+        self._add(CREATE, "queue", vhost, item.name, "", DeclareQueue(vhost, declaration))
 
     def _typed(self, item: QueueItem, arguments: bytes) -> bytes:
         """Return `arguments` with the type that the item itself names, when they do not name classic by silence."""
@@ -555,9 +533,7 @@ class _Planner:
         elif item.type == "classic" and not find_tag(arguments, QUEUE_TYPE):
             arguments = _with_type(arguments, "classic") if find_tag(existing.arguments, QUEUE_TYPE) else arguments
         try:
-            QueueArguments.check_equivalent(
-                existing, durable=item.durable, auto_delete=item.auto_delete, arguments=arguments
-            )
+            QueueArguments.check_equivalent(existing, _declaration(item, arguments))
         except AmqpError as error:
             self._add(CONFLICT, "queue", vhost, item.name, error.explanation)
         else:
@@ -764,6 +740,10 @@ def _arguments(given: object) -> bytes:
         return table_from_json(given)
     except ValueError as error:
         raise ValueError(f"arguments: {error}") from None
+
+
+def _declaration(item: QueueItem, arguments: bytes) -> QueueDeclaration:
+    return QueueDeclaration(item.name, durable=item.durable, auto_delete=item.auto_delete, arguments=arguments)
 
 
 def _with_type(arguments: bytes, queue_type: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, decode_table
 from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
@@ -360,9 +361,7 @@ def test_a_binding_whose_end_is_missing_is_a_conflict() -> None:
 
 def test_a_queue_of_a_connection_is_a_conflict() -> None:
     broker = broker_with()
-    broker.vhosts["/"].declare_queue(
-        "q", durable=False, exclusive=True, auto_delete=False, arguments=EMPTY_TABLE, connection=object()
-    )
+    broker.vhosts["/"].declare_queue(QueueDeclaration("q", durable=False, exclusive=True), connection=object())
     planned = of_vhost(broker, {"queues": [queue("q")], "bindings": [binding("amq.fanout", "q")]})
     assert actions(planned) == ["conflict", "conflict"]
 
@@ -371,7 +370,7 @@ def test_a_queue_of_a_connection_is_a_conflict() -> None:
 def test_a_binding_is_the_same_whatever_the_width_of_its_integers(tag: bytes) -> None:
     broker = broker_with()
     vhost = broker.vhosts["/"]
-    vhost.declare_queue("q", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
+    vhost.declare_queue(QueueDeclaration("q", durable=True))
     body = b"\x01n" + tag
     vhost.bind(vhost.exchanges["amq.headers"], vhost.queues["q"], "k", len(body).to_bytes(4, "big") + body)
     same = binding("amq.headers", "q", "k", arguments={"n": 5})
@@ -515,7 +514,7 @@ def test_nesting_without_end_is_refused() -> None:
 def test_planning_gives_way_between_items_and_while_it_looks_at_what_is_bound() -> None:
     broker = broker_with()
     vhost = broker.vhosts["/"]
-    vhost.declare_queue("q", durable=True, exclusive=False, auto_delete=False, arguments=EMPTY_TABLE, connection=None)
+    vhost.declare_queue(QueueDeclaration("q", durable=True))
     for number in range(1000):
         vhost.bind(vhost.exchanges["amq.topic"], vhost.queues["q"], str(number), EMPTY_TABLE)
     definitions = read({"queues": [queue("q")], "bindings": [binding("amq.topic", "q", "5")]})
@@ -561,9 +560,7 @@ def test_what_changes_between_plan_and_import_is_a_conflict_and_the_rest_is_impo
             "bindings": [binding("amq.fanout", "q"), binding("amq.fanout", "r")],
         },
     )
-    broker.vhosts["/"].declare_queue(
-        "q", durable=False, exclusive=True, auto_delete=False, arguments=EMPTY_TABLE, connection=object()
-    )
+    broker.vhosts["/"].declare_queue(QueueDeclaration("q", durable=False, exclusive=True), connection=object())
 
     async def delete_the_vhost() -> None:
         broker.vhosts.pop("v", None)
