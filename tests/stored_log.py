@@ -99,15 +99,16 @@ class StoredLog:
         """Return what a restart makes of a checkpoint and all frames behind it; of all frames without one."""
         log = memory_log(page_entries=int(self.log.page_entries))
         start = 0
-        if checkpoint is None:
-            log.segments.add(Segment(1, 0, MAX))
-        else:
+        if checkpoint is not None:
             reader = CheckpointReader(checkpoint)
             reader.fill(log)
             start = reader.lsn
-            for segment in self.log.segments.segments:
-                if segment.base_lsn >= log.next_base_lsn:
-                    log.segments.add(Segment(segment.number, segment.base_lsn, segment.capacity))
+        oldest = self.log.segments.segments[0]
+        if checkpoint is None and oldest.base_lsn:
+            log.segments.add(Segment(oldest.number - 1, 0, oldest.base_lsn))  # what is gone
+        for segment in self.log.segments.segments:
+            if segment.base_lsn >= log.next_base_lsn:
+                log.segments.add(Segment(segment.number, segment.base_lsn, segment.capacity))
         replay = Replay(log, self.disk.read)
         for base, image in sorted(self.disk.segments.items()):
             data = bytes(image)
