@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 TURN_STEPS: Final = 4000
 AT_ONCE_STEPS: Final = 64
@@ -29,6 +29,7 @@ class Steps:
         self.left: i64 = left
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # for tests
 class Job:
     """Work that can stop after each step."""
 
