@@ -103,10 +103,10 @@ class StoredLog:
             reader = CheckpointReader(checkpoint)
             reader.fill(log)
             start = reader.lsn
-        oldest = self.log.segments.segments[0]
-        if checkpoint is None and oldest.base_lsn:
-            log.segments.add(Segment(oldest.number - 1, 0, oldest.base_lsn))  # what is gone
-        for segment in self.log.segments.segments:
+        segments = self.log.segments.segments
+        if checkpoint is None and segments and segments[0].base_lsn:
+            log.segments.add(Segment(segments[0].number - 1, 0, segments[0].base_lsn))  # what is gone
+        for segment in segments:
             if segment.base_lsn >= log.next_base_lsn:
                 log.segments.add(Segment(segment.number, segment.base_lsn, segment.capacity))
         replay = Replay(log, self.disk.read)
