@@ -32,6 +32,7 @@ from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.amqp.properties import headers_of, priority_of
 from warren.msgstore.log.message import Message as StoredMessage
+from warren.queues.held_messages import HeldMessage
 from warren.queues.queue import Queue as RealQueue
 from warren.vhosts.metadata import PolicyPut
 
@@ -66,6 +67,10 @@ class Replies:
         self.methods: dict[int, list[Any]] = {}
         self.cancelled: list[tuple[int, str]] = []
         self.confirms: list[tuple[int, bool, bool]] = []  # tag, multiple, refused
+
+
+class UndecidedError(Exception):
+    """So much has happened at once that the model cannot tell whether the broker is right: the run ends here."""
 
 
 class Run:
@@ -285,6 +290,26 @@ class Run:
             count = 0 if real_lane is None else real_lane.count
             assert count == len(held), f"{queue.name}: {count} {lane}, not {len(held)}"
 
+    def _orders_held(self) -> dict[tuple[str, str], list[bytes]]:
+        """Return what queues hold in which lane, in its order; lanes that are still read after a start are left out."""
+        found: dict[tuple[str, str], list[bytes]] = {}
+        for name, queue in self.broker.vhost.queues.items():
+            keeper = queue.keeper
+            for lane in ("held", "undelivered"):
+                real = None if keeper is None else getattr(keeper.lanes, lane)
+                if real is not None and not real.scanning:
+                    listed: list[HeldMessage] = []
+                    real.list_earliest(int(real.count), listed.extend)
+                    self.broker.settle()
+                    found[name, lane] = [each.message.body() for each in listed]
+        return found
+
+    def _compare_orders_held(self, held: dict[tuple[str, str], list[bytes]]) -> None:
+        """Compare in which order what is held will go: of what has the same time it matters when it came."""
+        for (name, lane), bodies in held.items():
+            entries = sorted(getattr(self.world.queues[name], lane), key=lambda each: each.until_ms)
+            assert bodies == [entry.message.body for entry in entries], f"{name}: another order of what is {lane}"
+
     def _compare_out(self, queue: Queue) -> None:
         """Compare the places to which unanswered messages would return: of several consumers each sees only its own."""
         out: list[tuple[tuple[int, int], int, int, int]] = []
@@ -417,8 +442,10 @@ class Run:
             arguments |= self._retrying() if self.dice.random() < 0.3 else {}
             arguments |= {"x-expires": self.dice.randrange(5000, 30000)} if self.dice.random() < 0.1 else {}
             arguments |= {"x-visibility-timeout": self.dice.randrange(1, 5000)} if self.dice.random() < 0.3 else {}
-        if name in self.world.queues and not _has_order_of_ages(self.world.queues[name]):
-            # After the clock was set back some have a deadline of their own, by the time to live that there was.
+        queue = self.world.queues.get(name)
+        if queue is not None and (not _has_order_of_ages(queue) or any(entry.returned for entry in queue.ready)):
+            # After the clock was set back some have a deadline of their own, by the time to live that there was; and
+            # what was returned may go before or after its neighbours.
             arguments.pop("x-message-ttl", None)
         definition = {key.removeprefix("x-"): value for key, value in arguments.items()} or {"queue-mode": "default"}
         self.aging_ms = self.world.now_ms
@@ -635,16 +662,20 @@ class Run:
             self._compare(received)
             return
         before, errors = self.world, []
+        held = self._orders_held()
         for alone, order, hasty in islice(self._orders(unsure), ORDERS_MAX):
             self.world = deepcopy(before)
             try:
                 self.world.leave_alone(alone)
                 self.world.moment(order, hasty=hasty)
                 self._compare(received, thorough=True)
+                self._compare_orders_held(held)
             except AssertionError as error:
                 errors.append(f"{order}: {error}")
             else:
                 return
+        if len(unsure) == UNSURE_MAX:
+            raise UndecidedError  # there may be more of them, and not all orders were tried
         raise AssertionError("\n".join(["wrong in any order:", *errors[:24]]))
 
     def _unsure(self) -> list[tuple[str, tuple[int, int]]]:
@@ -857,11 +888,16 @@ def _is_part(some: list[Any], of: list[Any]) -> bool:
 def test_queues_do_what_small_ones_do() -> None:
     seed = SEED or SystemRandom().getrandbits(32)
     print(f"seed {seed}")
+    undecided = 0
     for number in range(RUNS):
         run = Run(seed + number)
         try:
             run.run()
+        except UndecidedError:
+            undecided += 1
+            print(f"seed {seed + number}: undecided after {len(run.trace)} commands")
         except BaseException:
             print(*run.trace[-60:], sep="\n")
             print(f"WARREN_TEST_RULE_SEED={seed + number} WARREN_TEST_RULE_RUNS=1")
             raise
+    assert undecided <= max(1, RUNS // 4)

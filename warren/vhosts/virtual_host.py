@@ -682,10 +682,10 @@ class PolicyRun(Job):
 
     def go_on(self, steps: Steps) -> bool:
         each = POLICY_STEPS + self._vhost.policies.count()  # all are tried where none applies
-        count = max(1, int(steps.left // each))
-        start = self._next
-        self._next += count
         exchanges = len(self._exchanges)
+        start = self._next
+        count = min(max(1, int(steps.left // each)), exchanges + len(self._queues) - start)
+        self._next += count
         self._vhost.follow_policies(
             self._exchanges[start : self._next],
             self._queues[max(0, start - exchanges) : max(0, self._next - exchanges)],

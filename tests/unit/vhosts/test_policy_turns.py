@@ -23,6 +23,14 @@ def test_a_turn_tries_fewer_queues_the_more_policies_there_are() -> None:
     assert turns >= things * 1000 // TURN_STEPS
 
 
+def test_a_change_takes_no_more_steps_than_there_are_things() -> None:
+    """What else begins in its turn has the others."""
+    harness = Harness()
+    steps = Steps(1 << 30)
+    assert PolicyRun(harness.vhost).go_on(steps)
+    assert steps.left > (1 << 30) - 1000
+
+
 def test_a_queue_knows_the_policies_that_it_follows() -> None:
     """Who shows many queues need not try all policies again for each of them."""
     harness = Harness()
