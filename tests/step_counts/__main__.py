@@ -1,6 +1,6 @@
 """Measure all cases, or those whose name contains the argument, and print a line of JSON for each.
 
-cd tests && PYTHONPATH=.. ../.venv/bin/python -m work [NAME]
+cd tests && PYTHONPATH=.. ../.venv/bin/python -m step_counts [NAME]
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import sys
 
-from work import step_counter
+from step_counts import step_counter
 
 step_counter.install()
 
-from work.meter import Measured, Meter  # noqa: E402 - the engine is to be imported with the hook
-from work.method_cases import CASES, SIZE, Case  # noqa: E402
+from step_counts.meter import Measured, Meter  # noqa: E402 - the engine is to be imported with the hook
+from step_counts.method_cases import CASES, SIZE, Case  # noqa: E402
 
 
 def measured(case: Case, n: int) -> Measured:

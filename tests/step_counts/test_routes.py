@@ -1,21 +1,16 @@
 """No request makes a stretch of work long: what each route costs with n and with 2n of what there is, in steps.
 
-The API runs from its source, with its steps counted, in a process of its own (`work.measure_routes`). What a route may
-cost is said in `route_cases`.
+The API runs from its source, with its steps counted, in a process of its own (`step_counts.measure_routes`).
+What a route may cost is said in `route_cases`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from step_counts.measured import measured
+from step_counts.route_cases import CASES, LINEAR, LISTED, ONE, SIZE, SOUGHT, Case
 from warren.mgmt_plugin.plugin import all_routes
-from work.route_cases import CASES, LINEAR, LISTED, ONE, SIZE, SOUGHT, Case
 
 GROWTH_MAX = 2.3
 SLACK = 60  # steps
@@ -28,17 +23,7 @@ Figures = dict[str, list[tuple[int, int, int, str]]]
 
 @pytest.fixture(scope="module")
 def figures() -> Figures:
-    tests = Path(__file__).parent.parent
-    path = os.pathsep.join(each for each in (str(tests), os.environ.get("PYTHONPATH", "")) if each)
-    ran = subprocess.run(
-        [sys.executable, "-m", "work.measure_routes"],
-        cwd=tests,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    return {each["name"]: each["figures"] for each in found}
+    return measured("step_counts.measure_routes")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from engine_harness import Client, Harness
 
+from step_counts.step_counter import Count
 from warren.amqp.codec import method_frame
 from warren.msgstore.log import remains
 from warren.queues import agenda, delivery, delivery_timeout, expiry, length_limit, long_work
-from work.step_counter import Count
 
 TURNS_MAX = 200000
 # What a turn does of long work is set so low that a few hundred things take several turns.

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from engine_harness import USER, Client, basic_consume, exchange_declare, publish_frames, queue_declare
 
+from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
 from warren.vhosts.metadata import PermissionPut, PolicyPut, UserDelete, VhostDelete
-from work.meter import Meter, sending
 
 BOUNDED = "bounded"
 TIDIED = "tidied"

@@ -1,6 +1,6 @@
 """Measure all routes, or those whose name contains the argument, and print a line of JSON for each case.
 
-cd tests && PYTHONPATH=.. ../.venv/bin/python -m work.measure_routes [NAME]
+cd tests && PYTHONPATH=.. ../.venv/bin/python -m step_counts.measure_routes [NAME]
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import json
 import sys
 from typing import Any
 
-from work import step_counter
+from step_counts import step_counter
 
 step_counter.install()
 
 import trio  # noqa: E402 - the broker is to be imported with the hook
 from engine_harness import basic_consume, publish_frames, queue_declare  # noqa: E402
 
+from step_counts.route_cases import CASES, SIZE, Case  # noqa: E402
+from step_counts.route_host import Engine, Host, Stretches, temporary_directory  # noqa: E402
 from warren.amqp import methods as m  # noqa: E402
 from warren.amqp.codec import method_frame  # noqa: E402
 from warren.amqp.field_table import encode_table  # noqa: E402
@@ -30,8 +32,6 @@ from warren.vhosts.metadata import (  # noqa: E402
     VhostLimitsPut,
     VhostPut,
 )
-from work.route_cases import CASES, SIZE, Case  # noqa: E402
-from work.route_host import Engine, Host, Stretches, temporary_directory  # noqa: E402
 
 EMPTY = encode_table({})
 VHOST_SHARE = 10  # each has predeclared exchanges

@@ -21,9 +21,9 @@ import trio
 from engine import Client as Peer
 from trio.testing import wait_all_tasks_blocked
 
+from step_counts.meter import Meter
+from step_counts.step_counter import Count
 from warren.server import threads
-from work.meter import Meter
-from work.step_counter import Count
 
 SLICE_STEPS: Final = 100
 LOOK_MESSAGES: Final = 20

@@ -1,22 +1,17 @@
 """No input makes a turn long: what each method costs with n and with 2n of what it multiplies, counted in steps.
 
-The engine runs from its source, with its steps counted, in a process of its own (`work.__main__`), whatever is
+The engine runs from its source, with its steps counted, in a process of its own (`step_counts.__main__`), whatever is
 installed. Where there are many things, a method either takes as many more turns, none of them longer, or it is among
 those of which `method_cases` says that their turn may grow with the number of things; none grows faster.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from step_counts.measured import measured
+from step_counts.method_cases import BOUNDED, CASES, LINEAR, SIZE, TIDIED, Case
 from warren.amqp import methods as m
-from work.method_cases import BOUNDED, CASES, LINEAR, SIZE, TIDIED, Case
 
 # Steps of the longest turn with a share of 100 of long work: a fortieth of what a broker does.
 TURN_MAX = 3000
@@ -30,17 +25,7 @@ Figures = dict[str, list[tuple[int, int, int]]]
 
 @pytest.fixture(scope="module")
 def figures() -> Figures:
-    tests = Path(__file__).parent.parent
-    path = os.pathsep.join(each for each in (str(tests), os.environ.get("PYTHONPATH", "")) if each)
-    ran = subprocess.run(
-        [sys.executable, "-m", "work"],
-        cwd=tests,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    return {each["name"]: each["figures"] for each in found}
+    return measured("step_counts")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
