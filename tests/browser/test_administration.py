@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from integration.management.client import Api, q
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from .conftest import Connect
 from .ui import Ui
@@ -132,6 +132,30 @@ def test_a_name_that_the_broker_refuses_keeps_the_form_and_says_why(ui: Ui, api:
     expect(ui.dialog.locator("[name=name]")).to_have_value("amq.mine")
     ui.press("Cancel", ui.dialog)
     expect(ui.dialog).to_have_count(0)
+
+
+def test_a_form_is_not_sent_without_a_vhost_when_the_names_come_late(ui: Ui, api: Api) -> None:
+    # With a vhost chosen for all pages a form has it at once; without one the browser asks for it.
+    held: list[Route] = []
+    ui.page.route("**/api/vhosts?columns=name", lambda route: held.append(route))
+    ui.visit("queues", vhost=ui.vhost)
+    ui.press("Add queue")
+    expect(ui.dialog.get_by_label("Vhost")).to_have_value(ui.vhost)
+    ui.fill(ui.dialog, name="early")
+    ui.confirm("Add queue")
+    assert api.get(f"/queues/{q(ui.vhost)}/early")["name"] == "early"
+    ui.visit("queues")
+    ui.press("Add queue")
+    ui.fill(ui.dialog, name="homeless")
+    ui.press("Add queue", ui.dialog)
+    expect(ui.dialog.get_by_label("Vhost")).to_be_focused()
+    for route in held:
+        route.continue_()
+    ui.page.unroute("**/api/vhosts?columns=name")
+    ui.dialog.get_by_label("Vhost").select_option(ui.vhost)
+    ui.confirm("Add queue")
+    assert ui.refused == []
+    assert api.get(f"/queues/{q(ui.vhost)}/homeless")["name"] == "homeless"
 
 
 def test_limits_of_vhosts_and_users_are_set_and_cleared(ui: Ui, api: Api, vhost: str) -> None:
