@@ -122,7 +122,7 @@ class ConsumerGroups:
         self._count: int = 0
         self._empty: int = 0  # groups without members: as many as half of them
         self.passed_over: i64 = 0  # by the last `pick`, for want of room
-        self._sole: Consumer | None = None  # the only one that is served, as most queues have it
+        self.sole: Consumer | None = None  # the only one that is served, as most queues have it
         self._active: Consumer | None = None  # with single-active-consumer, else None
         self._found: Consumer | None = None  # by the last `has_room`
 
@@ -170,9 +170,9 @@ class ConsumerGroups:
 
     def _choose(self) -> None:
         self.passed_over = 0
-        self._sole = self._active
-        if self._sole is None and self._count == 1:
-            self._sole = self._oldest()
+        self.sole = self._active
+        if self.sole is None and self._count == 1:
+            self.sole = self._oldest()
 
     def active(self) -> Consumer | None:
         """Return the only one that is served in a queue with a single active consumer."""
@@ -184,14 +184,14 @@ class ConsumerGroups:
         self._by_priority = {}
         self._count = 0
         self._empty = 0
-        self._sole = None
+        self.sole = None
         self._active = None
         self._found = None
 
     def narrow(self, consumer: Consumer) -> None:
         """Until `widen` serve only `consumer`, whose turn it is; but whoever has a higher priority goes before it."""
         if self._active is None and len(self._groups) == 1:
-            self._sole = consumer
+            self.sole = consumer
             self.passed_over = 0
 
     def widen(self) -> None:
@@ -199,10 +199,7 @@ class ConsumerGroups:
         self._choose()
 
     def pick(self) -> Consumer | None:
-        """Choose who gets the next message; None when nobody may take one."""
-        sole = self._sole
-        if sole is not None:
-            return sole if sole.has_room() else None
+        """Choose who gets the next message; None when nobody may take one. There is no `sole` one."""
         self.passed_over = 0
         for group in self._groups:
             place: i64 = group.place_with_room()

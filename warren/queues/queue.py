@@ -163,7 +163,7 @@ class Queue(Destination):
         self.published += 1
         ready = self.ready
         if self._hungry and ready.count == 0:
-            consumer = self._pick_at_once()
+            consumer = self._let_wait() if self.is_search_long else self.pick()
             if consumer is not None:
                 place: i64 = ready.skip(0)
                 if consumer.no_ack:
@@ -235,7 +235,7 @@ class Queue(Destination):
             if self._hungry and not self._scheduled and sharing.maybe_hand_over(message):
                 return
         elif self._hungry and ready.count == 0:
-            consumer = self._pick_at_once()
+            consumer = self._let_wait() if self.is_search_long else self.pick()
             if consumer is not None:
                 self.hand_over(consumer, message, lane)
                 return
@@ -753,6 +753,12 @@ class Queue(Destination):
         if self._restrained and self.is_restrained():
             return None
         groups = self._groups
+        consumer = groups.sole
+        if consumer is not None:
+            if consumer.has_room():
+                return consumer
+            self._hungry = False
+            return None
         consumer = groups.pick()
         if groups.passed_over > PASSED_OVER_PER_MESSAGE:
             self.is_search_long = True
@@ -760,14 +766,12 @@ class Queue(Destination):
             self._hungry = False
         return consumer
 
-    def _pick_at_once(self) -> Consumer | None:
-        """Choose who gets a message that has just come, None when it has to wait for its turn."""
-        if self.is_search_long:
-            if not self._scheduled:
-                self._scheduled = True
-                self._runnable.append(self)
-            return None
-        return self.pick()
+    def _let_wait(self) -> Consumer | None:
+        """Choose nobody for a message that has just come: the search takes long, and is the next drain's."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._runnable.append(self)
+        return None
 
     def has_room(self) -> bool:
         """Tell whether some consumer may take a message, out of turn; note it when there is none."""

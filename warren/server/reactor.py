@@ -7,10 +7,11 @@ became dirty. The engine never waits, so nothing here awaits but the end of a tu
    `TURN_BUDGET_S`. What it did not reach comes first in the next, in its order: the ready list of epoll begins with
    the same sockets each time that all of it fits into one answer. So everybody is served before anybody twice.
    A connection does at most `feed_units` at a time, less the more are ready; what it has read beyond that waits,
-   like a connection whose pause is over, for its place among the others.
+   like a connection whose pause is over, for its place among the others, and nothing more is read before.
 2. A turn does steps of TLS handshakes for `HANDSHAKE_BUDGET_S`, at least one; addresses take turns in that
    (`server.handshakes`). Accepting for TLS waits while `HANDSHAKES_DUE_MAX` steps are due.
-3. A paused connection is not watched for input. It is watched again when the engine says that it resumed.
+3. A paused connection is not watched for input. It is watched again when the engine says that it resumed. One that
+   only waits for its next turn stays watched: that would cost two system calls for each turn.
 4. A socket is closed only after its outbox is with the kernel and the peer had the chance to read it: we end our
    half, then wait for the peer's (at most `LINGER_S`). Closing with unread input would destroy what we sent last.
 5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
@@ -72,9 +73,7 @@ GO_ON: Final = 1 << 40
 
 def feed_units(ready: int) -> int:
     """Return how many units of work each of `ready` sockets may do in a turn."""
-    if ready * FEED_UNITS_MAX <= TURN_UNITS:
-        return FEED_UNITS_MAX
-    return max(TURN_UNITS // ready, FEED_UNITS_MIN)
+    return min(max(TURN_UNITS // max(ready, 1), FEED_UNITS_MIN), FEED_UNITS_MAX)
 
 
 class Listener:
@@ -178,7 +177,7 @@ class Reactor:
                     last_yield_s = self._clock()
                     continue
             busy = True
-            self.turn(events)
+            self._turn(events)
             now_s = self._clock()
             self.turn_times.observe(now_s - self.broker.now_s)  # since the turn began
             if now_s - last_yield_s > YIELD_EVERY_S:
@@ -214,6 +213,12 @@ class Reactor:
     # --- turns ------------------------------------------------------------------------------------------------------
 
     def turn(self, events: list[tuple[int, int]]) -> None:
+        """Handle ready sockets, as `run` does; it goes on with what is left."""
+        self._turn(events)
+        if self._has_work():
+            self.wake()
+
+    def _turn(self, events: list[tuple[int, int]]) -> None:
         """Handle ready sockets, those first that the last turn did not reach, then settle."""
         start_s = self._clock()
         self.broker.now_s = start_s
@@ -236,8 +241,7 @@ class Reactor:
                 self._flush(transport)
             if mask & GO_ON:
                 self._go_on(transport)
-                mask &= ~GO_ON
-            if mask & ~WRITE:
+            elif mask & ~WRITE:
                 self._read(transport)
             if self._units >= check_at:
                 if self._units >= TURN_UNITS or self._clock() - start_s > TURN_BUDGET_S:
@@ -249,7 +253,7 @@ class Reactor:
             self._accept_some()
         if self._handshakes.due_count:
             self._shake_hands()
-        self.settle()
+        self._settle()
 
     def _behind_the_ready(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Take what the last turn left, each once, and `events` behind it."""
@@ -271,6 +275,11 @@ class Reactor:
 
     def settle(self) -> None:
         """Let the engine finish its turn, and send what it wrote. Call after every engine call made from outside."""
+        self._settle()
+        if self._has_work():
+            self.wake()
+
+    def _settle(self) -> None:
         broker = self.broker
         broker.end_turn()
         log = broker.log
@@ -295,8 +304,6 @@ class Reactor:
             self._send(outboxes)
         if broker.notices or broker.logins or broker.direct_outboxes:
             self._on_settled()
-        if self._has_work():
-            self.wake()
 
     def _has_work(self) -> bool:
         """Tell whether another turn is due though no socket is ready."""
@@ -394,7 +401,7 @@ class Reactor:
         """Watch for input unless the connection is paused."""
         connection = transport.connection
         wanted = transport.interest | READ
-        if connection is not None and connection.paused and not transport.linger_deadline_s:
+        if connection is not None and connection.is_held_back() and not transport.linger_deadline_s:
             wanted &= ~READ
         if wanted != transport.interest:
             self._set_interest(transport, wanted)

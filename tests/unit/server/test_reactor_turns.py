@@ -309,7 +309,8 @@ def test_replies_keep_the_order_of_requests_over_turns(place: Place) -> None:
 
 
 def test_a_share_of_the_work_is_less_the_more_are_ready() -> None:
-    assert feed_units(0) == feed_units(1) == feed_units(2) == FEED_UNITS_MAX
+    assert feed_units(0) == feed_units(1) == FEED_UNITS_MAX
+    assert feed_units(2) == TURN_UNITS // 2
     assert feed_units(16) == TURN_UNITS // 16
     assert feed_units(10**6) == FEED_UNITS_MIN
 
