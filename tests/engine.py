@@ -92,8 +92,8 @@ class Engine:
     def advance(self, seconds: float) -> None:
         """Let time pass; what is due meanwhile happens when it is."""
         end_ms = int(self.broker.log.now_ms) + round(seconds * 1000)
-        while self.broker.agenda.next_ms() <= end_ms:
-            self.broker.keep_time(max(self.broker.agenda.next_ms(), int(self.broker.log.now_ms)))
+        while self.broker.timers.next_ms() <= end_ms:
+            self.broker.keep_time(max(self.broker.timers.next_ms(), int(self.broker.log.now_ms)))
             self.settle()
         self.broker.log.now_ms = end_ms
         self.now_s += seconds

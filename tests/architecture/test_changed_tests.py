@@ -18,7 +18,7 @@ def tree(tmp_path: Path) -> Path:
     files = {
         "unit/queues/test_delay.py": "",
         "unit/queues/test_delay_pages.py": "",
-        "unit/queues/test_agenda.py": "from warren.queues import delay, lanes\n",
+        "unit/queues/test_timers.py": "from warren.queues import delay, lanes\n",
         "unit/queues/test_rules.py": "from warren.queues.rules import (\n    Rules,\n)\nfrom harness import Harness\n",
         "unit/server/test_delay.py": "",
         "conformance/test_delay.py": "import harness\n",
@@ -47,7 +47,7 @@ QUEUES = "conformance/test_queue_arguments.py"
             {
                 "conformance/test_delay.py",
                 "conformance/test_delays_of_old.py",
-                "unit/queues/test_agenda.py",
+                "unit/queues/test_timers.py",
                 "unit/queues/test_delay.py",
                 "unit/queues/test_delay_pages.py",
                 QUEUES,

@@ -42,6 +42,12 @@ ARGUED = {
 def started(path: Path) -> Iterator[tuple[str, str, int]]:
     """Yield where something is started: the function, what is started, and the line."""
     tree = ast.parse(path.read_text())
+    ours = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("warren.")
+        for alias in node.names
+    }
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -55,6 +61,8 @@ def started(path: Path) -> Iterator[tuple[str, str, int]]:
             if not isinstance(node, ast.Call) or id(node) in inner:
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ours:
+                continue
             if name in ("Thread", "Timer"):
                 yield function.name, name, node.lineno
             elif name == "start" and not _is_nursery(node.func):

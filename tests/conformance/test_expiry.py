@@ -313,7 +313,7 @@ def test_nothing_is_delivered_late(
     if returned and how != "ack":
         assert client.get("q") is not None
         client.send(1, m.BasicNack(1, False, True))
-    harness.broker.log.now_ms += 1000  # the agenda is asked later
+    harness.broker.log.now_ms += 1000  # the timers run later
     if how == "get":
         assert client.get("q") is None
     elif how == "ack":

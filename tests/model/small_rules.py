@@ -402,7 +402,7 @@ class Queue:
     def unused_until_ms(self) -> int:
         return NEVER if self.consumers or self.rules.expires_ms is None else self.used_ms + self.rules.expires_ms
 
-    def agenda(self) -> list[tuple[int, Callable[[], None]]]:
+    def timers(self) -> list[tuple[int, Callable[[], None]]]:
         """Return when what will happen here."""
         over = self.rules.overflow == "drop-head" and self.rules.is_over(len(self.ready), self.size())
         limits_ms = [delivery.limit_ms for delivery in self.out if delivery.limit_ms is not None]
@@ -708,13 +708,13 @@ class World:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def next_ms(self) -> int:
-        return min([NEVER, *(at_ms for queue in self.queues.values() for at_ms, _ in queue.agenda())])
+        return min([NEVER, *(at_ms for queue in self.queues.values() for at_ms, _ in queue.timers())])
 
     def due(self) -> list[tuple[str, int]]:
         """Return what is due by now: the names of queues, and which part of what each has to do."""
         found: list[tuple[str, int]] = []
         for queue in self.queues.values():
-            found += [(queue.name, part) for part, (at_ms, _) in enumerate(queue.agenda()) if at_ms <= self.now_ms]
+            found += [(queue.name, part) for part, (at_ms, _) in enumerate(queue.timers()) if at_ms <= self.now_ms]
         return found
 
     def leave_alone(self, places: Sequence[tuple[str, tuple[int, int]]]) -> None:
@@ -726,7 +726,7 @@ class World:
     def moment(self, order: Sequence[tuple[str, int]], *, hasty: bool = False) -> None:
         """Do what is due, in this order; if `hasty` consumers get what they can after each."""
         for name, part in order:
-            self.queues[name].agenda()[part][1]()
+            self.queues[name].timers()[part][1]()
             if hasty:
                 self.hand_out()
         for queue in self.expired:

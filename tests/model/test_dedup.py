@@ -37,8 +37,8 @@ from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.compaction import Compaction
 from warren.queues import seen_keys
-from warren.queues.agenda import NEVER
 from warren.queues.seen_keys import SeenKeys
+from warren.queues.timers import NEVER
 from warren.vhosts.metadata import BindingPut, ExchangePut, PermissionPut, QueuePut, UserPut, VhostPut
 
 SIZE: Final = 3

@@ -15,10 +15,10 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.outbox import Outbox
 from warren.msgstore.log.message import Envelope, Message, build_message
-from warren.queues.agenda import Agenda
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
 
 MESSAGE: Message = build_message(Envelope("", "q"), b"\x00\x00", b"m", 4096, False)
@@ -31,7 +31,10 @@ class Comparison:
         self.outbox = Outbox(1, [], 1 << 30)
         self.ledger = DeliveryLedger(1, Turns(self.outbox, []), 0, 1 << 40)
         self.queue = Queue(
-            QueueDeclaration("q", durable=False), owner=None, runnable=[], host=QueueHost("/", memory_log(), Agenda())
+            QueueDeclaration("q", durable=False),
+            owner=None,
+            runnable=[],
+            host=QueueHost("/", memory_log(), TimerQueue()),
         )
         self.acking = Consumer(
             self.ledger, self.queue, "a", no_ack=False, exclusive=False, priority=0, prefetch=0, arguments=EMPTY_TABLE

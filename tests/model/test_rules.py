@@ -2,7 +2,7 @@
 
 Five clients with a channel each (two plain, one confirming, two transactional) share four queues, which get random
 arguments each time they are declared, and policies that come and go. Dead letters go to other queues, to the queue
-that they come from, in chains and cycles. Time goes from one appointment of the broker to the next, each compared on
+that they come from, in chains and cycles. Time goes from one timer of the broker to the next, each compared on
 its own: what has expired is gone at that moment. Jumps of the clock do all that is due at once. The broker stops and
 starts again, or is killed and starts again, and in some runs memory is so short that of long queues only the head is
 in it.
@@ -652,7 +652,7 @@ class Run:
         self.latest_ms = max(self.latest_ms, now_ms)
         self.broker.broker.keep_time(now_ms)
         self.broker.settle()
-        while self.broker.broker.agenda.next_ms() <= now_ms:  # what a start has read meanwhile
+        while self.broker.broker.timers.next_ms() <= now_ms:  # what a start has read meanwhile
             self.broker.broker.keep_time(now_ms)
             self.broker.settle()
         received = self._collect()
@@ -704,17 +704,17 @@ class Run:
 
     def _tick(self) -> None:
         """Do what is due now, as the shell does at once."""
-        if self.broker.broker.agenda.next_ms() <= self.world.now_ms:
+        if self.broker.broker.timers.next_ms() <= self.world.now_ms:
             self._now(self.world.now_ms)
         late = self.world.due()
         assert not late, f"nothing is planned for what is due: {late}"
 
     def pass_time(self) -> None:
-        """Go from one appointment to the next."""
+        """Go from one timer to the next."""
         end_ms = self.world.now_ms + self.dice.choice((1, 10, 100, 500, 1000, 3000, 6000)) + self.dice.randrange(100)
         self._note("pass time until", end_ms - START_MS)
         while self.world.now_ms < end_ms:
-            planned_ms = self.broker.broker.agenda.next_ms()
+            planned_ms = self.broker.broker.timers.next_ms()
             next_ms = self.world.next_ms()
             assert next_ms >= min(planned_ms, end_ms), f"something is due in {next_ms - self.world.now_ms} ms"
             self._now(max(min(planned_ms, end_ms), self.world.now_ms))

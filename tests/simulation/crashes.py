@@ -39,13 +39,13 @@ from warren.msgstore.files.store import Store
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.agenda import Agenda
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.held_messages import HeldMessage
 from warren.queues.lanes import HELD_FROM, NUMBER_MASK
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
 
 
@@ -109,7 +109,7 @@ def _read_ready(opened: Opened, index: QueueIndex, messages: Messages, found: Re
         QueueDeclaration(index.name, durable=True, arguments=b""),
         owner=None,
         runnable=[],
-        host=QueueHost(VHOST, log, Agenda()),
+        host=QueueHost(VHOST, log, TimerQueue()),
     )
     if index.lane:
         queue.make_lanes(int(index.lane))
@@ -146,7 +146,7 @@ def _read_held(opened: Opened, index: QueueIndex, messages: Messages, found: Rea
         QueueDeclaration(index.name, durable=True, arguments=b""),
         owner=None,
         runnable=[],
-        host=QueueHost(VHOST, log, Agenda()),
+        host=QueueHost(VHOST, log, TimerQueue()),
     )
     queue.restore(index, found.clean)
     keeper = queue.need_keeper()

@@ -11,7 +11,7 @@
 5. The catalogue of queues is a dict, durable at once, or later if it is slow. Its changes come in order, and that a
    queue is deleted it learns when the log has that on disk. Queues that only the log knows are kept and not served
    (`Paper.orphans`).
-6. The clock stands still until somebody lets time pass. What follows from that happens when the agenda is looked at.
+6. The clock stands still until somebody lets time pass. What follows from that happens when the timers are looked at.
 7. Whatever leaves a queue without a client passes `_Host`, and comes to the paper there, before it comes anywhere else.
 """
 
@@ -54,7 +54,6 @@ from warren.msgstore.log.queue_index import LENGTH_SHIFT
 from warren.msgstore.log.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
 from warren.msgstore.log.replay import Replay, maybe_frame
 from warren.msgstore.log.segments import Segment
-from warren.queues.agenda import Agenda
 from warren.queues.arguments import QueueArguments
 from warren.queues.dead_letter import EXPIRED, MAXLEN
 from warren.queues.delivery import Consumer, DeliveryLedger
@@ -65,6 +64,7 @@ from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import rules_of
+from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
 from warren.vhosts.metadata import MetadataJournal, VhostPut
 from warren.vhosts.virtual_host import VirtualHost
@@ -218,7 +218,7 @@ class _Host(QueueHost):
     """Has the machine look at what leaves a queue."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(VHOST, machine.log, machine.agenda)
+        super().__init__(VHOST, machine.log, machine.timers)
         self._machine = machine
 
     def dead_letter(self, queue: Queue, message: Message, reason: str) -> Message | None:
@@ -276,8 +276,8 @@ class Machine:
         self.served: list[Turns] = []
         self.turns = Turns(self.outbox, self.served)
         self.ledger = DeliveryLedger(1, self.turns, 0)
-        self.agenda = Agenda()
-        self.vhost = VirtualHost(VhostPut(VHOST), MetadataJournal(), self.runnable, 0, self.log, self.agenda)
+        self.timers = TimerQueue()
+        self.vhost = VirtualHost(VhostPut(VHOST), MetadataJournal(), self.runnable, 0, self.log, self.timers)
         self.vhost.queues = self.queues
         self._host = _Host(self)
         self._unsent_bytes = 0  # of the outbox, taken from it and looked at
@@ -778,7 +778,7 @@ class Machine:
 
     def keep_time(self) -> None:
         """Do what is due."""
-        self.agenda.keep(self.now_ms)
+        self.timers.run_due(self.now_ms)
         self._look()
         self._sent()
 
@@ -788,7 +788,7 @@ class Machine:
         Then nothing is late: nothing waits that has expired or does not fit, nothing is held that is due.
         """
         while self.rest():
-            if self.agenda.next_ms() > self.now_ms:
+            if self.timers.next_ms() > self.now_ms:
                 self._check_nothing_is_late()
                 return True
             self.keep_time()

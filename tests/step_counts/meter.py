@@ -13,7 +13,7 @@ from engine_harness import Client, Harness
 from step_counts.step_counter import Count
 from warren.amqp.codec import method_frame
 from warren.msgstore.log import remains
-from warren.queues import agenda, delivery, delivery_timeout, expiry, length_limit, long_work
+from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
 
 TURNS_MAX = 200000
 # What a turn does of long work is set so low that a few hundred things take several turns.
@@ -21,7 +21,7 @@ TURN_STEPS = 100
 AT_ONCE_STEPS = 10
 AT_ONCE_ACKS = 20
 LEAVE_MAX = 20
-KEEP_MAX = 20
+DUE_MAX = 20
 THINGS_PER_STEP = 1
 ENTRIES_PER_STEP = 1
 PAGE_ENTRIES = 16
@@ -46,7 +46,7 @@ class Meter(Harness):
         setattr(delivery, "AT_ONCE_ACKS", AT_ONCE_ACKS)  # noqa: B010
         for module in (expiry, length_limit, delivery_timeout):
             setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
-        setattr(agenda, "KEEP_MAX", KEEP_MAX)  # noqa: B010
+        setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
         setattr(remains, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
         setattr(remains, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010
         setattr(remains, "ENTRIES_PER_STEP", ENTRIES_PER_STEP)  # noqa: B010

@@ -34,13 +34,13 @@ from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.agenda import Agenda
 from warren.queues.counters import Churn, DeathTable, MessageCounts
 from warren.queues.delivery import Consumer
 from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, VHOST_RECORDS
 from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
 from warren.queues.seen_keys import SeenKeys
+from warren.queues.timers import TimerQueue
 from warren.vhosts.dead_lettering import LettersInLine
 from warren.vhosts.limits import VHOST_LIMITS, parse_limits
 from warren.vhosts.metadata import (
@@ -138,7 +138,7 @@ class Broker:
         self.limits = limits
         self.now_s: float = 0.0
         self.log = log
-        self.agenda = Agenda()
+        self.timers = TimerQueue()
         self.work = LongWork()
         self._taking_apart = TakingApart(log.remains)
         self._resuming = Resuming(self)
@@ -396,9 +396,9 @@ class Broker:
         return any(vhost.records.is_restoring for vhost in self.vhosts.values())
 
     def keep_time(self, now_ms: int) -> None:
-        """Do what is due at `now_ms`, wall time in ms since the epoch. Call when ``agenda.next_ms`` has come."""
+        """Do what is due at `now_ms`, wall time in ms since the epoch. Call when ``timers.next_ms`` has come."""
         self.log.now_ms = now_ms
-        self.agenda.keep(now_ms)
+        self.timers.run_due(now_ms)
         for vhost in list(self.vhosts.values()):
             while vhost.expired_queues:
                 self.delete_queue(vhost, vhost.expired_queues.pop())
@@ -708,7 +708,7 @@ class Broker:
         if record.name in self.vhosts:
             self.vhosts[record.name].record = record
             return
-        vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log, self.agenda)
+        vhost = VirtualHost(record, self.journal, self._runnable, self._seed, self.log, self.timers)
         vhost.sync_confirms = self.syncs_confirms(record.name)
         vhost.watcher = self.watchers
         vhost.churn = self.churn

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message_log import MessageLog
-from warren.queues.agenda import NEVER, Appointment
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.message_deaths import LEAVE_MAX
 from warren.queues.queue_host import QueueHost
+from warren.queues.timers import NEVER, Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -40,13 +40,13 @@ class TimeLimit:
 
 
 class DeliveryTimeouts:
-    """The time limits of what is out of `queue`. `appointment` is made for the first one."""
+    """The time limits of what is out of `queue`. `timer` is set for the first one."""
 
-    def __init__(self, queue: Queue, host: QueueHost, appointment: Appointment) -> None:
+    def __init__(self, queue: Queue, host: QueueHost, timer: Timer) -> None:
         self._queue = queue
         self._host = host
         self._log: MessageLog = host.log
-        self._appointment = appointment
+        self._timer = timer
         self._limits: list[tuple[int, int, TimeLimit]] = []  # a heap by time; the number keeps equal times in order
         self._made: i64 = 0
 
@@ -75,7 +75,7 @@ class DeliveryTimeouts:
             self._forget_answered()
         self._made += 1
         heappush(self._limits, (int(limit.at_ms), int(self._made), limit))
-        self._host.agenda.at(limit.at_ms, self._appointment)
+        self._host.timers.at(limit.at_ms, self._timer)
 
     def _forget_answered(self) -> None:
         kept: list[tuple[int, int, TimeLimit]] = []
@@ -100,7 +100,7 @@ class DeliveryTimeouts:
             left -= 1
             self._end(heappop(limits)[2])
             limits = self._limits
-        self._host.agenda.worked += LEAVE_MAX - left
+        self._host.timers.worked += LEAVE_MAX - left
 
     def _end(self, limit: TimeLimit) -> None:
         ledger = limit.ledger
@@ -119,4 +119,4 @@ class DeliveryTimeouts:
     def close(self) -> None:
         """The queue is deleted."""
         self._limits.clear()
-        self._appointment = Appointment()  # it has us, and we have it
+        self._timer = Timer()  # it has us, and we have it

@@ -8,7 +8,7 @@
    queue's time to live alone deadlines have the order of the messages: only heads are looked at. A message with a time
    to live of its own, and what stands out of that order, has an entry in `_early`; what is right then is looked for
    when it is due.
-2. What has expired dies, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the agenda is kept
+2. What has expired dies, as ``queues.message_deaths`` says, `LEAVE_MAX` in one turn, the rest when the timers run
    again. It is not delivered meanwhile.
 3. What a policy's time to live finds waiting begins to age when the policy comes.
 """
@@ -22,7 +22,6 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import EXPIRING, IndexPage, QueueIndex
-from warren.queues.agenda import NEVER, Appointment
 from warren.queues.dead_letter import EXPIRED
 from warren.queues.deadlines import Deadlines
 from warren.queues.delivery import Delivery
@@ -31,6 +30,7 @@ from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
+from warren.queues.timers import NEVER, Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -43,16 +43,14 @@ STALE_MIN: Final = 1024
 
 
 class Expiry:
-    """The deadlines of what waits in `queue`. `appointment` is made for the first one."""
+    """The deadlines of what waits in `queue`. `timer` is set for the first one."""
 
-    def __init__(
-        self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, appointment: Appointment
-    ) -> None:
+    def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
         log = host.log
         self.queue = queue
         self.log = log
-        self._agenda = host.agenda
-        self._appointment = appointment
+        self._timers = host.timers
+        self._timer = timer
         self._deaths = deaths
         self._ttl_ms: i64 = rules.message_ttl_ms
         self._has_levels: bool = rules.max_priority > 0
@@ -103,7 +101,7 @@ class Expiry:
                 self._note_early(message.time_ms + self._ttl_ms, place)
             else:
                 self._latest_ms = message.time_ms
-                self._agenda.at(message.time_ms + self._ttl_ms, self._appointment)
+                self._timers.at(message.time_ms + self._ttl_ms, self._timer)
 
     def returns(self, delivery: Delivery) -> bool:
         """A delivery comes back: note its deadline; False when it is over, and the message has died."""
@@ -119,7 +117,7 @@ class Expiry:
         if own >= 0 or self._has_levels or message.time_ms < self._latest_ms:
             # What is returned need not have the order of its deadlines: of several levels, of a clock set back.
             self._note_early(deadline, delivery.sequence_number)
-        self._agenda.at(deadline, self._appointment)
+        self._timers.at(deadline, self._timer)
         return True
 
     def restored(self, index: QueueIndex) -> None:
@@ -135,7 +133,7 @@ class Expiry:
         self._early.add(at_ms, place)
         if len(self._early) > 2 * self.queue.ready.count + STALE_MIN:
             self._forget_stale()
-        self._agenda.at(at_ms, self._appointment)
+        self._timers.at(at_ms, self._timer)
 
     def _forget_stale(self) -> None:
         """Forget deadlines of messages that do not wait any more: they may be far in the future, and very many."""
@@ -180,7 +178,7 @@ class Expiry:
     def expire(self) -> bool:
         """Let go of what has expired, as far as it is in memory; the rest is fetched. False: there was too much.
 
-        What is left goes when the agenda is kept next.
+        What is left goes when the timers run next.
         """
         now_ms: i64 = self.log.now_ms
         early = self._early
@@ -196,10 +194,10 @@ class Expiry:
                         break
                     left -= 1
                     self._deaths.add(ready.take_head(lane), ready.next_place, EXPIRED)
-        self._agenda.worked += LEAVE_MAX - left
+        self._timers.worked += LEAVE_MAX - left
         if left > 0:
             return True
-        self._agenda.at(now_ms, self._appointment)
+        self._timers.at(now_ms, self._timer)
         return False
 
     def _expire_early(self, now_ms: i64, left: i64) -> i64:
@@ -273,7 +271,7 @@ class Expiry:
     def close(self) -> None:
         """The queue is deleted."""
         self._early.clear()
-        self._appointment = Appointment()  # it has us, and we have it
+        self._timer = Timer()  # it has us, and we have it
 
 
 class _ExpiredFetch(Fetch):

@@ -16,13 +16,13 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.agenda import NEVER, Appointment
 from warren.queues.dead_letter import DELIVERY_LIMIT
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.message_deaths import MessageDeaths
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
+from warren.queues.timers import NEVER, Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -31,11 +31,9 @@ UNDELIVERED_RETRY_MS: Final = 5000
 
 
 class HeldLanes:
-    """What is held of `queue`; a lane is None until something is. `appointment` is made for the first of all."""
+    """What is held of `queue`; a lane is None until something is. `timer` is set for the first of all."""
 
-    def __init__(
-        self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, appointment: Appointment
-    ) -> None:
+    def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
         self.held: HeldLane | None = None
         self.parked: HeldLane | None = None
         self.undelivered: HeldLane | None = None
@@ -44,7 +42,7 @@ class HeldLanes:
         self._stores_all: bool = rules.is_quorum
         self._host = host
         self._deaths = deaths
-        self._appointment = appointment
+        self._timer = timer
 
     def follow(self, rules: QueueRules) -> None:
         """Follow other rules from now on."""
@@ -91,7 +89,7 @@ class HeldLanes:
             lane.begin_storing(self._queue.ready.new_lane_index(lane.code))
         lane.hold(message, until_ms, stored)
         if until_ms < PARKED_UNTIL:
-            self._host.agenda.at(until_ms, self._appointment)
+            self._host.timers.at(until_ms, self._timer)
 
     def released(self, lane: i64, message: Message) -> None:
         """The time of a held message has come."""
@@ -127,7 +125,7 @@ class HeldLanes:
         """There may be something with an earlier time."""
         at_ms: i64 = self.first_ms()
         if at_ms < NEVER and not self._queue.deleted:
-            self._host.agenda.at(at_ms, self._appointment)
+            self._host.timers.at(at_ms, self._timer)
 
     def first_ms(self) -> i64:
         """Return when the next one has its time."""
@@ -181,7 +179,7 @@ class HeldLanes:
         self.held = None
         self.parked = None
         self.undelivered = None
-        self._appointment = Appointment()
+        self._timer = Timer()
 
 
 class HeldLane(HeldMessages):

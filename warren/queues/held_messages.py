@@ -26,10 +26,10 @@ from mypy_extensions import i64, mypyc_attr
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
-from warren.queues.agenda import NEVER
 from warren.queues.deadlines import Deadlines
 from warren.queues.due_pages import DuePages
 from warren.queues.fetch import Fetch, TimeScan
+from warren.queues.timers import NEVER
 
 PARKED_UNTIL: Final = 1 << 61
 # How many are taken in one go, and how much of it from disk. These and the others are what a new lane begins with.

@@ -2,7 +2,7 @@
 
 1. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
    it has come.
-2. Of what is too much `LEAVE_MAX` messages go at once, the rest when the agenda is kept again.
+2. Of what is too much `LEAVE_MAX` messages go at once, the rest when the timers run again.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.queues.agenda import Appointment
 from warren.queues.dead_letter import MAXLEN
 from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules
+from warren.queues.timers import Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
 
 class LengthLimit:
-    """The limits of `queue`. `appointment` is made when more is too much than a turn may drop."""
+    """The limits of `queue`. `timer` is set when more is too much than a turn may drop."""
 
-    def __init__(
-        self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, appointment: Appointment
-    ) -> None:
+    def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost, deaths: MessageDeaths, timer: Timer) -> None:
         self._queue = queue
         self._rules = rules
         self._log: MessageLog = host.log
-        self._agenda = host.agenda
-        self._appointment = appointment
+        self._timers = host.timers
+        self._timer = timer
         self._deaths = deaths
 
     def follow(self, rules: QueueRules) -> None:
@@ -67,7 +65,7 @@ class LengthLimit:
             rules.max_length_bytes >= 0 and ready.body_bytes > rules.max_length_bytes
         ):
             if left == 0:
-                self._agenda.at(self._log.now_ms, self._appointment)
+                self._timers.at(self._log.now_ms, self._timer)
                 return
             left -= 1
             message = ready.maybe_take_oldest()
@@ -77,4 +75,4 @@ class LengthLimit:
 
     def close(self) -> None:
         """The queue is deleted."""
-        self._appointment = Appointment()  # it has us, and we have it
+        self._timer = Timer()  # it has us, and we have it

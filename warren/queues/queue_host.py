@@ -8,8 +8,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.queues.agenda import Agenda
 from warren.queues.counters import DeathTable
+from warren.queues.timers import TimerQueue
 
 if TYPE_CHECKING:
     from warren.queues.delivery import DeliveryLedger
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class QueueHost:
     """The surroundings of queues: the log they store in, the time, and where their dead letters go."""
 
-    def __init__(self, name: str, log: MessageLog, agenda: Agenda) -> None:
+    def __init__(self, name: str, log: MessageLog, timers: TimerQueue) -> None:
         self.name = name
         self.log = log
-        self.agenda = agenda
+        self.timers = timers
         self.deaths = DeathTable()  # shared by all hosts of a broker
 
     def post_letter(self, queue: Queue, message: Message, place: i64, reason: str) -> None:

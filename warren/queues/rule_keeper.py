@@ -10,7 +10,7 @@ that has a rule of its own (an expiration, a delay).
     leaving    dead-lettered when the queue has a dead letter exchange, else gone (``message_deaths``)
     unused     the queue itself expires (x-expires)
 
-The parts know the queue, and what becomes of a message that dies, but not the keeper. It has one appointment for all of
+The parts know the queue, and what becomes of a message that dies, but not the keeper. It has one timer for all of
 them, and when that has come each has its turn in a fixed order.
 """
 
@@ -23,7 +23,6 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.agenda import NEVER, Appointment
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Delivery
 from warren.queues.delivery_timeout import DeliveryTimeouts
@@ -36,12 +35,13 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.retry import Retries
 from warren.queues.rules import QueueRules
 from warren.queues.seen_keys import SeenKeys
+from warren.queues.timers import NEVER, Timer
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
 
 
-class RuleKeeper(Appointment):
+class RuleKeeper(Timer):
     """Keeps the rules of `queue`."""
 
     def __init__(self, queue: Queue, rules: QueueRules, host: QueueHost) -> None:
@@ -79,7 +79,7 @@ class RuleKeeper(Appointment):
             queue = self.queue
             self.seen = SeenKeys(
                 self.log,
-                self._host.agenda,
+                self._host.timers,
                 queue.vhost_name,
                 queue.name,
                 queue.durable,
@@ -158,14 +158,14 @@ class RuleKeeper(Appointment):
         self._plan()
 
     def _plan(self) -> None:
-        """Make the appointment for whatever comes first."""
+        """Set the timer for whatever comes first."""
         if self.queue.deleted:
             return
         at_ms: i64 = min(self.expiry.first_ms(), self.lanes.first_ms(), self._unused_until_ms())
         if self._timeouts is not None:
             at_ms = min(at_ms, self._timeouts.first_ms())
         if at_ms < NEVER:
-            self._host.agenda.at(at_ms, self)
+            self._host.timers.at(at_ms, self)
 
     def used(self) -> None:
         """Somebody declared the queue again, got from it, or stopped consuming."""
@@ -188,4 +188,4 @@ class RuleKeeper(Appointment):
         self.length.close()
         if self._timeouts is not None:
             self._timeouts.close()
-        self._host.agenda.cancel(self)
+        self._host.timers.cancel(self)

@@ -52,10 +52,10 @@ from warren.amqp.properties import FLAGS_OFFSET, HEADERS, headers_of
 from warren.msgstore.log.message import Envelope, Message, build_message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
-from warren.queues.agenda import NEVER, Agenda, Appointment
 from warren.queues.arguments import BY_KEY, fault_of
 from warren.queues.fetch import Fetch
 from warren.queues.rules import DEDUP_KEYS, QueueRules
+from warren.queues.timers import NEVER, Timer, TimerQueue
 
 PRODUCER: Final = "x-producer"
 SEQUENCE: Final = "x-seq"
@@ -85,13 +85,13 @@ class MessageKeys:
         self.sequence: i64 = 0
 
 
-class SeenKeys(Appointment):
+class SeenKeys(Timer):
     """What one queue or exchange remembers; `lane` and `producer_lane` are where, in the log, when it is `durable`."""
 
     def __init__(
         self,
         log: MessageLog,
-        agenda: Agenda,
+        timers: TimerQueue,
         vhost: str,
         name: str,
         durable: bool,
@@ -102,7 +102,7 @@ class SeenKeys(Appointment):
         super().__init__()
         self.dropped: i64 = 0  # repetitions
         self._log = log
-        self._agenda = agenda
+        self._timers = timers
         self._durable = durable
         self._header = rules.dedup_header
         self._header_entry = _entry_name(rules.dedup_header)
@@ -179,9 +179,9 @@ class SeenKeys(Appointment):
         first_ms: i64 = self._keys.first_until_ms()
         now_ms: i64 = self._log.now_ms
         if self._keys.is_restoring:
-            self._agenda.at(now_ms + EXPIRE_EVERY_MS, self)
+            self._timers.at(now_ms + EXPIRE_EVERY_MS, self)
         elif first_ms < NEVER:
-            self._agenda.at(now_ms if first_ms <= now_ms else first_ms + EXPIRE_EVERY_MS, self)
+            self._timers.at(now_ms if first_ms <= now_ms else first_ms + EXPIRE_EVERY_MS, self)
 
     def lacks(self, lane: i64) -> bool:
         """Tell whether `lane` is one of these two, with nothing in it yet."""
@@ -205,7 +205,7 @@ class SeenKeys(Appointment):
         """The queue or exchange is deleted: forget everything."""
         self._keys.close()
         self._producers.close()
-        self._agenda.cancel(self)
+        self._timers.cancel(self)
 
     # --- for operators --------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from warren.msgstore.files.recovery import Recovery, log_has, recover
 from warren.msgstore.files.store import Store, wall_time_ms
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
-from warren.queues.agenda import NEVER
+from warren.queues.timers import NEVER
 from warren.server.admission import Admission
 from warren.server.authenticator import Authenticator, Users
 from warren.server.catalogue_writer import CatalogueWriter, InThread
@@ -254,7 +254,7 @@ class Application:
             self._clock.now_ms,
         )
         self._sooner = trio.Event()
-        self._broker.agenda.on_earlier = lambda: self._sooner.set()
+        self._broker.timers.on_earlier = lambda: self._sooner.set()
         self._nursery: trio.Nursery | None = None
         self._asked_to_stop = trio.Event()
         self._drain_scope = trio.CancelScope()
@@ -444,11 +444,11 @@ class Application:
 
     async def _keep_time(self) -> None:
         """Have the engine do what is due: expire, release, delete."""
-        agenda = self._broker.agenda
+        timers = self._broker.timers
         while True:
             self._sooner = trio.Event()
             now_ms = self._clock.now_ms()
-            next_ms = agenda.next_ms()
+            next_ms = timers.next_ms()
             if next_ms <= now_ms:
                 self._broker.keep_time(now_ms)
                 self._settle()

@@ -24,9 +24,9 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery
 from warren.queues.queue_host import QueueHost
+from warren.queues.timers import Timer
 from warren.streams.cursor import SOUGHT, Cursor
 from warren.streams.groups import COMMIT_MS, Group, Member, StreamGroups
 
@@ -42,7 +42,7 @@ class GroupServing:
         self._stream = stream
         self._host = host
         self._members: dict[Consumer, Cursor] = {}  # in the order in which they came
-        self._commits: Appointment = _Commits(self)
+        self._commits: Timer = _Commits(self)
 
     def restore(self, index: QueueIndex) -> None:
         """Take over what recovery found of the groups."""
@@ -50,8 +50,8 @@ class GroupServing:
 
     def close(self) -> None:
         """Let go of everything: the stream is deleted."""
-        self._host.agenda.cancel(self._commits)
-        self._commits = Appointment()  # it has us, and we have it: nothing must be left for the cyclic collector
+        self._host.timers.cancel(self._commits)
+        self._commits = Timer()  # it has us, and we have it: nothing must be left for the cyclic collector
         self.known.close()
 
     # --- looking --------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class GroupServing:
             if group.stored < 0:
                 self.known.store(group)
             else:
-                self._host.agenda.at(self._host.log.now_ms + COMMIT_MS, self._commits)
+                self._host.timers.at(self._host.log.now_ms + COMMIT_MS, self._commits)
 
     def store(self) -> None:
         """Store how far all groups have come."""
@@ -272,7 +272,7 @@ def _instance(cursor: Cursor) -> tuple[int, int]:
     return ledger.outbox.key, int(ledger.channel_number)
 
 
-class _Commits(Appointment):
+class _Commits(Timer):
     """When a stream stores how far its groups have come."""
 
     def __init__(self, serving: GroupServing) -> None:

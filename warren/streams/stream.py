@@ -32,7 +32,6 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import Damage
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTable
-from warren.queues.agenda import Appointment
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.offset_queue import OffsetQueue
@@ -41,6 +40,7 @@ from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rule_keeper import RuleKeeper
 from warren.queues.rules import QueueRules
+from warren.queues.timers import Timer
 from warren.streams.backlog import StreamBacklog
 from warren.streams.compaction import Compaction
 from warren.streams.consumer import (
@@ -96,8 +96,8 @@ class Stream(OffsetQueue):
         self._latest: Chunk | None = None  # that a cursor has left last: who comes next finds it here
         self._oldest_bytes: i64 = 0  # of the page that retention would forget next
         self._lost_chunks: set[int] = set()  # offsets from which sealed messages were reported
-        self._retention: Appointment = _Retention(self)
-        self._sealing: Appointment = _Sealing(self)
+        self._retention: Timer = _Retention(self)
+        self._sealing: Timer = _Sealing(self)
         host.log.sealed_streams[store_id] = _Sealed(self)
         sealed = host.log.sealed.pop(store_id, None)
         if sealed is not None:
@@ -213,7 +213,7 @@ class Stream(OffsetQueue):
         self.messages.delivered_before = 0  # every delivery may have been made before
         self._visible_end = self.messages.next_number
         self._plan_retention()
-        self._host.agenda.at(self._log.now_ms + SEALING_MS, self._sealing)
+        self._host.timers.at(self._log.now_ms + SEALING_MS, self._sealing)
 
     def _restore_sealed(self, table: SealedTable) -> None:
         """Take over what is sealed; what the log has comes later, if it has anything."""
@@ -568,11 +568,11 @@ class Stream(OffsetQueue):
 
     def close(self) -> None:
         """Let go of everything: the stream is deleted."""
-        self._host.agenda.cancel(self._retention)
-        self._host.agenda.cancel(self._sealing)
+        self._host.timers.cancel(self._retention)
+        self._host.timers.cancel(self._sealing)
         # They have us, and we have them: nothing must be left for the cyclic collector.
-        self._retention = Appointment()
-        self._sealing = Appointment()
+        self._retention = Timer()
+        self._sealing = Timer()
         self._log.sealed_streams.pop(self.store_id, None)
         self.messages.sealer.close(self.store_id)
         self._sealed.forget()
@@ -619,9 +619,9 @@ class Stream(OffsetQueue):
 
     def _plan_retention(self) -> None:
         if self.rules.max_age_ms >= 0:
-            self._host.agenda.at(self._log.now_ms + RETENTION_MIN_MS, self._retention)
+            self._host.timers.at(self._log.now_ms + RETENTION_MIN_MS, self._retention)
         else:
-            self._host.agenda.cancel(self._retention)
+            self._host.timers.cancel(self._retention)
 
     def keep_age(self) -> None:
         """Look whether the oldest page has become too old."""
@@ -656,7 +656,7 @@ class Stream(OffsetQueue):
     def _look_at_age_at(self, time_ms: i64) -> None:
         now_ms: i64 = self._log.now_ms
         at_ms: i64 = min(max(time_ms, now_ms + RETENTION_MIN_MS), now_ms + RETENTION_MAX_MS)
-        self._host.agenda.at(at_ms, self._retention)
+        self._host.timers.at(at_ms, self._retention)
 
     # --- consumers ------------------------------------------------------------------------------------------------
 
@@ -855,7 +855,7 @@ class _Sealed(SealedStream):
         self._stream.chunk_damaged(place)
 
 
-class _Sealing(Appointment):
+class _Sealing(Timer):
     """When a stream looks at what was not sealed before a restart."""
 
     def __init__(self, stream: Stream) -> None:
@@ -866,7 +866,7 @@ class _Sealing(Appointment):
         self._stream.seal()
 
 
-class _Retention(Appointment):
+class _Retention(Timer):
     """When a stream looks at the age of its oldest messages."""
 
     def __init__(self, stream: Stream) -> None:

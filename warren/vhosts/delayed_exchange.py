@@ -20,15 +20,15 @@ from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.agenda import NEVER, Agenda, Appointment
 from warren.queues.dead_letter import with_header, without_header
 from warren.queues.held_messages import HeldMessages
 from warren.queues.lanes import EXCHANGE
+from warren.queues.timers import NEVER, Timer, TimerQueue
 
 _BLIND_COPIES = "BCC"
 
 
-class DelayedExchange(Appointment):
+class DelayedExchange(Timer):
     """Holds messages for `exchange`, and gives both to `publish` when they are due."""
 
     def __init__(
@@ -36,7 +36,7 @@ class DelayedExchange(Appointment):
         exchange: Exchange,
         vhost: str,
         log: MessageLog,
-        agenda: Agenda,
+        timers: TimerQueue,
         publish: Callable[[Exchange, Message], None],
     ) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class DelayedExchange(Appointment):
         self.held: ExchangeLane = ExchangeLane(log, self)
         self._vhost = vhost
         self._log = log
-        self._agenda = agenda
+        self._timers = timers
         self._publish: Callable[[Exchange, Message], None] | None = publish
 
     def hold(self, message: Message) -> None:
@@ -59,7 +59,7 @@ class DelayedExchange(Appointment):
         held.hold(kept, until_ms, stored)
         if kept is not message and stored:
             message.awaits_batch = True
-        self._agenda.at(until_ms, self)
+        self._timers.at(until_ms, self)
 
     def _begin_storing(self) -> None:
         exchange = self.exchange
@@ -88,10 +88,10 @@ class DelayedExchange(Appointment):
         self.plan()
 
     def plan(self) -> None:
-        """Make the appointment for the earliest."""
+        """Set the timer for the earliest."""
         at_ms: i64 = self.held.first_ms()
         if at_ms < NEVER and self._publish is not None:
-            self._agenda.at(at_ms, self)
+            self._timers.at(at_ms, self)
 
     def page_out(self) -> None:
         """Memory is short."""
@@ -102,7 +102,7 @@ class DelayedExchange(Appointment):
     def close(self) -> None:
         """The exchange is deleted."""
         self.held.close()
-        self._agenda.cancel(self)
+        self._timers.cancel(self)
         # The vhost has us and we had the vhost: nothing must be left for the cyclic collector.
         self._publish = None
 

@@ -34,7 +34,6 @@ from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.queues.agenda import Agenda
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
 from warren.queues.claim_names import is_claims_name
 from warren.queues.claims import ClaimQueue
@@ -49,6 +48,7 @@ from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules, rules_of
 from warren.queues.seen_keys import SeenKeys, check_equivalent, exchange_rules
+from warren.queues.timers import TimerQueue
 from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
 from warren.vhosts.delayed_exchange import DelayedExchange
@@ -98,9 +98,9 @@ class VirtualHost(QueueHost):
         runnable: list[Queue],
         seed: int,
         log: MessageLog,
-        agenda: Agenda,
+        timers: TimerQueue,
     ) -> None:
-        super().__init__(record.name, log, agenda)
+        super().__init__(record.name, log, timers)
         self.record = record
         self.topology_version: i64 = 1
         self.exchanges: dict[str, Exchange] = {}
@@ -269,10 +269,10 @@ class VirtualHost(QueueHost):
         rules = exchange_rules(declaration, self.name, stored=self._restoring)
         if rules is not None:
             lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS
-            self.seen_keys[name] = SeenKeys(self.log, self.agenda, self.name, name, durable, rules, lane, producer_lane)
+            self.seen_keys[name] = SeenKeys(self.log, self.timers, self.name, name, durable, rules, lane, producer_lane)
         self.exchanges[name] = exchange
         if isinstance(exchange, DelayedMessageExchange):
-            self.delayed[name] = DelayedExchange(exchange, self.name, self.log, self.agenda, self._publish_released)
+            self.delayed[name] = DelayedExchange(exchange, self.name, self.log, self.timers, self._publish_released)
         self._apply_policy_to_exchange(exchange)
         self.topology_version += 1
         self.watcher.exchange_created(self.name, exchange, by)

@@ -9,8 +9,8 @@ import pytest
 from held_store import HeldStore, Lane
 
 from warren.msgstore.log.queue_index import IndexPage
-from warren.queues.agenda import NEVER
 from warren.queues.held_messages import DEAD_LETTERED, DROPPED, PARKED_UNTIL, RELEASED
+from warren.queues.timers import NEVER
 
 
 def filled(
@@ -95,7 +95,7 @@ def test_nothing_is_released_while_too_much_waits_to_be_written() -> None:
     assert store.lane.out == []
     assert store.lane.first_ms() == NEVER
     store.rest()
-    assert store.lane.changes > changes, "whoever makes the appointments is told to look again"
+    assert store.lane.changes > changes, "whoever sets the timers is told to look again"
     store.release()
     assert store.lane.out == bodies([0, 1, 2])
 

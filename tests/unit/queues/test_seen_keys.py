@@ -15,10 +15,10 @@ from warren.amqp.field_table import Table, Timestamp, encode_table
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues import seen_keys
-from warren.queues.agenda import NEVER, Agenda
 from warren.queues.lanes import PRODUCERS, SEEN_KEYS
 from warren.queues.rules import QueueRules
 from warren.queues.seen_keys import SeenKeys, exchange_rules, key_bytes
+from warren.queues.timers import NEVER, TimerQueue
 
 interpreted = pytest.mark.skipif(seen_keys.__file__.endswith(".so"), reason="a compiled constant cannot be replaced")
 
@@ -43,12 +43,12 @@ class Remembered:
 
     def __init__(self, size: int = 100, ttl_ms: int = -1, stored: StoredLog | None = None) -> None:
         self.stored = stored or StoredLog()
-        self.agenda = Agenda()
+        self.timers = TimerQueue()
         self.rules = rules(size, ttl_ms)
         self.seen = self._new(self.stored.log)
 
     def _new(self, log: MessageLog) -> SeenKeys:
-        return SeenKeys(log, self.agenda, "/", "q", True, self.rules, SEEN_KEYS, PRODUCERS)
+        return SeenKeys(log, self.timers, "/", "q", True, self.rules, SEEN_KEYS, PRODUCERS)
 
     def publish(self, headers: Table, *, persistent: bool = True) -> bool:
         """Tell whether such a message is let in."""
@@ -72,7 +72,7 @@ class Remembered:
 
     def pass_time(self, ms: int) -> None:
         self.stored.log.now_ms += ms
-        self.agenda.keep(self.stored.log.now_ms)
+        self.timers.run_due(self.stored.log.now_ms)
 
     def restart(self, *, checkpoint: bool = False) -> MessageLog:
         """Write everything and begin anew from the disk, with the log that recovery made."""
@@ -80,7 +80,7 @@ class Remembered:
         log = self.stored.restarted(self.stored.checkpoint() if checkpoint else None)
         log.now_ms = self.stored.log.now_ms
         log.written_lsn = log.next_lsn = self.stored.log.next_lsn
-        self.agenda = Agenda()
+        self.timers = TimerQueue()
         self.seen = self._new(log)
         for index in log.indexes.values():
             assert self.seen.lacks(index.lane)
@@ -215,11 +215,11 @@ def test_expired_keys_leave_memory_and_log_although_nobody_publishes() -> None:
         remembered.key(key)
         remembered.pass_time(10)
     assert remembered.records() == 10
-    assert remembered.agenda.next_ms() == 1000 + seen_keys.EXPIRE_EVERY_MS
+    assert remembered.timers.next_ms() == 1000 + seen_keys.EXPIRE_EVERY_MS
     remembered.pass_time(1000 + seen_keys.EXPIRE_EVERY_MS)
     assert remembered.seen.count() == 0
     assert remembered.records() == 0
-    assert remembered.agenda.next_ms() == NEVER
+    assert remembered.timers.next_ms() == NEVER
 
 
 @interpreted
@@ -230,7 +230,7 @@ def test_many_expired_keys_go_a_part_at_a_time() -> None:
     with mock.patch.object(seen_keys, "EXPIRE_MAX", 4):
         remembered.pass_time(5000)
         assert remembered.seen.count() == 6
-        assert remembered.agenda.next_ms() <= remembered.stored.log.now_ms
+        assert remembered.timers.next_ms() <= remembered.stored.log.now_ms
         remembered.pass_time(0)
         remembered.pass_time(0)
     assert remembered.seen.count() == 0
@@ -365,7 +365,7 @@ def test_confirms_wait_for_what_is_stored() -> None:
 
 def test_nothing_is_stored_for_what_does_not_survive_a_restart() -> None:
     log = StoredLog()
-    seen = SeenKeys(log.log, Agenda(), "/", "q", False, rules(), SEEN_KEYS, PRODUCERS)
+    seen = SeenKeys(log.log, TimerQueue(), "/", "q", False, rules(), SEEN_KEYS, PRODUCERS)
     for _ in range(2):
         published = message({"id": "a", "x-producer": "p", "x-seq": 1})
         keys = seen.keys_of(published)
@@ -445,9 +445,9 @@ def test_what_came_back_expires_although_nobody_publishes() -> None:
     remembered = Remembered(ttl_ms=1000)
     remembered.key("a")
     log = remembered.restart()
-    log.now_ms = remembered.agenda.next_ms()
+    log.now_ms = remembered.timers.next_ms()
     for _ in range(2):
-        remembered.agenda.keep(log.now_ms)
+        remembered.timers.run_due(log.now_ms)
         log.now_ms += 1000 + seen_keys.EXPIRE_EVERY_MS
     assert remembered.seen.count() == 0
 
@@ -495,7 +495,7 @@ def test_a_deleted_queue_leaves_no_keys() -> None:
     remembered.seen.close()
     assert remembered.records() == 0
     assert remembered.stored.restarted().indexes == {}
-    assert remembered.agenda.next_ms() == NEVER
+    assert remembered.timers.next_ms() == NEVER
 
 
 def test_an_operator_can_look_up_and_forget() -> None:

@@ -14,9 +14,9 @@ from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, Timestamp, decode_table
 from warren.msgstore.log.jobs import Errand
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
-from warren.queues.agenda import NEVER
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.fetch import Fetch, _MessagesRead
+from warren.queues.timers import NEVER
 from warren.streams.backlog import SHORT_TAIL_MESSAGES
 from warren.streams.consumer import AT_TIME, Start
 from warren.streams.reads import ChunkRead
@@ -339,13 +339,13 @@ def test_what_comes_from_disk_for_somebody_who_is_gone_is_not_kept(how: str) -> 
     assert long.log.resident_bytes == resident_bytes
 
 
-def test_a_deleted_stream_has_no_appointment() -> None:
+def test_a_deleted_stream_has_no_timer() -> None:
     long = Long(0)
-    assert long.harness.broker.agenda.next_ms() == NEVER
+    assert long.harness.broker.timers.next_ms() == NEVER
     long.put_policy(max_age="1h")
-    assert long.harness.broker.agenda.next_ms() < NEVER
+    assert long.harness.broker.timers.next_ms() < NEVER
     long.client.call(1, m.QueueDelete(0, "s", False, False, False))
-    assert long.harness.broker.agenda.next_ms() == NEVER
+    assert long.harness.broker.timers.next_ms() == NEVER
 
 
 def test_reading_everything_gives_the_memory_of_the_index_back() -> None:
