@@ -2,8 +2,8 @@
 
 1. The API is the real one, from `Api.respond` on; so is the engine, which has its turns in a task of its own.
 2. A stretch is what one task does between two checkpoints: nobody else is served meanwhile.
-3. The clock of `pace` goes by steps, so a request gives way at the same places in every run. What blocks is called at
-   once instead of in a thread, and not counted: it does not stop the loop.
+3. The clock of the scheduler goes by steps, so a request gives way at the same places in every run. What blocks is
+   called at once instead of in a thread, and not counted: it does not stop the loop.
 
 To be imported when the hook of `step_counter` is installed.
 """
@@ -45,7 +45,7 @@ setattr(threads, "in_thread", _at_once)  # noqa: B010 - before it is imported by
 
 from warren.channels.broker import Broker  # noqa: E402
 from warren.mgmt_plugin.api import Api  # noqa: E402
-from warren.mgmt_plugin.http import pace  # noqa: E402
+from warren.mgmt_plugin.http import scheduler  # noqa: E402
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response  # noqa: E402
 from warren.mgmt_plugin.http.static_files import StaticFiles  # noqa: E402
 from warren.mgmt_plugin.operators import Doorkeeper  # noqa: E402
@@ -79,8 +79,8 @@ def _counted_decode(data: bytes, **options: Any) -> Any:
 
 setattr(msgspec.json, "encode", _counted_encode)  # noqa: B010
 setattr(msgspec.json, "decode", _counted_decode)  # noqa: B010
-setattr(pace, "time", SimpleNamespace(perf_counter=lambda: Count.eighths / 8))  # noqa: B010 - a second is a step
-setattr(pace, "SLICE_S", SLICE_STEPS)  # noqa: B010
+setattr(scheduler, "time", SimpleNamespace(perf_counter=lambda: Count.eighths / 8))  # noqa: B010 - a second is a step
+setattr(scheduler, "SLICE_S", SLICE_STEPS)  # noqa: B010
 setattr(browsing, "LOOK_MESSAGES", LOOK_MESSAGES)  # noqa: B010
 setattr(snapshots, "LOOK_MESSAGES", LOOK_MESSAGES)  # noqa: B010
 
@@ -233,11 +233,10 @@ class Host:
 
     async def _taken(self, pieces: Iterator[bytes]) -> bytes:
         """Return all of an answer that is made while it is sent, as a peer takes it that is as fast as we."""
-        breather = pace.Breather()
         taken: list[bytes] = []
         for piece in pieces:
             taken.append(piece)
-            await breather.breathe()
+            await scheduler.give_way()
         return b"".join(taken)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json
 from warren.mgmt_plugin.http.numbers import integer
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.routes import Call, bad_request
 from warren.vhosts.pattern import Pattern
@@ -60,7 +60,6 @@ async def answer_list(
         HttpError: 400, the page, the name or the size makes no sense; 503, there are too many long answers.
     """
     query = call.query
-    breather = Breather()
     paged = "page" in query
     page, page_size = _page_of(query) if paged else (1, len(items))
     found = items
@@ -70,7 +69,7 @@ async def answer_list(
         await call.request.begin_work()
         call.request.hold(len(items) * (RANK_BYTES if sorts else REFERENCE_BYTES))
     if filters:
-        found = await _with_name(found, query, keys["name"], breather)
+        found = await _with_name(found, query, keys["name"])
     filtered_count = len(found)
     page_count = max(1, -(-filtered_count // page_size)) if paged else 1
     if page > page_count:
@@ -80,7 +79,7 @@ async def answer_list(
             f"Page out of range, page: {page} page size: {page_size}, len: {filtered_count}",
         )
     if sorts:
-        found = await _sorted(found, query, describe, keys, breather, page * page_size)
+        found = await _sorted(found, query, describe, keys, page * page_size)
     if paged:
         found = found[(page - 1) * page_size : page * page_size]
     columns = [column.split(".") for column in query.get("columns", "").split(",") if column]
@@ -147,9 +146,7 @@ def dig(row: object, path: Sequence[str]) -> object:
     return row
 
 
-async def _with_name(
-    items: Sequence[Item], query: Mapping[str, str], name_of: Callable[[Item], object], breather: Breather
-) -> list[Item]:
+async def _with_name(items: Sequence[Item], query: Mapping[str, str], name_of: Callable[[Item], object]) -> list[Item]:
     wanted = query["name"]
     matches: Callable[[str], bool]
     if query.get("use_regex") == "true":
@@ -164,14 +161,13 @@ async def _with_name(
     for item in items:
         if matches(str(name_of(item))):
             found.append(item)
-        await breather.breathe()
+        await give_way()
     return found
 
 
 async def in_order(
     items: Sequence[Item],
     key: Callable[[Item], Any],
-    breather: Breather,
     *,
     reverse: bool = False,
     most: int | None = None,
@@ -182,16 +178,16 @@ async def in_order(
         run: list[tuple[Any, int]] = []
         for at in range(start, min(start + RUN, len(items))):
             run.append((key(items[at]), at))
-            await breather.breathe()
+            await give_way()
         run.sort(reverse=reverse)
         runs.append(run)
     found: list[Item] = []
     for _, at in islice(merge(*runs, reverse=reverse), most):
         found.append(items[at])
-        await breather.breathe()
+        await give_way()
     for run in runs:
         run.clear()  # to free all at once takes long as well
-        await breather.breathe()
+        await give_way()
     return found
 
 
@@ -200,7 +196,6 @@ async def _sorted(
     query: Mapping[str, str],
     describe: Callable[[Item], Described],
     keys: Mapping[str, Callable[[Item], object]],
-    breather: Breather,
     most: int,
 ) -> list[Item]:
     column = query["sort"]
@@ -210,7 +205,7 @@ async def _sorted(
     def rank(item: Item) -> tuple[int, Any]:
         return order(key_of(item) if key_of is not None else dig(describe(item), path))
 
-    return await in_order(items, rank, breather, reverse=query.get("sort_reverse") == "true", most=most)
+    return await in_order(items, rank, reverse=query.get("sort_reverse") == "true", most=most)
 
 
 def _page_of(query: Mapping[str, str]) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.channels.event_values import port_of
 from warren.exchanges.exchange import Exchange
-from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.listing import MANY, in_order
 from warren.mgmt_plugin.routes import Call, not_found
 from warren.queues.queue import Queue
@@ -110,7 +109,7 @@ async def sorted_queues(call: Call, vhost: VirtualHost) -> list[Queue]:
     if vhost.has_sorted_queues():  # by whoever had the seat before
         return vhost.sorted_queues()
     version = int(vhost.topology_version)
-    found = await in_order(list(vhost.queues.values()), lambda queue: queue.name, Breather())
+    found = await in_order(list(vhost.queues.values()), lambda queue: queue.name)
     vhost.keep_sorted(found, version)
     return found
 

@@ -25,7 +25,7 @@ import msgspec
 
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits, JsonGauge, TooMuch
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import LOOK_BYTES, HttpError, Request, Response
 from warren.mgmt_plugin.operators import Operator
 from warren.server.direct_client import DirectClient, DirectClients
@@ -263,11 +263,10 @@ async def measure(data: bytes, limits: BodyLimits) -> None:
         HttpError: 400.
     """
     gauge = JsonGauge(limits.values)
-    breather = Breather()
     try:
         for at in range(0, len(data), LOOK_BYTES):
             gauge.look(data[at : at + LOOK_BYTES])
-            await breather.breathe()
+            await give_way()
     except TooMuch as error:
         raise bad_request(str(error)) from None
 

@@ -254,7 +254,7 @@ class Drains:
                 if claims.first_offset() == first:
                     break
                 first = claims.first_offset()
-                await self._breathe()
+                await self._give_way()
             await self._management.messages.deleted()
             return count
 
@@ -485,10 +485,10 @@ class Drains:
                     await read.wait()
             elif not claimed.count:
                 break
-            await self._breathe()
+            await self._give_way()
             self._check(drain, epoch)
 
-    async def _breathe(self) -> None:
+    async def _give_way(self) -> None:
         """Let the others have their turn, and wait while the disk is behind."""
         while self._management.broker.log.is_congested():
             await trio.sleep(_CONGESTED_POLL_S)

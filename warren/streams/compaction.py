@@ -127,7 +127,7 @@ class Compaction:
                 self._row -= 1
                 self._mark(mark, raw, self._row)
         if self._row > 0:
-            self._log.read_jobs.append(_Breath(self))
+            self._log.read_jobs.append(_Pause(self))
         else:
             self._raw = None
             self._next_to_mark()
@@ -233,7 +233,7 @@ class Compaction:
                     self._write(raw.offset_at(row) + 1)
                     return
         if self._row < raw.count:
-            self._log.read_jobs.append(_Breath(self))
+            self._log.read_jobs.append(_Pause(self))
             return
         self._raw = None
         self._group_at += 1
@@ -327,8 +327,8 @@ class _CompactionSeal(SealJob):
         self._compaction.written(self)
 
 
-class _Breath(Errand):
-    """Lets others have a turn."""
+class _Pause(Errand):
+    """Nothing: others have a turn meanwhile."""
 
     def __init__(self, compaction: Compaction) -> None:
         self._compaction = compaction

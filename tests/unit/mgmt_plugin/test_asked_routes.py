@@ -14,7 +14,7 @@ from engine_harness import Harness
 
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import BasicProperties
-from warren.mgmt_plugin.http import pace
+from warren.mgmt_plugin.http import scheduler
 from warren.mgmt_plugin.resources import asked_routes
 from warren.mgmt_plugin.resources.asked_routes import SHOWN_MAX, Way
 
@@ -28,7 +28,7 @@ HEADER = b"\x00\x3c\x00\x00" + bytes(8) + PROPERTIES.encode()
 @pytest.fixture(autouse=True)
 def endless_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work does not depend on how fast the machine is."""
-    monkeypatch.setattr(pace, "_until_s", ContextVar("until", default=math.inf))
+    monkeypatch.setattr(scheduler, "_until_s", ContextVar("until", default=math.inf))
 
 
 def bindings_of(kind: str, count: int) -> list[tuple[str, bytes]]:

@@ -18,7 +18,7 @@ import trustme
 from warren.mgmt_plugin.http import places as places_module
 from warren.mgmt_plugin.http import seats as seats_module
 from warren.mgmt_plugin.http import server as http_module
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import (
     BodyBudget,
     Conversation,
@@ -493,7 +493,7 @@ def chunked(body: bytes, size: int) -> bytes:
 
 
 def test_others_have_their_turn_between_the_chunks_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", -1.0)  # every chunk is long work
+    monkeypatch.setattr("warren.mgmt_plugin.http.scheduler.SLICE_S", -1.0)  # every chunk is long work
     chunks = 5000
     turns = 0
 
@@ -522,7 +522,7 @@ def test_others_have_their_turn_between_the_chunks_of_a_body(monkeypatch: pytest
 
 
 def test_the_long_work_of_one_user_delays_the_work_of_another_by_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", -1.0)  # whatever breathes is long work
+    monkeypatch.setattr("warren.mgmt_plugin.http.scheduler.SLICE_S", -1.0)  # whatever gives way is long work
     crowd, turns = 50, 40
 
     async def test(server: Server) -> None:
@@ -532,15 +532,14 @@ def test_the_long_work_of_one_user_delays_the_work_of_another_by_a_turn(monkeypa
             nonlocal pieces
             user = request.path[1:]
             request.identified(user)
-            breather = Breather()
             if user == "modest":
                 before = pieces
                 for _ in range(turns):
-                    await breather.breathe()
+                    await give_way()
                 return Response(200, b"%d" % (pieces - before))
             while True:
                 pieces += 1
-                await breather.breathe()
+                await give_way()
 
         server.respond = work
         async with trio.open_nursery() as nursery:

@@ -10,8 +10,7 @@ import pytest
 import trio
 from answers import whole
 
-from warren.mgmt_plugin.http import pace
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http import scheduler
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import RUN, answer_list, answer_rows, in_order, order
 from warren.mgmt_plugin.routes import Call, parse_query
@@ -279,7 +278,7 @@ def test_long_lists_are_sorted_like_short_ones(reverse: bool) -> None:
     keys = [(number * 7919) % 1009 for number in range(3 * RUN + 5)]
 
     async def main(most: int | None) -> list[int]:
-        return await in_order(range(len(keys)), keys.__getitem__, Breather(), reverse=reverse, most=most)
+        return await in_order(range(len(keys)), keys.__getitem__, reverse=reverse, most=most)
 
     expected = sorted(range(len(keys)), key=lambda at: (keys[at], at), reverse=reverse)
     assert trio.run(main, None) == expected
@@ -290,7 +289,7 @@ def test_long_lists_are_sorted_like_short_ones(reverse: bool) -> None:
 
 
 def test_others_have_their_turn_while_a_long_list_is_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "SLICE_S", 0.0)
+    monkeypatch.setattr(scheduler, "SLICE_S", 0.0)
     turns: list[int] = []
 
     async def main() -> None:

@@ -18,7 +18,6 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
 from warren.mgmt_plugin.http import server as http_module
-from warren.mgmt_plugin.http.pace import Breather
 from warren.mgmt_plugin.http.server import HttpError, Load, Request, Response
 from warren.mgmt_plugin.metrics import exposition, prometheus
 from warren.mgmt_plugin.metrics import totals as metric_totals
@@ -386,7 +385,7 @@ def test_the_walk_over_all_objects_is_not_repeated_within_a_second(node: Node, m
 
 
 def test_long_work_gives_way_to_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.mgmt_plugin.http.pace.SLICE_S", 0.0)
+    monkeypatch.setattr("warren.mgmt_plugin.http.scheduler.SLICE_S", 0.0)
     client = node.harness.channel()
     for number in range(10 * metric_totals.CHUNK):
         node.declare(client, f"q{number}")
@@ -646,6 +645,6 @@ def test_a_page_of_single_objects_is_sent_whole_or_refused_when_too_much_is_bein
 
 
 def test_older_kernels_are_asked_for_each_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = trio.run(prometheus.open_descriptors, Breather())
+    exact = trio.run(prometheus.open_descriptors)
     monkeypatch.setattr("os.stat", lambda path: SimpleNamespace(st_size=0))
-    assert abs(trio.run(prometheus.open_descriptors, Breather()) - exact) <= 1
+    assert abs(trio.run(prometheus.open_descriptors) - exact) <= 1

@@ -8,8 +8,8 @@
 3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; any other
    exception ends its connection and is told to the log. The other connections go on.
 4. A request with both Content-Length and Transfer-Encoding is refused, and its connection closed.
-5. Requests begin, and bodies in many small chunks go on, in the turns of ``pace.py``: however many clients send however
-   strange requests, the rest of the broker has its turn after a few milliseconds.
+5. Requests begin, and bodies in many small chunks go on, in the turns of ``scheduler.py``: however many clients send
+   however strange requests, the rest of the broker has its turn after a few milliseconds.
 6. What a peer sends takes its own size in memory, and no object for each piece of it.
 7. An answer in `pieces` is made while the peer takes it: of a long one there are at most `PART_BYTES` and a piece at a
    time. It has a seat (``seats.py``), and begins with a status that nothing can change any more: what fails later cuts
@@ -39,8 +39,8 @@ import msgspec
 import trio
 
 from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
-from warren.mgmt_plugin.http.pace import Breather, pace, work_for
 from warren.mgmt_plugin.http.places import Place, Places, Standing
+from warren.mgmt_plugin.http.scheduler import give_way, scheduler, work_for
 from warren.mgmt_plugin.http.seats import Departures, Seats
 from warren.server.descriptors import UNLIMITED
 from warren.server.errors import listen_error
@@ -308,7 +308,7 @@ async def _converse(
             if wrap is not None:
                 stream = wrap(plain)
                 with trio.move_on_after(TLS_TIMEOUT_S) as timeout:
-                    await pace().begin(place.address, _HANDSHAKE_BYTES)
+                    await scheduler().begin(place.address, _HANDSHAKE_BYTES)
                     await stream.do_handshake()
                 if timeout.cancelled_caught:
                     return
@@ -396,7 +396,7 @@ class Conversation:
         size = end.end()
         if size > _HEADER_BYTES_MAX or self._unread.count(b"\n", 0, size) > HEADERS_MAX + 2:
             raise h11.RemoteProtocolError("the request head is too large", error_status_hint=431)
-        await pace().begin(self._place.address, size)
+        await scheduler().begin(self._place.address, size)
         self._protocol.receive_data(bytes(self._unread[:size]))
         del self._unread[:size]
         event = self._protocol.next_event()
@@ -472,7 +472,7 @@ class Conversation:
 
     async def _begin(self, response: Response, pieces: Iterator[bytes], method: str) -> None:
         """Make the first part of an answer, which may be all there is."""
-        part = await _next_part(pieces, Breather())
+        part = await _next_part(pieces)
         response.body += part
         if len(part) < PART_BYTES:
             response.pieces = None
@@ -520,12 +520,11 @@ class Conversation:
 
     async def _read_body(self, limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:
         body = io.BytesIO()
-        breather = Breather()
         size = last_mark = 0
         last_s = trio.current_time() + HANDLER_TIMEOUT_S / 2
         with trio.CancelScope(deadline=trio.current_time() + PROGRESS_TIMEOUT_S) as scope:
             while True:
-                await breather.breathe()
+                await give_way()
                 event = await self._next_event()
                 if isinstance(event, h11.EndOfMessage):
                     return body.getvalue()
@@ -539,7 +538,7 @@ class Conversation:
                 if look is not None:
                     for at in range(0, len(event.data), LOOK_BYTES):
                         look(bytes(event.data[at : at + LOOK_BYTES]))
-                        await breather.breathe()
+                        await give_way()
                 if size - last_mark >= PROGRESS_BYTES:
                     last_mark = size
                     scope.deadline = min(last_s, trio.current_time() + PROGRESS_TIMEOUT_S)
@@ -548,10 +547,9 @@ class Conversation:
     async def _drained(self) -> bool:
         """Throw away what was not read of the request; False when that is not worth it."""
         size = 0
-        breather = Breather()
         with trio.move_on_after(PROGRESS_TIMEOUT_S):
             while self._protocol.their_state is h11.SEND_BODY and size <= _DRAIN_BYTES_MAX:
-                await breather.breathe()
+                await give_way()
                 event = await self._next_event()
                 if isinstance(event, h11.Data):
                     size += len(event.data)
@@ -581,8 +579,7 @@ class Conversation:
                             return False
                         data = b""
             if response.pieces is not None:
-                breather = Breather()
-                while part := await _next_part(response.pieces, breather):
+                while part := await _next_part(response.pieces):
                     data += protocol.send(h11.Data(data=part)) or b""
                     if not await self._write(data):
                         return False
@@ -598,14 +595,14 @@ class Conversation:
         return not timeout.cancelled_caught
 
 
-async def _next_part(pieces: Iterator[bytes], breather: Breather) -> bytes:
+async def _next_part(pieces: Iterator[bytes]) -> bytes:
     """Return `PART_BYTES` of some pieces, or what there is up to their end."""
     part = io.BytesIO()
     for piece in pieces:
         part.write(piece)
         if part.tell() >= PART_BYTES:
             break
-        await breather.breathe()
+        await give_way()
     return part.getvalue()
 
 

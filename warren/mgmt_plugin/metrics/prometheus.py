@@ -46,7 +46,7 @@ from warren import __version__
 from warren.channels import fast_path
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, UNTYPED, Metric, Page, labels, wants_open_metrics
 from warren.mgmt_plugin.metrics.families import (
@@ -151,7 +151,7 @@ class Metrics:
             _write(page, RABBITMQ, await self._memory())
         else:
             choice = Choice(request.query) if endpoint == "detailed" else None
-            columns = _Columns(page, request.hold, Breather())
+            columns = _Columns(page, request.hold)
             async with self._writing:
                 if choice is None:
                     await self._write_per_object(page, columns)
@@ -169,19 +169,17 @@ class Metrics:
         self._write_common(page, totals, counts)
 
     async def _write_per_object(self, page: Page, columns: _Columns) -> None:
-        breather = Breather()
         totals = await self._recent_totals()
         counts = self._broker.totals()
         await self._write_node(page, RABBITMQ)
         queues = (QUEUE_COARSE, QUEUE_METRICS, QUEUE_DELIVERY, QUEUE_ARRIVALS)
         await columns.add(RABBITMQ, queues, self._queues(None))
         await columns.add(RABBITMQ, (EXCHANGE_METRICS,), self._exchanges(None))
-        await columns.add(RABBITMQ, CHANNEL_FAMILIES, await self._channels(None, breather))
+        await columns.add(RABBITMQ, CHANNEL_FAMILIES, await self._channels(None))
         await columns.add(RABBITMQ, CONNECTION_FAMILIES, self._connections(None))
         self._write_common(page, totals, counts)
 
     async def _write_detailed(self, page: Page, columns: _Columns, choice: Choice) -> None:
-        breather = Breather()
         wanted = choice.families
         prefix = RABBITMQ + DETAILED
         if "node_coarse_metrics" in wanted:
@@ -195,14 +193,14 @@ class Metrics:
         if queues:
             found = self._queues(choice.vhosts)
             if choice.queues:
-                found = await choice.matching(found, breather)
+                found = await choice.matching(found)
             await columns.add(prefix, queues, found)
         exchanges = [family for family in EXCHANGE_FAMILIES if family.name in wanted]
         if exchanges:
             await columns.add(prefix, exchanges, self._exchanges(choice.vhosts))
         channels = [family for family in CHANNEL_FAMILIES if family.name in wanted]
         if channels:
-            await columns.add(prefix, channels, await self._channels(choice.vhosts, breather))
+            await columns.add(prefix, channels, await self._channels(choice.vhosts))
         connections = [family for family in CONNECTION_FAMILIES if family.name in wanted]
         if connections:
             await columns.add(prefix, connections, self._connections(choice.vhosts))
@@ -249,11 +247,11 @@ class Metrics:
             if not connection.is_direct and connection.is_known and (vhosts is None or connection.vhost_name in vhosts)
         ]
 
-    async def _channels(self, vhosts: set[str] | None, breather: Breather) -> list[Channel]:
+    async def _channels(self, vhosts: set[str] | None) -> list[Channel]:
         found: list[Channel] = []
         for connection in self._connections(vhosts):
             found += [channel for channel in connection.channels.values() if isinstance(channel, Channel)]
-            await breather.breathe()
+            await give_way()
         return found
 
     # --- the node ---------------------------------------------------------------------------------------------------
@@ -304,7 +302,7 @@ class Metrics:
             yield Metric(name, COUNTER, text), _one(value)
 
     async def _coarse(self) -> Rows:
-        descriptors = await open_descriptors(Breather())
+        descriptors = await open_descriptors()
         values = (
             ("process_open_fds", "Open file descriptors", descriptors),
             ("process_open_tcp_sockets", "Sockets of AMQP clients", self._management.reactor.connection_count()),
@@ -607,12 +605,12 @@ class Choice:
                 except ValueError as error:
                     raise bad_request(str(error)) from None
 
-    async def matching(self, queues: Iterable[Queue], breather: Breather) -> list[Queue]:
+    async def matching(self, queues: Iterable[Queue]) -> list[Queue]:
         """Return those whose name one of the patterns is found in."""
         found: list[Queue] = []
         for chunk in chunks(queues):
             found += [queue for queue in chunk if any(pattern.matches(queue.name) for pattern in self.queues)]
-            await breather.breathe()
+            await give_way()
         return found
 
 
@@ -628,10 +626,9 @@ def _write(page: Page, prefix: str, rows: Rows) -> None:
 class _Columns:
     """Gathers families of single objects: of each object labels and values, whose text is made when it is sent."""
 
-    def __init__(self, page: Page, hold: Callable[[int], None], breather: Breather) -> None:
+    def __init__(self, page: Page, hold: Callable[[int], None]) -> None:
         self._page = page
         self._hold = hold
-        self._breather = breather
         self._size = 0  # of the text of the page
 
     async def add(self, prefix: str, families: Sequence[Family[Item]], items: Sequence[Item]) -> None:
@@ -661,7 +658,7 @@ class _Columns:
             if self._size > PAGE_BYTES_MAX:
                 raise HttpError(503, "too_large", "there is too much for one page: choose families, vhosts or queues")
             self._hold(sum(sizes.values()) + (LABEL_BYTES * len(sizes) + VALUE_BYTES * len(columns)) * len(chunk))
-            await self._breather.breathe()
+            await give_way()
         for name, (family, metric), gathered in zip(names, columns, values, strict=True):
             self._page.column(name, metric, labels_by[family.label], gathered)
 
@@ -682,7 +679,7 @@ def _global_deliveries(totals: Totals) -> Rows:
         yield Metric(f"global_messages_{name}_total", COUNTER, text), rows
 
 
-async def open_descriptors(breather: Breather) -> int:
+async def open_descriptors() -> int:
     """Return how many file descriptors are open."""
     count = os.stat("/proc/self/fd").st_size
     if count:
@@ -691,7 +688,7 @@ async def open_descriptors(breather: Breather) -> int:
     with os.scandir("/proc/self/fd") as entries:
         for _ in entries:
             count += 1
-            await breather.breathe()
+            await give_way()
     return count - 1  # without the one that lists them
 
 

@@ -22,7 +22,7 @@ from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.numbers import integer
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import PAGE_SIZE_MAX
 from warren.mgmt_plugin.metrics.history import STEP_S, Clock, Series
 from warren.queues.counters import MessageCounts
@@ -164,7 +164,6 @@ class Statistics:
         clock.time_ms = int(time.time() * 1000)
         tick = clock.tick
         broker = self._broker
-        breather = Breather()
         totals = [0, 0, 0]
         seen: dict[object, tuple[int, ...]] = {}
         changed: dict[object, tuple[int, ...]] = {}
@@ -178,7 +177,7 @@ class Statistics:
                 if isinstance(channel, Channel):
                     self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
                     channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
-                await breather.breathe()
+                await give_way()
         counts = broker.totals_by_vhost()
         for vhost in list(broker.vhosts.values()):
             lengths = [0, 0, 0]
@@ -187,10 +186,10 @@ class Statistics:
                 self._take(queue, QUEUE_FIELDS, row, seen, changed)
                 for at in range(3):
                     lengths[at] += row[at]
-                await breather.breathe()
+                await give_way()
             for exchange in list(vhost.exchanges.values()):
                 self._take(exchange, EXCHANGE_STATS, exchange_row(exchange), seen, changed)
-                await breather.breathe()
+                await give_way()
             row = self.vhost_row(vhost.name, lengths, counts.get(vhost.name, MessageCounts()))
             self._vhost_series.setdefault(vhost.name, Series(TOTAL_FIELDS, totals=True)).take(tick, row)
             totals = [before + more for before, more in zip(totals, lengths, strict=True)]

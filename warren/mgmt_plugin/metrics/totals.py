@@ -16,7 +16,7 @@ from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.channels.fast_path import CLOSING
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.metrics.families import (
     CHANNEL_STATE,
     channel_state,
@@ -129,7 +129,6 @@ class Totals:
 
 async def walk(broker: Broker, gone: GoneQueues) -> Totals:
     """Return the sums over everything there is."""
-    breather = Breather()
     totals = Totals()
     churn = broker.churn
     # All of this without a pause: what goes from here on is in these lists, and not in what has gone.
@@ -141,13 +140,13 @@ async def walk(broker: Broker, gone: GoneQueues) -> Totals:
         totals.queues += len(some_queues)
         for queue_chunk in chunks(some_queues):
             totals.add_queues(queue_chunk)
-            await breather.breathe()
+            await give_way()
     for connection in connections:
         if not connection.is_direct:
             totals.add_connection(connection)
             for channel_chunk in chunks(list(connection.channels.values())):
                 totals.add_channels(channel_chunk)
-                await breather.breathe()
+                await give_way()
     gone.keep_up(totals)
     return totals
 

@@ -23,7 +23,7 @@ from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import create_exchange
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_vhost
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
@@ -61,7 +61,6 @@ class Way:
         self._header = header
         self._cost = 1 + len(Content(header).headers)
         self._left = WORK_MAX
-        self._breather = Breather()
 
     async def follow(self, start: Exchange) -> None:
         """Follow the message from the exchange that it is published to."""
@@ -99,7 +98,7 @@ class Way:
                 if binding.routing_key not in keys and (alone is None or self._matches(alone, binding)):
                     keys[binding.routing_key] = None
                     self._add(exchange.name, destination, binding.routing_key)
-                await self._breather.breathe()
+                await give_way()
         return reached
 
     def _matches(self, alone: Exchange, binding: Binding) -> bool:

@@ -18,7 +18,7 @@ from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.mgmt_plugin.http.numbers import integer
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import channel_name, connection_name, the_queue, the_shared_queue
@@ -167,7 +167,6 @@ class _Page:
 
     def __init__(self, call: Call, wanted: Wanted, skip: int) -> None:
         self._hold = call.request.hold
-        self._breather = Breather()
         self._wanted = wanted
         self._skip = skip
         self._bytes = 0
@@ -189,7 +188,7 @@ class _Page:
         """Look at one message."""
         self.scanned += 1
         wanted = self._wanted
-        await self._breather.breathe()
+        await give_way()
         if not await self._is_wanted(message):
             return
         if self._skip > 0:
@@ -212,7 +211,7 @@ class _Page:
         for found in passes.search(message):
             if found:
                 return True
-            await self._breather.breathe()
+            await give_way()
         return False
 
     def answer(self, total: int, *, complete: bool) -> Described:
@@ -290,12 +289,11 @@ class BrowsingHandlers(Handlers):
         unfiltered = wanted.filter.is_open
         cursor = Cursor(wanted.offset if unfiltered else 0)
         page = _Page(call, wanted, 0 if unfiltered else wanted.offset)
-        breather = Breather()
         async for seen in looks(self._settle, queue, cursor):
             for each in seen:
                 lane_number = each.place & NUMBER_MASK
                 await page.add(each.message, {"sequence_number": lane_number, "redelivered": each.redelivered})
-                await breather.breathe()
+                await give_way()
                 if page.is_over():
                     break
             if page.is_over():
@@ -313,21 +311,19 @@ class BrowsingHandlers(Handlers):
         most = min(most, int(held.count))
         if most > HELD_MAX:
             raise bad_request(f"held messages can be looked at up to number {HELD_MAX}; use a filter")
-        breather = Breather()
         listed = await held_messages(self._settle, queue, lane, most)
         for each in listed:
             more: Described = {"sequence_number": each.number, "redelivered": each.message.attempts > 0}
             if each.until_ms < PARKED_UNTIL:
                 more["due_at_ms"] = each.until_ms
             await page.add(each.message, more)
-            await breather.breathe()
+            await give_way()
             if page.is_over():
                 break
         return page.answer(int(held.count), complete=len(listed) < most or len(listed) >= held.count)
 
     async def _browse_unacked(self, call: Call, queue: Queue, wanted: Wanted) -> Described:
         page = _Page(call, wanted, wanted.offset)
-        breather = Breather()
         now_s = self._broker.now_s
         complete = True
         for connection in list(self._broker.connections.values()):
@@ -336,12 +332,12 @@ class BrowsingHandlers(Handlers):
             for channel in list(connection.channels.values()):
                 if not isinstance(channel, Channel):
                     continue
-                await breather.breathe()
+                await give_way()
                 for delivery in channel.ledger.outstanding_of(queue):
                     await page.add(
                         delivery.message, _holder(connection, channel, delivery.tag, delivery.consumer, now_s)
                     )
-                    await breather.breathe()
+                    await give_way()
                     if page.is_over():
                         complete = False
                         break

@@ -10,7 +10,7 @@ from warren.channels.channel import Channel
 from warren.channels.connection import ENDED, STATE_NAMES, Connection
 from warren.channels.event_values import port_of
 from warren.channels.fast_path import PAUSED_TURN
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import (
@@ -193,11 +193,10 @@ class ConnectionHandlers(Handlers):
     async def close_user_connections(self, call: Call) -> None:
         if not _may_close(call, call.params["user"]):
             raise not_authorised(Access.POLICYMAKER.value)
-        breather = Breather()
         for connection in self._of_user(call):
             connection.force_close(_reason(call))
             self._settle()
-            await breather.breathe()
+            await give_way()
 
     def _of_user(self, call: Call) -> list[Connection]:
         return [each for each in visible_connections(call, self._broker) if each.user_name == call.params["user"]]

@@ -23,7 +23,7 @@ from warren.channels.access import READ
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import sorted_queues, the_queue, the_shared_queue, the_vhost
@@ -88,9 +88,8 @@ def _checked(ranges: Ranges, first: int, end: int) -> tuple[int, int]:
 async def _cut_off(bounds: list[int], sizes: list[int], most_bytes: int) -> tuple[list[int], list[int]]:
     """Return the pieces that fit into `most_bytes`, and of the next the part that does: at least a row."""
     left = most_bytes
-    breather = Breather()
     for at, size in enumerate(sizes):
-        await breather.breathe()
+        await give_way()
         if size > left:
             rows = max(0 if at else 1, left * (bounds[at + 1] - bounds[at]) // size)
             if rows == 0:
@@ -142,18 +141,17 @@ class DataPortHandlers(Handlers):
         vhost = the_vhost(call)
         principal = call.operator.access.maybe_principal(call.operator.name, vhost.name)
         assert principal is not None
-        breather = Breather()
         found: list[Queue | Exchange] = []
         for queue in await sorted_queues(call, vhost):
             if principal.may(READ, _authorized_name(queue)):
                 found.append(queue)
-            await breather.breathe()
+            await give_way()
         for exchange in list(vhost.exchanges.values()):
             if exchange.name in vhost.queues or not principal.may(READ, exchange.name):
                 continue
             if partitions_of(vhost, exchange.name) is not None:
                 found.append(exchange)
-            await breather.breathe()
+            await give_way()
 
         def describe(each: Queue | Exchange) -> Described:
             if isinstance(each, Queue):
@@ -228,10 +226,9 @@ class DataPortHandlers(Handlers):
         chunks = await ranges.files(first, end) if isinstance(ranges, StreamRanges) else []
         # A path proves nothing: whoever opens a file tells by these that it is the one that is meant.
         inodes: dict[str, tuple[int, int]] = {}
-        breather = Breather()
         name = ""
         for chunk in chunks:
-            await breather.breathe()
+            await give_way()
             if chunk[2] == name:
                 continue
             name = chunk[2]

@@ -24,7 +24,7 @@ from warren.channels.access import AccessControl
 from warren.channels.broker import Broker
 from warren.mgmt_plugin.http.json_bodies import BodyLimits
 from warren.mgmt_plugin.http.json_pieces import Rows, encode_json, json_pieces
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import sorted_queues, visible_vhosts
@@ -82,7 +82,6 @@ class _Sections:
     """
 
     def __init__(self, hold: Callable[[int], None], *, without: str) -> None:
-        self._breather = Breather()
         self._hold = hold
         self._without = without
         self._rows: dict[str, list[bytes]] = {}
@@ -101,7 +100,7 @@ class _Sections:
                 each.pop(self._without, None)
             rows.append((b"," if rows else b"") + encode_json(each))
             self._hold(len(rows[-1]) + ROW_BYTES)
-            await self._breather.breathe()
+            await give_way()
 
     async def blocks(self, head: Described) -> list[bytes]:
         """Return the file."""
@@ -112,7 +111,7 @@ class _Sections:
             for at in range(0, len(rows), BLOCK_ROWS):
                 blocks.append(opening + b"".join(rows[at : at + BLOCK_ROWS]))
                 opening = b""
-                await self._breather.breathe()
+                await give_way()
             opening += b"]"
         return [*blocks, opening + b"}"]
 
@@ -191,7 +190,6 @@ class DefinitionHandlers(Handlers):
         await call.request.begin_work()
         of_vhost = "vhost" in call.params
         broker = self._broker
-        breather = Breather()
         vhosts = list(visible_vhosts(call))
         head: Described = {"rabbit_version": RABBITMQ_VERSION}
         sections = _Sections(call.request.hold, without="vhost" if of_vhost else "")
@@ -232,16 +230,15 @@ class DefinitionHandlers(Handlers):
                         shown = describe_binding(vhost.name, binding)
                         del shown["properties_key"]
                         await sections.add("bindings", shown)
-                    await breather.breathe()
+                    await give_way()
         return Response(200, blocks=await sections.blocks(head), headers=_disposition(call))
 
     # --- import -------------------------------------------------------------------------------------------------------
 
     async def import_definitions(self, call: Call) -> Response | None:
         """Import the body: 204, or 200 with what is not imported because of what is there."""
-        breathe = Breather().breathe
         async with self._planned(call) as plan:
-            ticket = await apply_plan(self._broker, plan, breathe, self._settle, call.operator.name)
+            ticket = await apply_plan(self._broker, plan, give_way, self._settle, call.operator.name)
         await self._commit(ticket)
         conflicts = plan.conflicts()
         if not conflicts:
@@ -262,15 +259,14 @@ class DefinitionHandlers(Handlers):
         Raises:
             HttpError: 400, with every problem there is.
         """
-        breathe = Breather().breathe
         data = await _file(call)
         async with self._importing:
             try:
-                definitions = await read_definitions(data, call.params.get("vhost"), breathe)
+                definitions = await read_definitions(data, call.params.get("vhost"), give_way)
                 plan = await make_plan(
                     self._broker,
                     definitions,
-                    breathe,
+                    give_way,
                     by=call.operator.name,
                     overwrite_own=call.flag("overwrite_own"),
                 )

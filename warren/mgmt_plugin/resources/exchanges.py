@@ -16,7 +16,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_pieces import Rows
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import MANY, QUERY, RANK_BYTES, Described, answer_list, in_order
 from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, RANGE_QUERY, Ranges, Statistics, exchange_row
@@ -95,20 +95,17 @@ async def _in_order(call: Call, bindings: Iterable[Binding]) -> list[Binding]:
     if len(gathered) > MANY:
         await call.request.begin_work()
         call.request.hold(len(gathered) * RANK_BYTES)
-    return await in_order(
-        gathered, lambda each: (each.source.name, each.destination.name, each.routing_key), Breather()
-    )
+    return await in_order(gathered, lambda each: (each.source.name, each.destination.name, each.routing_key))
 
 
 async def _add(
     found: list[tuple[str, Binding | Queue]],
     vhost: VirtualHost,
     more: Sequence[Binding | Queue],
-    breather: Breather,
 ) -> None:
     for each in more:
         found.append((vhost.name, each))
-        await breather.breathe()
+        await give_way()
 
 
 async def _answer_bindings(call: Call, found: list[tuple[str, Binding | Queue]]) -> Response:
@@ -240,23 +237,21 @@ class ExchangeHandlers(Handlers):
 
     async def list_bindings(self, call: Call) -> Response:
         found: list[tuple[str, Binding | Queue]] = []
-        breather = Breather()
         for vhost in list(visible_vhosts(call)):
-            await _add(found, vhost, await sorted_queues(call, vhost), breather)
+            await _add(found, vhost, await sorted_queues(call, vhost))
             bindings: list[Binding] = []
             for exchange in list(vhost.exchanges.values()):
                 bindings += exchange.bindings.values()
-                await breather.breathe()
-            await _add(found, vhost, await _in_order(call, bindings), breather)
+                await give_way()
+            await _add(found, vhost, await _in_order(call, bindings))
         return await _answer_bindings(call, found)
 
     async def list_from_exchange(self, call: Call) -> Response:
         vhost, exchange = the_exchange(call)
         found: list[tuple[str, Binding | Queue]] = []
-        breather = Breather()
         if exchange.name == "":
-            await _add(found, vhost, await sorted_queues(call, vhost), breather)
-        await _add(found, vhost, await _in_order(call, exchange.bindings.values()), breather)
+            await _add(found, vhost, await sorted_queues(call, vhost))
+        await _add(found, vhost, await _in_order(call, exchange.bindings.values()))
         return await _answer_bindings(call, found)
 
     async def list_to_exchange(self, call: Call) -> Response:

@@ -16,7 +16,7 @@ from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.errors import AmqpError
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
 from warren.mgmt_plugin.http.json_pieces import LongText
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.names import exchange_name, the_queue, the_vhost
@@ -66,14 +66,13 @@ async def decode_payload(payload: str, encoding: str) -> bytes:
         # Padding ends the text; inside it, it would end a piece of it unseen.
         if 0 <= payload.find("=") < len(payload.rstrip("=")) or len(payload) % 4:
             raise bad_request(["not_base64", payload[:100]])
-        breather = Breather()
         pieces: list[bytes] = []
         for at in range(0, len(payload), _DECODED_AT_ONCE):
             try:
                 pieces.append(base64.b64decode(payload[at : at + _DECODED_AT_ONCE], validate=True))
             except (binascii.Error, ValueError):
                 raise bad_request(["not_base64", payload[:100]]) from None
-            await breather.breathe()
+            await give_way()
         return b"".join(pieces)
     raise bad_request(["unsupported_encoding", encoding])
 
@@ -93,10 +92,9 @@ async def encode_payload(
 
 
 async def _is_text(parts: Sequence[bytes | memoryview], *, whole: bool) -> bool:
-    breather = Breather()
     try:
         for _ in _decoded(parts, whole=whole):
-            await breather.breathe()
+            await give_way()
     except UnicodeDecodeError:
         return False
     return True
@@ -170,9 +168,8 @@ async def _get(call: Call, client: DirectClient, queue: Queue, count: int, *, no
     """
     received: list[Received] = []
     size = 0
-    breather = Breather()
     while len(received) < count and size < GOT_BYTES_MAX:
-        await breather.breathe()
+        await give_way()
         expected = _MESSAGE_BYTES + int(queue.ready_bytes) // max(1, int(queue.ready_count))
         try:
             call.request.hold(min(expected, GOT_BYTES_MAX))  # the largest message would never fit with others
@@ -245,10 +242,9 @@ class MessageHandlers(Handlers):
                 # What goes back counts as failed when it was rejected, and only then.
                 client.send(m.BasicNack(last, multiple=True, requeue=requeue))
         shown: list[Described] = []
-        breather = Breather()
         for each in received:
             shown.append(await _describe(each, encoding, wanted.truncate))
-            await breather.breathe()
+            await give_way()
         return shown
 
     async def check_aliveness(self, call: Call) -> Described:

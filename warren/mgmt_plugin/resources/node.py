@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import trio
 
 from warren import __version__
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import CHURN, NODE_FIELDS, RANGE_QUERY, Ranges, Statistics
 from warren.mgmt_plugin.names import node_name
@@ -191,11 +191,10 @@ class NodeHandlers(Handlers):
         found = dict.fromkeys(MEMORY_PARTS, 0)
         found["connection_readers"] = int(broker.shared.inbound.held_bytes)
         found["connection_writers"] = sum(int(each.outbox.waiting_bytes()) for each in broker.connections.values())
-        breather = Breather()
         for vhost in list(broker.vhosts.values()):
             for queue in list(vhost.queues.values()):
                 found[QUEUE_PARTS[queue.rules.queue_type]] += queue.ready.memory_bytes() + QUEUE_BYTES
-                await breather.breathe()
+                await give_way()
         found["other_system"] = max(0, used - sum(found.values()))
         return found
 

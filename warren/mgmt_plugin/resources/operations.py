@@ -12,7 +12,7 @@ from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.mgmt_plugin.http.numbers import integer
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, QUEUE_FIELDS, Statistics
 from warren.mgmt_plugin.names import (
@@ -177,7 +177,6 @@ class TopologyHandlers(Handlers):
     async def show_topology(self, call: Call) -> Described:
         vhost = the_vhost(call)
         rate = self._statistics.rate
-        breather = Breather()
         exchanges: list[Described] = []
         bindings: list[Described] = []
         for name in sorted(vhost.exchanges):
@@ -202,13 +201,13 @@ class TopologyHandlers(Handlers):
                         "arguments": table_to_json(binding.arguments),
                     }
                 )
-                await breather.breathe()
+                await give_way()
         queues: list[Described] = []
         for name in sorted(vhost.queues):
             queue = vhost.queues.get(name)
             if queue is not None:
                 queues.append(self._in_topology(queue))
-            await breather.breathe()
+            await give_way()
         return {"exchanges": exchanges, "queues": queues, "bindings": bindings}
 
     def _in_topology(self, queue: Queue) -> Described:
@@ -248,11 +247,10 @@ class SearchHandlers(Handlers):
         except ValueError:
             raise bad_request("limit must be a number") from None
         items: list[Described] = []
-        breather = Breather()
         more = False
         if wanted:
             for kind, vhost, name, detail in self._candidates(call, await visible_queues(call)):
-                await breather.breathe()
+                await give_way()
                 if wanted not in name.lower() and wanted not in detail.lower():
                     continue
                 if len(items) == limit:
@@ -315,11 +313,10 @@ class StoreHandlers(Handlers):
             for segment in log.segments.segments
         ]
         paged = 0
-        breather = Breather()
         for vhost in list(self._broker.vhosts.values()):
             for queue in list(vhost.queues.values()):
                 paged += queue.ready.paged_out_count()
-                await breather.breathe()
+                await give_way()
         return {
             "segments": segments,
             "segment_count": len(segments),

@@ -14,7 +14,7 @@ from warren.amqp.properties import decode_properties
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.mgmt_plugin.http.json_pieces import Rows
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
 from warren.mgmt_plugin.metrics.statistics import (
@@ -293,11 +293,10 @@ class QueueHandlers(Handlers):
         assert queue is not None  # there are no mirrors: both are done
 
     async def list_consumers(self, call: Call) -> Response:
-        breather = Breather()
         consumers: list[Consumer] = []
         for queue in await visible_queues(call):
             consumers += queue.consumers
-            await breather.breathe()
+            await give_way()
         return await answer_list(
             call,
             consumers,

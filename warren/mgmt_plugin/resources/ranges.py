@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from warren.mgmt_plugin.http.pace import Breather
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.routes import not_found
 from warren.msgstore.files.sealed_files import sealed_path
@@ -123,9 +123,8 @@ class StreamRanges:
         table = stream.messages.sealer.table
         last = first
         bounds, sizes = [first], [0]
-        breather = Breather()
         for _, chunk in table.chunks_between(first, end):
-            await breather.breathe()
+            await give_way()
             behind, size = min(int(chunk.end), end), int(chunk.stored_bytes)
             if sizes[-1] and sizes[-1] + size > piece_bytes:
                 bounds.append(max(first, int(chunk.first)))
@@ -145,9 +144,8 @@ class StreamRanges:
         """Return the sealed chunks of a range: first, end, name of the file, place in it, bytes."""
         stream = self._stream
         found: list[tuple[int, int, str, int, int]] = []
-        breather = Breather()
         for segment, chunk in stream.messages.sealer.table.chunks_between(first, end):
-            await breather.breathe()
+            await give_way()
             path = sealed_path(stream.store_id, int(segment.first))
             found.append((int(chunk.first), int(chunk.end), path, int(chunk.position), int(chunk.stored_bytes)))
         return found
@@ -217,9 +215,8 @@ class SnapshotRanges:
 
     async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         bounds, sizes = [first], [0]
-        breather = Breather()
         for begin, behind, _, size in self._snapshot.chunks:
-            await breather.breathe()
+            await give_way()
             if begin < end and behind > first:
                 if sizes[-1] and sizes[-1] + size > piece_bytes:
                     bounds.append(max(first, begin))
@@ -255,9 +252,8 @@ async def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int
     step = max(1, piece_bytes // message_bytes, (end - first) // PIECES_MAX + 1)
     step = (step + RANGE_MESSAGES - 1) // RANGE_MESSAGES * RANGE_MESSAGES
     bounds, sizes = [first], list[int]()
-    breather = Breather()
     for behind in range(first + step, end + step, step):
-        await breather.breathe()
+        await give_way()
         sizes.append(message_bytes * (min(behind, end) - bounds[-1]))
         bounds.append(min(behind, end))
     return bounds, sizes

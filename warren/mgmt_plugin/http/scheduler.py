@@ -77,7 +77,7 @@ class _Line:
         return units
 
 
-class Pace:
+class Scheduler:
     """Hands out the turns of one run of trio's loop."""
 
     def __init__(self) -> None:
@@ -125,23 +125,20 @@ class Pace:
             self._left -= line.let_one_go()
 
 
-_PACE: Final[trio.lowlevel.RunVar[Pace]] = trio.lowlevel.RunVar("pace of HTTP")
+_SCHEDULER: Final[trio.lowlevel.RunVar[Scheduler]] = trio.lowlevel.RunVar("scheduler of HTTP")
 
 
-def pace() -> Pace:
+def scheduler() -> Scheduler:
     """Return what hands out turns in this run of the loop."""
     try:
-        return _PACE.get()
+        return _SCHEDULER.get()
     except LookupError:
-        made = Pace()
-        _PACE.set(made)
+        made = Scheduler()
+        _SCHEDULER.set(made)
         return made
 
 
-class Breather:
-    """Gives way whenever the turn of this task is over."""
-
-    async def breathe(self) -> None:
-        """Call this between small pieces of work."""
-        if time.perf_counter() > _until_s.get():
-            await pace().next_turn()
+async def give_way() -> None:
+    """Let others have their turn when that of this task is over: call this between small pieces of work."""
+    if time.perf_counter() > _until_s.get():
+        await scheduler().next_turn()

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 import trio
 
-from warren.mgmt_plugin.http import pace as pace_module
-from warren.mgmt_plugin.http.pace import HEAD_BYTES_PER_UNIT, ROUND_UNITS, SLICE_UNITS, Breather, pace, work_for
+from warren.mgmt_plugin.http import scheduler as scheduler_module
+from warren.mgmt_plugin.http.scheduler import (
+    HEAD_BYTES_PER_UNIT,
+    ROUND_UNITS,
+    SLICE_UNITS,
+    give_way,
+    scheduler,
+    work_for,
+)
 
 ROUNDS_MAX = 10_000
 SLICES_PER_ROUND = ROUND_UNITS // SLICE_UNITS
@@ -34,13 +41,12 @@ class Rounds:
 
 
 def test_many_that_work_for_long_share_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace_module, "SLICE_S", -1.0)
+    monkeypatch.setattr(scheduler_module, "SLICE_S", -1.0)
     rounds = Rounds()
 
     async def work(who: int) -> None:
-        breather = Breather()
         for _ in range(10):
-            await breather.breathe()
+            await give_way()
             rounds.work(who)
 
     async def main() -> None:
@@ -74,7 +80,7 @@ async def _beside_a_crowd(rounds: Rounds, crowd: Callable[[int], Awaitable[None]
 async def _long_work_of_one_account(who: int) -> None:
     work_for("user greedy")
     while True:
-        await pace().next_turn()
+        await scheduler().next_turn()
 
 
 def test_who_has_much_to_do_delays_another_account_by_a_round() -> None:
@@ -85,7 +91,7 @@ def test_who_has_much_to_do_delays_another_account_by_a_round() -> None:
         work_for("user modest")
         before = rounds.number
         for _ in range(5):
-            await pace().next_turn()
+            await scheduler().next_turn()
         return rounds.number - before
 
     # The counter may have its turn before or after us in a round.
@@ -99,7 +105,7 @@ def test_a_beginning_does_not_stand_behind_long_work() -> None:
     async def ask() -> int:
         before = rounds.number
         for _ in range(5):
-            await pace().begin("127.0.0.1")
+            await scheduler().begin("127.0.0.1")
             await trio.sleep(0)
             await trio.sleep(0)
         return rounds.number - before
@@ -113,13 +119,13 @@ def test_long_work_goes_on_beside_any_number_of_beginnings() -> None:
 
     async def begin(who: int) -> None:
         while True:
-            await pace().begin("127.0.0.1")
+            await scheduler().begin("127.0.0.1")
             await trio.sleep(0)
 
     async def ask() -> int:
         before = rounds.number
         for _ in range(5):
-            await pace().next_turn()
+            await scheduler().next_turn()
         return rounds.number - before
 
     assert trio.run(_beside_a_crowd, rounds, begin, ask) <= 3 * 5 + 1
@@ -131,12 +137,12 @@ def test_beginnings_at_the_same_address_do_not_delay_those_at_another() -> None:
 
     async def begin(who: int) -> None:
         while True:
-            await pace().begin("198.51.100.1", HEAD_BYTES_PER_UNIT * ROUND_UNITS)
+            await scheduler().begin("198.51.100.1", HEAD_BYTES_PER_UNIT * ROUND_UNITS)
             await trio.sleep(0)
 
     async def ask() -> int:
         before = rounds.number
-        await pace().begin("127.0.0.1")
+        await scheduler().begin("127.0.0.1")
         return rounds.number - before
 
     assert trio.run(_beside_a_crowd, rounds, begin, ask) <= 6
@@ -147,7 +153,7 @@ def test_a_large_head_counts_as_many_small_ones() -> None:
     rounds = Rounds()
 
     async def begin(who: int) -> None:
-        await pace().begin("127.0.0.1", HEAD_BYTES_PER_UNIT * (ROUND_UNITS // 2))
+        await scheduler().begin("127.0.0.1", HEAD_BYTES_PER_UNIT * (ROUND_UNITS // 2))
         rounds.work(who)
 
     async def main() -> None:
@@ -166,7 +172,7 @@ def test_many_that_begin_at_the_same_time_begin_in_turns() -> None:
     rounds = Rounds()
 
     async def begin(who: int) -> None:
-        await pace().begin("127.0.0.1")
+        await scheduler().begin("127.0.0.1")
         rounds.work(who)
 
     async def main() -> None:
@@ -184,7 +190,7 @@ def test_many_that_begin_at_the_same_time_begin_in_turns() -> None:
 
 def test_who_begins_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """(3)"""
-    monkeypatch.setattr(pace_module, "SLICE_S", 60.0)
+    monkeypatch.setattr(scheduler_module, "SLICE_S", 60.0)
 
     async def main() -> None:
         clock = Rounds()
@@ -192,8 +198,8 @@ def test_who_begins_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None
             nursery.start_soon(clock.count)
             for _ in range(5):
                 before = clock.number
-                await pace().begin("127.0.0.1")
-                await Breather().breathe()
+                await scheduler().begin("127.0.0.1")
+                await give_way()
                 assert clock.number == before
                 await trio.sleep(0)
                 await trio.sleep(0)
@@ -206,10 +212,10 @@ def test_who_is_cancelled_while_it_waits_takes_no_turn() -> None:
     async def main() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await pace().next_turn()
+            await scheduler().next_turn()
         assert scope.cancelled_caught
         for _ in range(3 * ROUND_UNITS):
-            await pace().begin("127.0.0.1")
-        await pace().next_turn()
+            await scheduler().begin("127.0.0.1")
+        await scheduler().next_turn()
 
     trio.run(main)
