@@ -15,8 +15,10 @@ from engine_harness import USER, Client, basic_consume, exchange_declare, publis
 from step_counts.meter import Meter, sending
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import encode_table
-from warren.vhosts.metadata import PermissionPut, PolicyPut, UserDelete, VhostDelete
+from warren.vhosts.metadata import PermissionPut, PolicyPut, TopicPermissionPut, UserDelete, VhostDelete, VhostPut
+from warren.vhosts.virtual_host import EVENT_EXCHANGE, VirtualHost
 
 BOUNDED = "bounded"
 TIDIED = "tidied"
@@ -84,12 +86,32 @@ def owing(meter: Meter, n: int, arguments: dict[str, Any] | None = None, **prope
     return client
 
 
+def watched(meter: Meter) -> None:
+    """Have a queue get all events."""
+    client = meter.channel()
+    client.declare("events")
+    client.bind("events", EVENT_EXCHANGE, "#")
+
+
+def another_vhost(meter: Meter) -> VirtualHost:
+    """Return a vhost beside that of the events."""
+    meter.broker.administer(VhostPut("v"))
+    return meter.broker.vhosts["v"]
+
+
 # --- ends ---------------------------------------------------------------------------------------------------------
 
 
 @case(None, TIDIED)
 def lost_with_consumers(meter: Meter, n: int) -> Act:
     client = consuming(meter, n)
+    return client.hang_up
+
+
+@case(None, TIDIED)
+def lost_with_consumers_that_are_watched(meter: Meter, n: int) -> Act:
+    client = consuming(meter, n)
+    watched(meter)
     return client.hang_up
 
 
@@ -649,10 +671,44 @@ def policy_of_many_queues(meter: Meter, n: int) -> Act:
 
 
 @case(None, BOUNDED)
+def policy_of_many_queues_that_is_watched(meter: Meter, n: int) -> Act:
+    act = policy_of_many_queues(meter, n)
+    watched(meter)
+    return act
+
+
+@case(None, BOUNDED)
 def deletion_of_a_vhost_with_queues(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, *[queue_declare(f"q{at}", durable=True) for at in range(n)])
     return lambda: meter.broker.administer(VhostDelete("/"))
+
+
+@case(None, BOUNDED)
+def deletion_of_a_vhost_with_queues_that_is_watched(meter: Meter, n: int) -> Act:
+    watched(meter)
+    vhost = another_vhost(meter)
+    for at in range(n):
+        vhost.declare_queue(QueueDeclaration(f"q{at}", durable=True))
+    return lambda: meter.broker.administer(VhostDelete("v"))
+
+
+@case(None, BOUNDED)
+def deletion_of_a_vhost_with_exchanges_that_is_watched(meter: Meter, n: int) -> Act:
+    watched(meter)
+    vhost = another_vhost(meter)
+    for at in range(n):
+        vhost.declare_exchange(ExchangeDeclaration(f"x{at}", "direct", durable=True))
+    return lambda: meter.broker.administer(VhostDelete("v"))
+
+
+@case(None, BOUNDED)
+def deletion_of_a_vhost_with_policies_that_is_watched(meter: Meter, n: int) -> Act:
+    watched(meter)
+    vhost = another_vhost(meter)
+    for at in range(n):
+        vhost.policies.put(PolicyPut("v", f"p{at}", ".*", "all", 0, '{"max-length":10}'))
+    return lambda: meter.broker.administer(VhostDelete("v"))
 
 
 @case(None, TIDIED)
@@ -700,6 +756,17 @@ def deletion_of_a_vhost_with_permissions(meter: Meter, n: int) -> Act:
         meter.add_user(f"u{at}")
         assert meter.broker.access.maybe_principal(f"u{at}", "/") is not None
     return lambda: meter.broker.administer(VhostDelete("/"))
+
+
+@case(None, LINEAR)
+def deletion_of_a_vhost_with_permissions_that_is_watched(meter: Meter, n: int) -> Act:
+    watched(meter)
+    another_vhost(meter)
+    for at in range(n):
+        meter.add_user(f"u{at}")
+        meter.permit(f"u{at}", vhost="v")
+        meter.broker.administer(TopicPermissionPut(f"u{at}", "v", "amq.topic", "", ""))
+    return lambda: meter.broker.administer(VhostDelete("v"))
 
 
 @case(None, TIDIED)

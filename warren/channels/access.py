@@ -291,18 +291,24 @@ class AccessControl:
             self._refresh(principal)
         self._on_change()
 
-    def forget_vhost(self, vhost: str) -> None:
-        """Drop the permissions of a deleted vhost."""
+    def forget_vhost(self, vhost: str) -> list[PermissionDelete | TopicPermissionDelete]:
+        """Drop the permissions of a deleted vhost and return what that comes to."""
+        gone: list[PermissionDelete | TopicPermissionDelete] = []
         for key in [key for key in self.permissions if key[1] == vhost]:
             del self.permissions[key]
             del self._rights[key[0]].vhosts[vhost]
+            gone.append(PermissionDelete(key[0], vhost))
+        topic_users: dict[str, None] = {}
         for topic_key in [key for key in self.topic_permissions if key[1] == vhost]:
             self._forget_topic(topic_key)
+            topic_users[topic_key[0]] = None
+        gone += [TopicPermissionDelete(user, vhost, "") for user in topic_users]
         for rights in self._rights.values():
             principal = rights.principals.get(vhost)
             if principal is not None:
                 principal.grant(None, [], principal.user)
         self._on_change()
+        return gone
 
     def _rights_of(self, user: str) -> Rights:
         rights = self._rights.get(user)

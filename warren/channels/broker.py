@@ -655,16 +655,8 @@ class Broker:
                 self.access.limit(change)
             case VhostLimitsPut() | VhostLimitsDelete():
                 self._limit_vhost(change)
-            case PolicyPut():
-                vhost = self._existing_vhost(change.vhost)
-                vhost.policies.put(change)
-                vhost.apply_policies()
-                self.watchers.policies_changed(vhost.name)
-            case PolicyDelete():
-                vhost = self._existing_vhost(change.vhost)
-                vhost.policies.delete(change.name, operator=change.operator)
-                vhost.apply_policies()
-                self.watchers.policies_changed(vhost.name)
+            case PolicyPut() | PolicyDelete():
+                self._change_policy(change, by)
             case ParameterPut() | ParameterDelete():
                 self._existing_vhost(change.vhost)
                 changed = change if self.parameters.apply(change, by) else None
@@ -697,6 +689,18 @@ class Broker:
             reason = str(error)
             self.note("error", "policy.invalid", {"vhost": change.vhost, "policy": change.name, "reason": reason})
 
+    def _change_policy(self, change: PolicyPut | PolicyDelete, by: str) -> None:
+        vhost = self._existing_vhost(change.vhost)
+        if isinstance(change, PolicyPut):
+            is_other = vhost.policies.put(change)
+        else:
+            is_other = vhost.policies.delete(change.name, operator=change.operator)
+        if is_other:
+            self.events.policy_changing(change, by)
+            vhost.follow_policies(change, by)
+            self.events.policy_changed(change, by)
+            self.watchers.policies_changed(vhost.name)
+
     def _limit_vhost(self, change: VhostLimitsPut | VhostLimitsDelete, *, stored: bool = False) -> None:
         vhost = self._existing_vhost(change.vhost)
         limits: dict[str, int] = {}
@@ -726,17 +730,16 @@ class Broker:
         del self.vhosts[name]
         vhost.abandon()
         connected = [connection for connection in self.connections.values() if connection.fast_vhost is vhost]
-        self.work.begin(VhostEnd(vhost, self.journal, connected, lambda left: self._let_go_of(left, by)))
-        self.access.forget_vhost(name)
+        lost = self.access.forget_vhost(name)
+        cleared = self.parameters.forget_vhost(name)
+        self.work.begin(VhostEnd(vhost, self.journal, connected, self._let_go_of, self.events, lost, cleared, by))
         self.watchers.vhost_deleted(name)
-        for cleared in self.parameters.forget_vhost(name):
-            self.parameters.tell(cleared)
+        for parameter in cleared:
+            self.parameters.tell(parameter)
 
-    def _let_go_of(self, vhost: VirtualHost, by: str) -> None:
+    def _let_go_of(self, vhost: VirtualHost) -> None:
         """Nobody is connected any more to a vhost that has been deleted."""
         self.counted.add(vhost.counted)
-        self.events.vhost_emptied(vhost, by)
-        self.churn.queues_deleted += len(vhost.queues)
         vhost.letters.close()
         for seen in vhost.seen_keys.values():
             seen.close()

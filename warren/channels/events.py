@@ -21,13 +21,17 @@ objects within the value of a parameter (``#{<<"max-hops">> => 1}``).
 2. Events are published at the end of the turn, in the order in which things happened (`channels.own_messages`).
 3. What was refused is not told, nor that a vhost, policy, limit or parameter was set to what it is. What goes along
    with something else is told on its own, as the doing of `INTERNAL_USER` if it is not part of what a user asked for.
-4. Headers that would be too large or nested too deep for their readers are sent without what makes them so.
+4. An event counts as steps of the work that it tells about (`queues.long_work`): whatever has many things in its wake
+   goes on with them in later turns, and tells of each as it comes to it. So what waits for the end of a turn is
+   bounded, and events that follow a change may come after the one of the change itself.
+5. Headers that would be too large or nested too deep for their readers are sent without what makes them so.
 
 Source: RabbitMQ, "Event Exchange"; names, types and order as 3.10.8 sends them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from warren.amqp.field_table import Table
@@ -69,7 +73,6 @@ from warren.vhosts.metadata import (
     UserLimitsDelete,
     UserLimitsPut,
     UserPut,
-    VhostDelete,
     VhostLimitsDelete,
     VhostLimitsPut,
     VhostPut,
@@ -80,7 +83,6 @@ from warren.vhosts.parameters import (
     VHOST_LIMITS_NAME,
     ParameterChange,
 )
-from warren.vhosts.policies import PolicyBook
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
 from warren.vhosts.virtual_host import EVENT_EXCHANGE, EVENT_VHOST, VirtualHost, standard_exchanges
 
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
 BY: Final = "user_who_performed_action"
+EVENT_STEPS: Final = 16  # of making and publishing an event; one more for each queue that may get it
 PROTOCOL: Final = "{0,9,1}"
 
 Event = tuple[str, Table]
@@ -113,6 +116,7 @@ class Events(TopologyWatcher):
         if not self.is_watched():
             return
         broker = self._broker
+        broker.work.charge(EVENT_STEPS + len(broker.vhosts[EVENT_VHOST].exchanges[EVENT_EXCHANGE].bindings))
         now_ms = broker.now_ms()
         encoded = event_table(headers, now_ms)
         if not fits(encoded):
@@ -295,6 +299,16 @@ class Events(TopologyWatcher):
     def queue_deleted(self, vhost: str, queue: Queue, by: str) -> None:
         self.emit("queue.deleted", {BY: by, "name": queue.name, "vhost": vhost})
 
+    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+        if not self.is_watched():
+            return
+        headers = _policy(change)
+        headers[BY] = by
+        headers["type"] = LONG_TYPES[queue.rules.queue_type]
+        headers["vhost"] = change.vhost
+        headers["name"] = queue.name
+        self.emit("queue.policy.updated" if isinstance(change, PolicyPut) else "queue.policy.cleared", headers)
+
     def binding_created(self, vhost: str, binding: Binding, by: str) -> None:
         if self.is_watched():
             self.emit("binding.created", _binding(vhost, binding, by))
@@ -303,16 +317,6 @@ class Events(TopologyWatcher):
         if self.is_watched():
             self.emit("binding.deleted", _binding(vhost, binding, by))
 
-    def vhost_emptied(self, vhost: VirtualHost, by: str) -> None:
-        """Tell that what is left in `vhost` goes with it."""
-        if self.is_watched():
-            for user in self._broker.access.users:
-                self.emit_all(self._lost_permissions(user, vhost.name, by))
-            for queue in vhost.queues.values():
-                self.queue_deleted(vhost.name, queue, by)
-            for exchange in vhost.exchanges.values():
-                self.exchange_deleted(vhost.name, exchange, by)
-
     # --- alarms and administration ------------------------------------------------------------------------------------
 
     def alarm(self, resource: str, short: bool) -> None:
@@ -320,14 +324,15 @@ class Events(TopologyWatcher):
         self.emit("alarm.set" if short else "alarm.cleared", {"node": self._broker.node, "source": resource})
 
     def describe(self, change: MetadataChange, by: str) -> list[Event]:
-        """Return the events of a change that `by` is about to make; they are to be told once it is made."""
+        """Return the events of a change that `by` is about to make; they are to be told once it is made.
+
+        Policies are told by `policy_changing` and `policy_changed`, and what goes with a vhost as it goes.
+        """
         if not self.is_watched():
             return []
         match change:
             case VhostPut():
                 return self._vhost_put(change, by)
-            case VhostDelete():
-                return self._vhost_delete(change.name, by)
             case UserPut():
                 return self._user_put(change, by)
             case UserDelete():
@@ -341,14 +346,35 @@ class Events(TopologyWatcher):
             case TopicPermissionDelete():
                 return [("topic.permission.deleted", _lost_topic_permission(change, by))]
             case VhostLimitsPut() | VhostLimitsDelete():
-                return self._vhost_limits(change, by)
+                vhost = self._broker.vhosts.get(change.vhost)
+                return [] if vhost is None else _vhost_limits(vhost, change, by)
             case UserLimitsPut() | UserLimitsDelete():
                 return self._user_limits(change, by)
-            case PolicyPut() | PolicyDelete():
-                return self._policy(change, by)
             case ParameterPut() | ParameterDelete() | GlobalParameterPut() | GlobalParameterDelete():
                 return self._parameter(change, by)
         return []
+
+    def policy_changing(self, change: PolicyPut | PolicyDelete, by: str) -> None:
+        """Tell what comes before the queues that follow `change`."""
+        if change.operator and self.is_watched():
+            component, name = OPERATOR_POLICY_COMPONENT, change.name
+            if isinstance(change, PolicyPut):
+                self.emit_all([parameter_set(change.vhost, component, name, _policy(change), by)])
+            else:
+                self.emit_all([parameter_cleared(change.vhost, component, name, by)])
+
+    def policy_changed(self, change: PolicyPut | PolicyDelete, by: str) -> None:
+        """Tell that a policy is another one, or gone."""
+        if not self.is_watched():
+            return
+        headers = _policy(change)
+        headers[BY] = by
+        headers["vhost"] = change.vhost
+        headers["name"] = change.name
+        if isinstance(change, PolicyPut):
+            self.emit("policy.set", headers)
+        else:
+            self.emit("operator.policy.cleared" if change.operator else "policy.cleared", headers)
 
     def _vhost_put(self, change: VhostPut, by: str) -> list[Event]:
         vhost = self._broker.vhosts.get(change.name)
@@ -370,30 +396,23 @@ class Events(TopologyWatcher):
         events.append(("vhost.created", headers))
         return events
 
-    def _vhost_delete(self, name: str, by: str) -> list[Event]:
-        """Return the event of a vhost that goes, and of what an administrator has set for it."""
-        vhost = self._broker.vhosts.get(name)
-        if vhost is None:
-            return []
-        events: list[Event] = [("vhost.deleted", {BY: by, "name": name})]
-        for parameter in self._broker.parameters.parameters(name):
-            events.append(parameter_cleared(name, parameter.component, parameter.name, by))
-        events += self._vhost_limits(VhostLimitsDelete(name), by)
-        for policy in vhost.policies.operator_policies:
-            events.append(parameter_cleared(name, OPERATOR_POLICY_COMPONENT, policy, by))
-            events.append(("operator.policy.cleared", {BY: by, "vhost": name, "name": policy}))
-        for policy in vhost.policies.policies:
-            events.append(("policy.cleared", {BY: by, "vhost": name, "name": policy}))
-        return events
+    def permissions_lost(self, lost: list[PermissionDelete | TopicPermissionDelete], by: str) -> Iterator[Event]:
+        """Yield the events of permissions that go with their vhost."""
+        for change in lost:
+            yield from self.describe(change, by)
 
-    def _lost_permissions(self, user: str, vhost: str, by: str) -> list[Event]:
-        events: list[Event] = []
-        access = self._broker.access
-        if (user, vhost) in access.permissions:
-            events.append(("permission.deleted", {BY: by, "vhost": vhost, "user": user}))
-        if any(key[:2] == (user, vhost) for key in access.topic_permissions):
-            events.append(("topic.permission.deleted", {BY: by, "vhost": vhost, "user": user}))
-        return events
+    def vhost_gone(self, vhost: VirtualHost, cleared: list[ParameterDelete], by: str) -> Iterator[Event]:
+        """Yield the events of a vhost that has gone, and of what an administrator had set for it."""
+        name = vhost.name
+        yield "vhost.deleted", {BY: by, "name": name}
+        for parameter in cleared:
+            yield parameter_cleared(name, parameter.component, parameter.name, by)
+        yield from _vhost_limits(vhost, VhostLimitsDelete(name), by)
+        for policy in vhost.policies.operator_policies:
+            yield parameter_cleared(name, OPERATOR_POLICY_COMPONENT, policy, by)
+            yield "operator.policy.cleared", {BY: by, "vhost": name, "name": policy}
+        for policy in vhost.policies.policies:
+            yield "policy.cleared", {BY: by, "vhost": name, "name": policy}
 
     def _user_put(self, change: UserPut, by: str) -> list[Event]:
         events: list[Event] = []
@@ -407,24 +426,6 @@ class Events(TopologyWatcher):
             events.append(("user.tags.set", {BY: by, "tags": list(change.tags), "name": change.name}))
         return events
 
-    def _vhost_limits(self, change: VhostLimitsPut | VhostLimitsDelete, by: str) -> list[Event]:
-        vhost = self._broker.vhosts.get(change.vhost)
-        limits = _definition(change.definition) if isinstance(change, VhostLimitsPut) else {}
-        if vhost is None or vhost.limits == limits:
-            return []
-        headers: Table = dict(limits)
-        headers[BY] = by
-        headers["name"] = "limits"
-        if isinstance(change, VhostLimitsDelete):
-            return [
-                parameter_cleared(change.vhost, VHOST_LIMITS_COMPONENT, VHOST_LIMITS_NAME, by),
-                ("vhost.limits.cleared", headers),
-            ]
-        return [
-            parameter_set(change.vhost, VHOST_LIMITS_COMPONENT, VHOST_LIMITS_NAME, limits, by),
-            ("vhost.limits.set", headers),
-        ]
-
     def _user_limits(self, change: UserLimitsPut | UserLimitsDelete, by: str) -> list[Event]:
         access = self._broker.access
         limits = _definition(change.definition) if isinstance(change, UserLimitsPut) else {}
@@ -435,45 +436,6 @@ class Events(TopologyWatcher):
         headers[BY] = by
         headers["name"] = "limits"
         return [("user.limits.set" if isinstance(change, UserLimitsPut) else "user.limits.cleared", headers)]
-
-    def _policy(self, change: PolicyPut | PolicyDelete, by: str) -> list[Event]:
-        vhost = self._broker.vhosts.get(change.vhost)
-        if vhost is None:
-            return []
-        book = vhost.policies
-        old = (book.operator_policies if change.operator else book.policies).get(change.name)
-        if (None if old is None else old.put) == (change if isinstance(change, PolicyPut) else None):
-            return []
-        headers: Table = {}
-        if isinstance(change, PolicyPut):
-            headers["apply-to"] = change.apply_to
-            headers["priority"] = change.priority
-            headers["definition"] = _definition(change.definition)
-            headers["pattern"] = change.pattern
-        events: list[Event] = []
-        if change.operator:
-            if isinstance(change, PolicyPut):
-                events.append(parameter_set(change.vhost, OPERATOR_POLICY_COMPONENT, change.name, headers, by))
-            else:
-                events.append(parameter_cleared(change.vhost, OPERATOR_POLICY_COMPONENT, change.name, by))
-        for queue in _touched(vhost, change):
-            touched: Table = dict(headers)
-            touched[BY] = by
-            touched["type"] = LONG_TYPES[queue.rules.queue_type]
-            touched["vhost"] = change.vhost
-            touched["name"] = queue.name
-            events.append(
-                ("queue.policy.updated" if isinstance(change, PolicyPut) else "queue.policy.cleared", touched)
-            )
-        headers = dict(headers)
-        headers[BY] = by
-        headers["vhost"] = change.vhost
-        headers["name"] = change.name
-        if isinstance(change, PolicyPut):
-            events.append(("policy.set", headers))
-        else:
-            events.append(("operator.policy.cleared" if change.operator else "policy.cleared", headers))
-        return events
 
     def _parameter(self, change: ParameterChange, by: str) -> list[Event]:
         try:
@@ -493,30 +455,22 @@ class Events(TopologyWatcher):
         return [parameter_cleared("", "global", change.name, by)]
 
 
-def _touched(vhost: VirtualHost, change: PolicyPut | PolicyDelete) -> list[Queue]:
-    """Return the queues that have another policy once `change` is made."""
-    book = PolicyBook()
-    try:
-        for policy in (vhost.policies.operator_policies if change.operator else vhost.policies.policies).values():
-            book.put(policy.put)
-        if isinstance(change, PolicyPut):
-            book.put(change)
-        else:
-            book.delete(change.name, operator=change.operator)
-    except ValueError:
-        return []  # it will be refused
-    queues: list[Queue] = []
-    for queue in vhost.queues.values():
-        kind = queue.rules.queue_type
-        if change.operator:
-            before = vhost.policies.maybe_operator_policy(queue.name, kind)
-            after = book.maybe_operator_policy(queue.name, kind)
-        else:
-            before = vhost.policies.maybe_policy("queue", queue.name, kind)
-            after = book.maybe_policy("queue", queue.name, kind)
-        if (None if before is None else before.put) != (None if after is None else after.put):
-            queues.append(queue)
-    return queues
+def _vhost_limits(vhost: VirtualHost, change: VhostLimitsPut | VhostLimitsDelete, by: str) -> list[Event]:
+    limits = _definition(change.definition) if isinstance(change, VhostLimitsPut) else {}
+    if vhost.limits == limits:
+        return []
+    headers: Table = dict(limits)
+    headers[BY] = by
+    headers["name"] = "limits"
+    if isinstance(change, VhostLimitsDelete):
+        return [
+            parameter_cleared(change.vhost, VHOST_LIMITS_COMPONENT, VHOST_LIMITS_NAME, by),
+            ("vhost.limits.cleared", headers),
+        ]
+    return [
+        parameter_set(change.vhost, VHOST_LIMITS_COMPONENT, VHOST_LIMITS_NAME, limits, by),
+        ("vhost.limits.set", headers),
+    ]
 
 
 def _definition(text: str) -> Table:
@@ -544,6 +498,17 @@ def _vhost_metadata(change: VhostPut) -> str:
         pairs.append("protected_from_deletion => true")
     pairs.append("tags => [" + ",".join([atom_text(tag) for tag in change.tags]) + "]")
     return "#{" + ",".join(pairs) + "}"
+
+
+def _policy(change: PolicyPut | PolicyDelete) -> Table:
+    if isinstance(change, PolicyDelete):
+        return {}
+    return {
+        "apply-to": change.apply_to,
+        "priority": change.priority,
+        "definition": _definition(change.definition),
+        "pattern": change.pattern,
+    }
 
 
 def _exchange(vhost: str, exchange: Exchange, by: str) -> Table:

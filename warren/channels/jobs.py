@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
@@ -22,7 +22,7 @@ from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
-from warren.vhosts.metadata import MetadataJournal
+from warren.vhosts.metadata import MetadataJournal, ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.topology_watcher import INTERNAL_USER
 from warren.vhosts.unbinding import Unbinding
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from warren.channels.broker import Broker
     from warren.channels.channel import Channel, Transaction
     from warren.channels.connection import Connection
+    from warren.channels.events import Event, Events
+    from warren.exchanges.exchange import Exchange
     from warren.vhosts.virtual_host import VirtualHost
 
 CONSUMER_STEPS: Final = 2
@@ -418,12 +420,32 @@ class ForcedClose(Job):
         return True
 
 
+class Telling(Job):
+    """Events that follow a change, as many in a turn as that has steps."""
+
+    def __init__(self, events: Events, told: Iterator[Event]) -> None:
+        self._events = events
+        self._told = told
+
+    def go_on(self, steps: Steps) -> bool:
+        while steps.left > 0:
+            event = next(self._told, None)
+            if event is None:
+                return True
+            steps.left -= 1
+            self._events.emit(event[0], event[1])
+        return False
+
+
 class VhostEnd(Job):
     """The connections to a vhost that has been deleted, then its queues and whatever else in it has messages.
 
     Until its connections are closed it works as before for them, but nothing of it is remembered. The catalogue hears
     of the deletion when all messages are gone from the log: else a crash would leave some there of which nobody knows.
     `let_go` is called when nobody is connected to it any more.
+
+    Everything in it is told to go as it goes, and then the vhost: the permissions `lost` first, what an administrator
+    had set for it, with the parameters that were `cleared`, at last.
     """
 
     def __init__(
@@ -432,14 +454,24 @@ class VhostEnd(Job):
         journal: MetadataJournal,
         connections: list[Connection],
         let_go: Callable[[VirtualHost], None],
+        events: Events,
+        lost: list[PermissionDelete | TopicPermissionDelete],
+        cleared: list[ParameterDelete],
+        by: str,
     ) -> None:
         self._vhost = vhost
         self._journal = journal
         self._close = ForcedClose(connections, f"vhost '{vhost.name}' was deleted")
         self._let_go = let_go
+        self._events = events
+        self._by = by
+        self._permissions = Telling(events, events.permissions_lost(lost, by))
+        self._settings = Telling(events, events.vhost_gone(vhost, cleared, by))
         self._is_left: bool = False
         self._queues: list[Queue] = []
         self._next: int = 0
+        self._exchanges: list[Exchange] = []
+        self._next_exchange: int = 0
         journal.hold()
 
     def go_on(self, steps: Steps) -> bool:
@@ -449,14 +481,29 @@ class VhostEnd(Job):
             self._is_left = True
             self._let_go(self._vhost)
             self._queues = list(self._vhost.queues.values())
+            self._exchanges = list(self._vhost.exchanges.values())
+        if not self._permissions.go_on(steps):
+            return False
+        vhost = self._vhost
         while self._next < len(self._queues):
             if steps.left <= 0:
                 return False
             steps.left -= QUEUE_STEPS
             queue = self._queues[self._next]
-            self._vhost.watcher.queue_let_go(queue)
-            queue.close()
+            if vhost.queues.pop(queue.name, None) is not None:  # it has not gone with its connection meanwhile
+                vhost.churn.queues_deleted += 1
+                vhost.watcher.queue_let_go(queue)
+                self._events.queue_deleted(vhost.name, queue, self._by)
+                queue.close()
             self._next += 1
+        while self._next_exchange < len(self._exchanges):
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            self._events.exchange_deleted(vhost.name, self._exchanges[self._next_exchange], self._by)
+            self._next_exchange += 1
+        if not self._settings.go_on(steps):
+            return False
         self._journal.release()
         return True
 

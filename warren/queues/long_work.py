@@ -60,6 +60,10 @@ class LongWork:
             self._jobs.append(job)
         return done
 
+    def charge(self, steps: i64) -> None:
+        """Count what goes along with the work under way and costs more than that says, such as telling of it."""
+        self._steps.left -= steps
+
     def end_turn(self) -> None:
         """Give each job its share of the steps of a turn, and what begins in the next one all of them."""
         turn = self._turn

@@ -150,12 +150,15 @@ class PolicyBook:
         """Return how many policies and operator policies there are."""
         return len(self._ordered) + len(self._operators_ordered)
 
-    def put(self, change: PolicyPut) -> None:
-        """Add a policy, or replace the one of its name.
+    def put(self, change: PolicyPut) -> bool:
+        """Add a policy, or replace the one of its name; False: it is there just so.
 
         Raises:
             ValueError: it is not valid. Nothing is changed.
         """
+        old = (self.operator_policies if change.operator else self.policies).get(change.name)
+        if old is not None and old.put == change:
+            return False
         policy = Policy(change)
         if change.operator:
             self.operator_policies[change.name] = policy
@@ -163,14 +166,17 @@ class PolicyBook:
         else:
             self.policies[change.name] = policy
             self._ordered = _in_order(self.policies)
+        return True
 
-    def delete(self, name: str, *, operator: bool) -> None:
-        """Remove the policy, or operator policy, called `name` if it is there."""
+    def delete(self, name: str, *, operator: bool) -> bool:
+        """Remove the policy, or operator policy, called `name`; False: there is none."""
+        if (self.operator_policies if operator else self.policies).pop(name, None) is None:
+            return False
         if operator:
-            if self.operator_policies.pop(name, None) is not None:
-                self._operators_ordered = _in_order(self.operator_policies)
-        elif self.policies.pop(name, None) is not None:
+            self._operators_ordered = _in_order(self.operator_policies)
+        else:
             self._ordered = _in_order(self.policies)
+        return True
 
     def maybe_policy(self, kind: str, name: str, queue_type: str = "classic") -> Policy | None:
         """Return the policy of the ``queue`` or ``exchange`` (`kind`) called `name`.

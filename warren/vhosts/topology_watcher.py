@@ -13,6 +13,7 @@ from mypy_extensions import mypyc_attr
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.queues.delivery import Consumer
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
 
 if TYPE_CHECKING:
     from warren.queues.queue import Queue
@@ -54,6 +55,9 @@ class TopologyWatcher:
 
     def policies_changed(self, vhost: str) -> None:
         """Other policies or operator policies than before may apply to what there is in `vhost`."""
+
+    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+        """`queue` follows another policy, or operator policy, than before, because of `change`."""
 
     def vhost_deleted(self, vhost: str) -> None:
         """`vhost` is gone with everything in it, of which nothing is told one by one but `queue_let_go`."""
@@ -107,6 +111,10 @@ class TopologyWatchers(TopologyWatcher):
     def policies_changed(self, vhost: str) -> None:
         for watcher in self._watchers:
             watcher.policies_changed(vhost)
+
+    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+        for watcher in self._watchers:
+            watcher.queue_policy_changed(queue, change, by)
 
     def vhost_deleted(self, vhost: str) -> None:
         for watcher in self._watchers:

@@ -42,7 +42,7 @@ from warren.queues.dead_letter import mark_republished
 from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
-from warren.queues.long_work import Job, LongWork, Steps
+from warren.queues.long_work import LongWork
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
@@ -58,12 +58,14 @@ from warren.vhosts.metadata import (
     ExchangeDelete,
     ExchangePut,
     MetadataJournal,
+    PolicyDelete,
     PolicyPut,
     QueueDelete,
     QueuePut,
     VhostPut,
 )
 from warren.vhosts.policies import PolicyBook, alternate_of
+from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.records import VhostRecords
 from warren.vhosts.super_streams import partition_places
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
@@ -71,7 +73,6 @@ from warren.vhosts.unbinding import Unbinding
 
 DEFAULT_EXCHANGE: Final = ""
 CONTROL_EXCHANGE: Final = "amq.control"
-POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, and one for each policy
 PREDECLARED: Final = (
     ExchangeDeclaration("amq.direct", "direct", durable=True),
     ExchangeDeclaration("amq.fanout", "fanout", durable=True),
@@ -120,6 +121,7 @@ class VirtualHost(QueueHost):
         self._restored_id: int = 0
         self._restoring: bool = False
         self.policies = PolicyBook()
+        self._policy_run = PolicyRun(self)
         self.limits: dict[str, int] = {}  # as `vhosts.limits` reads them
         self.open_connections: int = 0
         self.sync_confirms: bool = True  # a confirm means synced, not just written
@@ -273,7 +275,7 @@ class VirtualHost(QueueHost):
         self.exchanges[name] = exchange
         if isinstance(exchange, DelayedMessageExchange):
             self.delayed[name] = DelayedExchange(exchange, self.name, self.log, self.timers, self._publish_released)
-        self._apply_policy_to_exchange(exchange)
+        self.follow_policies_of_exchange(exchange)
         self.topology_version += 1
         self.watcher.exchange_created(self.name, exchange, by)
         if not durable:
@@ -494,9 +496,10 @@ class VirtualHost(QueueHost):
 
     # --- policies ---------------------------------------------------------------------------------------------------
 
-    def apply_policies(self) -> None:
-        """Let what `policies` says now hold for everything there is, by and by."""
-        self.work.begin(PolicyRun(self))
+    def follow_policies(self, change: PolicyPut | PolicyDelete, by: str) -> None:
+        """Let what `policies` says now hold for everything there is, by and by: `by` has made `change`."""
+        if self._policy_run.is_to_begin(change, by):
+            self.work.begin(self._policy_run)
 
     def restore_policy(self, change: PolicyPut) -> None:
         """Have a policy again that the catalogue remembers; what is there already follows it.
@@ -509,20 +512,22 @@ class VirtualHost(QueueHost):
             policy = self.policies.policies[change.name]
             for exchange in self.exchanges.values():
                 if policy.applies_to_exchange(exchange.name):
-                    self._apply_policy_to_exchange(exchange)
+                    self.follow_policies_of_exchange(exchange)
 
-    def follow_policies(self, exchanges: list[Exchange], queues: list[Queue]) -> None:
-        """Let what `policies` says now hold for these, as far as they are still there."""
-        for exchange in exchanges:
-            self._apply_policy_to_exchange(exchange)
-        for queue in queues:
-            if not queue.deleted:
-                queue.apply_rules(self._take_policies(queue))
-        self.topology_version += 1
+    def follow_policies_of_exchange(self, exchange: Exchange) -> None:
+        """Let what `policies` says now hold for `exchange`; routes that are remembered may be wrong then."""
+        policies = self.policies.of_exchange(exchange.name)
+        exchange.policy = policies.policy_name()
+        exchange.alternate = alternate_of(exchange, policies)
+
+    def follow_policies_of_queue(self, queue: Queue) -> None:
+        """Let what `policies` says now hold for `queue`."""
+        queue.apply_rules(self._take_policies(queue))
 
     def abandon(self) -> None:
         """The vhost is deleted: whatever ends in it from now on is nothing to the catalogue."""
         self._journal = MetadataJournal()
+        self._policy_run.abandon()
 
     def _take_policies(self, queue: Queue) -> QueueRules:
         """Find the policies of a queue; return what they and its arguments come to."""
@@ -530,11 +535,6 @@ class VirtualHost(QueueHost):
         assert parsed is not None
         queue.policies = self.policies.of_queue(queue.name, parsed.queue_type)
         return rules_of(parsed, queue.policies)
-
-    def _apply_policy_to_exchange(self, exchange: Exchange) -> None:
-        policies = self.policies.of_exchange(exchange.name)
-        exchange.policy = policies.policy_name()
-        exchange.alternate = alternate_of(exchange, policies)
 
     # --- dead letters and time ------------------------------------------------------------------------------------
 
@@ -669,29 +669,6 @@ class VirtualHost(QueueHost):
             self.watcher = watcher
             self._restored_id = 0
             self._restoring = False
-
-
-class PolicyRun(Job):
-    """Other policies than before: whoever is next in line still follows the old ones, as if nobody had come to it."""
-
-    def __init__(self, vhost: VirtualHost) -> None:
-        self._vhost = vhost
-        self._exchanges: list[Exchange] = list(vhost.exchanges.values())
-        self._queues: list[Queue] = list(vhost.queues.values())
-        self._next: int = 0
-
-    def go_on(self, steps: Steps) -> bool:
-        each = POLICY_STEPS + self._vhost.policies.count()  # all are tried where none applies
-        exchanges = len(self._exchanges)
-        start = self._next
-        count = min(max(1, int(steps.left // each)), exchanges + len(self._queues) - start)
-        self._next += count
-        self._vhost.follow_policies(
-            self._exchanges[start : self._next],
-            self._queues[max(0, start - exchanges) : max(0, self._next - exchanges)],
-        )
-        steps.left -= count * each
-        return self._next >= exchanges + len(self._queues)
 
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from engine_harness import Harness, queue_declare
 
+from warren.amqp.declarations import QueueDeclaration
 from warren.queues.long_work import TURN_STEPS, Steps
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
-from warren.vhosts.virtual_host import PolicyRun
+from warren.vhosts.policy_run import PolicyRun
+
+POLICY = PolicyPut("/", "p", ".*", "queues", 0, '{"max-length":10}')
 
 
 def test_a_turn_tries_fewer_queues_the_more_policies_there_are() -> None:
@@ -16,6 +19,7 @@ def test_a_turn_tries_fewer_queues_the_more_policies_there_are() -> None:
         harness.vhost.policies.put(PolicyPut("/", f"p{at}", "^nosuch$", "all", 0, '{"max-length":10}'))
     client.send(1, *[queue_declare(f"q{at}") for at in range(100)])
     run = PolicyRun(harness.vhost)
+    assert run.is_to_begin(POLICY, "guest")
     turns = 1
     while not run.go_on(Steps(TURN_STEPS)):
         turns += 1
@@ -27,7 +31,9 @@ def test_a_change_takes_no_more_steps_than_there_are_things() -> None:
     """What else begins in its turn has the others."""
     harness = Harness()
     steps = Steps(1 << 30)
-    assert PolicyRun(harness.vhost).go_on(steps)
+    run = PolicyRun(harness.vhost)
+    assert run.is_to_begin(POLICY, "guest")
+    assert run.go_on(steps)
     assert steps.left > (1 << 30) - 1000
 
 
@@ -85,3 +91,62 @@ def test_the_exchanges_that_every_vhost_has_follow_a_policy_again_after_a_restar
     harness.broker.restore(PolicyPut("/", "operators", ".*", "queues", 0, '{"max-length":10}', True))
     exchanges = harness.vhost.exchanges
     assert (exchanges["amq.topic"].alternate, exchanges["amq.direct"].alternate) == ("aside", "")
+
+
+def with_queues(count: int) -> Harness:
+    """Return a broker with so many queues, whose turns do little of long work."""
+    harness = Harness()
+    client = harness.channel()
+    client.send(1, *[queue_declare(f"q{at}") for at in range(count)])
+    harness.broker.work.turn_steps = 100
+    harness.settle()
+    return harness
+
+
+def names_followed(harness: Harness) -> set[str | None]:
+    return {queue.policies.policy_name() for queue in harness.vhost.queues.values()}
+
+
+def test_changes_that_come_during_a_run_are_followed_by_all_and_make_no_run_of_their_own() -> None:
+    harness = with_queues(200)
+    broker = harness.broker
+    for at in range(50):
+        broker.administer(PolicyPut("/", f"p{at}", ".*", "queues", at, '{"max-length":10}'))
+        assert len(broker.work) == 1
+        broker.end_turn()
+    harness.settle()
+    assert names_followed(harness) == {"p49"}
+    for at in range(50):
+        broker.administer(PolicyDelete("/", f"p{at}"))
+        assert len(broker.work) == 1
+    harness.settle()
+    assert names_followed(harness) == {None}
+    assert len(broker.work) == 0
+
+
+def test_a_queue_declared_during_a_run_follows_what_is_changed_after_it() -> None:
+    harness = with_queues(200)
+    harness.broker.administer(POLICY)
+    harness.broker.end_turn()
+    harness.vhost.declare_queue(QueueDeclaration("late", durable=False))
+    harness.broker.administer(PolicyPut("/", "other", ".*", "queues", 1, '{"max-length":5}'))
+    harness.settle()
+    assert names_followed(harness) == {"other"}
+
+
+def test_nobody_has_to_follow_a_policy_that_is_what_it_was() -> None:
+    harness = with_queues(200)
+    harness.broker.administer(POLICY)
+    harness.settle()
+    harness.broker.administer(POLICY)
+    harness.broker.administer(PolicyDelete("/", "nix"))
+    assert len(harness.broker.work) == 0
+
+
+def test_the_run_ends_with_its_vhost() -> None:
+    harness = with_queues(200)
+    harness.vhost.follow_policies(POLICY, "guest")
+    harness.vhost.follow_policies(POLICY, "guest")
+    harness.vhost.abandon()
+    harness.broker.end_turn()
+    assert len(harness.broker.work) == 0

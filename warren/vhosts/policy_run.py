@@ -1,0 +1,113 @@
+"""The queues and exchanges of a vhost follow other policies than before, one after the other (`queues.long_work`).
+
+1. Whoever has not been reached yet still follows the old ones, as if nobody had come to it. Whoever is reached follows
+   what holds then, and those who watch are told once, however many changes that comes from.
+2. A vhost has one run. A change that comes while it is under way makes it go round once more; the changes hold nothing
+   but themselves, of each policy the latest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from warren.exchanges.exchange import Exchange
+from warren.queues.effective_policy import EffectivePolicy, PolicySettings
+from warren.queues.long_work import Job, Steps
+from warren.queues.queue import Queue
+from warren.vhosts.metadata import PolicyDelete, PolicyPut
+
+if TYPE_CHECKING:
+    from warren.vhosts.virtual_host import VirtualHost
+
+POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, and one for each policy
+
+
+class PolicyChange:
+    """A policy was set or deleted, as `by` asked."""
+
+    def __init__(self, change: PolicyPut | PolicyDelete, by: str) -> None:
+        self.change = change
+        self.by = by
+
+
+class PolicyRun(Job):
+    """What the policies of `vhost` say comes to hold for everything there is."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+        self._exchanges: list[Exchange] = []
+        self._queues: list[Queue] = []
+        self._next: int = 0
+        self._is_under_way: bool = False
+        # By whether it is an operator policy, and its name: those that this round is for, and those since it began.
+        self._rounds: dict[tuple[bool, str], PolicyChange] = {}
+        self._later: dict[tuple[bool, str], PolicyChange] = {}
+
+    def is_to_begin(self, change: PolicyPut | PolicyDelete, by: str) -> bool:
+        """Have everybody follow `change`, once more if that is under way; True when the caller has to begin."""
+        self._later[(change.operator, change.name)] = PolicyChange(change, by)
+        return not self._is_under_way
+
+    def abandon(self) -> None:
+        """The vhost is deleted: nobody follows anything any more."""
+        self._exchanges = []
+        self._queues = []
+        self._next = 0
+        self._later = {}
+
+    def go_on(self, steps: Steps) -> bool:
+        self._is_under_way = True
+        vhost = self._vhost
+        each = POLICY_STEPS + vhost.policies.count()  # all are tried where none applies
+        moved = False
+        while self._next < len(self._exchanges) + len(self._queues) or self._begin_round():
+            if steps.left <= 0:
+                break
+            steps.left -= each
+            moved = True
+            at = self._next
+            self._next += 1
+            if at < len(self._exchanges):
+                vhost.follow_policies_of_exchange(self._exchanges[at])
+            else:
+                self._follow(self._queues[at - len(self._exchanges)])
+        else:
+            self._is_under_way = False
+        if moved:
+            vhost.topology_version += 1
+        return not self._is_under_way
+
+    def _begin_round(self) -> bool:
+        """Go round once more if something has changed since this round began."""
+        self._rounds = self._later
+        self._later = {}
+        is_due = len(self._rounds) > 0
+        self._exchanges = list(self._vhost.exchanges.values()) if is_due else []
+        self._queues = list(self._vhost.queues.values()) if is_due else []
+        self._next = 0
+        return is_due
+
+    def _follow(self, queue: Queue) -> None:
+        if queue.deleted:
+            return
+        before = queue.policies
+        self._vhost.follow_policies_of_queue(queue)
+        self._tell(queue, _settings(before, False), _settings(queue.policies, False), False)
+        self._tell(queue, _settings(before, True), _settings(queue.policies, True), True)
+
+    def _tell(self, queue: Queue, before: PolicySettings | None, after: PolicySettings | None, operator: bool) -> None:
+        if before is after:
+            return
+        made = self._maybe_change(after, operator) or self._maybe_change(before, operator)
+        if made is not None:
+            self._vhost.watcher.queue_policy_changed(queue, made.change, made.by)
+
+    def _maybe_change(self, settings: PolicySettings | None, operator: bool) -> PolicyChange | None:
+        if settings is None:
+            return None
+        key = (operator, settings.name)
+        return self._later.get(key) or self._rounds.get(key)
+
+
+def _settings(policies: EffectivePolicy, operator: bool) -> PolicySettings | None:
+    return policies.operator_policy if operator else policies.policy
