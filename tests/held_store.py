@@ -54,7 +54,7 @@ class Disk(MemoryDisk):
         self.reads = 0
 
     def run(self) -> bool:
-        self.log.remains.take_apart(1 << 40)  # as the broker's turns do
+        self.log.reclamation.take_apart(1 << 40)  # as the broker's turns do
         return super().run()
 
     def commit_one(self) -> bool:

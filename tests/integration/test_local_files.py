@@ -116,7 +116,7 @@ def test_another_brokers_file_under_the_same_path_is_not_read(broker: WarrenProc
 
 
 @pytest.mark.parametrize(
-    "change", ["rot", "cut", "gone", "fifo", "directory", "elsewhere", "other offsets", "unreadable", "outside"]
+    "change", ["corruption", "cut", "gone", "fifo", "directory", "elsewhere", "other offsets", "unreadable", "outside"]
 )
 def test_what_is_not_as_it_was_said_is_read_over_the_data_port(
     broker: WarrenProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
@@ -129,7 +129,7 @@ def test_what_is_not_as_it_was_said_is_read_over_the_data_port(
     first = listed.chunks[0]
     file = tmp_path / first.file
     listed = listed._replace(directory=str(tmp_path))
-    if change == "rot":
+    if change == "corruption":
         data = bytearray(file.read_bytes())
         data[first.position + first.bytes // 2] ^= 1
         file.write_bytes(data)

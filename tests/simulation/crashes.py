@@ -5,7 +5,7 @@ when some batch was closed, and not an earlier batch than the last that was prom
 
     I1  what was confirmed comes back unless it was settled       I5  a batch is there whole or not at all
     I2  nothing else comes back, and no other bytes               I7  dying during recovery changes nothing
-    I3  in order, nothing twice                                   I9  rot is reported, never served, never passed over
+    I3  in order, nothing twice                                   I9  corruption is reported, and never served
     I4  what was settled durably does not come back               I11 nothing is confirmed while commits fail
 
 Recovered messages are flagged as redelivered: all after a crash, after a clean stop those that had been delivered.

@@ -88,7 +88,7 @@ def try_fault(letters: str, fault: Fault, operation: str, nth_call: int, limit: 
     return Outcome(judge.states, fs.failures[0] if fs.failures else "", sequence.stopped)
 
 
-class Rot:
+class Corruption:
     """A store at rest, everything on the disk, of which single bits and sectors are spoiled one after the other."""
 
     def __init__(self, letters: str, shape: Shape = SHAPE) -> None:
@@ -144,7 +144,7 @@ class Rot:
         except StoreError as error:
             # Without a checkpoint everything hangs on the first segment.
             if path != "checkpoint" and "checkpoint" in self.disk.contents():
-                raise Violation(f"rot in a segment keeps the broker from starting: {error}") from None
+                raise Violation(f"corruption in a segment keeps the broker from starting: {error}") from None
             self.reported += 1
             return
         self._judge_served(found)
@@ -198,7 +198,7 @@ class Rot:
         """
         same = found.numbers == self.whole.numbers
         if not path.startswith("log/") or first < SEGMENT_HEADER_BYTES:
-            raise Violation(f"rot is passed over: {found.numbers}, not {self.whole.numbers}")
+            raise Violation(f"corruption is passed over: {found.numbers}, not {self.whole.numbers}")
         number = int(path.removeprefix("log/"))
         base_lsn = next(int(s.base_lsn) for s in self.machine.log.segments.segments if s.number == number)
         claimed = self._claimed(base_lsn + first, base_lsn + end)
@@ -206,6 +206,6 @@ class Rot:
             hit = frame.lsn < base_lsn + end and base_lsn + first < frame.lsn + len(frame.data)
             if hit and frame.lsn < claimed and not (same and frame.lsn < self._checkpoint_lsn()):
                 raise Violation(
-                    f"rot at LSN {base_lsn + first} is passed over, and the disk says that it was durable up to "
+                    f"corruption at LSN {base_lsn + first} is passed over, and the disk says that it was durable up to "
                     f"{claimed}: {found.numbers}, {self.whole.numbers} before"
                 )

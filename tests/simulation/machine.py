@@ -155,7 +155,7 @@ def places_of(log: MessageLog, read: Callable[[int, int], bytes]) -> Places:
                     refer(entries[at], entries[at + 1] >> LENGTH_SHIFT)
         if places:
             found[queue_id] = places
-    for page in log.remains.pages():
+    for page in log.reclamation.pages():
         for at in range(0, len(page.entries), 2):
             if page.entries[at] and not page.entries[at] & DROPPABLE:
                 refer(page.entries[at], page.entries[at + 1] >> LENGTH_SHIFT)
@@ -661,7 +661,7 @@ class Machine:
             queue.drain()
             self._look()
         self._sent()
-        self.log.remains.take_apart(1)
+        self.log.reclamation.take_apart(1)
         closing = int(self.log.batch.number)
         self.log.close_if_due(lingered=lingered)
         if self.log.batch.number != closing:
@@ -756,7 +756,7 @@ class Machine:
             if not (self.commit() or self.read() or self.finish()):
                 if self.commits or self.reader or self.failed:
                     return False
-                if self.log.is_idle() and self.log.remains.is_empty() and not self.runnable and not self.served:
+                if self.log.is_idle() and self.log.reclamation.is_empty() and not self.runnable and not self.served:
                     return True
         raise Violation("the broker does not come to rest")
 
@@ -855,7 +855,7 @@ class Machine:
                 assert isinstance(job, ReadJob)
                 job.data = [read(lsn, length) for lsn, length in job.ranges]
                 job.finished()
-        log.remains.release_pages()
+        log.reclamation.release_pages()
         places = places_of(log, read)
         if places != self.allowed[self.written].places:
             raise Violation(f"replayed from the beginning: {places}, not {self.allowed[self.written].places}")

@@ -109,12 +109,12 @@ MUTANTS: Final = (
     ),
     mutant(
         "crc-without-header",
-        "rot in a frame's header passes",
+        "corruption in a frame's header passes",
         ("msgstore/log/records.py", "    crc = checksum(head, 0)\n    for chunk", "    crc = 0\n    for chunk"),
         (REPLAY, ", checksum(data[at : at + 52], 0))\n", ", 0)\n"),
     ),
     mutant(
-        "rot-taken-for-a-torn-tail",
+        "corruption-taken-for-a-torn-tail",
         "one bad sector cuts the log, silently, with everything behind it",
         (RECOVERY, "after = self._later_frame(image, pos, file, following, images)\n", "after = None\n"),
     ),
@@ -147,7 +147,7 @@ MUTANTS: Final = (
     mutant(
         "checkpoint-counts-what-was-purged",
         "a file of the log is needed for ever, by nothing",
-        (CHECKPOINT, lines("log.remains.release_pages()", indent=4), ""),
+        (CHECKPOINT, lines("log.reclamation.release_pages()", indent=4), ""),
     ),
     mutant(
         "checkpoint-before-the-log",

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from warren.msgstore.log import batch, compaction, doomed_pages, message_log, remains
+from warren.msgstore.log import batch, compaction, doomed_pages, message_log, reclamation
 from warren.queues import backlog
 
 # A gap must have room for a page, as in the broker.
@@ -29,7 +29,7 @@ _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
     batch: {"PLACES_MAX": 2},
     message_log: {"PAGED_BYTES_MAX": 1000},
     doomed_pages: {"DOOMED_PER_JOB": 1},
-    remains: {"AT_ONCE_STEPS": 0, "THINGS_PER_STEP": 1},
+    reclamation: {"AT_ONCE_STEPS": 0, "THINGS_PER_STEP": 1},
     compaction: {"PIECE_BYTES": 512},
 }
 

@@ -1,4 +1,4 @@
-"""The whole store on a simulated disk: crashes everywhere, errors at every call, rot, and what comes back.
+"""The whole store on a simulated disk: crashes everywhere, errors at every call, corruption, and what comes back.
 
 The invariants (I1 to I11) are in `simulation.crashes`. A crash state is a disk that differs from all others of its test
 and was recovered and read through the queues. `WARREN_TEST_CRASH_STATES` is how many there are at least, all together;
@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from simulation.disk_faults import CHANGES, Rot, try_fault
+from simulation.disk_faults import CHANGES, Corruption, try_fault
 from simulation.sequences import (
     LETTERS,
     PLAIN_LETTERS,
@@ -137,10 +137,10 @@ def test_rot_is_reported_and_never_served() -> None:
     random = Random(SEED)
     flips = reported = 0
     while flips < FLIPS:
-        rot = Rot(random_letters(random.randrange(1 << 30), random.randint(1, 12)))
+        corruption = Corruption(random_letters(random.randrange(1 << 30), random.randint(1, 12)))
         for _ in range(50):
-            rot.spoil(random)
+            corruption.spoil(random)
             flips += 1
-        reported += rot.reported
+        reported += corruption.reported
     print(f"seed {SEED}: {flips} places spoiled, {reported} of them reported")
     assert reported > flips // 3

@@ -12,7 +12,7 @@ from engine_harness import Client, Harness
 
 from step_counts.step_counter import Count
 from warren.amqp.codec import method_frame
-from warren.msgstore.log import remains
+from warren.msgstore.log import reclamation
 from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
 
 TURNS_MAX = 200000
@@ -47,9 +47,9 @@ class Meter(Harness):
         for module in (expiry, length_limit, delivery_timeout):
             setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
-        setattr(remains, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
-        setattr(remains, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010
-        setattr(remains, "ENTRIES_PER_STEP", ENTRIES_PER_STEP)  # noqa: B010
+        setattr(reclamation, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
+        setattr(reclamation, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010
+        setattr(reclamation, "ENTRIES_PER_STEP", ENTRIES_PER_STEP)  # noqa: B010
         self.broker.log.page_entries = PAGE_ENTRIES
         self._turns: list[int] = []
         self._mark = 0

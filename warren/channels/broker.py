@@ -140,7 +140,7 @@ class Broker:
         self.log = log
         self.timers = TimerQueue()
         self.work = LongWork()
-        self._taking_apart = TakingApart(log.remains)
+        self._taking_apart = TakingApart(log.reclamation)
         self._resuming = Resuming(self)
         self.letters_in_line = LettersInLine()
         self.growth = TopologyGrowth()
@@ -252,7 +252,7 @@ class Broker:
             del runnable[:count]
             for queue in turn:
                 queue.drain()
-        if not self._taking_apart.is_under_way and not self.log.remains.is_empty():
+        if not self._taking_apart.is_under_way and not self.log.reclamation.is_empty():
             self.work.begin(self._taking_apart)
         self.work.end_turn()
         self.own_messages.publish()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
 
-from warren.msgstore.log.remains import Remains
+from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.outcome import REFUSED
@@ -577,13 +577,13 @@ class Resuming(Job):
 class TakingApart(Job):
     """What queues have let go of is taken apart. One job for all of them: nobody waits for it."""
 
-    def __init__(self, remains: Remains) -> None:
-        self._remains = remains
+    def __init__(self, reclamation: Reclamation) -> None:
+        self._reclamation = reclamation
         self.is_under_way: bool = False
 
     def go_on(self, steps: Steps) -> bool:
-        steps.left = self._remains.take_apart(steps.left)
-        self.is_under_way = not self._remains.is_empty()
+        steps.left = self._reclamation.take_apart(steps.left)
+        self.is_under_way = not self._reclamation.is_empty()
         return not self.is_under_way
 
 

@@ -314,9 +314,9 @@ class Backlog(IndexOwner):
         self._on_loaded = _nobody_waits
 
     def _forget_all(self) -> None:
-        remains = self.log.remains
-        remains.add(self._items, self._head_bytes)
-        remains.add(self._tail, self._tail_bytes)
+        reclamation = self.log.reclamation
+        reclamation.add(self._items, self._head_bytes)
+        reclamation.add(self._tail, self._tail_bytes)
         self._items = []
         self._head = 0
         self._head_bytes = 0

@@ -15,8 +15,8 @@ from bisect import insort
 
 from mypy_extensions import i64
 
+from warren.queues.bit_set import BitSet
 from warren.queues.delivery import Consumer
-from warren.queues.places import Places
 
 
 class _Group:
@@ -28,7 +28,7 @@ class _Group:
         self.count: i64 = 0
         self.first: i64 = 0  # before it are gaps only
         self.next: i64 = 0
-        self.ring = Places()  # of those that may have room of their own
+        self.ring = BitSet()  # of those that may have room of their own
         self.passed_over: i64 = 0  # by the last `place_with_room`
 
     def add(self, consumer: Consumer) -> None:

@@ -28,8 +28,8 @@ from warren.amqp.methods import BASIC_DELIVER, BASIC_GET_OK, FRAME_END, FRAME_ME
 from warren.amqp.numbers import number_text
 from warren.amqp.outbox import CHUNK_MIN_BYTES, Outbox
 from warren.msgstore.log.message import Message, patch_channel, write_frames
+from warren.queues.bit_set import BitSet
 from warren.queues.content_frames import LARGE_MIN_BYTES, ContentFrames
-from warren.queues.places import Places
 from warren.queues.turns import Line, Turns, Waiter
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Consumer(Waiter):
         self.outstanding: i64 = 0
         self.gone: bool = False  # no longer consuming; what it was sent may be unanswered
         self.group_place: i64 = 0  # kept by `consumer_groups`, as is where it is to come back to
-        self.away_from: Places | None = None
+        self.away_from: BitSet | None = None
         self.arguments = arguments
         self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
         raw = tag.encode()

@@ -195,9 +195,9 @@ class HeldMessages(IndexOwner):
         return count
 
     def _forget_all(self) -> None:
-        remains = self.log.remains
-        remains.add_named(self._in_memory, self._resident_bytes)
-        remains.add_named(self._unstored, 0)
+        reclamation = self.log.reclamation
+        reclamation.add_named(self._in_memory, self._resident_bytes)
+        reclamation.add_named(self._unstored, 0)
         self._in_memory = {}
         self._unstored = {}
         self._kept = []

@@ -522,15 +522,15 @@ class KeySharing:
     def close(self) -> None:
         """The queue is deleted."""
         self._forget_aside()
-        remains = self._log.remains
-        remains.add_named(self._keys, 0)
-        remains.add_named(self._out, 0)
+        reclamation = self._log.reclamation
+        reclamation.add_named(self._keys, 0)
+        reclamation.add_named(self._out, 0)
         self._keys = {}
         self._out = {}
 
     def _forget_aside(self) -> None:
-        remains = self._log.remains
-        remains.add_named(self._aside, self.aside_bytes + MESSAGE_OVERHEAD_BYTES * len(self._aside))
+        reclamation = self._log.reclamation
+        reclamation.add_named(self._aside, self.aside_bytes + MESSAGE_OVERHEAD_BYTES * len(self._aside))
         self._aside = {}
         self.aside_bytes = 0
         self._clear_heaps()

@@ -424,7 +424,7 @@ class ReadyMessages:
     def purge(self) -> None:
         """Drop them all."""
         if self.in_log:
-            self._log.remains.settle(self._returned, self.settle)
+            self._log.reclamation.settle(self._returned, self.settle)
             self._returned = []
         if self.sharing is not None:
             self.sharing.purge()
@@ -446,7 +446,7 @@ class ReadyMessages:
         self._forget()
 
     def _forget(self) -> None:
-        self._log.remains.add(self._returned, 0)
+        self._log.reclamation.add(self._returned, 0)
         self._returned = []
         self._returned_bytes = 0
         self.count = 0

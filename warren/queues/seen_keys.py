@@ -427,7 +427,7 @@ class KeyLane(RecordLane):
 
     def close(self) -> None:
         super().close()
-        self.log.remains.add_named(self.keys, 0)
+        self.log.reclamation.add_named(self.keys, 0)
         self.keys = OrderedDict()
 
     def first_until_ms(self) -> i64:
@@ -547,7 +547,7 @@ class ProducerLane(RecordLane):
 
     def close(self) -> None:
         super().close()
-        self.log.remains.add_named(self.producers, 0)
+        self.log.reclamation.add_named(self.producers, 0)
         self.producers = OrderedDict()
         self._free = []
         self._found = []

@@ -138,7 +138,7 @@ class Listed:
     last_seen_ms: int | None
 
 
-class _Seat:
+class _Presence:
     """Of one session: whose turn it is, and when there was a sign of its reader; `sign_s`: when its lease began."""
 
     def __init__(self, now_s: float) -> None:
@@ -154,7 +154,7 @@ class Drains:
     def __init__(self, management: Management, *, clock: Callable[[], float] = trio.current_time) -> None:
         self._management = management
         self._clock = clock
-        self._seats: dict[tuple[str, str], _Seat] = {}
+        self._present: dict[tuple[str, str], _Presence] = {}
         self._leased = trio.Event()
 
     # --- calls ------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Drains:
             drain.vhost.records.forget(_SESSION + drain.claims_name)
             self._management.settle()
             await self._management.commit(ticket)
-        self._seats.pop((drain.vhost.name, drain.claims_name), None)
+        self._present.pop((drain.vhost.name, drain.claims_name), None)
 
     @contextmanager
     def reading(self, claims: ClaimQueue) -> Iterator[None]:
@@ -302,25 +302,25 @@ class Drains:
         for vhost in self._management.broker.vhosts.values():
             for claims in vhost.queues.values():
                 if isinstance(claims, ClaimQueue) and _note_of(vhost, claims.name).lease_s is not None:
-                    self._seat(vhost.name, claims.name).sign_s = self._clock()
+                    self._presence(vhost.name, claims.name).sign_s = self._clock()
 
     async def end_leases(self) -> float:
         """Release what is claimed by sessions whose lease is over; return when another one may be, at the earliest."""
         next_s = inf
-        for (vhost_name, name), seat in list(self._seats.items()):
+        for (vhost_name, name), presence in list(self._present.items()):
             vhost = self._management.broker.vhosts.get(vhost_name)
             claims = None if vhost is None else vhost.queues.get(name)
             if vhost is None or not isinstance(claims, ClaimQueue):
-                if not seat.calls_under_way:
-                    self._seats.pop((vhost_name, name), None)  # it went with its vhost
+                if not presence.calls_under_way:
+                    self._present.pop((vhost_name, name), None)  # it went with its vhost
                 continue
             lease_s = _note_of(vhost, name).lease_s
             if lease_s is None:
                 continue
-            if not seat.calls_under_way and self._clock() >= seat.sign_s + lease_s:
+            if not presence.calls_under_way and self._clock() >= presence.sign_s + lease_s:
                 await self._end_lease(Drain(vhost, claims.source_name, claims.consumer_name), claims)
-                seat.sign_s = self._clock()  # when something is left, it is tried again after as long
-            next_s = min(next_s, (self._clock() if seat.calls_under_way else seat.sign_s) + lease_s)
+                presence.sign_s = self._clock()  # when something is left, it is tried again after as long
+            next_s = min(next_s, (self._clock() if presence.calls_under_way else presence.sign_s) + lease_s)
         return next_s
 
     async def _end_lease(self, drain: Drain, claims: ClaimQueue) -> None:
@@ -353,8 +353,8 @@ class Drains:
 
     def listed(self, vhost: VirtualHost, claims: ClaimQueue) -> Listed:
         """Return the session whose claims these are."""
-        seat = self._seats.get((vhost.name, claims.name))
-        return Listed(claims, _note_of(vhost, claims.name), None if seat is None else seat.last_seen_ms)
+        presence = self._present.get((vhost.name, claims.name))
+        return Listed(claims, _note_of(vhost, claims.name), None if presence is None else presence.last_seen_ms)
 
     # --- parts of calls ---------------------------------------------------------------------------------------------
 
@@ -404,29 +404,29 @@ class Drains:
         if epoch != latest:
             raise Fenced(f"drain '{drain.consumer}' of queue '{drain.queue}' has epoch {latest} now, not {epoch}")
 
-    def _seat(self, vhost_name: str, name: str) -> _Seat:
-        return self._seats.setdefault((vhost_name, name), _Seat(self._clock()))
+    def _presence(self, vhost_name: str, name: str) -> _Presence:
+        return self._present.setdefault((vhost_name, name), _Presence(self._clock()))
 
     @contextmanager
-    def _under_way(self, vhost_name: str, name: str, *, by_reader: bool = True) -> Iterator[_Seat]:
+    def _under_way(self, vhost_name: str, name: str, *, by_reader: bool = True) -> Iterator[_Presence]:
         """Keep the lease from ending meanwhile; it begins anew afterwards when the call was one of the reader."""
-        seat = self._seat(vhost_name, name)
-        seat.calls_under_way += 1
+        presence = self._presence(vhost_name, name)
+        presence.calls_under_way += 1
         if by_reader:
-            seat.last_seen_ms = wall_time_ms()
+            presence.last_seen_ms = wall_time_ms()
         try:
-            yield seat
+            yield presence
         finally:
-            seat.calls_under_way -= 1
+            presence.calls_under_way -= 1
             if by_reader:
-                seat.sign_s = self._clock()
+                presence.sign_s = self._clock()
 
     @asynccontextmanager
     async def _turn(self, drain: Drain, epoch: int | None, *, by_reader: bool = True) -> AsyncIterator[None]:
         """Have the session to oneself."""
-        with self._under_way(drain.vhost.name, drain.claims_name, by_reader=by_reader) as seat:
+        with self._under_way(drain.vhost.name, drain.claims_name, by_reader=by_reader) as presence:
             with trio.move_on_after(TURN_S) as waiting:
-                await seat.turn.acquire()
+                await presence.turn.acquire()
             if waiting.cancelled_caught:
                 raise Busy("another request for this drain is in progress")
             try:
@@ -434,7 +434,7 @@ class Drains:
                     self._check(drain, epoch)
                 yield
             finally:
-                seat.turn.release()
+                presence.turn.release()
 
     async def _first(self, claims: ClaimQueue) -> int:
         """Return the number of the oldest claim."""

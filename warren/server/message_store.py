@@ -121,7 +121,7 @@ class ReleaseJob:
 
 
 class QuarantineJob:
-    """Copy a segment in which rot was found."""
+    """Copy a segment in which corruption was found."""
 
     def __init__(self, segment: int) -> None:
         self.segment = segment
@@ -602,7 +602,7 @@ class MessageStoreService:
                 await trio.sleep(COMPACTION_IDLE_S)
 
     async def _scrub(self) -> None:
-        """Read what is sealed again, a piece at a time, for the rot that nobody has met yet."""
+        """Read what is sealed again, a piece at a time, for the corruption that nobody has met yet."""
         scrubber = Scrubber(self._log)
         begun_bytes = 0
         passes = 0

@@ -414,7 +414,7 @@ class StoreSettings:
     )
     scrub_bytes_per_s: int = field(
         default=5 << 20,
-        metadata=_about(_size(0, _TERABYTE), "how fast stored messages are read again to find rot; 0 is never"),
+        metadata=_about(_size(0, _TERABYTE), "how fast stored messages are read again to find corruption; 0 is never"),
     )
     compaction_bytes_per_s: int = field(
         default=20 << 20,

@@ -300,7 +300,7 @@ class StreamBacklog(OffsetBacklog):
 
     def close(self) -> None:
         """The stream is deleted: let go of everything."""
-        self.log.remains.add(self._stamped, self._stamped_bytes)
+        self.log.reclamation.add(self._stamped, self._stamped_bytes)
         self._stamped_bytes = 0
         self._stamped = []
         self.stream = None

@@ -1,4 +1,4 @@
-"""Stores whose checkpoint and files do not fit: cut, missing, rotten, counted wrong."""
+"""Stores whose checkpoint and files do not fit: cut, missing, corrupt, counted wrong."""
 
 from __future__ import annotations
 
@@ -94,8 +94,11 @@ def test_what_a_checkpoint_reaches_beyond_was_synced(tmp_path: Path) -> None:
     store.checkpoint(checkpoint_queue(1, "orders", next_number=1), live_refs={})
     store.flip(lsn + 80)
     code, lines = run("verify", store.path)
-    assert (code, problems(lines)) == (1, ["rot in synced data: wrong frame crc"])
-    assert actions(repaired(store)) == ["copied to the quarantine: rot in synced data", "a new checkpoint is written"]
+    assert (code, problems(lines)) == (1, ["corruption in synced data: wrong frame crc"])
+    assert actions(repaired(store)) == [
+        "copied to the quarantine: corruption in synced data",
+        "a new checkpoint is written",
+    ]
 
 
 def test_a_missing_segment_that_the_checkpoint_needs_is_a_problem(tmp_path: Path) -> None:

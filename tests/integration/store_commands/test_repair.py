@@ -81,13 +81,13 @@ def test_repair_replaces_a_checkpoint_that_cannot_be_read_and_keeps_it(tmp_path:
 def test_repair_takes_what_is_whole_of_a_rotten_segment_and_keeps_a_copy(tmp_path: Path) -> None:
     store = small_store(tmp_path / "data")
     store.flip(store.file(1).read_bytes().index(b"both"))
-    rotten = store.file(1).read_bytes()
+    corrupt = store.file(1).read_bytes()
     assert run("verify", store.path)[0] == 1
     lines = repaired(store)
-    assert actions(lines) == ["copied to the quarantine: rot in synced data", "a new checkpoint is written"]
+    assert actions(lines) == ["copied to the quarantine: corruption in synced data", "a new checkpoint is written"]
     assert dumped(store.path, "orders") == ["one", "two" * 1000, "three", "four"]
     (copy,) = (store.path / "messages" / "quarantine").glob("0000000001*")
-    assert copy.read_bytes() == rotten
+    assert copy.read_bytes() == corrupt
 
 
 def test_repair_makes_a_damaged_header_again_from_the_frames(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_a_chunk_whose_checksums_are_right_and_whose_columns_are_not_is_damage(
 def test_repair_copies_a_damaged_file_and_counts_what_is_lost(tmp_path: Path) -> None:
     store = StreamStore(tmp_path / "data")
     store.flip(0, store.places[1] + 250)
-    rotten = store.file(0).read_bytes()
+    corrupt = store.file(0).read_bytes()
     lines = repaired_sealed(store)
     assert actions(lines) == [
         "copied to the quarantine: wrong crc of a chunk",
@@ -290,7 +290,7 @@ def test_repair_copies_a_damaged_file_and_counts_what_is_lost(tmp_path: Path) ->
         "a new checkpoint is written",
     ]
     (copy,) = (store.path / "messages" / "quarantine").glob("stream-*")
-    assert (copy.read_bytes(), store.file(0).read_bytes()) == (rotten, rotten)
+    assert (copy.read_bytes(), store.file(0).read_bytes()) == (corrupt, corrupt)
     assert (of_type(lines, "queue")[0]["damaged"], of_type(lines, "queue")[0]["messages"]) == (5, 19)
     assert of_type(lines, "summary")[0]["messages"] == 20
     assert notes(run("verify", store.path)[1]) == [
@@ -354,7 +354,7 @@ def test_a_file_that_was_just_begun_is_not_torn_when_the_log_has_forgotten_what_
     assert of_type(lines, "queue")[0]["damaged"] == 1
 
 
-@pytest.mark.parametrize("how", ["rot", "cut", "gone"])
+@pytest.mark.parametrize("how", ["corruption", "cut", "gone"])
 def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how: str) -> None:
     store = StreamStore(tmp_path / "data")
     store.log.frame(ack(2, (17, 4)))  # up to 21, and 20 is sealed here only:
@@ -362,7 +362,7 @@ def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how:
     for first in (10, 14):
         position = 0 if first == 10 else store.size(10)
         store.seal(range(first, first + (4 if first == 10 else 7)), 10, position)
-    if how == "rot":
+    if how == "corruption":
         store.flip(10, store.places[-1] + CHUNK_HEAD_BYTES)
     else:
         os.truncate(store.file(10), store.places[-1] + (300 if how == "cut" else 0))
@@ -370,7 +370,7 @@ def test_an_end_that_the_log_does_not_have_any_more_is_lost(tmp_path: Path, how:
     code, lines = run("verify", store.path)
     assert code == 1
     whats = {
-        "rot": "damage: wrong crc of a chunk",
+        "corruption": "damage: wrong crc of a chunk",
         "cut": "damage: the file ends in a chunk",
         "gone": "messages are missing: neither sealed nor in the log",
     }
@@ -424,7 +424,7 @@ def test_repair_makes_a_damaged_header_again(tmp_path: Path, at: int, has_begun:
     store.log.frame(ack(2, (17, 3)))
     whole = store.file(segment).read_bytes()
     store.flip(segment, at)
-    rotten = store.file(segment).read_bytes()
+    corrupt = store.file(segment).read_bytes()
     path = (FIRST, LAST)[segment // 10]
     if has_begun:
         assert len(started(store)) == 1
@@ -440,7 +440,7 @@ def test_repair_makes_a_damaged_header_again(tmp_path: Path, at: int, has_begun:
     assert actions(lines)[0].startswith("the header is made again: the file ")
     assert store.file(segment).read_bytes() == whole
     (copy,) = (store.path / "messages" / "quarantine").glob("stream-*")
-    assert copy.read_bytes() == rotten
+    assert copy.read_bytes() == corrupt
     assert started(store) == []
     assert (notes(run("verify", store.path)[1]), events(store)) == ([], (list(range(24)), []))
 

@@ -1,4 +1,4 @@
-"""`warren store verify`: what is whole, torn, rotten or foreign in the segments of a store."""
+"""`warren store verify`: what is whole, torn, corrupt or foreign in the segments of a store."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_flipped_bit_below_what_was_synced_is_rot(tmp_path: Path, place: int) 
     code, lines = run("verify", store.path)
     assert code == 1
     (problem,) = of_type(lines, "problem")
-    assert problem["what"].startswith("rot in synced data")
+    assert problem["what"].startswith("corruption in synced data")
     assert (problem["segment"], problem["lsn"], problem["end_lsn"]) == (3, lsn, end)
     assert of_type(lines, "summary")[0]["problems"] == 1
 

@@ -12,7 +12,7 @@ from memory_store import MemoryDisk, memory_log
 from warren.amqp import methods as m
 from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
-from warren.msgstore.log.remains import BYTES_PER_STEP
+from warren.msgstore.log.reclamation import BYTES_PER_STEP
 from warren.queues.backlog import Backlog
 from warren.queues.queue import Queue
 
@@ -72,10 +72,10 @@ def test_large_messages_are_taken_apart_by_their_size() -> None:
     count, message_bytes, steps = 1000, 1 << 20, 4000
     log = memory_log()
     log.resident_bytes = count * message_bytes
-    log.remains.add([b""] * count, count * message_bytes)
-    while not log.remains.is_empty():
+    log.reclamation.add([b""] * count, count * message_bytes)
+    while not log.reclamation.is_empty():
         before = log.resident_bytes
-        log.remains.take_apart(steps)
+        log.reclamation.take_apart(steps)
         assert 0 < before - log.resident_bytes <= steps * BYTES_PER_STEP + message_bytes
     assert log.resident_bytes == 0
 
@@ -168,7 +168,7 @@ def test_a_checkpoint_knows_of_nothing_that_was_let_go_of() -> None:
     log = harness.broker.log
     log.checkpoints.want()
     harness.queue("q").purge()
-    assert not log.remains.is_empty()
+    assert not log.reclamation.is_empty()
     log.close_if_due()
     harness.settle()
     restarted = harness.restart(clean=False)

@@ -15,9 +15,9 @@ import trio
 import trio.testing
 import trustme
 
-from warren.mgmt_plugin.http import places as places_module
-from warren.mgmt_plugin.http import seats as seats_module
+from warren.mgmt_plugin.http import permits as permits_module
 from warren.mgmt_plugin.http import server as http_module
+from warren.mgmt_plugin.http import slots as slots_module
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import (
     BodyBudget,
@@ -114,7 +114,7 @@ def conversation(stream: Any, respond: Respond, budget: BodyBudget) -> Conversat
     load = Load()
     load.budget = budget
     port = Port(respond, load)
-    place = port.places.maybe_enter("127.0.0.1", lambda: None)
+    place = port.slots.maybe_enter("127.0.0.1", lambda: None)
     assert place is not None
     return Conversation(stream, "127.0.0.1", False, port, place)
 
@@ -855,8 +855,8 @@ def test_an_answer_whose_making_fails_is_500_or_cut_off(monkeypatch: pytest.Monk
 
 
 def test_a_user_has_so_many_long_answers_at_a_time_and_everybody_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats_module, "PER_ACCOUNT", 2)
-    monkeypatch.setattr(seats_module, "LINE_S", 0.05)
+    monkeypatch.setattr(permits_module, "PER_ACCOUNT", 2)
+    monkeypatch.setattr(permits_module, "LINE_S", 0.05)
     making = Making(100_000)
 
     async def test(server: Server) -> None:
@@ -911,16 +911,16 @@ def test_long_work_ends_when_its_peer_leaves() -> None:
     run(test)
 
 
-def test_a_seat_for_long_work_is_free_again_when_the_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats_module, "PER_ACCOUNT", 1)
-    monkeypatch.setattr(seats_module, "LINE_S", 0.05)
+def test_a_permit_for_long_work_is_free_again_when_the_answer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permits_module, "PER_ACCOUNT", 1)
+    monkeypatch.setattr(permits_module, "LINE_S", 0.05)
     making = Making(100_000)
 
     async def test(server: Server) -> None:
         async def respond(request: Request) -> Response:
             request.identified("alice")
             await request.begin_work()
-            await request.begin_work()  # it has its seat
+            await request.begin_work()  # it has its permit
             return await making.respond(request) if request.path == "/any" else Response(200, b"sorted")
 
         server.respond = respond
@@ -984,9 +984,9 @@ def test_idle_connections_make_room_for_new_ones() -> None:
 def test_requests_of_users_keep_their_places_and_health_is_answered_beside_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places_module, "TOTAL", 8)
-    monkeypatch.setattr(places_module, "PER_ADDRESS", 6)
-    monkeypatch.setattr(places_module, "RESERVED", 2)
+    monkeypatch.setattr(slots_module, "TOTAL", 8)
+    monkeypatch.setattr(slots_module, "PER_ADDRESS", 6)
+    monkeypatch.setattr(slots_module, "RESERVED", 2)
 
     async def test(server: Server) -> None:
         go_on = trio.Event()

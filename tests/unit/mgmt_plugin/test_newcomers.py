@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from warren.mgmt_plugin.http import places as places_module
+from warren.mgmt_plugin.http import slots as slots_module
 from warren.mgmt_plugin.http.newcomers import ACCEPTS_PER_ROUND, BEGUN_PER_ROUND, Newcomer, Newcomers
-from warren.mgmt_plugin.http.places import Places, Standing
+from warren.mgmt_plugin.http.slots import Slots, Standing
 
 FAR_BELOW = 1 << 30
 
@@ -37,13 +37,13 @@ class Port:
     """A listening socket with newcomers, and what they did."""
 
     def __init__(self, *, patience_s: float = math.inf, descriptors_below: int = FAR_BELOW) -> None:
-        self.places = Places()
+        self.slots = Slots()
         self.open = 0
         self.let_in = 0
         self.begun: list[Newcomer] = []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.listener.setblocking(False)
-        self.newcomers = Newcomers(self.places, patience_s, descriptors_below, self._opened, self.begun.append)
+        self.newcomers = Newcomers(self.slots, patience_s, descriptors_below, self._opened, self.begun.append)
         self.clients: list[socket.socket] = []
 
     def _opened(self, more: int) -> None:
@@ -114,7 +114,7 @@ def test_who_says_something_is_handed_on_with_its_place_and_what_it_said() -> No
         assert len(port.newcomers) == 1
         for newcomer in port.begun:
             assert newcomer.peer == "127.0.0.1"
-            assert newcomer.place.standing is Standing.IDLE
+            assert newcomer.slot.standing is Standing.IDLE
             assert newcomer.sock.recv(100) == b"GET"
         silent.sendall(b"x")
         await until(lambda: len(port.newcomers) == 0)
@@ -165,7 +165,7 @@ def test_a_place_that_another_one_gets_is_closed_whether_it_waits_or_is_handed_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """(1)"""
-    monkeypatch.setattr(places_module, "PER_ADDRESS", 2)
+    monkeypatch.setattr(slots_module, "PER_ADDRESS", 2)
 
     async def test(port: Port) -> None:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Whether the log goes on where a stream's files end (``recovery.log_has``): else what is torn there is rot."""
+"""Whether the log goes on where a stream's files end (``recovery.log_has``): else what is torn there is corruption."""
 
 from __future__ import annotations
 

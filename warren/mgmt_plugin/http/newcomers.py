@@ -1,9 +1,9 @@
-"""Connections over HTTP that have said nothing yet: each a descriptor in an epoll set and a place, and no task.
+"""Connections over HTTP that have said nothing yet: each a descriptor in an epoll set and a slot, and no task.
 
 Whoever connects and says nothing costs a few system calls, so that hundreds of them at once delay by some milliseconds
 those who stand behind them in the backlog of the listener.
 
-1. A newcomer has its place (``places.py``) from the moment it is accepted; it may be given to another one meanwhile.
+1. A newcomer has its slot (``slots.py``) from the moment it is accepted; it may be given to another one meanwhile.
 2. When it says something, it is handed on; when it says nothing in time, or hangs up, it is closed.
 3. At most `ACCEPTS_PER_ROUND` are accepted and `BEGUN_PER_ROUND` handed on before everything else has its turn.
 """
@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import trio
 
-from warren.mgmt_plugin.http.places import Place, Places
+from warren.mgmt_plugin.http.slots import Slot, Slots
 from warren.server.peer_address import origin_of
 
 ACCEPTS_PER_ROUND: Final = 64
@@ -29,16 +29,16 @@ BEGUN_PER_ROUND: Final = 16
 
 @dataclass(slots=True, eq=False)
 class Newcomer:
-    """An open connection to `peer`, which has `place`."""
+    """An open connection to `peer`, which has `slot`."""
 
     sock: socket.socket
     peer: str
-    place: Place
+    slot: Slot
     deadline: float  # trio time
 
 
 class Newcomers:
-    """Those of one port. `begin` takes over each that has something to say, its place included.
+    """Those of one port. `begin` takes over each that has something to say, its slot included.
 
     `opened` is told of each that is let in, with 1, and with -1 of each that is closed here. One that says nothing for
     `patience_s` is closed, and one whose descriptor is `descriptors_below` or more at once.
@@ -46,13 +46,13 @@ class Newcomers:
 
     def __init__(
         self,
-        places: Places,
+        slots: Slots,
         patience_s: float,
         descriptors_below: int,
         opened: Callable[[int], None],
         begin: Callable[[Newcomer], None],
     ) -> None:
-        self._places = places
+        self._slots = slots
         self._patience_s = patience_s
         self._descriptors_below = descriptors_below
         self._opened = opened
@@ -89,14 +89,14 @@ class Newcomers:
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         fd = sock.fileno()
-        place = None
+        slot = None
         if fd < self._descriptors_below:
-            place = self._places.maybe_enter(origin_of(peer), partial(self._turn_away, fd))
-        if place is None:
+            slot = self._slots.maybe_enter(origin_of(peer), partial(self._turn_away, fd))
+        if slot is None:
             sock.close()
             return
         sock.setblocking(False)
-        newcomer = Newcomer(sock, peer, place, trio.current_time() + self._patience_s)
+        newcomer = Newcomer(sock, peer, slot, trio.current_time() + self._patience_s)
         self._waiting[fd] = newcomer
         self._opened(1)
         try:
@@ -108,13 +108,13 @@ class Newcomers:
             self._wait.deadline = newcomer.deadline
 
     def _turn_away(self, fd: int) -> None:
-        """Close a newcomer whose place another one gets."""
+        """Close a newcomer whose slot another one gets."""
         self._waiting.pop(fd).sock.close()
         self._opened(-1)
 
     def _close(self, newcomer: Newcomer) -> None:
         del self._waiting[newcomer.sock.fileno()]
-        self._places.leave(newcomer.place)
+        self._slots.leave(newcomer.slot)
         newcomer.sock.close()
         self._opened(-1)
 
@@ -149,6 +149,6 @@ class Newcomers:
         fd = newcomer.sock.fileno()
         self._epoll.unregister(fd)
         del self._waiting[fd]
-        # Until somebody else has the connection, nobody but the place closes it.
-        newcomer.place.close = newcomer.sock.close
+        # Until somebody else has the connection, nobody but the slot closes it.
+        newcomer.slot.close = newcomer.sock.close
         self._begin(newcomer)

@@ -1,6 +1,6 @@
 """HTTP/1.1 over trio streams: requests in, responses out. The protocol itself is h11's.
 
-1. So many connections at a time as ``places.py`` says; one that has said nothing has no task yet (``newcomers.py``). A
+1. So many connections at a time as ``slots.py`` says; one that has said nothing has no task yet (``newcomers.py``). A
    head over 16 KiB or with more than `HEADERS_MAX` lines, or one that is not there in `REQUEST_TIMEOUT_S`, ends it.
 2. A body is read when a handler asks for it, that is for a user who may ask, up to a limit that holds while it comes;
    `PROGRESS_BYTES` of it have to come in each `PROGRESS_TIMEOUT_S`. All bodies together have `BODIES_BYTES_MAX`, which
@@ -12,8 +12,8 @@
    however strange requests, the rest of the broker has its turn after a few milliseconds.
 6. What a peer sends takes its own size in memory, and no object for each piece of it.
 7. An answer in `pieces` is made while the peer takes it: of a long one there are at most `PART_BYTES` and a piece at a
-   time. It has a seat (``seats.py``), and begins with a status that nothing can change any more: what fails later cuts
-   the connection. A short one, less than `PART_BYTES`, needs no seat and is sent with its length.
+   time. It has a permit (``permits.py``), and begins with a status that nothing can change any more: what fails later
+   cuts the connection. A short one, less than `PART_BYTES`, needs no permit and is sent with its length.
 8. A peer has to take each part of an answer in `UNREAD_TIMEOUT_S`, and all of it in `ANSWER_TIMEOUT_S`. The work for a
    long answer ends when its peer leaves.
 
@@ -39,9 +39,9 @@ import msgspec
 import trio
 
 from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
-from warren.mgmt_plugin.http.places import Place, Places, Standing
+from warren.mgmt_plugin.http.permits import Departures, Permits
 from warren.mgmt_plugin.http.scheduler import give_way, scheduler, work_for
-from warren.mgmt_plugin.http.seats import Departures, Seats
+from warren.mgmt_plugin.http.slots import Slot, Slots, Standing
 from warren.server.descriptors import UNLIMITED
 from warren.server.errors import listen_error
 from warren.server.histogram import Histogram
@@ -61,7 +61,7 @@ BODIES_BYTES_MAX: Final = 256 << 20
 LOOK_BYTES: Final = 8 << 10  # as much as is measured in one go
 PART_BYTES: Final = 128 << 10  # of an answer that is made while it is sent
 HEADERS_MAX: Final = 100
-HEALTH: Final = "/health"  # answered on the reserved places too
+HEALTH: Final = "/health"  # answered on the reserved slots too
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
@@ -133,7 +133,7 @@ class Request:
 
     `identified` is to be called with the name of the user as soon as that has logged in, `hold` with how many bytes
     more are kept until the answer is sent (it raises 503 when there are too many), `begin_work` before work that takes
-    long (it waits in line for a seat, which the request has until its handler returns, and raises 503 when there is
+    long (it waits in line for a permit, which the request has until its handler returns, and raises 503 when there is
     none).
     """
 
@@ -209,8 +209,8 @@ class Load:
     def __init__(self) -> None:
         self.traffic = HttpTraffic()
         self.budget = BodyBudget()
-        self.work = Seats()
-        self.answers = Seats()
+        self.work = Permits()
+        self.answers = Permits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Port:
 
     respond: Respond
     load: Load
-    places: Places = field(default_factory=Places)
+    slots: Slots = field(default_factory=Slots)
     departures: Departures = field(default_factory=Departures)
 
 
@@ -253,21 +253,21 @@ async def serve_http(
     async def talk(newcomer: Newcomer) -> None:
         try:
             if newcomer.sock.fileno() < 0:
-                return  # its place was given to another one just now
+                return  # its slot was given to another one just now
             async with trio.SocketStream(trio.socket.from_stdlib_socket(newcomer.sock)) as stream:
                 await _converse(stream, newcomer, wrap, port_served)
         except Exception as error:
             # A defect of ours, met by one connection: the others go on.
             log.error("internal error, the connection is closed", exception=error)
         finally:
-            port_served.places.leave(newcomer.place)
+            port_served.slots.leave(newcomer.slot)
             counted.opened(-1)
 
     def begin(newcomer: Newcomer) -> None:
         nursery.start_soon(supervision.once, f"{name} connection", talk, newcomer)
 
     patience_s = IDLE_TIMEOUT_S if wrap is None else TLS_TIMEOUT_S
-    with Newcomers(port_served.places, patience_s, descriptors_below, counted.opened, begin) as newcomers:
+    with Newcomers(port_served.slots, patience_s, descriptors_below, counted.opened, begin) as newcomers:
         try:
             async with trio.open_nursery() as nursery:
                 # What accepting raises, for want of descriptors above all, pauses this listener and nothing else.
@@ -300,19 +300,19 @@ async def _converse(
     wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
     port: Port,
 ) -> None:
-    peer, place = newcomer.peer, newcomer.place
+    peer, slot = newcomer.peer, newcomer.slot
     with trio.CancelScope() as scope:
-        place.close = scope.cancel
+        slot.close = scope.cancel
         try:
             stream: Stream = plain
             if wrap is not None:
                 stream = wrap(plain)
                 with trio.move_on_after(TLS_TIMEOUT_S) as timeout:
-                    await scheduler().begin(place.address, _HANDSHAKE_BYTES)
+                    await scheduler().begin(slot.address, _HANDSHAKE_BYTES)
                     await stream.do_handshake()
                 if timeout.cancelled_caught:
                     return
-            await Conversation(stream, peer, wrap is not None, port, place, plain.socket.fileno()).run()
+            await Conversation(stream, peer, wrap is not None, port, slot, plain.socket.fileno()).run()
         except (trio.BrokenResourceError, OSError):
             return  # the peer is gone
 
@@ -320,28 +320,28 @@ async def _converse(
 class Conversation:
     """One connection: requests answered one after the other. `descriptor` is that of its socket, -1 without one."""
 
-    def __init__(self, stream: Stream, peer: str, is_tls: bool, port: Port, place: Place, descriptor: int = -1) -> None:
+    def __init__(self, stream: Stream, peer: str, is_tls: bool, port: Port, slot: Slot, descriptor: int = -1) -> None:
         self._stream = stream
         self._peer = peer
         self._is_tls = is_tls
         self._port = port
         self._budget = port.load.budget
-        self._places = port.places
-        self._place = place
+        self._slots = port.slots
+        self._slot = slot
         self._descriptor = descriptor
         self._protocol = _protocol()
         self._unread = bytearray()  # what has come and the protocol has not been given: the next head at least
         self._account = peer
         self._taken = 0
         self._held = 0  # of that, what the answer holds
-        self._seats: list[Seats] = []  # in which this request has one
+        self._permits: list[Permits] = []  # in which this request has one
         self._answering = trio.CancelScope()
 
     async def run(self) -> None:
         """Answer until the peer has no more, or breaks the rules."""
         try:
             while True:
-                self._places.stand(self._place, Standing.IDLE)
+                self._slots.stand(self._slot, Standing.IDLE)
                 self._account = self._peer
                 with trio.move_on_after(IDLE_TIMEOUT_S) as idle:
                     await self._receive()
@@ -352,7 +352,7 @@ class Conversation:
                     head = await self._maybe_head()
                 if head is None:
                     return
-                self._places.stand(self._place, Standing.ASKED)
+                self._slots.stand(self._slot, Standing.ASKED)
                 try:
                     if not await self._answer(head):
                         return
@@ -396,7 +396,7 @@ class Conversation:
         size = end.end()
         if size > _HEADER_BYTES_MAX or self._unread.count(b"\n", 0, size) > HEADERS_MAX + 2:
             raise h11.RemoteProtocolError("the request head is too large", error_status_hint=431)
-        await scheduler().begin(self._place.address, size)
+        await scheduler().begin(self._slot.address, size)
         self._protocol.receive_data(bytes(self._unread[:size]))
         del self._unread[:size]
         event = self._protocol.next_event()
@@ -450,11 +450,11 @@ class Conversation:
         """Return the answer, of which all is there but the pieces of a long one."""
         with trio.move_on_after(HANDLER_TIMEOUT_S):
             try:
-                if request.path.rstrip("/") != HEALTH and not self._places.may_ask(self._place):
+                if request.path.rstrip("/") != HEALTH and not self._slots.may_ask(self._slot):
                     close = (("Connection", "close"), ("Retry-After", "1"))
                     raise HttpError(503, "overloaded", "too many connections", close)
                 response = await self._port.respond(request)
-                self._stand_up()
+                self._release_permits()
                 if response.pieces is not None:
                     await self._begin(response, response.pieces, request.method)
                 if response.blocks:
@@ -477,12 +477,12 @@ class Conversation:
         if len(part) < PART_BYTES:
             response.pieces = None
         elif method != "HEAD":
-            await self._sit(self._port.load.answers)
+            await self._acquire(self._port.load.answers)
 
     def _identified(self, user: str) -> None:
-        self._places.stand(self._place, Standing.KNOWN)
+        self._slots.stand(self._slot, Standing.KNOWN)
         work_for(f"user {user}")
-        if not self._taken and not self._seats:
+        if not self._taken and not self._permits:
             self._account = f"user {user}"
 
     def _take(self, size: int) -> None:
@@ -494,28 +494,28 @@ class Conversation:
         self._held += size
 
     async def _begin_work(self) -> None:
-        await self._sit(self._port.load.work)
+        await self._acquire(self._port.load.work)
 
-    async def _sit(self, seats: Seats) -> None:
-        if seats in self._seats:
+    async def _acquire(self, permits: Permits) -> None:
+        if permits in self._permits:
             return
         if self._descriptor >= 0:
             self._port.departures.watch(self._descriptor, self._answering)
-        if not await seats.maybe_enter(self._account):
+        if not await permits.maybe_acquire(self._account):
             reason = "too many long answers at a time: ask for pages (page and page_size), or later"
             raise HttpError(503, "overloaded", reason, (("Retry-After", "5"),))
-        self._seats.append(seats)
+        self._permits.append(permits)
 
-    def _stand_up(self) -> None:
-        for seats in self._seats:
-            seats.leave(self._account)
-        self._seats.clear()
+    def _release_permits(self) -> None:
+        for permits in self._permits:
+            permits.release(self._account)
+        self._permits.clear()
 
     def _give_back(self) -> None:
         """The request is answered."""
         self._budget.give_back(self._account, self._taken)
         self._taken = self._held = 0
-        self._stand_up()
+        self._release_permits()
         self._port.departures.forget(self._descriptor)
 
     async def _read_body(self, limit_bytes: int, look: Callable[[bytes], None] | None = None) -> bytes:

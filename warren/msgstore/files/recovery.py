@@ -7,9 +7,9 @@ What is found at the place where the next frame should be, and what is made of i
       chain                                               recovery
     nothing valid, and no frame behind it claims that   a torn tail: cut. Nothing in it was ever confirmed
       this place was durable
-    nothing valid, but something behind it claims so    rot. The segment is copied to the quarantine, records that are
-                                                          whole are taken, queues that lost something are named, and
-                                                          recovery goes on behind it
+    nothing valid, but something behind it claims so    corruption. The segment is copied to the quarantine, records
+                                                          that are whole are taken, queues that lost
+                                                          something are named, and recovery goes on behind it
     a segment that the checkpoint needs is missing      reported; what it held is found missing when it is read
 
 1. Recovery changes no file but for copies into the quarantine: dying in the middle of it, and beginning again, gives
@@ -20,7 +20,7 @@ What is found at the place where the next frame should be, and what is made of i
 5. A frame has the first bytes of the store's id (`MessageLog.store_tag`) or is none. Behind a torn or damaged place
    frames are looked for at every multiple of 8, in message bodies too, and whoever publishes can write a frame there:
    magic, LSN and crc can be guessed. Were it believed, a crash would bring any records to life, and a torn tail would
-   be taken for rot. The store's id is random, and no client is ever told it.
+   be taken for corruption. The store's id is random, and no client is ever told it.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class _Recoverer:
         end_lsn = max((segment.base_lsn + segment.capacity for segment in segments), default=0)
         log.begin_life(self._files.highest_number + 1, end_lsn)
         log.epoch += 1
-        log.remains.release_pages()
+        log.reclamation.release_pages()
         log.checkpoints.take = lambda: snapshot(log)
         self._files.sync_segments(replayed)
         found.segments = len(segments)

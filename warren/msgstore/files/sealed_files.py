@@ -17,7 +17,7 @@ id, first offset of the segment and position of the chunk, i64 each.
 
 1. A chunk is reported as sealed when it, and the name of its file, are synced. Before that the log still has its
    messages; behind that it may forget them. The header of a file is synced before its first chunk is written: where
-   there is something behind it, and it cannot be read, it is rot.
+   there is something behind it, and it cannot be read, it is corruption.
 2. At a start the last file of each stream is cut behind its last whole chunk: what is torn was never reported, and the
    log still has it. Where the log does not, or the disk cannot read, so that nobody knows, something may have been
    reported: there nothing is cut, and the next chunk goes behind it.

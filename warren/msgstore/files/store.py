@@ -4,17 +4,17 @@
     log/0000000001           segments
     streams/                 what is sealed of streams, see ``msgstore.files.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
-    quarantine/              copies of segments in which rot was found
+    quarantine/              copies of segments in which corruption was found
 
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
-   place, and the directory is synced before the first frame is written. A segment without a readable header is rot.
+   place, and the directory is synced before the first frame is written. A segment without a readable header is corrupt.
 2. A new segment is begun when the one before is sealed: cut behind its last frame and synced. It is preallocated, and
    grows with its frames where the disk has no space for that.
 3. `commit` can be repeated with the same job after StoreFullError, wherever that came from; it goes on at the step that
    failed, and what is written twice is the same bytes at the same place.
 4. After StoreFailedError nothing is tried again. A sync that failed is not repeated: the kernel has dropped the pages
    that it could not write, and the next sync would succeed without them.
-5. What cannot be read is short or empty, never an error: a message with rot must not stop the others.
+5. What cannot be read is short or empty, never an error: a message that is corrupt must not stop the others.
 6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
    an earlier process left half-made.
 
@@ -656,7 +656,7 @@ class Store:
     def quarantine(self, number: int) -> None:
         """Copy a segment as it is now into the quarantine, for those who will look at it.
 
-        A segment is copied once, however often rot is found in it. What cannot be read is zeros in the copy.
+        A segment is copied once, however often corruption is found in it. What cannot be read is zeros in the copy.
 
         Raises:
             StoreFullError: there is no space for a copy; there is none.

@@ -78,7 +78,7 @@ def snapshot(log: MessageLog) -> bytes:
 
     For `CheckpointCycle.take`; `seal` makes it whole.
     """
-    log.remains.release_pages()
+    log.reclamation.release_pages()
     out = BytesWriter()
     out.write(MAGIC)
     write_i16_be(out, short_word(MAJOR))

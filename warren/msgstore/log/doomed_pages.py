@@ -53,7 +53,7 @@ class DoomedPages:
         log = self._log
         for (lsn, length, transient), data in zip(job.pages, job.data, strict=True):
             if log.is_page(data, length):
-                log.remains.release(page_entries(data, 0), log.void_below_lsn)
+                log.reclamation.release(page_entries(data, 0), log.void_below_lsn)
             log.segments.release(lsn, length, transient)
         self._read()
 

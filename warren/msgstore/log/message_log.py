@@ -7,7 +7,7 @@ the next batch gathers, so that the batches grow with the load and no timer deci
 2. A waiter is told once its batch is written, and synced when one of the batch's waiters asks for that. An empty batch
    is done when all before it are.
 3. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
-   are the references of the segments, but for those in ``remains`` and of doomed pages. Checkpoints are taken then.
+   are the references of the segments, but for those in ``reclamation`` and of doomed pages. Checkpoints are taken then.
 
 What is in a batch, and the frame that becomes of it, is in ``batch.py``; when checkpoints are taken, and which segments
 go then, in ``checkpoint_cycle.py``.
@@ -27,6 +27,7 @@ from warren.msgstore.log.doomed_pages import DoomedPages
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, SealJob, UnlinkJob
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LSN_MASK, PAGE_ENTRIES, IndexOwner, QueueIndex
+from warren.msgstore.log.reclamation import Reclamation
 from warren.msgstore.log.records import (
     FRAME_HEADER_BYTES,
     MESSAGE,
@@ -44,7 +45,6 @@ from warren.msgstore.log.records import (
     record_length,
     sequence_number_of_place,
 )
-from warren.msgstore.log.remains import Remains
 from warren.msgstore.log.sealed_table import SealedStream, SealedTable
 from warren.msgstore.log.segments import Segment, SegmentTable
 
@@ -86,7 +86,7 @@ class MessageLog:
         self.page_entries: i64 = page_entries
         self.segments = SegmentTable()
         self.indexes: dict[int, QueueIndex] = {}
-        self.remains = Remains(self)
+        self.reclamation = Reclamation(self)
         self.doomed = DoomedPages(self)
         self.checkpoints = CheckpointCycle(self)
         self.reader = MessageReader()
@@ -404,7 +404,7 @@ class MessageLog:
                 for at in range(0, len(page.entries), 2):
                     if page.entries[at]:
                         _count_ref(refs, int(self.segments.find(page.entries[at] & LSN_MASK).number))
-        for page in self.remains.pages():
+        for page in self.reclamation.pages():
             for at in range(0, len(page.entries), 2):
                 if page.entries[at]:
                     _count_ref(refs, int(self.segments.find(page.entries[at] & LSN_MASK).number))

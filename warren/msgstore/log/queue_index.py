@@ -18,7 +18,7 @@ A page holds the entries of `page_entries` consecutive sequence numbers. A page 
    whose messages nobody has loaded yet are absent, so settling finds its page in memory.
 3. Each live entry, and each PAGE record in use, is one reference to the segment it points into (`SegmentTable`).
 4. What goes in a range goes page by page: pages that it covers are out of the index at once, and their references are
-   released later, by the log's remains or, of absent ones, by its doomed pages.
+   released later, by the log's reclamation or, of absent ones, by its doomed pages.
 5. `note_ack` gathers what the next frame says is gone; `forget` and its like do the book-keeping and note nothing, so
    that recovery can use them.
 """
@@ -380,7 +380,7 @@ class QueueIndex:
         self.live_body_bytes -= page.body_bytes
         if page.resident:
             self.release_record(page)
-            self.log.remains.add_page(page)
+            self.log.reclamation.add_page(page)
         else:
             self.log.doomed.add(self, page)
 

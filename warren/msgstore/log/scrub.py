@@ -1,4 +1,4 @@
-"""Scrubbing: what is sealed is read again, slowly and for ever, so that rot is found before somebody needs the data.
+"""Scrubbing: what is sealed is read again, slowly and for ever, so that corruption is found before it hurts.
 
 1. In a pass every frame of every sealed segment of the log is read once, a piece at a time, and then every chunk of
    every stream; the shell sets the pace.

@@ -7,11 +7,11 @@ Where the next frame should be and is not, or does not follow the one before by 
     a frame with the tag of another store, and nothing        it never counted; somebody put it there
       claims that this place was synced
     no frame or checkpoint claims that this place was synced  the torn tail that a crash leaves; never counted either
-    something does                                            rot
+    something does                                            corruption
 
-1. `cuts` and `rotten` are complete when `lines` is exhausted: what is torn shows at the end.
+1. `cuts` and `corrupt` are complete when `lines` is exhausted: what is torn shows at the end.
 2. What follows from damage already told (the chain that it interrupts) is not told again.
-3. Rot of which a copy is in the quarantine was found before by a recovery or a repair; it is noted, no problem.
+3. Corruption of which a copy is in the quarantine was found before by a recovery or a repair; it is noted, no problem.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LogCheck:
         self.store_id: bytes | None = None if checkpoint is None else checkpoint.store_id
         self.algorithm: int | None = None
         self.cuts: dict[int, int] = {}  # by segment: nothing counts from this LSN on
-        self.rotten: list[Gap] = []
+        self.corrupt: list[Gap] = []
         self.unusable: list[int] = []  # segments without a header
         self._files = files
         self._checkpoint = checkpoint
@@ -209,7 +209,7 @@ class LogCheck:
             if gap.foreign_lsn == gap.lsn:
                 return problem(f"nothing counts from here on, and no crash leaves this: {gap.reason}", **where)
             return note(f"torn tail, as a crash leaves it: {gap.reason}", **where)
-        self.rotten.append(gap)
+        self.corrupt.append(gap)
         if f"{gap.segment:010d}" in self._copied:
-            return note(f"rot that was found before, a copy is in the quarantine: {gap.reason}", **where)
-        return problem(f"rot in synced data: {gap.reason}", durable_lsn=self.durable_lsn, **where)
+            return note(f"corruption that was found before, a copy is in the quarantine: {gap.reason}", **where)
+        return problem(f"corruption in synced data: {gap.reason}", durable_lsn=self.durable_lsn, **where)

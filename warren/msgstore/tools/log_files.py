@@ -7,10 +7,10 @@
    multiple of 8: a message may hold bytes that look like a frame.
 4. A frame head with the tag of another store is no frame, whatever its crc says, which is not even looked at. A gap
    tells where the first such head in it is: a publisher put it there, it is from a file of another store, or its tag
-   rotted. A tag of zeros was never written: that is half a head, as a torn write leaves it.
+   corrupted. A tag of zeros was never written: that is half a head, as a torn write leaves it.
 5. Memory holds one frame.
 
-It does not judge whether a gap is the torn end of the log or rot: that takes what later frames say.
+It does not judge whether a gap is the torn end of the log or corruption: that takes what later frames say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is live, from the records of the whole log alone: for a store whose checkpoint cannot be used.
 
-1. Frames count as in `LogCheck`; of rotten ones the records that are whole.
+1. Frames count as in `LogCheck`; of corrupt ones the records that are whole.
 2. Every message comes at least once. It comes back although it was acknowledged when the acknowledgement was in a
    segment that is gone by now, unless an index page in the log says that it was gone already.
 3. A queue whose name is in no record any more has an empty one and lane 0. The metadata knows lane 0 by its id; what
@@ -46,14 +46,14 @@ Place = tuple[int, int]
 
 def counted_records(files: StoreFiles, check: LogCheck) -> Iterator[tuple[SegmentFile, RecordAt, bytes, int]]:
     """Yield every whole record that counts: its file, itself, the payload it is in and its LSN."""
-    rotten = set(check.rotten)
+    corrupt = set(check.corrupt)
     for number in files.segments:
         with files.segment(number) as file:
             if file.header is None:
                 continue
             for found in file.frames():
                 if isinstance(found, Gap):
-                    if found not in rotten:
+                    if found not in corrupt:
                         continue
                     payload, start = _salvageable(file, found), found.lsn + FRAME_HEAD_BYTES
                 elif check.counts(found):
@@ -115,7 +115,7 @@ class Rebuild:
                 self._queue(file, payload, record, lsn)
         log = self.log
         # As at every start: what was deleted on the way refers to nothing any more.
-        log.remains.release_pages()
+        log.reclamation.release_pages()
         for index in log.indexes.values():
             index.named = True
             index.delivered_below = index.next_number

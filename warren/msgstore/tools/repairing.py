@@ -3,7 +3,7 @@
     a segment without a usable header       the header is made again from its frames; a segment without any goes to the
                                             quarantine. When nothing else tells the store's id, the head at the place of
                                             the first frame does: what stands further behind may be a publisher's
-    rot in the log                          the segment is copied to the quarantine; records in it that are whole count,
+    corruption in the log                   the segment is copied to the quarantine; records in it that are whole count,
                                             and the new checkpoint begins behind it
     the checkpoint is usable                it and the frames behind it say what is live, as at every start
     a page of the index is lost             its messages are looked for in the whole log
@@ -181,9 +181,9 @@ class Repair:
 
     def _copy_rot(self, check: LogCheck) -> Iterator[Line]:
         copied = {name.partition("-")[0] for name in self._files.quarantined()}
-        for number, gaps in sorted(Counter(gap.segment for gap in check.rotten).items()):
+        for number, gaps in sorted(Counter(gap.segment for gap in check.corrupt).items()):
             if f"{number:010d}" not in copied:
-                yield self._action("copied to the quarantine: rot in synced data", segment=number, places=gaps)
+                yield self._action("copied to the quarantine: corruption in synced data", segment=number, places=gaps)
                 if self._store is not None:
                     self._store.quarantine(number)
 

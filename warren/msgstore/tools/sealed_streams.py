@@ -9,7 +9,7 @@
    whose left-overs are behind it.
 5. Memory holds one chunk, and a line for each.
 
-It does not judge whether the end of the last file is torn or rot: that takes the log.
+It does not judge whether the end of the last file is torn or corruption: that takes the log.
 """
 
 from __future__ import annotations

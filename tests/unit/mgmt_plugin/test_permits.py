@@ -9,40 +9,40 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from warren.mgmt_plugin.http import seats as seats_module
-from warren.mgmt_plugin.http.seats import LINE_PER_ACCOUNT, LINE_S, PER_ACCOUNT, TOTAL, Departures, Seats
+from warren.mgmt_plugin.http import permits as permits_module
+from warren.mgmt_plugin.http.permits import LINE_PER_ACCOUNT, LINE_S, PER_ACCOUNT, TOTAL, Departures, Permits
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     trio.run(test, clock=MockClock(autojump_threshold=0))
 
 
-def test_an_account_has_so_many_seats_and_others_have_theirs() -> None:
+def test_an_account_has_so_many_permits_and_others_have_theirs() -> None:
     async def main() -> None:
-        seats = Seats()
+        permits = Permits()
         for account in range(TOTAL // PER_ACCOUNT):
             for _ in range(PER_ACCOUNT):
-                assert await seats.maybe_enter(f"user {account}")
+                assert await permits.maybe_acquire(f"user {account}")
         began_s = trio.current_time()
-        assert not await seats.maybe_enter("user 0")
-        assert not await seats.maybe_enter("somebody else")
+        assert not await permits.maybe_acquire("user 0")
+        assert not await permits.maybe_acquire("somebody else")
         assert trio.current_time() - began_s == 2 * LINE_S
-        seats.leave("user 0")
-        assert await seats.maybe_enter("somebody else")
+        permits.release("user 0")
+        assert await permits.maybe_acquire("somebody else")
 
     run(main)
 
 
-def test_a_seat_goes_to_the_first_in_line_whose_account_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats_module, "TOTAL", 3)
-    monkeypatch.setattr(seats_module, "PER_ACCOUNT", 2)
+def test_a_permit_goes_to_the_first_in_line_whose_account_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permits_module, "TOTAL", 3)
+    monkeypatch.setattr(permits_module, "PER_ACCOUNT", 2)
     admitted: list[str] = []
 
     async def main() -> None:
-        seats = Seats()
+        permits = Permits()
 
         async def enter(account: str, name: str) -> None:
-            assert await seats.maybe_enter(account)
+            assert await permits.maybe_acquire(account)
             admitted.append(name)
 
         async with trio.open_nursery() as nursery:
@@ -50,53 +50,53 @@ def test_a_seat_goes_to_the_first_in_line_whose_account_has_room(monkeypatch: py
                 nursery.start_soon(enter, account, name)
                 await wait_all_tasks_blocked()
             assert admitted == ["a1", "a2", "b1"]
-            seats.leave("b")
+            permits.release("b")
             await wait_all_tasks_blocked()
             assert admitted[3:] == ["b2"]
-            seats.leave("a")
+            permits.release("a")
             await wait_all_tasks_blocked()
             assert admitted[4:] == ["a3"]
-            seats.leave("b")
+            permits.release("b")
         assert admitted[5:] == ["b3"]
         for account in ("a", "a", "b"):
-            seats.leave(account)
-        assert not seats._taken and not seats._line and seats._total == 0
+            permits.release(account)
+        assert not permits._taken and not permits._line and permits._total == 0
 
     run(main)
 
 
 def test_the_line_of_an_account_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        seats = Seats()
+        permits = Permits()
         for _ in range(PER_ACCOUNT):
-            assert await seats.maybe_enter("a")
+            assert await permits.maybe_acquire("a")
         async with trio.open_nursery() as nursery:
             for _ in range(LINE_PER_ACCOUNT):
-                nursery.start_soon(seats.maybe_enter, "a")
+                nursery.start_soon(permits.maybe_acquire, "a")
             await wait_all_tasks_blocked()
             began_s = trio.current_time()
-            assert not await seats.maybe_enter("a")
+            assert not await permits.maybe_acquire("a")
             assert trio.current_time() == began_s
-            assert await seats.maybe_enter("b")
+            assert await permits.maybe_acquire("b")
 
     run(main)
 
 
-def test_whoever_goes_away_leaves_the_line_and_a_seat_that_it_was_just_given() -> None:
+def test_whoever_goes_away_leaves_the_line_and_a_permit_that_it_was_just_given() -> None:
     async def main() -> None:
-        seats = Seats()
+        permits = Permits()
         for _ in range(PER_ACCOUNT):
-            assert await seats.maybe_enter("a")
+            assert await permits.maybe_acquire("a")
         for given in (False, True):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(seats.maybe_enter, "a")
+                nursery.start_soon(permits.maybe_acquire, "a")
                 await wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
                 if given:
-                    seats.leave("a")
-            assert not seats._line
-        assert seats._total == PER_ACCOUNT - 1
-        assert await seats.maybe_enter("a")
+                    permits.release("a")
+            assert not permits._line
+        assert permits._total == PER_ACCOUNT - 1
+        assert await permits.maybe_acquire("a")
 
     run(main)
 
@@ -113,14 +113,14 @@ def test_a_peer_that_leaves_is_found() -> None:
             departures.forget(ends[2][0].fileno())
             for _, theirs in ends[1:]:
                 theirs.close()
-            await trio.sleep(2 * seats_module.LOOK_S)
+            await trio.sleep(2 * permits_module.LOOK_S)
             assert [scope.cancel_called for scope in scopes] == [False, True, False]
             departures.forget(ends[1][0].fileno())
             ends[0][1].shutdown(socket.SHUT_WR)
-            await trio.sleep(2 * seats_module.LOOK_S)
+            await trio.sleep(2 * permits_module.LOOK_S)
             assert scopes[0].cancel_called
             departures.forget(ends[0][0].fileno())
-            await trio.sleep(2 * seats_module.LOOK_S)
+            await trio.sleep(2 * permits_module.LOOK_S)
             nursery.cancel_scope.cancel()
         for pair in ends:
             for end in pair:

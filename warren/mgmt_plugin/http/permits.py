@@ -1,9 +1,9 @@
-"""What is long: how much of it goes on at the same time, who waits for a seat, and whose peer has left meanwhile.
+"""What is long: how much of it goes on at the same time, who waits for a permit, and whose peer has left meanwhile.
 
-1. There are seats for long work before an answer, which ends by itself, and others for long answers, which end when
+1. Long work before an answer, which ends by itself, has permits of its own, and so have long answers, which end when
    their peers have read them: who does not read keeps nobody from what is short to read.
-2. An account, which is a user or an address, has `PER_ACCOUNT` of `TOTAL` seats. Who finds none stands in line for
-   `LINE_S`; at most `LINE_PER_ACCOUNT` of an account do. Seats go to the first in line whose account has room.
+2. An account, which is a user or an address, has `PER_ACCOUNT` of `TOTAL` permits. Who finds none stands in line for
+   `LINE_S`; at most `LINE_PER_ACCOUNT` of an account do. Permits go to the first in line whose account has room.
 3. A peer that has hung up, or has shut down its side, while something long goes on for it is found within `LOOK_S`.
 """
 
@@ -28,16 +28,16 @@ class _Waiter:
     admitted: trio.Event = field(default_factory=trio.Event)
 
 
-class Seats:
-    """Seats of one kind."""
+class Permits:
+    """The permits of one kind of long work."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
         self._total = 0
         self._line: dict[_Waiter, None] = {}  # in the order in which they came
 
-    async def maybe_enter(self, account: str) -> bool:
-        """Take a seat, to be left again, maybe after a while; False when there is none for this account."""
+    async def maybe_acquire(self, account: str) -> bool:
+        """Acquire a permit, maybe after a while; False when there is none for this account."""
         if self._has_room(account):
             self._take(account)
             return True
@@ -50,14 +50,14 @@ class Seats:
                 await waiter.admitted.wait()
         except trio.Cancelled:
             if waiter.admitted.is_set():
-                self.leave(account)
+                self.release(account)
             raise
         finally:
             self._line.pop(waiter, None)
         return waiter.admitted.is_set()
 
-    def leave(self, account: str) -> None:
-        """Give a seat back."""
+    def release(self, account: str) -> None:
+        """Give a permit back."""
         self._total -= 1
         left = self._taken.pop(account) - 1
         if left:

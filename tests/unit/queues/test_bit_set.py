@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warren.queues.places import Places
+from warren.queues.bit_set import BitSet
 
 # Of words and tops the first, the last, and those beside them.
 NUMBERS = st.one_of(
@@ -16,7 +16,7 @@ NUMBERS = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), NUMBERS), max_size=60), st.lists(NUMBERS, min_size=1, max_size=10))
 def test_the_next_place_is_found_from_anywhere(changes: list[tuple[bool, int]], starts: list[int]) -> None:
-    places = Places()
+    places = BitSet()
     plain: set[int] = set()
     for added, number in changes:
         if added:

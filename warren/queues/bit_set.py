@@ -1,9 +1,9 @@
-"""A set of places in a list: the next one from a place on is found by words, not one by one.
+"""A set of small integers: the next one from a number on is found by words, not one by one.
 
-    words   a bit for each place, 32 in a word
+    words   a bit for each number, 32 in a word
     tops    a bit for each word that is not 0
 
-With 10,000 places ten tops are looked at, at most.
+With numbers up to 10,000 ten tops are looked at, at most.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from librt.vecs import append, vec
 from mypy_extensions import i64
 
 
-class Places:
-    """Places from 0 on."""
+class BitSet:
+    """Integers from 0 on."""
 
     def __init__(self) -> None:
         self._words = vec[i64]()
@@ -24,35 +24,35 @@ class Places:
         self._words = vec[i64]()
         self._tops = vec[i64]()
 
-    def add(self, place: i64) -> None:
-        """Have `place` in the set."""
-        at: i64 = place >> 5
+    def add(self, number: i64) -> None:
+        """Have `number` in the set."""
+        at: i64 = number >> 5
         while at >= len(self._words):
             self._words = append(self._words, 0)
         while at >> 5 >= len(self._tops):
             self._tops = append(self._tops, 0)
-        self._words[at] |= 1 << (place & 31)
+        self._words[at] |= 1 << (number & 31)
         self._tops[at >> 5] |= 1 << (at & 31)
 
-    def discard(self, place: i64) -> None:
-        """Have `place` not in the set."""
-        at: i64 = place >> 5
+    def discard(self, number: i64) -> None:
+        """Have `number` not in the set."""
+        at: i64 = number >> 5
         if at >= len(self._words):
             return
-        word: i64 = self._words[at] & ~(1 << (place & 31))
+        word: i64 = self._words[at] & ~(1 << (number & 31))
         self._words[at] = word
         if word == 0:
             self._tops[at >> 5] &= ~(1 << (at & 31))
 
-    def next_from(self, place: i64) -> i64:
-        """Return the first place of the set that is not before `place`; -1 when there is none."""
+    def next_from(self, number: i64) -> i64:
+        """Return the first number of the set that is not before `number`; -1 when there is none."""
         words = self._words
-        at: i64 = place >> 5
+        at: i64 = number >> 5
         if at >= len(words):
             return -1
-        word: i64 = words[at] >> (place & 31)
+        word: i64 = words[at] >> (number & 31)
         if word != 0:
-            return place + _lowest(word)
+            return number + _lowest(word)
         at += 1
         tops = self._tops
         top: i64 = at >> 5
@@ -72,7 +72,7 @@ class Places:
 
 
 def _lowest(word: i64) -> i64:
-    """Return the place of the lowest bit of a word of 32 that is not 0."""
+    """Return which is the lowest bit of a word of 32 that is not 0."""
     at: i64 = 0
     if word & 0xFFFF == 0:
         word >>= 16

@@ -9,7 +9,7 @@
 4. What is to be settled message by message is settled in the batch in which it was let go of: that is held open for it,
    or, where it has been held open before, everything is settled at once. A purge is in one frame of the log.
 
-`MessageLog.remains` is one for all queues; a job of the broker goes on with it in its turns (``channels.jobs``).
+`MessageLog.reclamation` is one for all queues; a job of the broker goes on with it in its turns (``channels.jobs``).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Unsettled:
         self.settle = settle
 
 
-class Remains:
+class Reclamation:
     """What is still to be taken apart."""
 
     def __init__(self, log: MessageLog) -> None:

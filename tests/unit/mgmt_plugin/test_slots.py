@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import pytest
 
-from warren.mgmt_plugin.http import places as places_module
-from warren.mgmt_plugin.http.places import Place, Places, Standing
+from warren.mgmt_plugin.http import slots as slots_module
+from warren.mgmt_plugin.http.slots import Slot, Slots, Standing
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places_module, "TOTAL", 6)
-    monkeypatch.setattr(places_module, "PER_ADDRESS", 4)
-    monkeypatch.setattr(places_module, "RESERVED", 2)
+    monkeypatch.setattr(slots_module, "TOTAL", 6)
+    monkeypatch.setattr(slots_module, "PER_ADDRESS", 4)
+    monkeypatch.setattr(slots_module, "RESERVED", 2)
 
 
 class Port:
-    """The places of a port."""
+    """The slots of a port."""
 
     def __init__(self) -> None:
-        self.places = Places()
+        self.slots = Slots()
         self._closed: list[str] = []
-        self._names: dict[Place, str] = {}
+        self._names: dict[Slot, str] = {}
 
-    def enter(self, address: str, standing: Standing = Standing.IDLE) -> Place:
+    def enter(self, address: str, standing: Standing = Standing.IDLE) -> Slot:
         name = f"{address} {len(self._names)}"
-        place = self.places.maybe_enter(address, lambda: self._closed.append(name))
-        assert place is not None
-        self._names[place] = name
-        self.places.stand(place, standing)
-        return place
+        slot = self.slots.maybe_enter(address, lambda: self._closed.append(name))
+        assert slot is not None
+        self._names[slot] = name
+        self.slots.stand(slot, standing)
+        return slot
 
-    def closed(self, *given: Place) -> list[bool]:
-        return [self._names[place] in self._closed for place in given]
+    def closed(self, *given: Slot) -> list[bool]:
+        return [self._names[slot] in self._closed for slot in given]
 
 
 def test_the_longest_idle_connection_of_who_has_most_of_them_makes_room() -> None:
     port = Port()
     other = port.enter("b")
     many = [port.enter("a") for _ in range(4)]
-    port.places.stand(many[0], Standing.ASKED)
-    port.places.stand(many[0], Standing.IDLE)  # has just been answered
+    port.slots.stand(many[0], Standing.ASKED)
+    port.slots.stand(many[0], Standing.IDLE)  # has just been answered
     port.enter("b")
     assert not port.enter("c").reserved
     assert port.closed(other, *many) == [False, False, True, False, False]
@@ -71,18 +71,18 @@ def test_reserved_places_make_room_as_well_and_become_others_when_they_can() -> 
     port = Port()
     known = [port.enter(address, Standing.KNOWN) for address in "abcdef"]
     first, second, third = (port.enter("x") for _ in range(3))
-    assert [place.reserved for place in (first, second, third)] == [True] * 3
+    assert [slot.reserved for slot in (first, second, third)] == [True] * 3
     assert port.closed(first, second, third) == [True, False, False]
-    assert not port.places.may_ask(third)
-    port.places.leave(known[0])
-    for place in (second, third):
-        port.places.stand(place, Standing.KNOWN)
-    assert port.places.may_ask(third) and not port.places.may_ask(second)
-    for place in (first, second, third, *known):
-        port.places.leave(place)
-        port.places.leave(place)
-        port.places.stand(place, Standing.IDLE)
-    assert port.places._count == 0 and not port.places._shares and not port.places._reserved
+    assert not port.slots.may_ask(third)
+    port.slots.leave(known[0])
+    for slot in (second, third):
+        port.slots.stand(slot, Standing.KNOWN)
+    assert port.slots.may_ask(third) and not port.slots.may_ask(second)
+    for slot in (first, second, third, *known):
+        port.slots.leave(slot)
+        port.slots.leave(slot)
+        port.slots.stand(slot, Standing.IDLE)
+    assert port.slots._count == 0 and not port.slots._shares and not port.slots._reserved
 
 
 def test_there_is_no_place_when_all_reserved_ones_are_at_work() -> None:
@@ -91,4 +91,4 @@ def test_there_is_no_place_when_all_reserved_ones_are_at_work() -> None:
         port.enter(address, Standing.KNOWN)
     for _ in range(2):
         port.enter("x", Standing.ASKED)
-    assert port.places.maybe_enter("y", lambda: None) is None
+    assert port.slots.maybe_enter("y", lambda: None) is None

@@ -4,10 +4,10 @@
     ASKED     a request whose user is not known (yet)
     KNOWN     a request of a user who has logged in
 
-1. There are `TOTAL` places, of which an address has at most `PER_ADDRESS`. While there are too many, a newcomer takes
-   the place of the longest idle connection of the address that has most of those, or of one that has asked but not
+1. There are `TOTAL` slots, of which an address has at most `PER_ADDRESS`. While there are too many, a newcomer takes
+   the slot of the longest idle connection of the address that has most of those, or of one that has asked but not
    logged in; an address that has its share takes it from its own. A request of a known user is never closed for it.
-2. When nobody can be closed, a newcomer gets one of `RESERVED` places more, where only the health of the broker is
+2. When nobody can be closed, a newcomer gets one of `RESERVED` slots more, where only the health of the broker is
    answered. The longest idle of these makes room as well, so health is answered however many connections there are.
 """
 
@@ -32,8 +32,8 @@ class Standing(enum.IntEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """One connection. `close` closes it when its place is given to another one."""
+class Slot:
+    """One connection. `close` closes it when its slot is given to another one."""
 
     address: str
     close: Callable[[], None]
@@ -42,66 +42,66 @@ class Place:
 
 
 class _Share:
-    """The places of one address, or the reserved ones: by standing, the oldest first."""
+    """The slots of one address, or the reserved ones: by standing, the oldest first."""
 
     def __init__(self) -> None:
-        self.standing: tuple[dict[Place, None], ...] = tuple({} for _ in Standing)
+        self.standing: tuple[dict[Slot, None], ...] = tuple({} for _ in Standing)
 
     def __len__(self) -> int:
         return sum(map(len, self.standing))
 
 
-class Places:
-    """The places of one port."""
+class Slots:
+    """The slots of one port."""
 
     def __init__(self) -> None:
         self._shares: dict[str, _Share] = {}
         self._reserved = _Share()
         self._count = 0  # without the reserved ones
 
-    def maybe_enter(self, address: str, close: Callable[[], None]) -> Place | None:
-        """Give a newcomer a place, maybe somebody else's; None when there is none at all."""
-        place = Place(address, close)
+    def maybe_enter(self, address: str, close: Callable[[], None]) -> Slot | None:
+        """Give a newcomer a slot, maybe somebody else's; None when there is none at all."""
+        slot = Slot(address, close)
         if not self._make_room(address):
-            place.reserved = True
+            slot.reserved = True
             if len(self._reserved) >= RESERVED and not self._close_oldest([self._reserved], (Standing.IDLE,)):
                 return None
-        self._add(place)
-        return place
+        self._add(slot)
+        return slot
 
-    def leave(self, place: Place) -> None:
-        """Give a place back; nothing happens when it was taken away."""
-        share = self._reserved if place.reserved else self._shares.get(place.address)
-        if share is None or place not in share.standing[place.standing]:
+    def leave(self, slot: Slot) -> None:
+        """Give a slot back; nothing happens when it was taken away."""
+        share = self._reserved if slot.reserved else self._shares.get(slot.address)
+        if share is None or slot not in share.standing[slot.standing]:
             return
-        del share.standing[place.standing][place]
-        if not place.reserved:
+        del share.standing[slot.standing][slot]
+        if not slot.reserved:
             self._count -= 1
             if not share:
-                del self._shares[place.address]
+                del self._shares[slot.address]
 
-    def stand(self, place: Place, standing: Standing) -> None:
+    def stand(self, slot: Slot, standing: Standing) -> None:
         """Note how far a connection has come."""
-        share = self._reserved if place.reserved else self._shares.get(place.address)
-        if share is not None and place in share.standing[place.standing]:
-            del share.standing[place.standing][place]
-            place.standing = standing
-            share.standing[standing][place] = None
+        share = self._reserved if slot.reserved else self._shares.get(slot.address)
+        if share is not None and slot in share.standing[slot.standing]:
+            del share.standing[slot.standing][slot]
+            slot.standing = standing
+            share.standing[standing][slot] = None
 
-    def may_ask(self, place: Place) -> bool:
-        """Tell whether more than health is answered here; a reserved place becomes one of the others when it can."""
-        if place.reserved and self._make_room(place.address):
-            self.leave(place)
-            place.reserved = False
-            self._add(place)
-        return not place.reserved
+    def may_ask(self, slot: Slot) -> bool:
+        """Tell whether more than health is answered here; a reserved slot becomes one of the others when it can."""
+        if slot.reserved and self._make_room(slot.address):
+            self.leave(slot)
+            slot.reserved = False
+            self._add(slot)
+        return not slot.reserved
 
-    def _add(self, place: Place) -> None:
+    def _add(self, slot: Slot) -> None:
         share = self._reserved
-        if not place.reserved:
-            share = self._shares.setdefault(place.address, _Share())
+        if not slot.reserved:
+            share = self._shares.setdefault(slot.address, _Share())
             self._count += 1
-        share.standing[place.standing][place] = None
+        share.standing[slot.standing][slot] = None
 
     def _make_room(self, address: str) -> bool:
         own = self._shares.get(address)
