@@ -190,6 +190,50 @@ def consume_many(meter: Meter, n: int) -> Act:
     return sending(client, 1, *[basic_consume("q", f"c{at}") for at in range(n)])
 
 
+def in_a_group(meter: Meter, n: int, *, partition: bool = False, count: int = 1) -> Client:
+    """Return a client with n consumers in `count` groups of stream q-0, which is a `partition` or none."""
+    client = meter.channel()
+    stream = {"x-queue-type": "stream"}
+    if partition:
+        feed(client, 1, exchange_declare("q", "x-super-stream", durable=True, arguments={"x-super-stream": 1}))
+    else:
+        client.declare("q-0", durable=True, arguments=stream)
+    feed(client, 1, m.BasicQos(0, 10, False))
+    feed(client, 1, *[consume_in_a_group(f"c{at}", at % count) for at in range(n)])
+    assert len(meter.queue("q-0").consumers) == n
+    return client
+
+
+def consume_in_a_group(tag: str, group: int) -> m.BasicConsume:
+    """Make a basic.consume of stream q-0 in a group."""
+    return basic_consume("q-0", tag, arguments={"x-group": f"g{group}", "x-stream-offset": "first"})
+
+
+@case(m.BasicConsume, BOUNDED)
+def consume_in_a_group_of_many(meter: Meter, n: int) -> Act:
+    return sending(in_a_group(meter, n), 1, consume_in_a_group("c", 0))
+
+
+@case(m.BasicConsume, BOUNDED)
+def consume_of_a_partition_in_a_group_of_many(meter: Meter, n: int) -> Act:
+    return sending(in_a_group(meter, n, partition=True), 1, consume_in_a_group("c", 0))
+
+
+@case(m.BasicConsume, BOUNDED)
+def consume_in_one_of_many_groups(meter: Meter, n: int) -> Act:
+    return sending(in_a_group(meter, n, count=n), 1, consume_in_a_group("c", 0))
+
+
+@case(m.BasicCancel, BOUNDED)
+def cancel_in_a_group_of_many(meter: Meter, n: int) -> Act:
+    return sending(in_a_group(meter, n), 1, m.BasicCancel("c1" if n > 1 else "c0", False))
+
+
+@case(m.BasicCancel, TIDIED)  # whom the stream serves next is looked for among all of its consumers
+def cancel_of_the_one_that_a_group_of_many_serves(meter: Meter, n: int) -> Act:
+    return sending(in_a_group(meter, n, partition=True), 1, m.BasicCancel("c0", False))
+
+
 # --- acknowledging ------------------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,15 @@ business.
    anything, and only what it answers of that counts.
 2. Whoever becomes active begins at the committed offset: nothing is passed over. What is out with the one before counts
    no more, nor does what that one says of it: it only gives credit back.
-3. What an active consumer requeues comes to it again before anything else, flagged redelivered; what else it has is not
+3. A consumer that comes or goes costs the same with few and with many others, of its group and of other groups.
+4. What an active consumer requeues comes to it again before anything else, flagged redelivered; what else it has is not
    sent again. While it is being sent again its next offset is the smallest of these (`Member.again`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,45 @@ if TYPE_CHECKING:
     from warren.streams.stream import Stream
 
 
+class _GroupCursors:
+    """The consumers of one group."""
+
+    def __init__(self) -> None:
+        self.active: Cursor | None = None  # of the consumer that is served
+        self._came: OrderedDict[Consumer, Cursor] = OrderedDict()  # in the order in which they came
+        self._instances: list[Cursor] = []  # in that of their instances; of a partition only, else empty
+
+    def __len__(self) -> int:
+        return len(self._came)
+
+    def all(self) -> list[Cursor]:
+        """Return them in the order in which they came."""
+        return list(self._came.values())
+
+    def add(self, cursor: Cursor) -> None:
+        """One comes."""
+        self._came[cursor.consumer] = cursor
+        if self._instances:
+            insort(self._instances, cursor, key=_instance)
+
+    def remove(self, cursor: Cursor) -> None:
+        """One goes."""
+        del self._came[cursor.consumer]
+        if self._instances:
+            del self._instances[bisect_left(self._instances, _instance(cursor), key=_instance)]
+        if self.active is cursor:
+            self.active = None
+
+    def chosen(self, place: int) -> Cursor:
+        """Return the one that is to be served, by the `place` of the stream among partitions; below 0: it is none."""
+        if place < 0:
+            self._instances = []
+            return next(iter(self._came.values())) if self.active is None else self.active
+        if not self._instances:
+            self._instances = sorted(self._came.values(), key=_instance)
+        return self._instances[place % len(self._instances)]
+
+
 class GroupServing:
     """The consumer groups of one stream, and their consumers."""
 
@@ -41,7 +83,10 @@ class GroupServing:
         self.known = StreamGroups(host.log, host.name, stream.name, self._found)
         self._stream = stream
         self._host = host
-        self._members: dict[Consumer, Cursor] = {}  # in the order in which they came
+        self._members: dict[Consumer, Cursor] = {}
+        self._cursors: dict[Group, _GroupCursors] = {}  # of the groups that have consumers
+        self._arrivals: i64 = 0
+        self._moved: dict[Group, None] = {}  # the groups that are to be stored soon
         self._commits: Timer = _Commits(self)
 
     def restore(self, index: QueueIndex) -> None:
@@ -66,46 +111,52 @@ class GroupServing:
 
     def active_of(self, group: Group) -> Consumer | None:
         """Return the consumer of a group that is served."""
-        cursor = _active(self._cursors_of(group))
-        return None if cursor is None else cursor.consumer
+        cursors = self._cursors.get(group)
+        return None if cursors is None or cursors.active is None else cursors.active.consumer
 
     def _cursors_of(self, group: Group) -> list[Cursor]:
-        found: list[Cursor] = []
-        for cursor in self._members.values():
-            member = cursor.member
-            if member is not None and member.group is group:
-                found.append(cursor)
-        return found
+        cursors = self._cursors.get(group)
+        return [] if cursors is None else cursors.all()
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
     def join(self, name: str, cursor: Cursor) -> None:
         """Make `cursor` one of the group called `name`, from now on there."""
         group = self.known.group(name)
-        cursor.member = Member(group)
+        cursor.member = Member(group, self._arrivals)
+        self._arrivals += 1
         self._members[cursor.consumer] = cursor
+        cursors = self._cursors.get(group)
+        if cursors is None:
+            cursors = _GroupCursors()
+            self._cursors[group] = cursors
+        cursors.add(cursor)
         self._elect(group)
 
     def leave(self, consumer: Consumer) -> None:
         """Forget `consumer`, which is gone."""
         cursor = self._members.pop(consumer, None)
-        member = None if cursor is None else cursor.member
-        if member is None:
+        if cursor is None or cursor.member is None:
             return
+        member = cursor.member
         member.restart(0)
         group = member.group
+        cursors = self._cursors[group]
+        cursors.remove(cursor)
+        if not len(cursors):
+            del self._cursors[group]
         known = self.known
         if known.is_restoring:
             return
         known.store(group)
         self._elect(group)
-        if group.stored < 0 and not self._cursors_of(group):
+        if group.stored < 0 and group not in self._cursors:
             known.forget(group)
 
     def _found(self) -> None:
         """How far groups had come before the restart is known now."""
         for group in self.all():
-            if group.committed < 0 and not self._cursors_of(group):
+            if group.committed < 0 and group not in self._cursors:
                 self.known.forget(group)  # it came and went meanwhile
             else:
                 self.known.store(group)
@@ -120,20 +171,17 @@ class GroupServing:
         """Serve the consumer of a group whose turn it is."""
         if self.known.is_restoring:
             return
-        cursors = self._cursors_of(group)
-        if not cursors:
+        cursors = self._cursors.get(group)
+        if cursors is None:
             return
-        served = _active(cursors)
-        chosen = cursors[0] if served is None else served
-        place = self._host.partition_of(self._stream)
-        if place >= 0:
-            cursors.sort(key=_instance)
-            chosen = cursors[place % len(cursors)]
+        served = cursors.active
+        chosen = cursors.chosen(self._host.partition_of(self._stream))
         if chosen is served:
             return
         if served is not None:
             self._stand_down(served)
             self.known.store(group)
+        cursors.active = chosen
         member = chosen.member
         assert member is not None
         member.active = True
@@ -219,18 +267,23 @@ class GroupServing:
             if group.stored < 0:
                 self.known.store(group)
             else:
+                self._moved[group] = None
                 self._host.timers.at(self._host.log.now_ms + COMMIT_MS, self._commits)
 
     def store(self) -> None:
-        """Store how far all groups have come."""
-        for group in self.known.groups.values():
-            self.known.store(group)
+        """Store how far the groups that have moved have come."""
+        moved = self._moved
+        self._moved = {}
+        for group in moved:
+            if self.known.groups.get(group.name) is group:
+                self.known.store(group)
 
     def check_invariants(self) -> None:
         """Assert what the module header says. For tests."""
         for group in self.all():
             cursors = self._cursors_of(group)
             active = [cursor for cursor in cursors if cursor.member is not None and cursor.member.active]
+            assert [cursor.consumer for cursor in active] == ([self.active_of(group)] if active else [])
             assert len(active) == (1 if cursors and not self.known.is_restoring else 0)
             for cursor in cursors:
                 member = cursor.member
@@ -259,17 +312,12 @@ class GroupServing:
         self.known.forget(group)
 
 
-def _active(cursors: list[Cursor]) -> Cursor | None:
-    for cursor in cursors:
-        if cursor.member is not None and cursor.member.active:
-            return cursor
-    return None
-
-
-def _instance(cursor: Cursor) -> tuple[int, int]:
+def _instance(cursor: Cursor) -> tuple[int, int, int]:
     """Sort key: consumers of one connection and channel belong together, older connections come first."""
     ledger = cursor.consumer.ledger
-    return ledger.outbox.key, int(ledger.channel_number)
+    member = cursor.member
+    assert member is not None
+    return ledger.outbox.key, int(ledger.channel_number), int(member.arrival)
 
 
 class _Commits(Timer):

@@ -113,11 +113,12 @@ class Member:
     """A consumer of a group: whether it is the one that is served, and what it was sent since it began.
 
     ``again`` is a heap of offsets that it has given back: they come before anything else, then what is from ``resume``
-    on. Only answers to deliveries from ``first_tag`` on count.
+    on. Only answers to deliveries from ``first_tag`` on count. ``arrival`` ascends in the order in which they come.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, arrival: i64) -> None:
         self.group = group
+        self.arrival: i64 = arrival
         self.active: bool = False
         self.progress = Progress()
         self.first_tag: i64 = 0
