@@ -123,7 +123,7 @@ class SimulatedFileSystem:
         self._end("size", opened.path)
         return len(opened.inode.image())
 
-    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
         opened = self._opened(handle)
         fault = self._begin("write", opened.path)
         if not opened.writable:

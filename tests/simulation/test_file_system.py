@@ -295,7 +295,7 @@ class Stingy(SimulatedFileSystem):
         super().__init__()
         self.most = most
 
-    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
         return super().write(handle, [b"".join(chunks)[: self.most]], offset)
 
     def read(self, handle: int, length: int, offset: int) -> bytes:

@@ -35,7 +35,7 @@ from warren.mgmt_plugin.resources.operations import (
 from warren.mgmt_plugin.resources.overview import OverviewHandlers
 from warren.mgmt_plugin.resources.policies import ParameterHandlers, PolicyHandlers
 from warren.mgmt_plugin.resources.queues import QueueHandlers
-from warren.mgmt_plugin.resources.ranges import Sources
+from warren.mgmt_plugin.resources.ranges import BESIDE_BYTES, Sources
 from warren.mgmt_plugin.resources.sessions import SessionHandlers
 from warren.mgmt_plugin.resources.snapshots import SnapshotHandlers
 from warren.mgmt_plugin.resources.stages import StageHandlers
@@ -175,7 +175,7 @@ class ManagementPlugin:
         hosts |= {settings.http.host} if settings.http is not None else set()
         hosts |= {settings.https.host} if settings.https is not None else set()
         doorkeeper = Doorkeeper(broker.access, management.authenticator, frozenset(hosts))
-        load = Load()
+        load = Load(settings.limits.max_message_bytes + BESIDE_BYTES)
         services = Services(management, doorkeeper=doorkeeper, traffic=load.traffic, links=self._links)
         opened: list[Listening] = []
         async with trio.open_nursery() as nursery:

@@ -337,14 +337,16 @@ def _append(file: int, directory: Path, columns: Columns, minimum_bytes: int) ->
     Raises:
         DiskLow: the disk would have less than it is to have.
     """
-    data = b"".join(columns.encode())
+    pieces = columns.encode()
+    size = sum(map(len, pieces))
     free = os.statvfs(directory)
-    if free.f_bavail * free.f_frsize < minimum_bytes + len(data):
+    if free.f_bavail * free.f_frsize < minimum_bytes + size:
         raise DiskLow("the disk is low on space")
-    written = 0
-    while written < len(data):
-        written += os.write(file, memoryview(data)[written:])
-    return written
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(file, left) :]
+    return size
 
 
 def _empty(directory: Path) -> None:

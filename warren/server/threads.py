@@ -20,13 +20,16 @@ from typing import Final, Literal, TypeVar
 
 import trio
 
-Purpose = Literal["logins", "catalogue", "store", "definitions", "stages", "snapshots", "links", "files", "memory"]
+Purpose = Literal[
+    "logins", "catalogue", "store", "definitions", "stages", "snapshots", "chunks", "links", "files", "memory"
+]
 LOGINS: Final[Purpose] = "logins"
 CATALOGUE: Final[Purpose] = "catalogue"
 STORE: Final[Purpose] = "store"  # waiting for its end
 DEFINITIONS: Final[Purpose] = "definitions"
 STAGES: Final[Purpose] = "stages"
 SNAPSHOTS: Final[Purpose] = "snapshots"
+CHUNKS: Final[Purpose] = "chunks"  # their checksums, where they are large
 LINKS: Final[Purpose] = "links"
 FILES: Final[Purpose] = "files"  # that settings name
 MEMORY: Final[Purpose] = "memory"  # giving it back
@@ -37,13 +40,14 @@ LIMITS: Final[dict[Purpose, int]] = {
     DEFINITIONS: 2,
     STAGES: 4,
     SNAPSHOTS: 4,
+    CHUNKS: 2,
     LINKS: 4,
     FILES: 2,
     MEMORY: 1,
 }
 DEADLINE_S: Final = 30.0
 # They compute, or their callers have deadlines.
-_WITHOUT_DEADLINE: Final = frozenset({LOGINS, DEFINITIONS, STORE, MEMORY})
+_WITHOUT_DEADLINE: Final = frozenset({LOGINS, DEFINITIONS, CHUNKS, STORE, MEMORY})
 
 _Result = TypeVar("_Result")
 

@@ -93,7 +93,7 @@ class MemoryFiles:
         with self._lock:
             return self._opened(handle).size
 
-    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
         with self._lock:
             file = self._opened(handle, otherwise=errno.EBADF)
             written = b"".join(chunks[:IOV_MAX])
@@ -231,7 +231,7 @@ class Disk:
         self._check()
         return self._files.size(handle)
 
-    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
         self._check(writes=True)
         return self._files.write(handle, chunks, offset)
 

@@ -633,6 +633,15 @@ def test_an_account_has_at_most_what_is_left_for_all_others() -> None:
     assert not budget._of_account and budget._taken == 0
 
 
+def test_the_largest_answer_there_can_be_has_room_when_nobody_else_has_any() -> None:
+    largest = http_module.BODIES_BYTES_MAX
+    budget = BodyBudget(largest)
+    budget.take("user a", largest)
+    with pytest.raises(HttpError):
+        budget.take("user a", 1)
+    budget.give_back("user a", largest)
+
+
 def test_the_account_of_a_request_is_its_user_and_everything_is_given_back() -> None:
     budget = BodyBudget()
 

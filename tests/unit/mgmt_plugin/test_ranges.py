@@ -17,7 +17,9 @@ from engine_harness import publish_frames
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table
 from warren.mgmt_plugin.http.server import HttpError
+from warren.mgmt_plugin.resources.data_port import answer_of
 from warren.mgmt_plugin.resources.ranges import StreamRanges, Wanted
+from warren.msgstore.log.columns import Piece
 from warren.streams.stream import Stream
 
 EVERYTHING = Wanted(True, True)
@@ -220,3 +222,44 @@ def test_long_ranges_are_planned_in_pieces(monkeypatch: pytest.MonkeyPatch, seal
             nursery.cancel_scope.cancel()
 
     trio.run(test)
+
+
+class LargeChunks:
+    """Ranges of chunks of a message each, of which one is as large as all that may be held."""
+
+    id = "i"
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, 3
+
+    async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
+        raise NotImplementedError
+
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
+        return [bytes(1000 if first == 1 else 10)], first + 1
+
+
+def test_a_chunk_for_which_there_is_no_room_beside_others_has_an_answer_of_its_own() -> None:
+    async def answers() -> None:
+        told: list[tuple[int, int]] = []
+        at = 0
+        while at < 3:
+            held = 0
+
+            def hold(more: int) -> None:
+                nonlocal held
+                if held + more > 1000:
+                    raise HttpError(503, "overloaded", "too many large requests at once")
+                held += more
+
+            blocks, at = await answer_of(LargeChunks(), at, 3, EVERYTHING, hold)
+            told.append((sum(map(len, blocks)), at))
+        assert told == [(10, 1), (1000, 2), (10, 3)]
+
+        def refuse(more: int) -> None:
+            raise HttpError(503, "overloaded", "too many large requests at once")
+
+        with pytest.raises(HttpError):
+            await answer_of(LargeChunks(), 0, 3, EVERYTHING, refuse)
+
+    run(answers)

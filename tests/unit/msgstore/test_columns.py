@@ -20,6 +20,7 @@ from warren.msgstore.log.columns import (
     CHUNK_HEAD_BYTES,
     CHUNK_MESSAGES,
     FLAGS,
+    LARGE_BODY_BYTES,
     NAMES,
     OFFSETS,
     PROPERTIES,
@@ -322,6 +323,70 @@ def test_a_chunk_is_full_by_messages_or_by_bytes() -> None:
     assert writer.is_full()
 
 
+# --- large bodies -----------------------------------------------------------------------------------------------------
+
+
+def in_pieces(body: bytes, frame_bytes: int, piece_bytes: int) -> Message:
+    """Return a message that came in pieces of this size, behind its header."""
+    made = build_message(Envelope("", "q"), PRIORITY_7, body, frame_bytes, True)
+    header_bytes = 8 + int.from_bytes(made.content[3:7], "big")
+    frames = made.content[header_bytes:]
+    made.pieces = [made.content[:header_bytes]]
+    made.pieces += [frames[at : at + piece_bytes] for at in range(0, len(frames), piece_bytes)]
+    made.content = b""
+    made.time_ms = TIME_MS
+    return made
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("frame_bytes", "piece_bytes"), [(131072, 262144), (131072, 100_003), (4096, 262144), (100, 999)]
+)
+def test_a_large_body_is_where_the_table_says_between_small_ones(
+    frame_bytes: int, piece_bytes: int, compressed: bool
+) -> None:
+    body = Random(3).randbytes(LARGE_BODY_BYTES // 2) + bytes(LARGE_BODY_BYTES // 2 + 5)
+    writer = ColumnsWriter()
+    writer.add(0, message(b"before"), False)
+    writer.add(1, in_pieces(body, frame_bytes, piece_bytes), False)
+    writer.add(2, in_pieces(body, frame_bytes, piece_bytes), False)
+    writer.add(3, message(b"behind"), False)
+    data = encoded(writer, 0, 4, compressed=compressed)
+    assert [row.body for row in parsed(data).rows] == [b"before", body, body, b"behind"]
+    head = maybe_head(data)
+    assert head is not None and is_whole(head, data)
+    left = b"".join(without_parts(data, [PROPERTY_ENDS, PROPERTIES]))
+    assert [row.body for row in parsed(left).rows] == [b"before", body, body, b"behind"]
+
+
+def test_a_large_body_is_not_copied_into_a_chunk_nor_when_columns_are_left_out() -> None:
+    made = in_pieces(bytes(32 << 20), 131072, 262144)
+    whole = message(bytes(32 << 20))
+    tracemalloc.start()
+    try:
+        for each in (made, whole):
+            writer = ColumnsWriter()
+            writer.add(0, each, False)
+            pieces = writer.finish(0, 1).encode()
+            assert sum(map(len, pieces)) > 32 << 20
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        data = b"".join(pieces)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        head = maybe_head(data)
+        assert head is not None and is_whole(head, data)
+        assert sum(map(len, without_parts(data, [PROPERTY_ENDS, PROPERTIES]))) > 32 << 20
+        assert tracemalloc.get_traced_memory()[1] - before < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_body_in_very_small_frames_is_copied_since_each_would_cost_more_than_it_holds() -> None:
+    writer = ColumnsWriter()
+    writer.add(0, in_pieces(bytes(LARGE_BODY_BYTES), 100, 1 << 20), False)
+    assert len(writer.finish(0, 1).encode()) < 20
+
+
 # --- without columns --------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +399,7 @@ def test_leaving_columns_out_leaves_all_others_as_they_are(missing: list[int], c
         writer.add(offset, made, offset == 2)
         writer.filter_by("x")
     data = encoded(writer, 0, 9, compressed=compressed)
-    left = without_parts(data, missing)
+    left = b"".join(without_parts(data, missing))
     before, after = parsed(data), parsed(left)
     head = maybe_head(left)
     assert head is not None and is_whole(head, left)

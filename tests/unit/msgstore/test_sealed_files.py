@@ -1047,7 +1047,7 @@ class Life:
 
 
 def _count_of(job: SealJob) -> int:
-    head = maybe_head(job.columns.encode()[0])
+    head = maybe_head(bytes(job.columns.encode()[0]))
     assert head is not None
     return int(head.count)
 

@@ -20,7 +20,7 @@ def chunk(first: int, end: int, *, position: int = 64, time_ms: int = 1000, miss
         message = build_message(Q, b"\0\0", b"x", 0, True)
         message.time_ms = time_ms
         writer.add(offset, message, False)
-    head = maybe_head(writer.finish(first, end).encode()[0])
+    head = maybe_head(bytes(writer.finish(first, end).encode()[0]))
     assert head is not None
     return SealedChunk(position, head)
 
@@ -189,7 +189,7 @@ def test_a_chunk_knows_whether_anybody_looked_for_what_it_is_filtered_by() -> No
     assert plain.filter is None
     writer.filter_by("x")
     writer.filter_by(None)
-    head = maybe_head(writer.finish(0, 0).encode()[0])
+    head = maybe_head(bytes(writer.finish(0, 0).encode()[0]))
     assert head is not None
     filtered = SealedChunk(64, head)
     assert filtered.filter is not None and filtered.has_unfiltered

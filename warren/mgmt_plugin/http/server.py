@@ -4,7 +4,8 @@
    head over 16 KiB or with more than `HEADERS_MAX` lines, or one that is not there in `REQUEST_TIMEOUT_S`, ends it.
 2. A body is read when a handler asks for it, that is for a user who may ask, up to a limit that holds while it comes;
    `PROGRESS_BYTES` of it have to come in each `PROGRESS_TIMEOUT_S`. All bodies together have `BODIES_BYTES_MAX`, which
-   they share with what answers hold until they are sent; a user has at most what is left for all others.
+   they share with what answers hold until they are sent; a user has at most what is left for all others. Where messages
+   may be so large that half of it would not do for one, it is more.
 3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; any other
    exception ends its connection and is told to the log. The other connections go on.
 4. A request with both Content-Length and Transfer-Encoding is refused, and its connection closed.
@@ -99,7 +100,7 @@ class Response:
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
     cache_control: str = "no-store"
-    blocks: Sequence[bytes] = ()
+    blocks: Sequence[bytes | memoryview] = ()
     pieces: Iterator[bytes] | None = None
 
     @property
@@ -176,10 +177,12 @@ class HttpTraffic:
 class BodyBudget:
     """How many bytes all bodies that are being received, and answers that are there and not sent, may have.
 
-    An account, which is a user or an address, has at most as many as are left then: alone half of them.
+    An account, which is a user or an address, has at most as many as are left then: alone half of them, and so at least
+    one of `largest_bytes`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest_bytes: int = 0) -> None:
+        self._largest_bytes = largest_bytes
         self._taken = 0
         self._of_account: dict[str, int] = {}
 
@@ -190,7 +193,7 @@ class BodyBudget:
             HttpError: 503.
         """
         own = self._of_account.get(account, 0) + size
-        if own > BODIES_BYTES_MAX - self._taken - size:
+        if own > max(BODIES_BYTES_MAX, 2 * self._largest_bytes) - self._taken - size:
             raise HttpError(503, "overloaded", "too many large requests at once", (("Retry-After", "1"),))
         self._taken += size
         self._of_account[account] = own
@@ -204,11 +207,11 @@ class BodyBudget:
 
 
 class Load:
-    """What all ports of HTTP carry together."""
+    """What all ports of HTTP carry together. `largest_bytes`: of a body or an answer that is there as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest_bytes: int = 0) -> None:
         self.traffic = HttpTraffic()
-        self.budget = BodyBudget()
+        self.budget = BodyBudget(largest_bytes)
         self.work = Permits()
         self.answers = Permits()
 
@@ -573,7 +576,7 @@ class Conversation:
         if method != "HEAD" and response.status != 204:
             for block in (response.body, *response.blocks):
                 for at in range(0, len(block), _SENT_AT_ONCE):
-                    data += protocol.send(h11.Data(data=block[at : at + _SENT_AT_ONCE])) or b""
+                    data += protocol.send(h11.Data(data=bytes(block[at : at + _SENT_AT_ONCE]))) or b""
                     if len(data) >= PART_BYTES:
                         if not await self._write(data):
                             return False

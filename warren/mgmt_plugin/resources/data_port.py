@@ -14,6 +14,7 @@ The form of a chunk is in ``msgstore.log.columns``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -30,6 +31,7 @@ from warren.mgmt_plugin.names import sorted_queues, the_queue, the_shared_queue,
 from warren.mgmt_plugin.resources.ranges import Ranges, SnapshotRanges, Sources, StreamRanges, Wanted
 from warren.mgmt_plugin.resources.snapshots import the_snapshot
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
+from warren.msgstore.log.columns import Piece
 from warren.queues.claims import ClaimQueue
 from warren.queues.queue import Queue
 from warren.server.snapshots import Snapshots
@@ -97,6 +99,30 @@ async def _cut_off(bounds: list[int], sizes: list[int], most_bytes: int) -> tupl
             return [*bounds[: at + 1], bounds[at] + rows], [*sizes[:at], left]
         left -= size
     return bounds, sizes
+
+
+async def answer_of(
+    ranges: Ranges, first: int, end: int, wanted: Wanted, hold: Callable[[int], None]
+) -> tuple[list[Piece], int]:
+    """Return as many chunks as an answer has, and the offset up to which they reach. `hold`: see `Request`."""
+    blocks: list[Piece] = []
+    size = 0
+    at = first
+    while at < end and size < ANSWER_BYTES:
+        if at > first and at < ranges.bounds()[0]:
+            break  # retention overtakes us: what is here is told, and the next question is answered with 410
+        pieces, following = await ranges.read(at, end, wanted)
+        more = sum(map(len, pieces))
+        try:
+            hold(more)
+        except HttpError:
+            if at > first:
+                break  # what is here can be told, and this chunk has an answer of its own
+            raise
+        blocks += pieces
+        size += more
+        at = following
+    return blocks, at
 
 
 def _number(call: Call, name: str) -> int:
@@ -205,17 +231,7 @@ class DataPortHandlers(Handlers):
             raise bad_request("columns must be bodies, properties or both")
         _checked(ranges, first, end)
         wanted = Wanted("bodies" in columns, "properties" in columns)
-        blocks: list[bytes] = []
-        size = 0
-        at = first
-        while at < end and size < ANSWER_BYTES:
-            if at > first and at < ranges.bounds()[0]:
-                break  # retention overtakes us: what is here is told, and the next question is answered with 410
-            pieces, at = await ranges.read(at, end, wanted)
-            blocks += pieces
-            more = sum(map(len, pieces))
-            call.request.hold(more)
-            size += more
+        blocks, at = await answer_of(ranges, first, end, wanted, call.request.hold)
         headers = (("X-Warren-Next", str(at)),)
         return Response(200, content_type="application/octet-stream", headers=headers, blocks=blocks)
 

@@ -26,10 +26,12 @@ from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.log.columns import (
     BODIES,
     BODY_ENDS,
+    LARGE_BODY_BYTES,
     PROPERTIES,
     PROPERTY_ENDS,
     Columns,
     ColumnsWriter,
+    Piece,
     is_whole,
     maybe_head,
     without_parts,
@@ -42,11 +44,12 @@ from warren.queues.offset_queue import OffsetQueue
 from warren.queues.queue import Queue
 from warren.server.drains import Drains
 from warren.server.snapshots import Snapshot
-from warren.server.threads import SNAPSHOTS, in_thread
+from warren.server.threads import CHUNKS, SNAPSHOTS, in_thread
 from warren.streams.sealed_reads import read_sealed
 from warren.streams.stream import Stream
 
 PIECES_MAX: Final = 100_000
+BESIDE_BYTES: Final = 8 << 20  # as much as a chunk may have besides its largest message, or less
 
 
 def incarnation_of(log: MessageLog, queue: Queue) -> str:
@@ -81,7 +84,7 @@ class Ranges(Protocol):
     async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         """Return where a range can be cut into pieces of about that size, and how large each piece is about."""
 
-    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         """Return the next chunk in pieces, and the offset up to which it reaches, at most `end`."""
 
 
@@ -150,20 +153,20 @@ class StreamRanges:
             found.append((int(chunk.first), int(chunk.end), path, int(chunk.position), int(chunk.stored_bytes)))
         return found
 
-    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         stream = self._stream
         table = stream.messages.sealer.table
         if first < table.end:
             segment, chunk = table.place(first)
             if chunk.first >= end:
                 return ColumnsWriter().finish(first, end).encode(), end
-            return [await self._read_sealed(segment, chunk, wanted)], min(int(chunk.end), end)
+            return await self._read_sealed(segment, chunk, wanted), min(int(chunk.end), end)
         columns, following = await _read_columns(self._settle, stream, first, end, wanted)
         if following > first and first < table.end:
             return await self.read(first, end, wanted)  # sealed meanwhile, so that something was missing in the log
-        return columns.encode(), following
+        return await _encoded(columns), following
 
-    async def _read_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> bytes:
+    async def _read_sealed(self, segment: SealedSegment, chunk: SealedChunk, wanted: Wanted) -> list[Piece]:
         found: list[bytes | None] = []
         done = trio.Event()
 
@@ -175,11 +178,13 @@ class StreamRanges:
         await _settled(self._settle, done, self._stream)
         if found[0] is not None:
             missing = wanted.missing_parts()
-            return without_parts(found[0], missing) if missing else found[0]
+            if len(found[0]) < LARGE_BODY_BYTES or not missing:
+                return without_parts(found[0], missing) if missing else [found[0]]
+            return await in_thread(CHUNKS, without_parts, found[0], missing)
         if chunk.first < self._stream.first_offset():
             raise _gone(self._stream)
         self._stream.chunk_damaged(chunk)
-        return b"".join(ColumnsWriter().finish(chunk.first, chunk.end).encode())
+        return ColumnsWriter().finish(chunk.first, chunk.end).encode()
 
 
 class ClaimRanges:
@@ -197,10 +202,10 @@ class ClaimRanges:
     async def cut(self, first: int, end: int, piece_bytes: int) -> tuple[list[int], list[int]]:
         return await _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
 
-    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         with self._drains.reading(self._claims):
             columns, following = await _read_columns(self._settle, self._claims, first, end, wanted)
-        return columns.encode(), following
+        return await _encoded(columns), following
 
 
 class SnapshotRanges:
@@ -224,24 +229,35 @@ class SnapshotRanges:
                 sizes[-1] += size
         return ([*bounds, end], sizes) if first < end else ([first], [])
 
-    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[bytes], int]:
+    async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
         for begin, behind, position, size in self._snapshot.chunks:
             if begin <= first < behind:
                 try:
-                    data = await in_thread(SNAPSHOTS, _read_file, self._snapshot.path, position, size, abandon=True)
+                    path, missing = self._snapshot.path, wanted.missing_parts()
+                    pieces = await in_thread(SNAPSHOTS, _read_chunk, path, position, size, missing, abandon=True)
                 except FileNotFoundError:
                     raise HttpError(404, "no_snapshot", "the snapshot has expired") from None
-                head = maybe_head(data)
-                if head is None or not is_whole(head, data):
+                if not pieces:
                     raise HttpError(500, "damaged", "the snapshot is damaged on disk: take another")
-                missing = wanted.missing_parts()
-                return [without_parts(data, missing) if missing else data], min(behind, end)
+                return pieces, min(behind, end)
         raise not_found()
 
 
-def _read_file(path: Path, position: int, size: int) -> bytes:
+def _read_chunk(path: Path, position: int, size: int, missing: list[int]) -> list[Piece]:
+    """Return a chunk of a file without some of its parts; nothing when it is damaged."""
     with path.open("rb") as file:
-        return os.pread(file.fileno(), size, position)
+        data = os.pread(file.fileno(), size, position)
+    head = maybe_head(data)
+    if head is None or not is_whole(head, data):
+        return []
+    return without_parts(data, missing) if missing else [data]
+
+
+async def _encoded(columns: Columns) -> list[Piece]:
+    """Return the bytes of a chunk; the checksum of a large one is made in a thread, which other work goes on beside."""
+    if columns.content_bytes < LARGE_BODY_BYTES:
+        return columns.encode()
+    return await in_thread(CHUNKS, columns.encode)
 
 
 def _average_bytes(queue: Queue) -> int:

@@ -45,7 +45,7 @@ class FileSystem(Protocol):
     def size(self, handle: int) -> int:
         """Return the size of the file in bytes."""
 
-    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
         """Write `chunks` one behind the other at `offset`; return how many bytes were, which may be fewer."""
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
@@ -103,7 +103,7 @@ class OsFileSystem:
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
-    def write(self, handle: int, chunks: Sequence[bytes], offset: int) -> int:
+    def write(self, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> int:
         return os.pwritev(handle, chunks if len(chunks) <= IOV_MAX else chunks[:IOV_MAX], offset)
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
@@ -148,13 +148,13 @@ def assert_relative(path: str) -> None:
     assert path and path[0] != "/" and ".." not in path.split("/"), path
 
 
-def write_all(fs: FileSystem, handle: int, chunks: Sequence[bytes], offset: int) -> None:
+def write_all(fs: FileSystem, handle: int, chunks: Sequence[bytes | memoryview], offset: int) -> None:
     """Write all of `chunks` one behind the other at `offset`, in as many calls as that takes.
 
     Raises OSError: as `FileSystem.write`, and EIO when a call writes nothing. Some may be written then.
     """
     # Empty chunks go: a call full of them would write nothing and mean no harm.
-    pending: Sequence[bytes] = [chunk for chunk in chunks if chunk]
+    pending: Sequence[bytes | memoryview] = [chunk for chunk in chunks if chunk]
     while pending:
         written = fs.write(handle, pending, offset)
         if written <= 0:
@@ -163,7 +163,7 @@ def write_all(fs: FileSystem, handle: int, chunks: Sequence[bytes], offset: int)
         pending = _behind(pending, written)
 
 
-def _behind(chunks: Sequence[bytes], written: int) -> Sequence[bytes]:
+def _behind(chunks: Sequence[bytes | memoryview], written: int) -> Sequence[bytes | memoryview]:
     """Return what is left of `chunks` without their first `written` bytes."""
     for index, chunk in enumerate(chunks):
         if written < len(chunk):

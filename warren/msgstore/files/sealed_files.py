@@ -156,7 +156,7 @@ class SealedFiles:
         if job.position == 0:
             self._sync_directory(STREAMS)
         job.placed_at = position
-        job.head = pieces[0]
+        job.head = bytes(pieces[0])
 
     def _handle_to_write(self, job: SealJob, path: str) -> int:
         key = (job.stream_id, job.segment, job.is_replacement)

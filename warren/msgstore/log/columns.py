@@ -35,7 +35,8 @@
 
 1. A part is an Arrow buffer as it lies there: who wants neither properties nor headers never looks at a single message.
 2. A chunk proves itself, and is told by its head where it ends: chunks stand one behind the other in files and answers.
-3. Which columns are left out is up to the reader: BODY_ENDS and BODIES, or PROPERTY_ENDS and PROPERTIES, may be absent.
+3. The body of a large message is in a chunk where it lies, uncopied, from the message to the socket or the file.
+4. Which columns are left out is up to the reader: BODY_ENDS and BODIES, or PROPERTY_ENDS and PROPERTIES, may be absent.
 
 Source of the layout: the Arrow columnar format, for primitive and variable-size binary arrays.
 """
@@ -91,6 +92,10 @@ PART_COUNT: Final = 9
 CHUNK_MESSAGES: Final = 16384
 CHUNK_BYTES: Final = 4 << 20
 
+# A body of this size is not copied, unless it came in pieces that are hardly larger than what refers to one.
+LARGE_BODY_BYTES: Final = 1 << 20
+_PIECE_BYTES_MIN: Final = 2048
+
 FILTER_BYTES: Final = 48
 MARK_BYTES: Final = 8
 _FILTER_AT: Final = 128
@@ -103,6 +108,10 @@ _PADDING: Final = bytes(ALIGNMENT_BYTES)
 COMPRESSED_FROM_BYTES: Final = 128
 _FILTER_HASHES: Final = 4
 _SECOND_SEED: Final = 0x9747B28C
+
+
+# Some bytes of a chunk, or of a body that lies elsewhere.
+Piece = bytes | memoryview
 
 
 class ColumnsWriter:
@@ -125,6 +134,8 @@ class ColumnsWriter:
         self._latest_route: i64 = 0
         self._body_ends = BytesWriter()
         self._bodies = BytesWriter()
+        self._earlier_bodies: list[Piece] = []  # what is before those
+        self._earlier_bytes: i64 = 0
         self._property_ends = BytesWriter()
         self._properties = BytesWriter()
         self._min_time_us: i64 = 0
@@ -161,13 +172,16 @@ class ColumnsWriter:
             self._latest_route = self._envelopes.setdefault(envelope, len(self._envelopes))
         if self._latest_route > 0 or len(self._routes) > 0:
             self._add_route()
-        content = message.joined()
-        header_bytes: i64 = i64(read_i32_be(content, 3)) & 0xFFFFFFFF
+        header = message.header_frame()
+        header_bytes: i64 = i64(read_i32_be(header, 3)) & 0xFFFFFFFF
         if self._has_bodies:
-            self._add_body(content, 8 + header_bytes)
-            write_i32_le(self._body_ends, i32(len(self._bodies)))
+            if message.body_bytes >= LARGE_BODY_BYTES and _is_coarse(message, header_bytes):
+                self._refer_to_body(message)
+            else:
+                self._add_body(message.joined(), 8 + header_bytes)
+            write_i32_le(self._body_ends, i32(self._earlier_bytes + len(self._bodies)))
         if self._has_properties:
-            self._properties.write(content[HEADER_AT + _FLAGS_AT : HEADER_AT + header_bytes])
+            self._properties.write(header[HEADER_AT + _FLAGS_AT : HEADER_AT + header_bytes])
             write_i32_le(self._property_ends, i32(len(self._properties)))
         self.count += 1
         self.content_bytes += header_bytes + message.body_bytes
@@ -197,6 +211,15 @@ class ColumnsWriter:
             self._bodies.write(content[pos + 7 : pos + 7 + size])
             pos += 8 + size
 
+    def _refer_to_body(self, message: Message) -> None:
+        """Add a body where it lies."""
+        if len(self._bodies) > 0:
+            self._earlier_bodies.append(self._bodies.getvalue())
+            self._earlier_bytes += len(self._bodies)
+            self._bodies = BytesWriter()
+        self._earlier_bodies += message.body_parts(message.body_bytes)
+        self._earlier_bytes += message.body_bytes
+
     def filter_by(self, value: str | None) -> None:
         """Note what the message that was added last is filtered by; None: by nothing. Of all messages, or of none."""
         self._is_filtered = True
@@ -208,7 +231,7 @@ class ColumnsWriter:
     def finish(self, first: i64, end: i64) -> Columns:
         """Return the chunk, which stands for the offsets from `first` up to `end`; nothing is added any more."""
         flags: i64 = COMPACTED if self._is_compacted else 0
-        parts: list[bytes] = [b""] * PART_COUNT
+        parts: list[bytes] = [b""] * PART_COUNT  # of the bodies what is behind the earlier ones
         if self.count != end - first:
             flags |= SPARSE
             if len(self._offsets) == 0:
@@ -236,39 +259,48 @@ class ColumnsWriter:
         write_i64_le(head, self._max_time_us)
         write_i32_le(head, i32(len(self._envelopes)))
         write_i32_le(head, 0)
-        return Columns(flags, head.getvalue(), parts, bytes(self._filter))
+        return Columns(flags, head.getvalue(), parts, bytes(self._filter), self._earlier_bodies, self.content_bytes)
 
 
 class Columns:
     """A chunk that is complete, but for its checksums: `encode` makes the bytes, in any thread."""
 
-    def __init__(self, flags: i64, numbers: bytes, parts: list[bytes], bits: bytes) -> None:
+    def __init__(
+        self, flags: i64, numbers: bytes, parts: list[bytes], bits: bytes, earlier_bodies: list[Piece], size: i64
+    ) -> None:
+        self.content_bytes: i64 = size  # of bodies and properties
         self._flags: i64 = flags
         self._numbers = numbers  # bytes 12 to 55 of the head
         self._parts = parts
         self._bits = bits
+        self._earlier_bodies = earlier_bodies
 
-    def encode(self, compress: Callable[[bytes], bytes] | None = None, mark: bytes = bytes(MARK_BYTES)) -> list[bytes]:
+    def encode(self, compress: Callable[[bytes], bytes] | None = None, mark: bytes = bytes(MARK_BYTES)) -> list[Piece]:
         """Return the chunk in pieces. `compress`: as zstd does it; a part that does not get smaller stays as it is."""
         sizes = BytesWriter()
-        pieces: list[bytes] = []
+        pieces: list[Piece] = []
         compression: i64 = UNCOMPRESSED
         crc = 0
-        for part in self._parts:
-            stored = part
-            if compress is not None and len(part) >= COMPRESSED_FROM_BYTES:
-                smaller = compress(part)
-                if len(smaller) < len(part):
-                    stored = smaller
+        for at, part in enumerate(self._parts):
+            stored: list[Piece] = [part] if part else []
+            if at == BODIES:
+                stored = self._earlier_bodies + stored
+            whole_bytes = sum([len(piece) for piece in stored])
+            stored_bytes = whole_bytes
+            if compress is not None and whole_bytes >= COMPRESSED_FROM_BYTES:
+                smaller = compress(part if len(stored) == 1 and part else b"".join(stored))
+                if len(smaller) < whole_bytes:
+                    stored = [smaller]
+                    stored_bytes = len(smaller)
                     compression = ZSTD
-            write_i32_le(sizes, i32(len(stored)))
-            write_i32_le(sizes, i32(len(part)))
-            pieces.append(stored)
-            crc = zlib.crc32(stored, crc)
-            gap = _PADDING[: -len(stored) % ALIGNMENT_BYTES]
+            write_i32_le(sizes, i32(stored_bytes))
+            write_i32_le(sizes, i32(whole_bytes))
+            gap = _PADDING[: -stored_bytes % ALIGNMENT_BYTES]
             if gap:
-                pieces.append(gap)
-                crc = zlib.crc32(gap, crc)
+                stored.append(gap)
+            for piece in stored:
+                pieces.append(piece)
+                crc = zlib.crc32(piece, crc)
         head = BytesWriter()
         head.write(CHUNK_MAGIC)
         write_i16_le(head, CHUNK_MAJOR)
@@ -346,14 +378,15 @@ def is_whole(head: ChunkHead, chunk: bytes) -> bool:
     """Tell whether `chunk`, from its head on, is all there and what was written."""
     if len(chunk) != head.chunk_bytes:
         return False
-    crc: i64 = zlib.crc32(chunk[CHUNK_HEAD_BYTES:])
+    crc: i64 = zlib.crc32(memoryview(chunk)[CHUNK_HEAD_BYTES:])
     return crc == i64(read_i32_le(chunk, _CRC_AT)) & 0xFFFFFFFF
 
 
-def without_parts(chunk: bytes, missing: list[int]) -> bytes:
-    """Return a whole `chunk` without these parts."""
+def without_parts(chunk: bytes, missing: list[int]) -> list[Piece]:
+    """Return a whole `chunk` without these parts, in pieces: those that are left, where they lie."""
     head = ChunkHead(chunk)
-    pieces: list[bytes] = []
+    view = memoryview(chunk)
+    pieces: list[Piece] = []
     sizes = BytesWriter()
     crc = 0
     at: i64 = 0
@@ -362,14 +395,23 @@ def without_parts(chunk: bytes, missing: list[int]) -> bytes:
         if at not in missing:
             stored = head.stored[at]
             end: i64 = head.places[at + 1] if at + 1 < PART_COUNT else head.chunk_bytes
-            piece = chunk[head.places[at] : end]
+            piece = view[head.places[at] : end]
             pieces.append(piece)
             crc = zlib.crc32(piece, crc)
         write_i32_le(sizes, i32(stored))
         write_i32_le(sizes, i32(0 if stored == 0 else head.whole[at]))
         at += 1
     start = chunk[:_PARTS_AT] + sizes.getvalue() + chunk[_FILTER_AT:_CRC_AT] + crc.to_bytes(4, "little")
-    return start + zlib.crc32(start).to_bytes(4, "little") + b"".join(pieces)
+    return [start + zlib.crc32(start).to_bytes(4, "little"), *pieces]
+
+
+def _is_coarse(message: Message, header_bytes: i64) -> bool:
+    """Tell whether the frames of a body, and the pieces that it came in, are worth an object each."""
+    frames: i64 = (message.content_bytes() - header_bytes - message.body_bytes) // 8
+    pieces = message.pieces
+    if pieces is not None:
+        frames += len(pieces)
+    return frames * _PIECE_BYTES_MIN <= message.body_bytes
 
 
 def _write_offsets(out: BytesWriter, first: i64, count: i64) -> None:
