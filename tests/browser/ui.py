@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Locator, Page, Response, ViewportSize, expect
 
 WIDE: ViewportSize = {"width": 1280, "height": 800}
+# ``LEAST-MOST``: so many milliseconds every answer of the API is held back, as on a slow network.
+DELAY_MS = os.environ.get("WARREN_TEST_API_DELAY_MS")
+_LATE_ANSWERS = """(() => {
+    const [least, most] = '%s'.split('-').map(Number);
+    const ask = window.fetch;
+    window.fetch = async (...asked) => {
+        const answer = await ask(...asked);
+        await new Promise((go) => setTimeout(go, least + Math.random() * (most - least)));
+        asked[1]?.signal?.throwIfAborted();
+        return answer;
+    };
+})()"""
 
 
 class Ui:
@@ -28,6 +41,8 @@ class Ui:
         """Open a page in a browser context of its own."""
         context = browser.new_context(base_url=url, **({"viewport": WIDE} | options))
         context.set_default_timeout(60_000)
+        if DELAY_MS is not None:
+            context.add_init_script(_LATE_ANSWERS % DELAY_MS)
         page = context.new_page()
         # Before the page is asked for: its first request already counts.
         visitor = cls(page)

@@ -15,6 +15,8 @@ export const failure = createStore(null);
 /** When the last refresh went well, ms. */
 export const freshness = createStore(Date.now());
 
+const NOTHING_YET = { data: null, error: null, busy: true };
+
 // Each poll, and whether the timer runs it too.
 const polls = new Map();
 const failed = new Map();
@@ -48,9 +50,11 @@ schedule();
  * Data of one API path, again and again; without `repeat` only at first and when somebody asks for it. null as path asks
  * nothing.
  * Returns {data, error, busy, reload}: `error` only while there is no data to show, or when the object is gone.
+ * With another query the old data stays until the new is here: the same list in another order. What is `about` something
+ * else, another path if nothing is said, is not shown for it.
  */
-export function usePoll(apiPath, { repeat = true } = {}) {
-  const [state, setState] = useState({ data: null, error: null, busy: true });
+export function usePoll(apiPath, { repeat = true, about = apiPath?.split('?', 1)[0] } = {}) {
+  const [state, setState] = useState({ about, ...NOTHING_YET });
   const running = useRef(null);
 
   const load = useCallback(async () => {
@@ -62,12 +66,12 @@ export function usePoll(apiPath, { repeat = true } = {}) {
       if (running.current !== abort) return;
       note(load, null);
       freshness.set(Date.now());
-      setState({ data, error: null, busy: false });
+      setState({ about, data, error: null, busy: false });
     } catch (error) {
       if (running.current !== abort || error.name === 'AbortError') return;
       // An object that is gone is no failure of the refresh: the page says so.
       note(load, error.status === 404 || error.status === 401 ? null : error.message);
-      setState((old) => ({ data: error.status === 404 ? null : old.data, error, busy: false }));
+      setState((old) => ({ about, data: error.status === 404 || old.about !== about ? null : old.data, error, busy: false }));
     } finally {
       if (running.current === abort) running.current = null;
     }
@@ -92,5 +96,5 @@ export function usePoll(apiPath, { repeat = true } = {}) {
     return load();
   }, [load]);
 
-  return { ...state, reload };
+  return { ...(state.about === about ? state : NOTHING_YET), reload };
 }

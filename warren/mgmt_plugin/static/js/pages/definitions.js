@@ -8,7 +8,7 @@ import { tell } from '../parts/notice.js';
 import { Card, Mark, Page } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
-import { html, useState } from '../ui.js';
+import { html, useRef, useState } from '../ui.js';
 
 const KINDS = { create: 'good', update: 'warn', conflict: 'bad', same: '', skip: '' };
 const SHOWN = 500;
@@ -33,8 +33,11 @@ function useVhostChoice() {
   const options = [['', 'the whole broker'], ...names];
   return {
     vhost,
-    select: (label) =>
-      html`<${Select} label=${label} value=${vhost} options=${options} onChange=${(event) => setVhost(event.target.value)} />`,
+    select: (label, onChange) =>
+      html`<${Select} label=${label} value=${vhost} options=${options} onChange=${(event) => {
+        setVhost(event.target.value);
+        onChange?.(event.target.value);
+      }} />`,
   };
 }
 
@@ -64,35 +67,45 @@ function Changes({ answer }) {
 function Import() {
   const { vhost, select } = useVhostChoice();
   const id = useId();
+  const chosen = useRef(null);
+  const latest = useRef(0);
   const [file, setFile] = useState(null);
   const [answer, setAnswer] = useState(null);
   const [error, setError] = useState('');
-  async function onFile(event) {
-    const [chosen] = event.target.files;
+  // What is shown is what the file would change in that vhost, and there it goes: another file or vhost is looked at anew.
+  async function look(into) {
+    const turn = ++latest.current;
+    const given = chosen.current;
     setFile(null);
     setAnswer(null);
     setError('');
-    if (!chosen) return;
+    if (!given) return;
     try {
-      const definitions = JSON.parse(await chosen.text());
-      setAnswer(await post(vhost ? path`warren/definitions/dry-run/${vhost}` : 'warren/definitions/dry-run', definitions));
-      setFile({ name: chosen.name, definitions });
+      const definitions = JSON.parse(await given.text());
+      const found = await post(into ? path`warren/definitions/dry-run/${into}` : 'warren/definitions/dry-run', definitions);
+      if (turn !== latest.current) return;
+      setAnswer(found);
+      setFile({ name: given.name, definitions, vhost: into });
     } catch (failed) {
-      setError(failed instanceof SyntaxError ? `${chosen.name} is not JSON: ${failed.message}` : failed.message);
+      if (turn === latest.current) setError(failed instanceof SyntaxError ? `${given.name} is not JSON: ${failed.message}` : failed.message);
     }
+  }
+  function onFile(event) {
+    [chosen.current] = event.target.files;
+    look(vhost);
   }
   async function run() {
     await confirmAction({
       title: `Import ${file.name}?`,
-      text: `Its definitions are added to ${vhost ? `the vhost ${vhost}` : 'the broker'}. Users, permissions, policies and parameters of the same name are replaced; queues, exchanges and bindings that are there stay as they are.`,
+      text: `Its definitions are added to ${file.vhost ? `the vhost ${file.vhost}` : 'the broker'}. Users, permissions, policies and parameters of the same name are replaced; queues, exchanges and bindings that are there stay as they are.`,
       action: 'Import',
-      run: () => post(definitionsPath(vhost), file.definitions),
+      run: () => post(definitionsPath(file.vhost), file.definitions),
     }).then((done) => done && (tell(`${file.name} is imported.`), setAnswer(null), setFile(null)));
   }
   return html`<${Card} title="Import">
     <p class="hint">Choosing a file changes nothing yet: first you see what it would change.</p>
     <div class="form">
-      ${select('Into')}
+      ${select('Into', look)}
       <div class="field"><label for=${id}>File</label><input id=${id} type="file" accept=".json,application/json" onChange=${onFile} /></div>
     </div>
     <p class="form-error" role="alert">${error}</p>

@@ -6,7 +6,7 @@ import { Check, Field, Select } from '../parts/forms.js';
 import { ExchangeLink, QueueLink } from '../parts/links.js';
 import { LocalList } from '../parts/local_list.js';
 import { tell } from '../parts/notice.js';
-import { Card, Page, State, Trouble } from '../parts/page.js';
+import { Card, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { VhostSelect } from '../parts/vhost_select.js';
 import { usePoll } from '../refresh.js';
@@ -123,7 +123,7 @@ export default function Federation() {
     <${LocalList} poll=${poll} caption="Upstreams" columns=${columns} rowKey=${(row) => JSON.stringify([row.vhost, row.name])} first=${{ by: 'name', descending: false }} empty="No upstream."
       keep=${here} tools=${html`<button type="button" class="primary" onClick=${() => edit()}>Add upstream</button>`} />
     ${mayMonitor() && html`<${Card} title="Links">
-      ${links.error && !links.data ? html`<${Trouble} error=${links.error} gone="This broker says nothing about links." />` : html`<${LocalTable} caption="Links" columns=${LINKS} rows=${(links.data ?? []).filter(here)} rowKey=${(link) => JSON.stringify([link.vhost, link.type, link.exchange, link.queue, link.upstream, link.id])} empty="No link." />`}
+      ${pending(links, 'This broker says nothing about links.') ?? html`<${LocalTable} caption="Links" columns=${LINKS} rows=${links.data.filter(here)} rowKey=${(link) => JSON.stringify([link.vhost, link.type, link.exchange, link.queue, link.upstream, link.id])} empty="No link." />`}
     <//>`}
   <//>`;
 }

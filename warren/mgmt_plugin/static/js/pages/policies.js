@@ -88,6 +88,7 @@ function MatchesDialog({ kind, policy, titleId, close }) {
     <div class="dialog-body" onClick=${(event) => event.target.closest('a') && close()}>
       ${
         pending(queues) ??
+        (kind === 'policies' ? pending(exchanges) : undefined) ??
         html`<${LocalTable} caption="Queues and exchanges" columns=${MATCHES} rows=${rows} rowKey=${(row) => `${row.kind} ${row.name}`} first=${{ by: 'name', descending: false }}
         empty="Nothing now. Names may not match, or a policy of higher priority applies to what does." />`
       }

@@ -3,7 +3,7 @@
 import { path, post } from '../api.js';
 import { formatBytes } from '../format.js';
 import { confirmAction } from '../parts/dialog.js';
-import { Field, Select } from '../parts/forms.js';
+import { Field, Select, useSubmit } from '../parts/forms.js';
 import { exchangeLabel } from '../parts/links.js';
 import { Card, Facts, Mark } from '../parts/page.js';
 import { Message } from '../parts/payload.js';
@@ -20,15 +20,12 @@ const REMOVING = new Set(['ack_requeue_false', 'reject_requeue_false']);
 
 export function QueueGet({ vhost, name, reload }) {
   const [messages, setMessages] = useState(null);
-  const [error, setError] = useState('');
-  async function onSubmit(event) {
-    event.preventDefault();
-    const { ackmode, count, encoding } = Object.fromEntries(new FormData(event.target));
+  const { onSubmit, busy, error } = useSubmit(async (form) => {
+    const { ackmode, count, encoding } = Object.fromEntries(new FormData(form));
     const run = async () => {
       setMessages(await post(path`queues/${vhost}/${name}/get`, { ackmode, count: Number(count), encoding, truncate: 50000 }));
       reload();
     };
-    setError('');
     if (REMOVING.has(ackmode)) {
       await confirmAction({
         title: `Take ${count} messages out of ${name}?`,
@@ -39,14 +36,10 @@ export function QueueGet({ vhost, name, reload }) {
         action: 'Take out',
         run,
       });
-      return;
-    }
-    try {
+    } else {
       await run();
-    } catch (failed) {
-      setError(failed.message);
     }
-  }
+  });
   return html`<div class="stack">
     <p class="warning-box">This takes messages out like a consumer does, and puts them back at best: order and the redelivered mark may change.
       To only look, use <a href=${href(['queues', vhost, name], { tab: 'messages' })}>Messages</a>.</p>
@@ -59,7 +52,7 @@ export function QueueGet({ vhost, name, reload }) {
           ['base64', 'as base64'],
         ]} value="auto" />
         <p class="form-error" role="alert">${error}</p>
-        <div class="row"><button type="submit" class="primary">Get</button></div>
+        <div class="row"><button type="submit" class="primary" disabled=${busy}>Get</button></div>
       </form>
     <//>
     ${

@@ -5,7 +5,7 @@ import { Num, When } from '../format.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
 import { tell } from '../parts/notice.js';
-import { Card } from '../parts/page.js';
+import { Card, pending } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
 import { html } from '../ui.js';
@@ -64,6 +64,6 @@ export function QueueGroups({ vhost, name }) {
     },
   ];
   return html`<${Card} title="Consumer groups" wide>
-    <${LocalTable} caption="Consumer groups of this stream" columns=${columns} rows=${poll.data ?? []} rowKey=${(each) => each.name} empty="No consumer has named a group (x-group)." />
+    ${pending(poll) ?? html`<${LocalTable} caption="Consumer groups of this stream" columns=${columns} rows=${poll.data} rowKey=${(each) => each.name} empty="No consumer has named a group (x-group)." />`}
   <//>`;
 }

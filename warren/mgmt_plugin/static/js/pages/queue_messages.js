@@ -65,7 +65,7 @@ export function QueueMessages({ vhost, name }) {
   const filter = { routing_key: query.key, header: query.header, body: query.body };
   const poll = usePoll(
     withQuery(path`warren/queues/${vhost}/${name}/messages`, { state, offset, count: COUNT, truncate: TRUNCATE_BYTES, ...filter }),
-    { repeat: false },
+    { repeat: false, about: JSON.stringify([vhost, name, state, filter]) },
   );
   function onFilter(event) {
     event.preventDefault();

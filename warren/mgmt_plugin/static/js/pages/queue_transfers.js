@@ -3,10 +3,10 @@
 import { del, path, post } from '../api.js';
 import { formatNumber, When } from '../format.js';
 import { confirmAction } from '../parts/dialog.js';
-import { Field, Select } from '../parts/forms.js';
+import { Field, Select, useSubmit } from '../parts/forms.js';
 import { exchangeLabel } from '../parts/links.js';
 import { tell, warn } from '../parts/notice.js';
-import { Card, State } from '../parts/page.js';
+import { Card, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
 import { html, useEffect, useState } from '../ui.js';
@@ -86,7 +86,6 @@ function columns(reload) {
 export function QueueTransfers({ vhost, name, stays }) {
   const poll = usePoll(path`warren/transfers/${vhost}`);
   const [target, setTarget] = useState('queue');
-  const [error, setError] = useState('');
   const rows = (poll.data ?? []).filter((each) => each.queue === name);
   const running = rows.some((each) => each.state === 'running');
   // Progress is looked at more often than the rest of the page, and only while there is any.
@@ -96,9 +95,8 @@ export function QueueTransfers({ vhost, name, stays }) {
     return () => clearInterval(timer);
   }, [running, poll.reload]);
 
-  async function onSubmit(event) {
-    event.preventDefault();
-    const form = new FormData(event.target);
+  const { onSubmit, busy, error } = useSubmit(async (sent) => {
+    const form = new FormData(sent);
     const filter = Object.fromEntries(
       ['filter_routing_key', 'header', 'body'].map((key) => [key.replace('filter_', ''), form.get(key)]).filter(([, value]) => value),
     );
@@ -111,31 +109,26 @@ export function QueueTransfers({ vhost, name, stays }) {
       filter,
     };
     const run = () => post(path`warren/queues/${vhost}/${name}/transfers`, body);
-    setError('');
-    try {
-      if (body.mode === 'move') {
-        const limits = Object.keys(filter).length
-          ? 'The messages that match'
-          : body.count
-            ? `The first ${body.count} messages`
-            : 'All messages';
-        await confirmAction({
-          title: `Move messages out of ${name}?`,
-          text: `${limits} in state ${body.state} go to ${describe(body.destination)}.`,
-          action: 'Move',
-          danger: false,
-          run,
-          done: 'The transfer has begun.',
-        });
-      } else {
-        await run();
-        tell('The transfer has begun.');
-      }
-      poll.reload();
-    } catch (failed) {
-      setError(failed.message);
+    if (body.mode === 'move') {
+      const limits = Object.keys(filter).length
+        ? 'The messages that match'
+        : body.count
+          ? `The first ${body.count} messages`
+          : 'All messages';
+      await confirmAction({
+        title: `Move messages out of ${name}?`,
+        text: `${limits} in state ${body.state} go to ${describe(body.destination)}.`,
+        action: 'Move',
+        danger: false,
+        run,
+        done: 'The transfer has begun.',
+      });
+    } else {
+      await run();
+      tell('The transfer has begun.');
     }
-  }
+    poll.reload();
+  });
   return html`<div class="stack">
     <${Card} title=${stays ? 'Copy messages' : 'Move or copy messages'}>
       <form class="form" onSubmit=${onSubmit}>
@@ -158,11 +151,11 @@ export function QueueTransfers({ vhost, name, stays }) {
           </div>
         </details>
         <p class="form-error" role="alert">${error}</p>
-        <div class="row"><button type="submit" class="primary">Start</button></div>
+        <div class="row"><button type="submit" class="primary" disabled=${busy}>Start</button></div>
       </form>
     <//>
     <${Card} title="Transfers from this queue">
-      <${LocalTable} caption="Transfers from this queue" columns=${columns(poll.reload)} rows=${rows} rowKey=${(each) => each.id} first=${{ by: 'started_at', descending: true }} empty="None so far." />
+      ${pending(poll) ?? html`<${LocalTable} caption="Transfers from this queue" columns=${columns(poll.reload)} rows=${rows} rowKey=${(each) => each.id} first=${{ by: 'started_at', descending: true }} empty="None so far." />`}
     <//>
   </div>`;
 }

@@ -2,7 +2,7 @@
 
 import { path, post } from '../api.js';
 import { formatNumber } from '../format.js';
-import { ArgumentsEditor, Field, readArguments } from '../parts/forms.js';
+import { ArgumentsEditor, Field, readArguments, useSubmit } from '../parts/forms.js';
 import { Graph } from '../parts/graph.js';
 import { buildGraph, edgeId, exchangeId, queueId, subgraph } from '../parts/graph_layout.js';
 import { ExchangeLink, exchangeLabel, QueueLink } from '../parts/links.js';
@@ -49,18 +49,11 @@ function hitsOf(answer) {
 
 function RouteForm({ vhost, exchanges, answer, onAnswer }) {
   const [rows, setRows] = useState([]);
-  const [error, setError] = useState('');
-  async function onSubmit(event) {
-    event.preventDefault();
-    const { exchange, key } = Object.fromEntries(new FormData(event.target));
-    setError('');
-    try {
-      onAnswer(await post(path`warren/route/${vhost}`, { exchange, routing_key: key, headers: readArguments(rows) }));
-    } catch (failed) {
-      onAnswer(null);
-      setError(failed.message);
-    }
-  }
+  const { onSubmit, busy, error } = useSubmit(async (form) => {
+    const { exchange, key } = Object.fromEntries(new FormData(form));
+    onAnswer(null);
+    onAnswer(await post(path`warren/route/${vhost}`, { exchange, routing_key: key, headers: readArguments(rows) }));
+  });
   return html`<${Card} title="Where would this message go?">
     <form class="form" onSubmit=${onSubmit} onReset=${() => {
       setRows([]);
@@ -71,7 +64,7 @@ function RouteForm({ vhost, exchanges, answer, onAnswer }) {
       <${Field} label="Routing key" name="key" />
       <details class="wide"><summary>Headers</summary><${ArgumentsEditor} legend="Headers" rows=${rows} onChange=${setRows} /></details>
       <p class="form-error" role="alert">${error}</p>
-      <div class="row"><button type="submit" class="primary">Show</button>${answer && html`<button type="reset" class="plain">Clear</button>`}</div>
+      <div class="row"><button type="submit" class="primary" disabled=${busy}>Show</button>${answer && html`<button type="reset" class="plain">Clear</button>`}</div>
     </form>
     <div role="status">
       ${

@@ -11,7 +11,7 @@ import { html } from '../ui.js';
 export default function Users() {
   const users = usePoll('users');
   const permissions = usePoll('permissions');
-  const vhostsOf = (name) => (permissions.data ?? []).filter((row) => row.user === name).map((row) => row.vhost);
+  const vhostsOf = (name) => permissions.data.filter((row) => row.user === name).map((row) => row.vhost);
   const add = async () => (await openDialog(UserDialog)) && users.reload();
   const columns = [
     { key: 'name', label: 'Name', sort: 'name', render: (user) => html`<${UserLink} name=${user.name} />` },
@@ -20,7 +20,11 @@ export default function Users() {
       label: 'Tags',
       render: (user) => html`<span class="marks">${tagsOf(user).map((tag) => html`<${Mark} key=${tag} text=${tag} />`)}</span>`,
     },
-    { key: 'vhosts', label: 'May use', render: (user) => vhostsOf(user.name).join(', ') || html`<${Mark} text="no vhost" kind="warn" />` },
+    {
+      key: 'vhosts',
+      label: 'May use',
+      render: (user) => permissions.data && (vhostsOf(user.name).join(', ') || html`<${Mark} text="no vhost" kind="warn" />`),
+    },
     { key: 'password', label: 'Password', render: (user) => (user.password_hash ? 'yes' : 'no') },
   ];
   return html`<${Page} title="Users">

@@ -3,7 +3,7 @@
 import { del, path, post } from '../api.js';
 import { html, useState } from '../ui.js';
 import { confirmAction } from './dialog.js';
-import { ArgumentsEditor, Field, readArguments, Select } from './forms.js';
+import { ArgumentsEditor, Field, readArguments, Select, useSubmit } from './forms.js';
 import { ExchangeLink, exchangeKey, exchangeLabel, QueueLink } from './links.js';
 import { tell } from './notice.js';
 import { Card, Fields } from './page.js';
@@ -76,10 +76,7 @@ export function BindingsTable({ caption, rows, side, reload, empty }) {
 export function AddBinding({ vhost, queue, exchange, reload }) {
   const [rows, setRows] = useState([]);
   const [direction, setDirection] = useState('to-queue');
-  const [error, setError] = useState('');
-  async function onSubmit(event) {
-    event.preventDefault();
-    const form = event.target;
+  const { onSubmit, busy, error } = useSubmit(async (form) => {
     const { other, key } = Object.fromEntries(new FormData(form));
     const [source, type, destination] =
       queue !== undefined
@@ -87,20 +84,15 @@ export function AddBinding({ vhost, queue, exchange, reload }) {
         : direction === 'from-exchange'
           ? [other, 'exchange', exchange]
           : [exchange, direction === 'to-queue' ? 'queue' : 'exchange', other];
-    try {
-      setError('');
-      await post(path`bindings/${vhost}/e/${exchangeKey(source)}/${letterOf(type)}/${destination}`, {
-        routing_key: key,
-        arguments: readArguments(rows),
-      });
-      tell(`Bound ${exchangeLabel(source)} to ${destination}.`);
-      setRows([]);
-      form.reset();
-      reload();
-    } catch (failed) {
-      setError(failed.message);
-    }
-  }
+    await post(path`bindings/${vhost}/e/${exchangeKey(source)}/${letterOf(type)}/${destination}`, {
+      routing_key: key,
+      arguments: readArguments(rows),
+    });
+    tell(`Bound ${exchangeLabel(source)} to ${destination}.`);
+    setRows([]);
+    form.reset();
+    reload();
+  });
   const DIRECTIONS = [
     ['to-queue', 'to a queue'],
     ['to-exchange', 'to an exchange'],
@@ -115,7 +107,7 @@ export function AddBinding({ vhost, queue, exchange, reload }) {
       <${Field} label="Routing key" name="key" hint="Topic: * is one word, # any number of words." />
       <${ArgumentsEditor} legend="Arguments" rows=${rows} onChange=${setRows} hints=${[{ key: 'x-match', kind: 'string', choices: ['all', 'any', 'all-with-x', 'any-with-x'], text: 'Of headers exchanges: whether all or any of the arguments have to match.' }]} />
       <p class="form-error" role="alert">${error}</p>
-      <div class="row"><button type="submit" class="primary">Bind</button></div>
+      <div class="row"><button type="submit" class="primary" disabled=${busy}>Bind</button></div>
     </form>
   <//>`;
 }

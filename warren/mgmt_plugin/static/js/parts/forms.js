@@ -10,6 +10,30 @@ export function useId() {
   return id.current;
 }
 
+/**
+ * What a form on a page does when it is sent, `run(form)`, once at a time: {onSubmit, busy, error}. What `run` throws is
+ * the error until the form is sent again.
+ */
+export function useSubmit(run) {
+  const running = useRef(false);
+  const [state, setState] = useState({ busy: false, error: '' });
+  async function onSubmit(event) {
+    event.preventDefault();
+    if (running.current) return;
+    running.current = true;
+    setState({ busy: true, error: '' });
+    let error = '';
+    try {
+      await run(event.target);
+    } catch (failed) {
+      error = failed.message;
+    }
+    running.current = false;
+    setState({ busy: false, error });
+  }
+  return { ...state, onSubmit };
+}
+
 /** A labelled input. Other properties go to the <input>. */
 export function Field({ label, hint, wide = false, ...input }) {
   const id = useId();

@@ -56,7 +56,7 @@ export function Partitions({ vhost, name }) {
         <${LocalTable} caption="Partitions of this super stream" columns=${partitionColumns(vhost)} rows=${partitions} rowKey=${(each) => each.name} empty="No stream is bound to it." />
       <//>
       <${Card} title="Consumer groups" wide>
-        <${LocalTable} caption="Consumer groups of its partitions" columns=${groupColumns(vhost)} rows=${rows} rowKey=${(each) => `${each.name} ${each.queue}`} empty="No consumer has named a group (x-group)." />
+        ${pending(groups) ?? html`<${LocalTable} caption="Consumer groups of its partitions" columns=${groupColumns(vhost)} rows=${rows} rowKey=${(each) => `${each.name} ${each.queue}`} empty="No consumer has named a group (x-group)." />`}
       <//>
     </div>`
   );
