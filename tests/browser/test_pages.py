@@ -149,6 +149,8 @@ def test_the_pages_may_load_nothing_from_elsewhere(open_ui: Open) -> None:
 def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
     ui.page.set_viewport_size({"width": width, "height": 760})
     ui.visit("queues", vhost=ui.vhost)
+    # The heading of a page that comes takes the focus, and would take it from the button.
+    expect(ui.page.get_by_role("heading", name="Queues and streams", level=1)).to_be_focused()
     add = ui.main.get_by_role("button", name="Add queue")
     add.press("Enter")
     expect(ui.dialog).to_be_visible()
@@ -160,6 +162,18 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
     for key in ("Tab",) * 14 + ("Shift+Tab",) * 14:
         ui.page.keyboard.press(key)
         assert ui.page.evaluate(inside), key
+    ui.page.keyboard.press("Escape")
+    expect(ui.dialog).to_have_count(0)
+    expect(add).to_be_focused()
+
+
+def test_the_focus_goes_back_to_what_a_dialog_was_opened_with(ui: Ui) -> None:
+    ui.visit("queues", vhost=ui.vhost)
+    ui.heading("Queues and streams")
+    add = ui.main.get_by_role("button", name="Add queue")
+    # The heading takes the focus between the press and the dialog, as that of a page that has just come.
+    add.evaluate("add => { add.focus(); add.click(); document.querySelector('h1').focus(); }")
+    expect(ui.dialog).to_be_visible()
     ui.page.keyboard.press("Escape")
     expect(ui.dialog).to_have_count(0)
     expect(add).to_be_focused()

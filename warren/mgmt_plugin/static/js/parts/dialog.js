@@ -13,19 +13,20 @@ let last = 0;
 export function openDialog(Content, props = {}) {
   return new Promise((resolve) => {
     const id = ++last;
+    // Gets the focus back. What has it when the dialog is drawn may be another element: a page that has just come.
+    const opener = document.activeElement;
     const close = (answer) => {
       open.set(open.get().filter((entry) => entry.id !== id));
       resolve(answer);
     };
-    open.set([...open.get(), { id, Content, props, close }]);
+    open.set([...open.get(), { id, Content, props, close, opener }]);
   });
 }
 
 function Frame({ entry }) {
   const box = useRef(null);
-  const { Content, props, close } = entry;
+  const { Content, props, close, opener } = entry;
   useEffect(() => {
-    const opener = document.activeElement;
     box.current.showModal();
     return () => opener?.isConnected && opener.focus();
   }, []);
