@@ -193,7 +193,7 @@ def consume_many(meter: Meter, n: int) -> Act:
 def in_a_group(meter: Meter, n: int, *, partition: bool = False, count: int = 1) -> Client:
     """Return a client with n consumers in `count` groups of stream q-0, which is a `partition` or none."""
     client = meter.channel()
-    stream = {"x-queue-type": "stream"}
+    stream: dict[str, object] = {"x-queue-type": "stream"}
     if partition:
         feed(client, 1, exchange_declare("q", "x-super-stream", durable=True, arguments={"x-super-stream": 1}))
     else:
