@@ -1,0 +1,328 @@
+"""Sessions of drains one by one: epochs, claims, marks, what is released, and how many there may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from engine_harness import publish_frames
+from trio.testing import MockClock
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import encode_table
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import PIECE_MESSAGES
+from warren.server import drains as drains_module
+from warren.server.drains import Ahead, Busy, Fenced, NoDrain, NoQueue, Opened, StillClaimed, TooMany
+from warren.server.shares import Quota
+from warren.vhosts.metadata import UserPut
+
+from .drain_places import Place
+from .test_claims import rest
+
+
+def test_a_claim_is_adopted_and_nothing_more_is_claimed_until_it_is_acknowledged() -> None:
+    place = Place()
+    bodies = place.publish(100)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 30) == (0, 30)
+    assert place.claim(epoch, 0, 5) == (0, 30)
+    assert place.claim(epoch, 10, 5) == (10, 30)
+    assert place.rows(10, 30) == bodies[10:30]
+    assert place.claim(epoch, 30, 25) == (30, 55)
+    assert place.got() == bodies[55:]
+    assert place.claim(epoch, 55, 25) == (55, 55)
+
+
+def test_an_older_epoch_is_refused_everywhere() -> None:
+    place = Place()
+    place.publish(10)
+    first = place.open()
+    second = place.open()
+    assert second.epoch > first.epoch and (second.first, second.end) == (0, 0)
+    with pytest.raises(Fenced):
+        place.claim(first.epoch, 0, 10)
+    with pytest.raises(Fenced):
+        place.drains.mark(place.drain(), first.epoch)
+    with pytest.raises(Fenced):
+        place.release(first.epoch)
+    assert place.claim(second.epoch, 0, 10) == (0, 10)
+    with pytest.raises(Fenced):
+        place.claim(second.epoch + 1, 0, 10)
+
+
+def test_an_epoch_is_never_given_again_not_even_to_another_session_of_the_name() -> None:
+    place = Place()
+    seen = [place.open().epoch, place.open("other").epoch]
+    place.delete()
+    seen.append(place.open().epoch)
+    rest(place.broker)
+    place.start_again()
+    seen += [place.open().epoch, place.open("third").epoch]
+    assert seen == sorted(set(seen))
+
+
+def test_opening_ends_a_claim_that_is_under_way() -> None:
+    place = Place()
+    bodies = place.publish(3 * PIECE_MESSAGES)
+    first = place.open()
+    opened: list[Opened] = []
+
+    async def both() -> None:
+        async def second() -> None:
+            opened.append(await place.drains.open(place.drain(), "", "guest"))
+
+        async with trio.open_nursery() as nursery:
+
+            def between() -> None:
+                place.desk.between = lambda: None
+                nursery.start_soon(second)
+
+            place.desk.between = between
+            with pytest.raises(Fenced):
+                await place.drains.claim(place.drain(), first.epoch, 0, 1_000_000, None, None)
+
+    trio.run(both)
+    claimed = opened[0].end
+    assert 0 < claimed < len(bodies)
+    assert place.rows(0, claimed) == bodies[:claimed] and place.got() == bodies[claimed:]
+
+
+def test_a_reader_that_knows_more_than_the_broker_is_told() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 5) == (0, 5)
+    with pytest.raises(Ahead):
+        place.claim(epoch, 6, 5)
+    assert place.rows(0, 5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_claims_until_a_mark_take_nothing_that_came_later() -> None:
+    place = Place()
+    bodies = place.publish(20)
+    epoch = place.open().epoch
+    mark = place.drains.mark(place.drain(), epoch)
+    place.publish(20)
+    assert place.claim(epoch, 0, 15, until=mark) == (0, 15)
+    assert place.claim(epoch, 15, 15, until=mark) == (15, 20)
+    assert place.claim(epoch, 20, 15, until=mark) == (20, 20)
+    assert place.claim(epoch, 20, 15) == (20, 35)
+    assert place.rows(20, 35)[0] == b"20" and bodies[-1] == b"19"
+
+
+def test_a_mark_of_a_queue_that_was_deleted_and_made_anew_claims_nothing() -> None:
+    place = Place()
+    place.publish(20)
+    epoch = place.open().epoch
+    mark = place.drains.mark(place.drain(), epoch)
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    assert place.drains.mark(place.drain(), epoch) == 0
+    assert place.claim(epoch, 0, 15, until=mark) == (0, 0), "the queue is gone"
+    place.client.declare("q", durable=True)
+    place.publish(5)
+    assert place.claim(epoch, 0, 15, until=mark) == (0, 0)
+    assert place.claim(epoch, 0, 15, until=0) == (0, 0)
+    assert place.claim(epoch, 0, 15) == (0, 5)
+
+
+@pytest.mark.parametrize(("max_bytes", "expected"), [(1, 1), (100, 1), (101, 1), (299, 2), (300, 3), (10_000, 10)])
+def test_a_claim_has_no_more_bytes_than_asked_for_but_one_message(max_bytes: int, expected: int) -> None:
+    place = Place()
+    place.client.feed(b"".join(publish_frames("", "q", b"x" * 100, properties={"delivery_mode": 2}) for _ in range(10)))
+    rest(place.broker)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 1000, max_bytes=max_bytes) == (0, expected)
+
+
+def test_what_has_expired_is_not_claimed_and_what_is_claimed_does_not_expire() -> None:
+    place = Place()
+    place.publish(5, expiration="1000")
+    place.publish(5, expiration="60000")
+    place.publish(5)
+    place.broker.broker.log.now_ms += 1500  # and nobody has looked yet
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 1000) == (0, 10)
+    rest(place.broker)
+    place.start_again()
+    place.broker.pass_time(3600)
+    assert place.rows(0, 10) == [b"%d" % number for number in range(5, 15)]
+    assert place.got() == []
+
+
+def test_what_is_released_comes_back_behind_the_others_and_lives_anew() -> None:
+    place = Place()
+    bodies = place.publish(5, expiration="60000")
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 3) == (0, 3)
+    place.broker.pass_time(59)
+    assert place.release(epoch) == 3
+    place.broker.pass_time(59)
+    assert place.got() == bodies[:3]
+    assert place.claim(epoch, 0, 3) == (3, 3), "their numbers are not given again"
+    place.publish(1)
+    assert place.claim(epoch, 0, 3) == (3, 4)
+
+
+def test_an_operator_who_releases_fences_whoever_has_the_session() -> None:
+    place = Place()
+    bodies = place.publish(5)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 3) == (0, 3)
+    assert place.release(None) == 3
+    with pytest.raises(Fenced):
+        place.claim(epoch, 0, 3)
+    assert place.got() == bodies[3:] + bodies[:3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-max-length": 3, "x-overflow": "reject-publish"},
+        {"x-message-deduplication": True, "x-deduplication-header": "id"},
+        {"x-max-priority": 3},
+        {"x-queue-type": "quorum", "x-delivery-limit": 1},
+        {"x-key-shared": True},
+    ],
+)
+def test_no_rule_of_a_queue_keeps_out_what_is_released(arguments: dict[str, Any]) -> None:
+    place = Place(**arguments)
+    bodies: list[bytes] = []
+    for number in range(3):
+        bodies += place.publish(1, headers=encode_table({"id": number}))
+    epoch = place.open().epoch
+    for _ in range(3):
+        first, end = place.claim(epoch, 0, 10)
+        assert place.rows(first, end) == bodies
+        waiting = place.publish(3)
+        assert place.release(epoch) == 3
+        assert place.claim(epoch, 0, 3) == (end, end + 3)
+        assert place.rows(end, end + 3) == waiting
+        assert place.claim(epoch, end + 3, 3) == (end + 3, end + 6)
+        assert place.rows(end + 3, end + 6) == bodies
+        assert place.release(epoch) == 3
+    assert place.got() == bodies
+
+
+def test_claims_outlive_their_queue_and_are_released_to_the_next_of_the_name() -> None:
+    place = Place()
+    bodies = place.publish(10)
+    epoch = place.open().epoch
+    assert place.claim(epoch, 0, 5) == (0, 5)
+    place.client.call(1, m.QueueDelete(0, "q", False, False, False))
+    rest(place.broker)
+    place.start_again()
+    opened = place.open()
+    assert (opened.first, opened.end) == (0, 5) and place.rows(0, 5) == bodies[:5]
+    assert place.claim(opened.epoch, 2, 5) == (2, 5)
+    with pytest.raises(NoQueue):
+        place.release(opened.epoch)
+    place.client.declare("q", durable=True)
+    assert place.release(opened.epoch) == 3
+    assert place.got() == bodies[2:5]
+
+
+def test_a_drain_with_claims_is_deleted_only_when_they_are_to_be_thrown_away() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+    place.claim(epoch, 0, 5)
+    with pytest.raises(StillClaimed):
+        place.delete()
+    place.delete(discard=True)
+    assert claims_name("q", "c") not in place.broker.vhost.queues
+    with pytest.raises(NoDrain):
+        place.claim(epoch, 5, 5)
+    with pytest.raises(NoDrain):
+        place.delete()
+    assert len(place.got()) == 5
+
+
+def test_calls_of_one_session_wait_for_each_other_but_not_for_ever() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+
+    drain = place.drain()
+
+    async def hold(task_status: trio.TaskStatus[None]) -> None:
+        async with place.drains._turn(drain, epoch):
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def claims() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(hold)
+            with pytest.raises(Busy):
+                await place.drains.claim(drain, epoch, 0, 10, None, None)
+            nursery.cancel_scope.cancel()
+        assert await place.drains.claim(drain, epoch, 0, 10, None, None) == (0, 10)
+
+    trio.run(claims, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_paused_queue_gives_nothing_to_a_drain_either() -> None:
+    place = Place()
+    place.publish(10)
+    epoch = place.open().epoch
+    place.broker.queue("q").pause(paused=True)
+    assert place.claim(epoch, 0, 5) == (0, 0)
+    place.broker.queue("q").pause(paused=False)
+    assert place.claim(epoch, 0, 5) == (0, 5)
+
+
+def test_a_queue_has_so_many_drains_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    monkeypatch.setattr(drains_module, "DRAINS_QUOTA", Quota(2, 2))
+    for name in ("one", "two"):
+        place.open(name)
+    with pytest.raises(TooMany):
+        place.open("three")
+    place.open("one")
+    place.delete("one")
+    place.open("three")
+
+
+def test_a_user_has_a_share_of_the_drains_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    place.broker.broker.access.apply(UserPut("root", "", "", ("administrator",)))
+    monkeypatch.setattr(drains_module, "DRAINS_QUOTA", Quota(3, 2))
+
+    def open_by(user: str, name: str) -> Opened:
+        return place.call(lambda: place.drains.open(place.drain(name), "", user))
+
+    open_by("greedy", "one")
+    open_by("greedy", "two")
+    with pytest.raises(TooMany, match="user 'greedy' has 2 drains"):
+        open_by("greedy", "three")
+    open_by("other", "three")
+    with pytest.raises(TooMany, match="there are 3 drains"):
+        open_by("third", "four")
+    open_by("root", "four")
+
+
+def test_a_broker_that_stops_claims_no_more_and_what_is_claimed_is_there_when_it_starts() -> None:
+    place = Place()
+    bodies = place.publish(3 * PIECE_MESSAGES)
+    epoch = place.open().epoch
+
+    def stop() -> None:
+        place.desk.stopping = True
+
+    place.desk.between = stop
+    with pytest.raises(Busy):
+        place.claim(epoch, 0, 1_000_000)
+    rest(place.broker)
+    place.start_again()
+    first, end = place.claim(epoch, 0, 1)
+    assert (first, end) == (0, PIECE_MESSAGES) and place.rows(0, end) == bodies[:PIECE_MESSAGES]
+
+
+def test_a_new_session_counts_as_a_queue_of_the_vhost() -> None:
+    place = Place()
+    place.open()
+    place.broker.vhost.limits = {"max-queues": 2}
+    with pytest.raises(TooMany):
+        place.open("another")
+    assert place.open().epoch
