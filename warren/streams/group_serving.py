@@ -123,7 +123,9 @@ class GroupServing:
     def join(self, name: str, cursor: Cursor) -> None:
         """Make `cursor` one of the group called `name`, from now on there."""
         group = self.known.group(name)
-        cursor.member = Member(group, self._arrivals)
+        ledger = cursor.consumer.ledger
+        # Kept, as a connection that ends takes its key with it before its consumers leave.
+        cursor.member = Member(group, (ledger.outbox.key, int(ledger.channel_number), int(self._arrivals)))
         self._arrivals += 1
         self._members[cursor.consumer] = cursor
         cursors = self._cursors.get(group)
@@ -313,11 +315,9 @@ class GroupServing:
 
 
 def _instance(cursor: Cursor) -> tuple[int, int, int]:
-    """Sort key: consumers of one connection and channel belong together, older connections come first."""
-    ledger = cursor.consumer.ledger
     member = cursor.member
     assert member is not None
-    return ledger.outbox.key, int(ledger.channel_number), int(member.arrival)
+    return member.instance
 
 
 class _Commits(Timer):

@@ -113,12 +113,13 @@ class Member:
     """A consumer of a group: whether it is the one that is served, and what it was sent since it began.
 
     ``again`` is a heap of offsets that it has given back: they come before anything else, then what is from ``resume``
-    on. Only answers to deliveries from ``first_tag`` on count. ``arrival`` ascends in the order in which they come.
+    on. Only answers to deliveries from ``first_tag`` on count. ``instance`` sorts those of a partition: consumers
+    of one connection and channel belong together, older connections come first.
     """
 
-    def __init__(self, group: Group, arrival: i64) -> None:
+    def __init__(self, group: Group, instance: tuple[int, int, int]) -> None:
         self.group = group
-        self.arrival: i64 = arrival
+        self.instance = instance
         self.active: bool = False
         self.progress = Progress()
         self.first_tag: i64 = 0
