@@ -2,10 +2,10 @@
 
 1. A failed method closes the channel and nothing else: its unacked messages are back in their queues, in order and
    marked redelivered, its consumers are gone, before the channel.close is written.
-2. In a transaction nothing that was published or acknowledged is visible to anybody before tx.commit.
-3. basic.return for a mandatory message is written before the confirm of the same message.
+2. basic.return for a mandatory message is written before the confirm of the same message.
 
-exchange.* and queue.* methods are in ``channels.topology``; the fast path in ``channels.fast_path``.
+exchange.* and queue.* methods are in ``channels.topology``, what a transaction is in ``channels.transaction``; the fast
+path is in ``channels.fast_path``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from warren.amqp.methods import (
     FRAME_END,
     FRAME_HEADER,
     FRAME_OVERHEAD_BYTES,
-    TX_COMMIT,
 )
 from warren.amqp.numbers import number_text
 from warren.amqp.properties import (
@@ -55,8 +54,9 @@ from warren.amqp.properties import (
 from warren.channels.access import IMPERSONATOR, READ, WRITE, Route
 from warren.channels.control import control
 from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
-from warren.channels.jobs import AckRun, BufferRun, Commit, Reply, ReturnRun, Rollback
+from warren.channels.jobs import AckRun, Reply, ReturnRun
 from warren.channels.tracing import ChannelTracer
+from warren.channels.transaction import BufferedPublish, BufferRun, Commit, Rollback, Transaction
 from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
@@ -80,39 +80,6 @@ REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 EXPIRATION_MAX_MS: Final = 315360000000
 
 
-class BufferedPublish:
-    """A publish that waits for tx.commit: with the queues, and the exchanges that hold or remember it."""
-
-    def __init__(
-        self,
-        message: Message,
-        exchange: Exchange,
-        queues: list[Queue],
-        holders: list[Exchange] | None,
-        rememberers: list[RecentHistoryExchange] | None,
-        mandatory: bool,
-    ) -> None:
-        self.message = message
-        self.exchange = exchange
-        self.queues = queues
-        self.holders = holders
-        self.rememberers = rememberers
-        self.mandatory = mandatory
-
-    def left(self) -> list[Queue]:
-        """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
-        return [queue for queue in self.queues if not queue.deleted]
-
-
-class Transaction:
-    """What a transactional channel has buffered since tx.select or the last commit."""
-
-    def __init__(self) -> None:
-        self.publishes: list[BufferedPublish] = []
-        self.acked: list[Delivery] = []
-        self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
-
-
 class Channel(FastChannel):
     """One channel of a connection."""
 
@@ -129,7 +96,6 @@ class Channel(FastChannel):
         self.reply_queue: Queue | None = None
         connection.channels_opened += 1
         self.serial: int = connection.channels_opened  # unlike the number never used again
-        self._transaction: Transaction | None = None
         self._tracer: ChannelTracer | None = None
         self.trace(vhost is not None and vhost.tracing)
 
@@ -270,7 +236,7 @@ class Channel(FastChannel):
                 principal.authorize_topic(WRITE, envelope.exchange, key)
         holders: list[Exchange] | None = None
         rememberers: list[RecentHistoryExchange] | None = None
-        repeated = bool(vhost.seen_keys) and self._transaction is None and self._is_repeated(message)
+        repeated = bool(vhost.seen_keys) and self.transaction is None and self._is_repeated(message)
         if repeated:
             queues = []
         elif route.cacheable and len(keys) == 1:
@@ -286,7 +252,7 @@ class Channel(FastChannel):
             rememberers = routed.rememberers
         if self._tracer is not None:
             self._tracer.published(keys, message, queues)
-        transaction = self._transaction
+        transaction = self.transaction
         if transaction is not None:
             transaction.publishes.append(
                 BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory)
@@ -421,13 +387,14 @@ class Channel(FastChannel):
         Raises:
             ChannelException: 406, unknown delivery tag.
         """
-        transaction = self._transaction
+        transaction = self.transaction
         if transaction is None:
             if not self.ledger.ack(tag, multiple):
                 self.connection.begin(AckRun(self, tag))
         elif multiple:
             self.ledger.check_outstanding(tag)
-            self.connection.begin(BufferRun(self.ledger, tag, transaction.acked, None, requeue=False, failed=False))
+            run = BufferRun(self.ledger, tag, transaction, rejected=False, requeue=False, failed=False)
+            self.connection.begin(run)
         else:
             transaction.acked.extend(self.ledger.take(tag, False))
 
@@ -437,13 +404,13 @@ class Channel(FastChannel):
         Raises:
             ChannelException: 406, unknown delivery tag.
         """
-        transaction = self._transaction
+        transaction = self.transaction
         if multiple:
             self.ledger.check_outstanding(_signed(tag))
             if transaction is None:
                 self.connection.begin(ReturnRun(self, _signed(tag), requeue=requeue, failed=failed, delay_ms=delay_ms))
             else:
-                run = BufferRun(self.ledger, _signed(tag), None, transaction.rejected, requeue=requeue, failed=failed)
+                run = BufferRun(self.ledger, _signed(tag), transaction, rejected=True, requeue=requeue, failed=failed)
                 self.connection.begin(run)
             return
         taken = self.ledger.take(_signed(tag), False)
@@ -666,7 +633,7 @@ class Channel(FastChannel):
     # --- confirms and transactions ----------------------------------------------------------------------------------
 
     def _confirm_select(self, method: m.ConfirmSelect) -> None:
-        if self._transaction is not None:
+        if self.transaction is not None:
             raise ChannelException(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
         self.confirming = True
         if not method.no_wait:
@@ -675,16 +642,15 @@ class Channel(FastChannel):
     def _tx_select(self) -> None:
         if self.confirming:
             raise ChannelException(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-        if self._transaction is None:
-            self._transaction = Transaction()
-            self.transactional = True
+        if self.transaction is None:
+            self.transaction = Transaction()
         self.reply(m.TxSelectOk())
 
     def _take_transaction(self) -> Transaction:
-        transaction = self._transaction
+        transaction = self.transaction
         if transaction is None:
             raise ChannelException(PRECONDITION_FAILED, "channel is not transactional")
-        self._transaction = Transaction()
+        self.transaction = Transaction()
         return transaction
 
     def _tx_commit(self) -> None:
@@ -706,62 +672,16 @@ class Channel(FastChannel):
         self._count(publish.exchange, message.body_bytes, len(left))
         return self._enqueue(message, left, publish.holders, publish.mandatory)
 
-    def committed(self, *, partial: bool, repeats: bool) -> None:
-        """Answer tx.commit: everything is where it belongs, but for what was refused when it was done only `partial`ly.
-
-        `repeats`: something was published before, and may be on its way to the disk.
-        """
-        if partial:
-            error = ChannelException(PRECONDITION_FAILED, "partial tx completion")
-            self.connection.refuse(self, error, TX_COMMIT)
-            return
-        log = self.shared.log
-        batch = log.close_soon(self.sync_confirms)
-        if repeats and not batch:
-            log.force()
-            batch = int(log.batch.number)
-        if self.is_open():
-            self.reply(m.TxCommitOk(), 0, batch)
-
     def _tx_rollback(self) -> None:
         self.connection.begin(Rollback(self.ledger, self._take_transaction()))
         self.reply_when_done(m.TxRollbackOk())
 
     def uncommitted(self) -> tuple[int, int]:
         """Return how many publishes and how many acknowledgements wait for tx.commit."""
-        transaction = self._transaction
+        transaction = self.transaction
         if transaction is None:
             return 0, 0
         return len(transaction.publishes), len(transaction.acked) + len(transaction.rejected)
-
-    def unroutable_count(self) -> int:
-        """Return how many publishes wait for tx.commit that nobody would get if it came now."""
-        transaction = self._transaction
-        count = 0
-        if transaction is not None:
-            for publish in transaction.publishes:
-                if publish.holders is None and not publish.left():
-                    count += 1
-        return count
-
-    def maybe_full_queue(self) -> Queue | None:
-        """Return a queue that would refuse something if tx.commit came now, as far as can be said before; else None."""
-        transaction = self._transaction
-        if transaction is None:
-            return None
-        counts: dict[Queue, int] = {}
-        sizes: dict[Queue, int] = {}
-        for publish in transaction.publishes:
-            if publish.message.due_ms:
-                continue  # it is held
-            for queue in publish.queues:
-                if queue.may_refuse() and not queue.deleted:
-                    counts[queue] = counts.get(queue, 0) + 1
-                    sizes[queue] = sizes.get(queue, 0) + int(publish.message.body_bytes)
-        for queue, count in counts.items():
-            if not queue.has_space_for(count, sizes[queue]):
-                return queue
-        return None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -775,10 +695,9 @@ class Channel(FastChannel):
         self.state = CLOSING
         self.add_counts(self.vhost.counted)
         self.ledger.close()
-        transaction = self._transaction
-        if transaction is not None:  # `maybe_take_unanswered` takes from the end
-            transaction.acked.reverse()
-            transaction.rejected.reverse()
+        transaction = self.transaction
+        if transaction is not None:
+            transaction.give_up()
 
     def drop_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer at the end, if it has not gone by itself."""
@@ -788,18 +707,14 @@ class Channel(FastChannel):
     def maybe_take_unanswered(self) -> Delivery | None:
         """Take out one of the deliveries that nobody will answer any more, the oldest first; None: all are out."""
         delivery = self.ledger.maybe_take_oldest(0)
-        transaction = self._transaction
-        if delivery is not None or transaction is None:
-            return delivery
-        if transaction.acked:
-            return transaction.acked.pop()
-        if transaction.rejected:
-            return transaction.rejected.pop()[0]
-        return None
+        transaction = self.transaction
+        if delivery is None and transaction is not None:
+            delivery = transaction.maybe_take_answered()
+        return delivery
 
     def ended(self) -> None:
         """Nothing is left."""
-        self._transaction = None
+        self.transaction = None
         # It has us and we have it: nothing must be left for the cyclic collector.
         self.ledger.owner = None
         if not self.connection.is_direct:

@@ -33,7 +33,7 @@ def control(channel: Channel, key: str, header: bytes) -> None:
     """
     headers = headers_of(header)
     table = decode_table(headers) if headers else {}
-    if channel.transactional:
+    if channel.transaction is not None:
         raise _refused("nothing can be asked for in a transaction")
     if key == "touch":
         channel.touch(_number(table, "delivery-tag", (1 << 63) - 1))

@@ -68,6 +68,7 @@ from warren.amqp.properties import (
 )
 from warren.channels.access import ROUTES_MAX, Principal, Route
 from warren.channels.inbound import Inbound
+from warren.channels.transaction import Transaction
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
@@ -188,7 +189,7 @@ class FastChannel(BatchWaiter):
         self.number: i64 = number
         self.ledger = ledger
         self.state: i64 = EXPECT_METHOD
-        self.transactional: bool = False
+        self.transaction: Transaction | None = None  # since tx.select
         self.confirming: bool = False
         # What was published here, to how many more queues than messages, and what became of the rest.
         self.published: i64 = 0
@@ -382,7 +383,7 @@ class FastChannel(BatchWaiter):
         route = self.route
         assert route is not None
         flags: i64 = scan_properties(data, start + FRAME_HEAD_BYTES, header_end - 1)
-        if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transactional:
+        if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transaction is not None:
             self.fast_connection.units_left -= CARE_UNITS
             header = data[start + FRAME_HEAD_BYTES : header_end - 1]
             self.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)

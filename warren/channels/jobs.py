@@ -19,8 +19,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
-from warren.queues.long_work import ALL_STEPS, Job, Steps
-from warren.queues.outcome import REFUSED
+from warren.queues.long_work import Job, Steps
 from warren.queues.queue import Queue
 from warren.vhosts.metadata import MetadataJournal, ParameterDelete, PermissionDelete, TopicPermissionDelete
 from warren.vhosts.topology_watcher import INTERNAL_USER
@@ -29,7 +28,7 @@ from warren.vhosts.unbinding import Unbinding
 if TYPE_CHECKING:
     from warren.amqp.errors import ChannelException
     from warren.channels.broker import Broker
-    from warren.channels.channel import Channel, Transaction
+    from warren.channels.channel import Channel
     from warren.channels.connection import Connection
     from warren.channels.events import Event, Events
     from warren.exchanges.exchange import Exchange
@@ -102,7 +101,7 @@ class Returning:
             queue.wake()
 
 
-class _Run(Job):
+class DeliveryRun(Job):
     """Something for the deliveries of a channel up to a tag, the oldest first; 0: all that have been made so far."""
 
     def __init__(self, ledger: DeliveryLedger, up_to: i64) -> None:
@@ -110,11 +109,12 @@ class _Run(Job):
         # What is sent while this goes on is not meant.
         self._up_to: i64 = up_to if up_to else ledger.next_tag - 1
 
-    def _maybe_take(self) -> Delivery | None:
+    def maybe_take(self) -> Delivery | None:
+        """Take out the oldest of those that are left."""
         return self._ledger.maybe_take_oldest(self._up_to) if self._up_to > 0 else None
 
 
-class ReturnRun(_Run):
+class ReturnRun(DeliveryRun):
     """They go back or are dropped: basic.nack, basic.recover."""
 
     def __init__(self, channel: Channel, up_to: i64, *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
@@ -126,7 +126,7 @@ class ReturnRun(_Run):
 
     def go_on(self, steps: Steps) -> bool:
         while steps.left > 0:
-            delivery = self._maybe_take()
+            delivery = self.maybe_take()
             if delivery is None:
                 self._returning.end()
                 return True
@@ -136,7 +136,7 @@ class ReturnRun(_Run):
         return False
 
 
-class AckRun(_Run):
+class AckRun(DeliveryRun):
     """They are settled: basic.ack of very many."""
 
     def __init__(self, channel: Channel, up_to: i64) -> None:
@@ -151,150 +151,6 @@ class AckRun(_Run):
             steps.left -= count // ACKS_PER_STEP
             if count < most:
                 return True
-        return False
-
-
-class BufferRun(_Run):
-    """They are set aside until tx.commit, as acknowledged (`acked`) or as `rejected`."""
-
-    def __init__(
-        self,
-        ledger: DeliveryLedger,
-        up_to: i64,
-        acked: list[Delivery] | None,
-        rejected: list[tuple[Delivery, bool, bool]] | None,
-        *,
-        requeue: bool,
-        failed: bool,
-    ) -> None:
-        super().__init__(ledger, up_to)
-        self._acked = acked
-        self._rejected = rejected
-        self._requeue = requeue
-        self._failed = failed
-
-    def go_on(self, steps: Steps) -> bool:
-        while steps.left > 0:
-            delivery = self._maybe_take()
-            if delivery is None:
-                return True
-            steps.left -= 1
-            if self._acked is not None:
-                self._acked.append(delivery)
-            elif self._rejected is not None:
-                self._rejected.append((delivery, self._requeue, self._failed))
-        return False
-
-
-class Commit(Job):
-    """tx.commit: publishes, then acknowledgements, then what is given back.
-
-    All of it is in one frame of the log, whose batch is held open until the last of it is done; there is nothing to
-    hold where it is done at once. Two that are long do not hold the same batch: the second one waits.
-    """
-
-    def __init__(self, channel: Channel, transaction: Transaction) -> None:
-        self._channel = channel
-        self._transaction = transaction
-        self._next_publish: int = 0
-        self._next_acked: int = 0
-        self._next_rejected: int = 0
-        self._woken: dict[Queue, None] = {}
-        self._returning = Returning(channel.ledger)
-        self._partial: bool = False
-        self._repeats: bool = False
-        self._holds: bool = False
-
-    def go_on(self, steps: Steps) -> bool:
-        log = self._channel.shared.log
-        if not self._holds:
-            if self._is_longer_than(steps.left):
-                if not log.hold():
-                    return False
-                self._holds = True
-            else:
-                steps = Steps(ALL_STEPS)
-        if not (self._publish(steps) and self._settle(steps) and self._put_back(steps)):
-            return False
-        self._returning.end()
-        for queue in self._woken:
-            queue.wake()
-        if self._holds:
-            log.release()
-        self._channel.committed(partial=self._partial, repeats=self._repeats)
-        return True
-
-    def _is_longer_than(self, steps: i64) -> bool:
-        transaction = self._transaction
-        needed: i64 = len(transaction.acked) + KEPT_STEPS * len(transaction.rejected)
-        for publish in transaction.publishes:
-            needed += 1 + len(publish.queues)
-            if needed > steps:
-                break
-        return needed > steps
-
-    def _publish(self, steps: Steps) -> bool:
-        publishes = self._transaction.publishes
-        while self._next_publish < len(publishes):
-            if steps.left <= 0:
-                return False
-            publish = publishes[self._next_publish]
-            self._next_publish += 1
-            steps.left -= 1 + len(publish.queues)
-            outcome: i64 = self._channel.publish_buffered(publish)
-            self._partial = self._partial or outcome == REFUSED
-            self._repeats = self._repeats or publish.message.awaits_batch
-        return True
-
-    def _settle(self, steps: Steps) -> bool:
-        acked = self._transaction.acked
-        ledger = self._channel.ledger
-        while self._next_acked < len(acked):
-            if steps.left <= 0:
-                return False
-            steps.left -= 1
-            delivery = acked[self._next_acked]
-            self._next_acked += 1
-            ledger.acked += 1
-            ledger.release(delivery)
-            delivery.queue.settle(delivery)
-            self._woken[delivery.queue] = None
-        return True
-
-    def _put_back(self, steps: Steps) -> bool:
-        rejected = self._transaction.rejected
-        while self._next_rejected < len(rejected):
-            if steps.left <= 0:
-                return False
-            delivery, requeue, failed = rejected[self._next_rejected]
-            self._next_rejected += 1
-            steps.left -= self._returning.put_back(delivery, requeue=requeue, failed=failed)
-        return True
-
-
-class Rollback(Job):
-    """tx.rollback: what was acknowledged or rejected in the transaction is unacknowledged again."""
-
-    def __init__(self, ledger: DeliveryLedger, transaction: Transaction) -> None:
-        self._ledger = ledger
-        self._transaction = transaction
-        transaction.acked.reverse()  # it is taken from the end, the oldest first
-        transaction.rejected.reverse()
-
-    def go_on(self, steps: Steps) -> bool:
-        acked = self._transaction.acked
-        rejected = self._transaction.rejected
-        while steps.left > 0:
-            if acked:
-                delivery = acked.pop()
-            elif rejected:
-                delivery = rejected.pop()[0]
-            else:
-                return True
-            steps.left -= 1
-            self._ledger.restore(delivery)
-            # Its time may have run out while its answer waited: nobody would look at it again.
-            delivery.queue.touch(self._ledger, delivery)
         return False
 
 

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from warren.amqp.publishes import FRAME_BYTES_MAX
-from warren.channels.channel import Channel
+from warren.channels.transaction import Transaction
 from warren.server.commit_notes import CommitNotes, Note, Plan
 from warren.server.direct_client import DirectClient
 from warren.server.management import Management
@@ -226,9 +226,9 @@ class BatchPublishing:
         unroutable = 0
         pieces = self._pieces(_Place(0, 0))
         while piece := await pieces.next():
-            async with self._filled(piece, is_tried=True) as (_, channel):
-                unroutable += channel.unroutable_count()
-                _check_queues(channel)
+            async with self._filled(piece, is_tried=True) as (_, transaction):
+                unroutable += transaction.unroutable_count()
+                _check_queues(transaction)
         if unroutable and self._order.mandatory:
             raise Unroutable(unroutable)
 
@@ -236,13 +236,13 @@ class BatchPublishing:
         """Publish a piece together with the note of it, which is returned; `following`: where the next one begins."""
         while self._management.broker.log.is_congested():
             await trio.sleep(_POLL_S)
-        async with self._filled(piece, is_tried=False) as (client, channel):
+        async with self._filled(piece, is_tried=False) as (client, transaction):
             # From here to the end of `commit` nothing awaits: what is checked is what is published.
-            unroutable = channel.unroutable_count()
+            unroutable = transaction.unroutable_count()
             if unroutable and note.mandatory:
                 raise Unroutable(unroutable)
-            _check_queues(channel)
-            published, _ = channel.uncommitted()
+            _check_queues(transaction)
+            published = len(transaction.publishes)
             further = msgspec.structs.replace(
                 note,
                 done=following.part == len(self._plan),
@@ -257,7 +257,7 @@ class BatchPublishing:
         return further
 
     @asynccontextmanager
-    async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[tuple[DirectClient, Channel]]:
+    async def _filled(self, piece: list[_Run], *, is_tried: bool) -> AsyncIterator[tuple[DirectClient, Transaction]]:
         """Open a transaction with the messages of a piece; it is rolled back unless it is committed."""
         with self._management.clients.open(self._user, self._vhost.name) as client:
             channel = await client.begin_transaction(FRAME_BYTES_MAX)
@@ -268,10 +268,11 @@ class BatchPublishing:
                     for publishes in await self._parts.read(head, at, min(at + _READ_CELLS, end)):
                         await client.put(publishes)
                         await trio.lowlevel.checkpoint()
-            yield client, channel
+            assert channel.transaction is not None
+            yield client, channel.transaction
 
 
-def _check_queues(channel: Channel) -> None:
-    queue = channel.maybe_full_queue()
+def _check_queues(transaction: Transaction) -> None:
+    queue = transaction.maybe_full_queue()
     if queue is not None:
         raise QueueFull(f"queue '{queue.name}' in vhost '{queue.vhost_name}' has no room for the whole batch")

@@ -69,26 +69,6 @@ def test_a_queue_may_be_declared_again_while_its_bindings_go() -> None:
     assert harness.queue("q").ready_count == 1
 
 
-def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost() -> None:
-    harness = Harness()
-    client = harness.channel()
-    client.declare("q", durable=True)
-    client.call(1, m.TxSelect())
-    client.feed(b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in numbers(MANY)))
-    commits = harness.store.commits
-    client.connection.feed(method_frame(1, m.TxCommit()))
-    assert 0 < harness.queue("q").ready_count < MANY
-    harness.broker.end_turn()
-    client.connection.lost()
-    harness.settle()
-    assert harness.queue("q").ready_count == MANY
-    assert harness.store.commits == commits + 1
-    other = harness.channel()
-    got = other.get("q")
-    assert got is not None and got.content is not None
-    assert got.content.body == b"0"
-
-
 def test_many_auto_delete_exchanges_in_a_chain_go_with_the_last() -> None:
     harness = Harness()
     client = harness.channel()

@@ -117,7 +117,7 @@ class ConnectionHandlers(Handlers):
             "vhost": connection.vhost_name,
             "connection_details": connection_details(connection),
             "state": "flow" if connection.paused & ~PAUSED_TURN else "running",
-            "transactional": channel.transactional,
+            "transactional": channel.transaction is not None,
             "confirm": channel.confirming,
             "prefetch_count": channel.prefetch,
             "global_prefetch_count": int(ledger.prefetch),

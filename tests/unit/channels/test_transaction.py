@@ -1,0 +1,107 @@
+"""What a transaction would do if it were committed now, what a commit writes, and what is left of a rollback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine_harness import Client, Harness, publish_frames
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.channels.transaction import Transaction
+
+# More publishes than a turn has steps.
+MANY = 6000
+
+
+def begin() -> tuple[Harness, Client]:
+    """Return a client in a transaction."""
+    harness = Harness()
+    client = harness.channel()
+    client.call(1, m.TxSelect())
+    return harness, client
+
+
+def transaction_of(client: Client) -> Transaction:
+    transaction = client.connection.channels[1].transaction
+    assert transaction is not None
+    return transaction
+
+
+def put(client: Client, key: str, count: int = 1, body: bytes = b"x", exchange: str = "", **properties: Any) -> None:
+    client.feed(publish_frames(exchange, key, body, properties=properties) * count)
+
+
+def test_what_nobody_would_get_is_counted_as_things_are_now() -> None:
+    _, client = begin()
+    client.declare("q")
+    assert transaction_of(client).unroutable_count() == 0
+    put(client, "q", 2)
+    put(client, "nobody", 3)
+    assert transaction_of(client).unroutable_count() == 3
+    client.call(1, m.QueueDelete(0, "q", False, False, False))
+    assert transaction_of(client).unroutable_count() == 5
+    client.call(1, m.TxRollback())
+    assert transaction_of(client).unroutable_count() == 0
+
+
+def test_a_queue_that_would_refuse_is_found_before_the_commit() -> None:
+    harness, client = begin()
+    client.declare("full", arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+    client.declare("bytes", arguments={"x-max-length-bytes": 10, "x-overflow": "reject-publish"})
+    client.declare("drops", arguments={"x-max-length": 1})
+    put(client, "drops", 5)
+    put(client, "full", 3)
+    put(client, "bytes", 1, bytes(10))
+    assert transaction_of(client).maybe_full_queue() is None
+    put(client, "full")
+    assert transaction_of(client).maybe_full_queue() is harness.queue("full")
+    client.call(1, m.TxRollback())
+    put(client, "bytes", 2, bytes(6))
+    assert transaction_of(client).maybe_full_queue() is harness.queue("bytes")
+    client.call(1, m.TxRollback())
+    put(client, "full", 3)
+    assert transaction_of(client).maybe_full_queue() is None
+    client.call(1, m.TxCommit())
+    put(client, "full")
+    assert transaction_of(client).maybe_full_queue() is harness.queue("full")
+
+
+def test_what_is_rolled_back_is_not_remembered_by_an_exchange_with_a_history() -> None:
+    _, client = begin()
+    client.declare_exchange("h", "x-recent-history")
+    put(client, "k", body=b"rolled back", exchange="h")
+    client.call(1, m.TxRollback())
+    put(client, "k", body=b"committed", exchange="h")
+    client.declare("before")
+    client.bind("before", "h")
+    assert client.get("before") is None
+    client.call(1, m.TxCommit())
+    client.declare("after")
+    client.bind("after", "h")
+    found = client.get("after", no_ack=True)
+    assert found is not None
+    assert found.content is not None
+    assert found.content.body == b"committed"
+    assert client.get("after") is None
+
+
+def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", durable=True)
+    client.call(1, m.TxSelect())
+    bodies = [b"%d" % number for number in range(MANY)]
+    client.feed(b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in bodies))
+    commits = harness.store.commits
+    client.connection.feed(method_frame(1, m.TxCommit()))
+    assert 0 < harness.queue("q").ready_count < MANY
+    harness.broker.end_turn()
+    client.connection.lost()
+    harness.settle()
+    assert harness.queue("q").ready_count == MANY
+    assert harness.store.commits == commits + 1
+    other = harness.channel()
+    got = other.get("q")
+    assert got is not None and got.content is not None
+    assert got.content.body == b"0"

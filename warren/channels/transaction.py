@@ -1,0 +1,259 @@
+"""A transaction: what a channel has published and acknowledged since tx.select or the last commit, and its end.
+
+    tx.select      the channel has a `Transaction` from now on; one with confirms has none: 406
+    basic.publish  routed at once, and kept with the queues that it goes to
+    basic.ack      the deliveries leave the ledger and are kept, unacked; so with basic.nack and basic.reject
+    tx.commit      `Commit`: publishes, then acknowledgements, then what is given back; the answer waits for the disk
+    tx.rollback    `Rollback`: publishes are forgotten, deliveries are back in the ledger, unacked
+
+1. Nothing of it is visible to anybody before tx.commit.
+2. All of it is in one frame of the log, and so on disk or not, as a whole.
+3. tx.commit takes what there is: the channel has a new transaction when its commit begins, not when that is done.
+4. A queue that was deleted since the publish takes nothing. One that refuses a publish does not keep the others from
+   theirs: the channel is closed with 406 for a partial completion, and what was refused is lost.
+5. A channel that ends gives back what it has acknowledged, the oldest first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
+from warren.amqp.methods import TX_COMMIT
+from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
+from warren.exchanges.exchange import Exchange
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.msgstore.log.message import Message
+from warren.queues.delivery import Delivery, DeliveryLedger
+from warren.queues.long_work import ALL_STEPS, Job, Steps
+from warren.queues.outcome import REFUSED
+from warren.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.channels.channel import Channel
+
+
+class BufferedPublish:
+    """A publish that waits for tx.commit: with the queues, and the exchanges that hold or remember it."""
+
+    def __init__(
+        self,
+        message: Message,
+        exchange: Exchange,
+        queues: list[Queue],
+        holders: list[Exchange] | None,
+        rememberers: list[RecentHistoryExchange] | None,
+        mandatory: bool,
+    ) -> None:
+        self.message = message
+        self.exchange = exchange
+        self.queues = queues
+        self.holders = holders
+        self.rememberers = rememberers
+        self.mandatory = mandatory
+
+    def left(self) -> list[Queue]:
+        """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
+        return [queue for queue in self.queues if not queue.deleted]
+
+
+class Transaction:
+    """What a transactional channel has buffered since tx.select or the last commit."""
+
+    def __init__(self) -> None:
+        self.publishes: list[BufferedPublish] = []
+        self.acked: list[Delivery] = []
+        self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
+
+    def unroutable_count(self) -> int:
+        """Return how many of the publishes nobody would get if tx.commit came now."""
+        count = 0
+        for publish in self.publishes:
+            if publish.holders is None and not publish.left():
+                count += 1
+        return count
+
+    def maybe_full_queue(self) -> Queue | None:
+        """Return a queue that would refuse something if tx.commit came now, as far as can be said before; else None."""
+        counts: dict[Queue, int] = {}
+        sizes: dict[Queue, int] = {}
+        for publish in self.publishes:
+            if publish.message.due_ms:
+                continue  # it is held
+            for queue in publish.queues:
+                if queue.may_refuse() and not queue.deleted:
+                    counts[queue] = counts.get(queue, 0) + 1
+                    sizes[queue] = sizes.get(queue, 0) + int(publish.message.body_bytes)
+        for queue, count in counts.items():
+            if not queue.has_space_for(count, sizes[queue]):
+                return queue
+        return None
+
+    def give_up(self) -> None:
+        """Take nothing more: `maybe_take_answered` takes out what was acknowledged and rejected."""
+        self.acked.reverse()  # it is taken from the end, the oldest first
+        self.rejected.reverse()
+
+    def maybe_take_answered(self) -> Delivery | None:
+        """Take out one of the deliveries of a transaction that was given up; None: all are out."""
+        if self.acked:
+            return self.acked.pop()
+        if self.rejected:
+            return self.rejected.pop()[0]
+        return None
+
+
+class BufferRun(DeliveryRun):
+    """Deliveries up to a tag are set aside in a transaction, as acknowledged or as `rejected`."""
+
+    def __init__(
+        self,
+        ledger: DeliveryLedger,
+        up_to: i64,
+        transaction: Transaction,
+        *,
+        rejected: bool,
+        requeue: bool,
+        failed: bool,
+    ) -> None:
+        super().__init__(ledger, up_to)
+        self._transaction = transaction
+        self._rejected = rejected
+        self._requeue = requeue
+        self._failed = failed
+
+    def go_on(self, steps: Steps) -> bool:
+        while steps.left > 0:
+            delivery = self.maybe_take()
+            if delivery is None:
+                return True
+            steps.left -= 1
+            if self._rejected:
+                self._transaction.rejected.append((delivery, self._requeue, self._failed))
+            else:
+                self._transaction.acked.append(delivery)
+        return False
+
+
+class Commit(Job):
+    """tx.commit: publishes, then acknowledgements, then what is given back.
+
+    The batch of the log is held open until the last of it is done (2); there is nothing to hold where it is done at
+    once. Two that are long do not hold the same batch: the second one waits.
+    """
+
+    def __init__(self, channel: Channel, transaction: Transaction) -> None:
+        self._channel = channel
+        self._transaction = transaction
+        self._next_publish: int = 0
+        self._next_acked: int = 0
+        self._next_rejected: int = 0
+        self._woken: dict[Queue, None] = {}
+        self._returning = Returning(channel.ledger)
+        self._partial: bool = False
+        self._repeats: bool = False  # some was published before, and may be on its way to the disk
+        self._holds: bool = False
+
+    def go_on(self, steps: Steps) -> bool:
+        log = self._channel.shared.log
+        if not self._holds:
+            if self._is_longer_than(steps.left):
+                if not log.hold():
+                    return False
+                self._holds = True
+            else:
+                steps = Steps(ALL_STEPS)
+        if not (self._publish(steps) and self._settle(steps) and self._put_back(steps)):
+            return False
+        self._returning.end()
+        for queue in self._woken:
+            queue.wake()
+        if self._holds:
+            log.release()
+        self._answer()
+        return True
+
+    def _is_longer_than(self, steps: i64) -> bool:
+        transaction = self._transaction
+        needed: i64 = len(transaction.acked) + KEPT_STEPS * len(transaction.rejected)
+        for publish in transaction.publishes:
+            needed += 1 + len(publish.queues)
+            if needed > steps:
+                break
+        return needed > steps
+
+    def _publish(self, steps: Steps) -> bool:
+        publishes = self._transaction.publishes
+        while self._next_publish < len(publishes):
+            if steps.left <= 0:
+                return False
+            publish = publishes[self._next_publish]
+            self._next_publish += 1
+            steps.left -= 1 + len(publish.queues)
+            outcome: i64 = self._channel.publish_buffered(publish)
+            self._partial = self._partial or outcome == REFUSED
+            self._repeats = self._repeats or publish.message.awaits_batch
+        return True
+
+    def _settle(self, steps: Steps) -> bool:
+        acked = self._transaction.acked
+        ledger = self._channel.ledger
+        while self._next_acked < len(acked):
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            delivery = acked[self._next_acked]
+            self._next_acked += 1
+            ledger.acked += 1
+            ledger.release(delivery)
+            delivery.queue.settle(delivery)
+            self._woken[delivery.queue] = None
+        return True
+
+    def _put_back(self, steps: Steps) -> bool:
+        rejected = self._transaction.rejected
+        while self._next_rejected < len(rejected):
+            if steps.left <= 0:
+                return False
+            delivery, requeue, failed = rejected[self._next_rejected]
+            self._next_rejected += 1
+            steps.left -= self._returning.put_back(delivery, requeue=requeue, failed=failed)
+        return True
+
+    def _answer(self) -> None:
+        """Send tx.commit-ok as soon as it is on disk, or close the channel when something was refused."""
+        channel = self._channel
+        if self._partial:
+            error = ChannelException(PRECONDITION_FAILED, "partial tx completion")
+            channel.connection.refuse(channel, error, TX_COMMIT)
+            return
+        log = channel.shared.log
+        batch = log.close_soon(channel.sync_confirms)
+        if self._repeats and not batch:
+            log.force()
+            batch = int(log.batch.number)
+        if channel.is_open():
+            channel.reply(m.TxCommitOk(), 0, batch)
+
+
+class Rollback(Job):
+    """tx.rollback: what was acknowledged or rejected in the transaction is unacknowledged again."""
+
+    def __init__(self, ledger: DeliveryLedger, transaction: Transaction) -> None:
+        self._ledger = ledger
+        self._transaction = transaction
+        transaction.give_up()
+
+    def go_on(self, steps: Steps) -> bool:
+        while steps.left > 0:
+            delivery = self._transaction.maybe_take_answered()
+            if delivery is None:
+                return True
+            steps.left -= 1
+            self._ledger.restore(delivery)
+            # Its time may have run out while its answer waited: nobody would look at it again.
+            delivery.queue.touch(self._ledger, delivery)
+        return False
