@@ -181,7 +181,7 @@ class Engine:
             assert id(binding.destination) in alive, f"a binding to {binding.destination.name!r}, which is deleted"
         if not self.clients:
             assert not broker.connections
-            assert not broker.shared.unconfirmed
+            assert not broker.shared.confirms.due
             assert broker.shared.inbound.held_bytes == 0, "bodies lost track"
             for queue in self.vhost.queues.values():
                 assert queue.owner is None, f"exclusive queue {queue.name!r} outlived its connection"

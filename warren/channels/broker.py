@@ -256,11 +256,7 @@ class Broker:
             self.work.begin(self._taking_apart)
         self.work.end_turn()
         self.own_messages.publish()
-        unconfirmed = self.shared.unconfirmed
-        if unconfirmed:
-            for channel in unconfirmed:
-                channel.confirm()
-            unconfirmed.clear()
+        self.shared.confirms.end_turn()
         log = self.log
         done: i64 = log.done_batch
         log.close_if_due()
@@ -413,11 +409,7 @@ class Broker:
     def committed(self, ticket: int) -> None:
         """Every metadata change up to `ticket` is durable: send the replies that waited for it."""
         self.journal.committed(ticket)
-        undeclared = self.shared.undeclared
-        if undeclared:
-            self.shared.undeclared = []
-            for channel in undeclared:
-                channel.batch_done(self.log.done_batch)
+        self.shared.confirms.declared()
         self._open_gates()
 
     def stored(self, job: CommitJob) -> None:
@@ -533,13 +525,7 @@ class Broker:
 
     def hold_confirms(self, *, held: bool) -> None:
         """Write no basic.ack for publishes until that is over; they are stored and delivered meanwhile."""
-        shared = self.shared
-        shared.holds_confirms = held
-        if not held:
-            channels = shared.unheld
-            shared.unheld = []
-            for channel in channels:
-                channel.batch_done(self.log.done_batch)
+        self.shared.confirms.hold(held=held)
 
     # --- alarms -----------------------------------------------------------------------------------------------------
 

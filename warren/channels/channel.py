@@ -4,8 +4,8 @@
    marked redelivered, its consumers are gone, before the channel.close is written.
 2. basic.return for a mandatory message is written before the confirm of the same message.
 
-exchange.* and queue.* methods are in ``channels.topology``, what a transaction is in ``channels.transaction``; the fast
-path is in ``channels.fast_path``.
+exchange.* and queue.* methods are in ``channels.topology``, confirms in ``channels.confirms``, what a transaction is in
+``channels.transaction``; the fast path is in ``channels.fast_path``.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from warren.amqp.properties import (
     known_headers,
 )
 from warren.channels.access import IMPERSONATOR, READ, WRITE, Route
+from warren.channels.confirms import Confirms
 from warren.channels.control import control
 from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
 from warren.channels.jobs import AckRun, Reply, ReturnRun
@@ -90,7 +91,8 @@ class Channel(FastChannel):
         super().__init__(connection, number, ledger)
         self.connection = connection
         vhost = connection.fast_vhost
-        self.sync_confirms = vhost is None or vhost.sync_confirms
+        # A confirm, or tx.commit-ok, means synced, not just written.
+        self.sync_confirms: bool = vhost is None or vhost.sync_confirms
         self.last_queue = ""  # what an empty queue name means
         self.prefetch: int = 0  # for consumers to come
         self.reply_queue: Queue | None = None
@@ -262,8 +264,11 @@ class Channel(FastChannel):
             _remember_in(rememberers, message)
         self._count(route.exchange, body_bytes, len(queues))
         outcome: i64 = REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory)
-        if self.confirming:
-            self.count_publish(message, outcome)
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.count_publish(message, outcome)
+            if outcome == REFUSED:
+                self.connection.check_outbox()
 
     def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:
         """Count a message published to `exchange` that goes to so many queues."""
@@ -277,8 +282,9 @@ class Channel(FastChannel):
     def _control(self, route: Route, header: bytes, body_bytes: i64) -> None:
         control(self, route.envelope.routing_key, header)
         self._count(route.exchange, body_bytes, 0)
-        if self.confirming:
-            self.count_publish(Message(route.envelope, b"", 0, 0, 0, False), ACCEPTED)
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.count_publish(Message(route.envelope, b"", 0, 0, 0, False), ACCEPTED)
 
     def _is_repeated(self, message: Message) -> bool:
         """Tell whether its exchange has accepted `message` before, and so drops it."""
@@ -635,12 +641,13 @@ class Channel(FastChannel):
     def _confirm_select(self, method: m.ConfirmSelect) -> None:
         if self.transaction is not None:
             raise ChannelException(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
-        self.confirming = True
+        if self.confirms is None:
+            self.confirms = Confirms(self.shared.confirms, self.ledger.outbox, self.number, syncs=self.sync_confirms)
         if not method.no_wait:
             self.reply(m.ConfirmSelectOk())
 
     def _tx_select(self) -> None:
-        if self.confirming:
+        if self.confirms is not None:
             raise ChannelException(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
         if self.transaction is None:
             self.transaction = Transaction()
@@ -693,6 +700,8 @@ class Channel(FastChannel):
         """Take nothing more; `jobs.ChannelEnd` lets go of everything."""
         self.drop_content()
         self.state = CLOSING
+        if self.confirms is not None:
+            self.confirms.close()
         self.add_counts(self.vhost.counted)
         self.ledger.close()
         transaction = self.transaction

@@ -12,8 +12,7 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
 3. Content is one slice of the buffer, or the pieces of a large frame that a read has cut, and is never taken apart;
    its properties are checked in place and decoded only for the few messages that carry something the broker must
    act on.
-4. Confirms are counted, not written: one cumulative basic.ack per channel and turn, or per batch of the log for what
-   is stored. A basic.nack is written at once, and so before any ack that would cover its tag.
+4. Confirms are counted, not written: `channels.confirms`.
 5. A walk stops when it has done `Shared.feed_units` of work, and goes on in a later turn: the connection is paused
    with PAUSED_TURN and on `Broker.resumed`. Units are counted, not measured: the same bytes stop at the same frame.
    One method may do more than was left; the next one then waits.
@@ -31,10 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from librt.strings import read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from warren.amqp.codec import wire_short
 from warren.amqp.errors import (
     CHANNEL_ERROR,
     FRAME_ERROR,
@@ -48,7 +46,6 @@ from warren.amqp.methods import (
     ACK_BYTES,
     BASIC_ACK,
     BASIC_CLASS_ID,
-    BASIC_NACK,
     BASIC_PUBLISH,
     FRAME_BODY,
     FRAME_END,
@@ -67,10 +64,10 @@ from warren.amqp.properties import (
     scan_properties,
 )
 from warren.channels.access import ROUTES_MAX, Principal, Route
+from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.inbound import Inbound
 from warren.channels.transaction import Transaction
 from warren.exchanges.exchange import Exchange
-from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts, SizeCounts
@@ -164,24 +161,17 @@ class Shared:
         self.inbound = Inbound(1 << 29, 60.0)
         self.message_max_bytes: i64 = 134217728
         self.feed_units: i64 = FEED_UNITS_MAX  # how much one call of `Connection.feed` may do; set by the shell
-        self.unconfirmed: list[FastChannel] = []
-        self.undeclared: list[FastChannel] = []  # their confirms wait for a declare to be committed
+        self.confirms = PendingConfirms(log, journal)
         # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
         # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
         self.judge: Callable[[FastChannel, Message, list[Queue]], int] | None = None
-        self.holds_confirms: bool = False
-        self.unheld: list[FastChannel] = []  # their confirms wait for the end of that
         self.dirty: list[Outbox] = []
         self.served: list[Turns] = []  # of connections on which somebody waits, and can be served
         self.sizes = SizeCounts()  # of what is published
 
 
-class FastChannel(BatchWaiter):
-    """The part of a channel that handles publishes and acks.
-
-    A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done"; there
-    is one for the open batch at most, and one for the batch under way.
-    """
+class FastChannel:
+    """The part of a channel that handles publishes and acks."""
 
     def __init__(self, connection: FastConnection, number: i64, ledger: DeliveryLedger) -> None:
         self.fast_connection = connection
@@ -190,23 +180,13 @@ class FastChannel(BatchWaiter):
         self.ledger = ledger
         self.state: i64 = EXPECT_METHOD
         self.transaction: Transaction | None = None  # since tx.select
-        self.confirming: bool = False
+        self.confirms: Confirms | None = None  # since confirm.select
         # What was published here, to how many more queues than messages, and what became of the rest.
         self.published: i64 = 0
         self.published_bytes: i64 = 0
         self.spread: i64 = 0
         self.returned: i64 = 0
         self.dropped: i64 = 0
-        self.published_count: i64 = 0  # since confirm.select
-        self.confirmed_count: i64 = 0
-        self.confirmed: i64 = 0  # of `confirmed_count`, those that were not refused
-        self._refused_ahead: i64 = 0  # refused, and below whatever is confirmed next
-        self._refused: list[int] = []  # refused behind something that is not confirmed yet
-        self._accepted_count: i64 = 0  # the latest publish that was not refused
-        self.awaits_confirm: bool = False  # on shared.unconfirmed
-        self.sync_confirms: bool = True  # a confirm means synced, not just written
-        self._marked_batch: i64 = 0
-        self._marks: list[tuple[int, int, int]] = []  # batch, publishes up to, metadata ticket
         self.route: Route | None = None  # of the content being received
         self.last_arguments: bytes = b""
         self.last_route: Route | None = None
@@ -406,8 +386,11 @@ class FastChannel(BatchWaiter):
             found: i64 = queue.publish(message)
             if found > outcome:
                 outcome = found
-        if self.confirming:
-            self.count_publish(message, outcome)
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.count_publish(message, outcome)
+            if outcome == REFUSED:
+                self.fast_connection.check_outbox()
 
     def not_to_one(self, exchange: Exchange, queues: i64) -> None:
         """Note that a message published to `exchange` did not go to one queue but to `queues`."""
@@ -419,10 +402,8 @@ class FastChannel(BatchWaiter):
         """Add what this channel has counted to `counts`."""
         ledger = self.ledger
         counts.publish += self.published
-        counts.publish_confirm += self.published_count
         counts.published_bytes += self.published_bytes
         counts.routed += self.published + self.spread
-        counts.confirm += self.confirmed
         counts.return_unroutable += self.returned
         counts.drop_unroutable += self.dropped
         counts.deliver += ledger.delivered
@@ -432,111 +413,21 @@ class FastChannel(BatchWaiter):
         counts.get_empty += ledger.got_empty
         counts.redeliver += ledger.redelivered
         counts.ack += ledger.acked
-
-    def count_publish(self, message: Message, outcome: i64) -> None:
-        """Number a publish in confirm mode; its confirm goes out at the end of the turn, or when it is on disk."""
-        self.published_count += 1
-        if outcome == REFUSED:
-            self._refuse()
-            return
-        self._accepted_count = self.published_count
-        if message.row >= 0 or message.awaits_batch:
-            log = self.shared.log
-            batch: i64 = log.batch.number
-            # A queue may be so new that its own declaration is not committed yet.
-            mark = (int(batch), int(self.published_count), self.shared.journal.last_ticket)
-            if self._marked_batch == batch:
-                self._marks[-1] = mark
-            else:
-                self._marked_batch = batch
-                self._marks.append(mark)
-                log.wait(self, self.sync_confirms)
-            return
-        if not self.awaits_confirm:
-            self.awaits_confirm = True
-            self.shared.unconfirmed.append(self)
-
-    def _refuse(self) -> None:
-        """Write basic.nack for the latest publish. A later basic.ack for several does not name it as its last one."""
-        if self.state == CLOSING:
-            return
-        if self.confirmed_count == self._accepted_count:
-            self._refused_ahead += 1
-        else:
-            self._refused.append(int(self.published_count))
-        outbox = self.ledger.outbox
-        outbox.touch()
-        out = outbox.writer
-        out.append(FRAME_METHOD)
-        write_i16_be(out, wire_short(self.number))
-        write_i32_be(out, ACK_BYTES)
-        write_i32_be(out, BASIC_NACK)
-        write_i64_be(out, self.published_count)
-        out.append(0)
-        out.append(FRAME_END)
-        self.fast_connection.check_outbox()
+        confirms = self.confirms
+        if confirms is not None:
+            counts.publish_confirm += confirms.published
+            counts.confirm += confirms.confirmed
 
     def confirm(self) -> None:
-        """Write one basic.ack for everything published and not yet confirmed, unless some of it is being stored."""
-        self.awaits_confirm = False
-        if not self._marks:
-            self._confirm_up_to(self._accepted_count)
-
-    def batch_done(self, batch: i64) -> None:
-        """What this channel published up to the mark of `batch` is on disk."""
-        marks = self._marks
-        confirmable: i64 = self.confirmed_count
-        while marks:
-            marked, count, ticket = marks[0]
-            if marked > batch:
-                break
-            if ticket > self.shared.journal.committed_ticket:
-                self.shared.undeclared.append(self)
-                break
-            confirmable = count
-            del marks[0]
-        self._confirm_up_to(confirmable if marks else self._accepted_count)
+        """Write what is to be confirmed at the end of the turn: the peer ends the channel before that."""
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.end_turn()
 
     def unconfirmed_count(self) -> int:
-        """Return how many publishes have not been answered yet."""
-        refused = self._refused_ahead + len(self._refused)
-        return int(self.published_count - self.confirmed_count - refused) if self.confirming else 0
-
-    def _confirm_up_to(self, number: i64) -> None:
-        count: i64 = number - self.confirmed_count
-        if count == 0 or self.state == CLOSING:
-            return
-        if self.shared.holds_confirms:
-            self.shared.unheld.append(self)
-            return
-        self.confirmed_count = number
-        self.confirmed += count
-        if self._refused_ahead or self._refused:
-            self.confirmed -= self._take_refused(number)
-        outbox = self.ledger.outbox
-        outbox.touch()
-        out = outbox.writer
-        out.append(FRAME_METHOD)
-        write_i16_be(out, wire_short(self.number))
-        write_i32_be(out, ACK_BYTES)
-        write_i32_be(out, BASIC_ACK)
-        write_i64_be(out, self.confirmed_count)
-        out.append(1 if count > 1 else 0)
-        out.append(FRAME_END)
-
-    def _take_refused(self, number: i64) -> i64:
-        """Return how many of the publishes up to `number`, and not confirmed before, were refused."""
-        refused = self._refused
-        below: i64 = 0
-        while below < len(refused) and refused[below] < number:
-            below += 1
-        count: i64 = self._refused_ahead + below
-        self._refused_ahead = 0
-        del refused[:below]
-        if number == self._accepted_count:
-            self._refused_ahead = len(refused)
-            refused.clear()
-        return count
+        """Return how many publishes wait for their confirm."""
+        confirms = self.confirms
+        return 0 if confirms is None else confirms.unanswered_count()
 
     # --- overridden by channels.channel ---------------------------------------------------------------------------
 

@@ -349,7 +349,7 @@ class Broker:
         raw = body.encode() if isinstance(body, str) else body
         sent = (properties if properties is not None else Properties(delivery_mode=2)).encoded()
         life = self._require_life()
-        if life.call(lambda: self.engine.shared.holds_confirms):
+        if life.call(lambda: self.engine.shared.confirms.is_held):
             raise RuntimeError("the test holds confirms back, and this waits for one")
 
         async def publish() -> bool:

@@ -64,7 +64,7 @@ class FaultyPublishes:
             self._doomed.add(connection.key)
             self.drop(connection)
             return LOSE
-        if self._nack > 0 and channel.confirming:
+        if self._nack > 0 and channel.confirms is not None:
             self._nack -= 1
             self.nacked.append(_seen(connection, message, []))
             return REFUSE

@@ -107,7 +107,7 @@ def test_confirms_that_are_held_come_afterwards(broker: Broker, opened: Open, pr
     with broker.holding_confirms():
         publish = InThread(lambda: channel.basic_publish("", "q", b"x", properties))
         broker.wait_until(lambda: broker.queue("q").ready == 1)
-        broker.wait_until(lambda: broker.on_loop(lambda: len(broker.engine.shared.unheld) > 0))
+        broker.wait_until(lambda: broker.on_loop(lambda: len(broker.engine.shared.confirms.held) > 0))
         assert not publish.ended.is_set()
         with pytest.raises(RuntimeError, match="holds confirms back"):
             broker.publish("", "q")
@@ -123,7 +123,7 @@ def test_confirms_that_are_delayed_come_by_themselves(broker: Broker, opened: Op
     broker.delay_confirms(0.2)
     channel.basic_publish("", "q", b"x")
     assert time.monotonic() - begin_s >= 0.2
-    assert not broker.on_loop(lambda: broker.engine.shared.holds_confirms)
+    assert not broker.on_loop(lambda: broker.engine.shared.confirms.is_held)
 
 
 def test_the_next_publishes_are_nacked_and_no_more(broker: Broker, opened: Open) -> None:

@@ -118,7 +118,7 @@ class ConnectionHandlers(Handlers):
             "connection_details": connection_details(connection),
             "state": "flow" if connection.paused & ~PAUSED_TURN else "running",
             "transactional": channel.transaction is not None,
-            "confirm": channel.confirming,
+            "confirm": channel.confirms is not None,
             "prefetch_count": channel.prefetch,
             "global_prefetch_count": int(ledger.prefetch),
             "consumer_count": len(ledger.consumers),

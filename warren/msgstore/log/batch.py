@@ -45,7 +45,7 @@ ROW_BYTES: Final = 128
 
 
 class BatchWaiter:
-    """Somebody who waits for a batch: a channel in confirm mode."""
+    """Somebody who waits for a batch: the confirms of a channel, for instance."""
 
     def batch_done(self, batch: i64) -> None:
         """Everything that was in `batch` is as durable as was asked for."""

@@ -1,0 +1,227 @@
+"""Publisher confirms: which basic.ack and basic.nack a channel sends for what was published there since confirm.select.
+
+    frame     01 | channel (2) | 00 00 00 0D | method (4) | delivery tag (8) | bits (1) | CE
+    method    00 3C 00 50 basic.ack      00 3C 00 78 basic.nack
+    bits      1 multiple, of a basic.ack for more than one; a basic.nack is for one publish
+
+The delivery tag is the number of a publish. They count from 1; three of them say how far a channel is:
+
+    1 ... _confirmed_to     answered: the latest basic.ack names it
+          _accepted         the latest publish that was not refused: what a basic.ack may name next
+          published         the latest publish
+
+1. Each publish is answered once: a refused one by the basic.nack of its number, any other by the first basic.ack that
+   covers it. No basic.ack names a refused one.
+2. A basic.nack is written at once, and so before any basic.ack that covers its number.
+3. Confirms are counted, not written: one cumulative basic.ack at the end of the turn, or, for what is stored, one when
+   a batch of the log is done.
+4. A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done". There
+   is one for the open batch at most, and one for the batch under way. While there is one, nothing behind it is
+   confirmed: confirms are in order.
+5. A queue may be so new that its own declaration is not committed: what is stored waits for the metadata changes before
+   it, too.
+6. A channel that is closed is told nothing more.
+
+What a publish came to is decided elsewhere (``queues.outcome``); the frames go into the outbox of the connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from librt.strings import write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64, mypyc_attr, u8
+
+from warren.amqp.codec import wire_short
+from warren.amqp.methods import ACK_BYTES, BASIC_ACK, BASIC_NACK, FRAME_END, FRAME_METHOD
+from warren.amqp.outbox import Outbox
+from warren.msgstore.log.batch import BatchWaiter
+from warren.msgstore.log.message import Message
+from warren.queues.outcome import REFUSED
+from warren.vhosts.metadata import MetadataJournal
+
+if TYPE_CHECKING:
+    from warren.msgstore.log.message_log import MessageLog
+
+
+class PendingConfirms:
+    """The confirms of all channels: which are due at the end of the turn, and which wait for more than the log."""
+
+    def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
+        self.log = log
+        self.journal = journal
+        self.due: list[Confirms] = []
+        self.undeclared: list[Confirms] = []  # they wait for a declare to be committed
+        self.is_held: bool = False  # on purpose, by a test of a client: no basic.ack is written
+        self.held: list[Confirms] = []  # they wait for the end of that
+
+    def end_turn(self) -> None:
+        """Confirm what was published in this turn and is not being stored."""
+        due = self.due
+        if due:
+            for confirms in due:
+                confirms.end_turn()
+            due.clear()
+
+    def declared(self) -> None:
+        """More changes of the metadata are committed."""
+        undeclared = self.undeclared
+        if undeclared:
+            self.undeclared = []
+            for confirms in undeclared:
+                confirms.batch_done(self.log.done_batch)
+
+    def hold(self, *, held: bool) -> None:
+        """Write no basic.ack, or write them again, with those that were due meanwhile."""
+        self.is_held = held
+        if not held:
+            waiting = self.held
+            self.held = []
+            for confirms in waiting:
+                confirms.batch_done(self.log.done_batch)
+
+
+@mypyc_attr(acyclic=True)
+class Mark:
+    """The publishes up to `up_to` are confirmed when `batch` is done and the metadata change `ticket` is committed."""
+
+    __slots__ = ("batch", "ticket", "up_to")
+
+    def __init__(self, batch: i64, up_to: i64, ticket: int) -> None:
+        self.batch: i64 = batch
+        self.up_to: i64 = up_to
+        self.ticket: int = ticket
+
+
+class Confirms(BatchWaiter):
+    """Those of one channel, from confirm.select on.
+
+    `number`: of the channel; `syncs`: a confirm of what is stored means that it is synced, not just written.
+    """
+
+    def __init__(self, pending: PendingConfirms, outbox: Outbox, number: i64, *, syncs: bool) -> None:
+        self.published: i64 = 0  # how many, and the number of the latest
+        self.confirmed: i64 = 0  # how many of them were confirmed
+        self._confirmed_to: i64 = 0
+        self._accepted: i64 = 0
+        self._refused_below: i64 = 0  # how many were refused that the next basic.ack covers, whatever it names
+        self._refused: list[int] = []  # refused behind something that is not confirmed yet
+        self._marks: list[Mark] = []
+        self._is_due: bool = False
+        self._is_closed: bool = False
+        self._pending = pending
+        self._outbox = outbox
+        self._number: i64 = number
+        self._syncs = syncs
+
+    # --- what is published ------------------------------------------------------------------------------------------
+
+    def count_publish(self, message: Message, outcome: i64) -> None:
+        """Number a publish: it is refused now, or confirmed at the end of the turn or when it is on disk."""
+        number: i64 = self.published + 1
+        self.published = number
+        if outcome == REFUSED:
+            self._refuse(number)
+            return
+        self._accepted = number
+        if message.row >= 0 or message.awaits_batch:
+            self._mark(number)
+        elif not self._is_due:
+            self._is_due = True
+            self._pending.due.append(self)
+
+    def _mark(self, number: i64) -> None:
+        """Have what was published up to `number` wait for the open batch."""
+        pending = self._pending
+        batch: i64 = pending.log.batch.number
+        ticket = pending.journal.last_ticket
+        marks = self._marks
+        if marks:
+            mark = marks[-1]
+            if mark.batch == batch:
+                mark.up_to = number
+                mark.ticket = ticket
+                return
+        marks.append(Mark(batch, number, ticket))
+        pending.log.wait(self, self._syncs)
+
+    def _refuse(self, number: i64) -> None:
+        if self._is_closed:
+            return
+        if self._confirmed_to == self._accepted:
+            self._refused_below += 1
+        else:
+            self._refused.append(int(number))
+        self._write(BASIC_NACK, number, 0)
+
+    # --- what is confirmed ------------------------------------------------------------------------------------------
+
+    def end_turn(self) -> None:
+        """Confirm everything published, unless some of it is being stored."""
+        self._is_due = False
+        if not self._marks:
+            self._confirm_up_to(self._accepted)
+
+    def batch_done(self, batch: i64) -> None:
+        """What was published up to the mark of `batch` is on disk."""
+        pending = self._pending
+        marks = self._marks
+        confirmable: i64 = self._confirmed_to
+        while marks:
+            mark = marks[0]
+            if mark.batch > batch:
+                break
+            if mark.ticket > pending.journal.committed_ticket:
+                pending.undeclared.append(self)
+                break
+            confirmable = mark.up_to
+            del marks[0]
+        self._confirm_up_to(confirmable if marks else self._accepted)
+
+    def unanswered_count(self) -> int:
+        """Return how many publishes have been neither confirmed nor refused yet."""
+        refused: i64 = self._refused_below + len(self._refused)
+        return int(self.published - self._confirmed_to - refused)
+
+    def close(self) -> None:
+        """Write nothing any more: the channel is being closed."""
+        self._is_closed = True
+
+    def _confirm_up_to(self, number: i64) -> None:
+        count: i64 = number - self._confirmed_to
+        if count == 0 or self._is_closed:
+            return
+        if self._pending.is_held:
+            self._pending.held.append(self)
+            return
+        self._confirmed_to = number
+        self.confirmed += count
+        if self._refused_below or self._refused:
+            self.confirmed -= self._take_refused(number)
+        self._write(BASIC_ACK, number, 1 if count > 1 else 0)
+
+    def _take_refused(self, number: i64) -> i64:
+        """Return how many of the publishes up to `number`, and not confirmed before, were refused."""
+        refused = self._refused
+        below: i64 = 0
+        while below < len(refused) and refused[below] < number:
+            below += 1
+        count: i64 = self._refused_below + below
+        self._refused_below = 0
+        del refused[:below]
+        if number == self._accepted:
+            self._refused_below = len(refused)
+            refused.clear()
+        return count
+
+    def _write(self, method_id: i64, number: i64, bits: i64) -> None:
+        outbox = self._outbox
+        outbox.touch()
+        out = outbox.writer
+        out.append(FRAME_METHOD)
+        write_i16_be(out, wire_short(self._number))
+        write_i32_be(out, ACK_BYTES)
+        write_i32_be(out, i32(method_id))
+        write_i64_be(out, number)
+        out.append(u8(bits))
+        out.append(FRAME_END)
