@@ -1,4 +1,4 @@
-"""A connection: handshake, frames to channels, heartbeats, pauses, and every way it can end.
+"""A connection: handshake, frames to channels, pauses, and every way it can end.
 
     state              input that leads on                           state after
     AWAIT_HEADER       "AMQP" 0 0 9 1                                AWAIT_START_OK
@@ -79,6 +79,7 @@ from warren.channels.fast_path import (
     FastConnection,
 )
 from warren.channels.handshake import check_tuned, read_credentials, start_method, what_came_instead
+from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ChannelEnd, ConnectionEnd, ConnectionJobs, Recheck
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
 from warren.channels.topology_growth import GrowthShare, growth_bytes
@@ -181,13 +182,8 @@ class Connection(FastConnection):
         self._growth = GrowthShare()
         self._gated: list[tuple[int, int, bytes]] = []  # metadata ticket, batch of the log, reply
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
-        self._seen_received: i64 = 0
-        self._seen_sent: i64 = 0
-        self._silent_s: float = broker.now_s  # since when nothing was received
-        self._quiet_s: float = broker.now_s  # since when nothing was sent
-        self._stuck_s: float = 0.0  # how long the peer has taken nothing of what waits for it
+        self._heartbeats = Heartbeats(broker.now_s)
         self.is_unreachable: bool = False  # it has ended, and nothing more can be told to its peer
-        self._ticked_s: float = broker.now_s
         self._next_sweep_s: float = 0.0
 
     # --- in -------------------------------------------------------------------------------------------------------
@@ -700,34 +696,17 @@ class Connection(FastConnection):
             if now_s >= self._deadline_s and self.state != ENDED:
                 self._drop("handshake or close timed out")
             return
-        if self.received_bytes != self._seen_received or self.paused:
-            # While we do not read, silence says nothing about the peer.
-            self._seen_received = self.received_bytes
-            self._silent_s = now_s
-        if self.outbox.sent_bytes != self._seen_sent:
-            # Sent at some time since the last tick: reckon with the earliest, or a short interval is missed.
-            self._seen_sent = self.outbox.sent_bytes
-            self._quiet_s = self._ticked_s
-            self._stuck_s = 0.0
-        elif self.outbox.waiting_bytes() == 0:
-            self._stuck_s = 0.0
-        else:
-            # What it could not take because we were stopped or busy it takes before the next tick.
-            self._stuck_s += min(now_s - self._ticked_s, self.broker.limits.send_timeout_s / 2)
-        self._ticked_s = now_s
+        heartbeats = self._heartbeats
+        timeout_s = self.broker.limits.send_timeout_s
+        heartbeats.tick(now_s, self.received_bytes, self.outbox, is_read=self.paused == 0, send_timeout_s=timeout_s)
         if now_s >= self._next_sweep_s:
             self._close_overdue_channels(now_s)
-        timeout_s = self.broker.limits.send_timeout_s
-        if timeout_s and self._stuck_s >= timeout_s and not (self.is_direct or self.is_internal):
+        if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
             # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
             self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
-            return
-        if self.heartbeat_s == 0:
-            return
-        if now_s - self._silent_s > 2 * self.heartbeat_s:
+        elif heartbeats.is_gone(self.heartbeat_s):
             self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
-        elif now_s - self._quiet_s >= self.heartbeat_s / 2:
-            self._quiet_s = now_s
+        elif heartbeats.is_due(self.heartbeat_s):
             self.outbox.write(HEARTBEAT_FRAME)
 
     def _give_up(self, reason: str) -> None:

@@ -1,0 +1,60 @@
+"""Whether a peer is still there: what it sends and takes, and the heartbeats that it is owed (specification 4.2.7).
+
+1. A peer from which nothing came for twice the agreed interval is gone. Any bytes will do. While we do not read, its
+   silence says nothing.
+2. It is sent a heartbeat when it was sent nothing for half the interval.
+3. A peer that takes nothing of what waits for it is stuck, whether it sends heartbeats or not. Time that passes between
+   two ticks counts up to half of the time allowed: what it could not take because we were stopped or busy it takes
+   before the next tick.
+
+Time is an argument. The connection says what was sent and received, and acts on the answers.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from warren.amqp.outbox import Outbox
+
+
+class Heartbeats:
+    """What one peer sends and takes, looked at in every tick of an open connection."""
+
+    def __init__(self, now_s: float) -> None:
+        self._received_bytes: i64 = 0
+        self._sent_bytes: i64 = 0
+        self._silent_s: float = now_s  # since when nothing was received
+        self._quiet_s: float = now_s  # since when nothing was sent
+        self._stuck_s: float = 0.0  # how long the peer has taken nothing of what waits for it
+        self._ticked_s: float = now_s
+
+    def tick(self, now_s: float, received_bytes: i64, outbox: Outbox, *, is_read: bool, send_timeout_s: float) -> None:
+        """Note what has been received and sent in all by now."""
+        if received_bytes != self._received_bytes or not is_read:
+            self._received_bytes = received_bytes
+            self._silent_s = now_s
+        if outbox.sent_bytes != self._sent_bytes:
+            # Sent at some time since the last tick: reckon with the earliest, or a short interval is missed.
+            self._sent_bytes = outbox.sent_bytes
+            self._quiet_s = self._ticked_s
+            self._stuck_s = 0.0
+        elif outbox.waiting_bytes() == 0:
+            self._stuck_s = 0.0
+        else:
+            self._stuck_s += min(now_s - self._ticked_s, send_timeout_s / 2)
+        self._ticked_s = now_s
+
+    def is_stuck(self, send_timeout_s: float) -> bool:
+        """Tell whether the peer has taken nothing of what waits for it in `send_timeout_s`; 0: no limit."""
+        return send_timeout_s > 0 and self._stuck_s >= send_timeout_s
+
+    def is_gone(self, interval_s: int) -> bool:
+        """Tell whether nothing has come for two intervals; 0: there are no heartbeats."""
+        return interval_s > 0 and self._ticked_s - self._silent_s > 2 * interval_s
+
+    def is_due(self, interval_s: int) -> bool:
+        """Tell whether to send a heartbeat now, and count it as sent."""
+        if interval_s == 0 or self._ticked_s - self._quiet_s < interval_s / 2:
+            return False
+        self._quiet_s = self._ticked_s
+        return True
