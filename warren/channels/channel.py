@@ -69,6 +69,7 @@ from warren.queues.dead_letter import mark_republished, reheaded
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Steps
+from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue import Queue
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, VirtualHost
@@ -323,15 +324,13 @@ class Channel(FastChannel):
         if message.due_ms:
             negate_delay(message)
             for queue in queues:
-                outcome = _greater(outcome, queue.hold(message, message.due_ms))
+                outcome = _greater(outcome, queue.hold(message, message.due_ms, CHANNEL))
             if holders is not None:
                 for holder in holders:
                     self.vhost.hold(holder, message)
         else:
             for queue in queues:
-                if message.expiration_ms >= 0:
-                    queue.need_keeper()
-                outcome = _greater(outcome, queue.publish(message))
+                outcome = _greater(outcome, queue.accept(message, CHANNEL))
         if self.vhost.seen_keys and (queues or holders) and outcome != REFUSED:
             self._remember(message, queues, holders)
         return outcome

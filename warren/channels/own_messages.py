@@ -21,6 +21,7 @@ from warren.amqp.field_table import TableWalker
 from warren.amqp.methods import FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.exchanges.content import Content
 from warren.msgstore.log.message import Message
+from warren.queues.origin import BROKER
 from warren.vhosts.virtual_host import VirtualHost
 
 HEADERS_MAX_BYTES: Final = 65536  # half of the usual frame_max
@@ -69,7 +70,7 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
             rememberer.remember(message, int(message.body_bytes))
     for queue in queues:
         if not queue.deleted:
-            queue.publish_own(message)
+            queue.accept(message, BROKER)
 
 
 def header_frame(message: Message) -> bytes:

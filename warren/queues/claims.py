@@ -35,6 +35,7 @@ from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.offset_backlog import OffsetBacklog
 from warren.queues.offset_queue import OffsetQueue, OffsetRead
+from warren.queues.origin import CHANNEL, RELEASED
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
@@ -303,8 +304,7 @@ class ClaimQueue(OffsetQueue):
         back.persistent = is_persistent(header) or queue.rules.is_quorum
         back.expiration_ms = expiration_ms_of(header)
         back.attempts = 1
-        queue.need_keeper()
-        queue.take_released(back)
+        queue.accept(back, RELEASED)
 
     # --- what claim queues do not do ------------------------------------------------------------------------------
 
@@ -319,19 +319,15 @@ class ClaimQueue(OffsetQueue):
         self.refused += 1
         return REFUSED
 
-    def publish_own(self, message: Message) -> i64:
+    def accept(self, message: Message, origin: i64) -> i64:
         """Refuse."""
-        return REFUSED
-
-    def take_letter(self, message: Message) -> i64:
-        """Refuse."""
-        return REFUSED
-
-    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> i64:
-        """Refuse."""
-        if not own:
+        if origin == CHANNEL:
             self.refused += 1
         return REFUSED
+
+    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
+        """Refuse."""
+        return self.accept(message, origin)
 
     def may_refuse(self) -> bool:
         """It refuses all publishes."""

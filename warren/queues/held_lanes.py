@@ -20,6 +20,7 @@ from warren.queues.dead_letter import DELIVERY_LIMIT
 from warren.queues.held_messages import PARKED_UNTIL, HeldMessages
 from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.queues.message_deaths import MessageDeaths
+from warren.queues.origin import RELEASED
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import QueueRules
 from warren.queues.timers import NEVER, Timer
@@ -94,7 +95,7 @@ class HeldLanes:
     def released(self, lane: i64, message: Message) -> None:
         """The time of a held message has come."""
         if lane != UNDELIVERED:
-            self._queue.take_released(message)
+            self._queue.accept(message, RELEASED)
             return
         message.attempts = 0  # to whoever takes the letter it is new
         if self._host.send_letter(self._queue, message):

@@ -37,6 +37,7 @@ from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_lanes import HeldLane
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
+from warren.queues.origin import CHANNEL, LETTER, RELEASED
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
@@ -150,10 +151,7 @@ class Queue(Destination):
     # --- in -------------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message) -> i64:
-        """Take a routed message: hand it to a consumer at once, keep it, or do with it what the rules say.
-
-        Returns the outcome (``queues.outcome``).
-        """
+        """Take a routed message that a channel published, and that has no expiration; see `accept`."""
         keeper = self.keeper
         if keeper is not None:
             outcome: i64 = self._publish_kept(keeper, message)
@@ -183,10 +181,26 @@ class Queue(Destination):
             ready.store(message, waiting_place)
         return ACCEPTED
 
-    def publish_own(self, message: Message) -> i64:
-        """Take a message that no channel published: it was released or remembered, or is the broker's own."""
+    def accept(self, message: Message, origin: i64) -> i64:
+        """Take a message: hand it to a consumer at once, keep it, or do with it what the rules say.
+
+        `origin`: where it is from (``queues.origin``). Returns the outcome (``queues.outcome``).
+        """
+        if message.expiration_ms >= 0 or message.attempts > 0:
+            self.need_keeper()
+        if origin == CHANNEL:
+            return self.publish(message)
+        if origin == RELEASED:
+            self._take_released(message)
+            return ACCEPTED
         keeper = self.keeper
-        outcome: i64 = self.publish(message) if keeper is None else self._publish_kept(keeper, message)
+        outcome: i64 = ACCEPTED
+        if keeper is None:
+            self.publish(message)
+        elif origin == LETTER:
+            outcome = self._publish_by_rules(keeper, message)
+        else:
+            outcome = self._publish_kept(keeper, message)
         if outcome == ACCEPTED:
             self.not_by_channels += 1
         return outcome
@@ -214,14 +228,6 @@ class Queue(Destination):
         outcome: i64 = self._publish_by_rules(keeper, message)
         if outcome == ACCEPTED:
             seen.add(keys, message, self.stores)
-        return outcome
-
-    def take_letter(self, message: Message) -> i64:
-        """Take a dead letter: as `publish_own`, but nothing that the queue has seen before keeps it out."""
-        keeper = self.keeper
-        outcome: i64 = self.publish(message) if keeper is None else self._publish_by_rules(keeper, message)
-        if outcome == ACCEPTED:
-            self.not_by_channels += 1
         return outcome
 
     def _add(self, keeper: RuleKeeper, message: Message) -> None:
@@ -272,25 +278,24 @@ class Queue(Destination):
         self._deliver(consumer, message, place, message.attempts > 0)
         return place
 
-    def hold(self, message: Message, until_ms: i64, *, own: bool = False) -> i64:
-        """Take a routed message that is not to be delivered before a time. `own`: see `publish_own`."""
+    def hold(self, message: Message, until_ms: i64, origin: i64) -> i64:
+        """Take a routed message that is not to be delivered before a time; otherwise as `accept`."""
         keeper = self.need_keeper()
         seen = keeper.seen
         keys = None if seen is None else seen.keys_of(message)
         if seen is not None and keys is not None:
             if seen.drops(keys, message):
-                if not own:
+                if origin == CHANNEL:
                     self.refused += 1
                 return REPEATED
             seen.add(keys, message, self.stores)
         self.published += 1
-        if own:
+        if origin != CHANNEL:
             self.not_by_channels += 1
         keeper.lanes.hold(keeper.retries.as_kept(message), until_ms)
         return ACCEPTED
 
-    def take_released(self, message: Message) -> None:
-        """Take a message whose time has come."""
+    def _take_released(self, message: Message) -> None:
         keeper = self.keeper
         assert keeper is not None
         if message.expiration_ms >= 0 or self.rules.message_ttl_ms >= 0:

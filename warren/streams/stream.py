@@ -35,6 +35,7 @@ from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTa
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.offset_queue import OffsetQueue
+from warren.queues.origin import CHANNEL, LETTER, RELEASED
 from warren.queues.outcome import ACCEPTED, REPEATED
 from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
@@ -127,9 +128,19 @@ class Stream(OffsetQueue):
             self.refused += 1
         return outcome
 
-    def publish_own(self, message: Message) -> i64:
-        """Take a message that no channel published."""
-        outcome: i64 = self._take(message)
+    def accept(self, message: Message, origin: i64) -> i64:
+        """Take a message; nothing that was seen before keeps a dead letter out."""
+        if origin == CHANNEL:
+            return self.publish(message)
+        if origin == RELEASED:
+            self._append(message)
+            return ACCEPTED
+        outcome: i64 = ACCEPTED
+        if origin == LETTER:
+            self.published += 1
+            self._append(message)
+        else:
+            outcome = self._take(message)
         if outcome == ACCEPTED:
             self.not_by_channels += 1
         return outcome
@@ -145,17 +156,6 @@ class Stream(OffsetQueue):
         if seen is not None and keys is not None:
             seen.add(keys, kept, True)
         return ACCEPTED
-
-    def take_letter(self, message: Message) -> i64:
-        """Take a dead letter: nothing that was seen before keeps it out."""
-        self.not_by_channels += 1
-        self.published += 1
-        self._append(message)
-        return ACCEPTED
-
-    def take_released(self, message: Message) -> None:
-        """Take a message whose time has come; it was counted when it was held."""
-        self._append(message)
 
     def _append(self, message: Message) -> Message:
         """Add `message`, or what stands for it here; return that."""

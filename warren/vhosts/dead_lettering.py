@@ -30,6 +30,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Envelope, LetterCount, Message
 from warren.queues.dead_letter import REJECTED, DeadLetter, dead_letter, is_cycle, sent_again
 from warren.queues.long_work import Job, Steps
+from warren.queues.origin import LETTER
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.rules import QueueRules
@@ -228,7 +229,7 @@ class DeadLettering(Job):
         self._targets = len(targets)
         takers: list[str] = []
         for queue in targets:
-            if queue.take_letter(message) == REFUSED:
+            if queue.accept(message, LETTER) == REFUSED:
                 taken = False
             else:
                 takers.append(queue.name)

@@ -43,6 +43,7 @@ from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.long_work import LongWork
+from warren.queues.origin import BROKER
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
@@ -585,9 +586,7 @@ class VirtualHost(QueueHost):
         if blind_copies is not None:
             keys += blind_copies
         for queue in self._route_content(exchange, keys, Content(message.header_payload()), message):
-            if message.expiration_ms >= 0 or message.attempts > 0:
-                queue.need_keeper()
-            queue.publish_own(message)
+            queue.accept(message, BROKER)
 
     def publish_copy(self, message: Message, exchange: Exchange, routing_key: str) -> tuple[int, bool]:
         """Publish `message` once more, as an operator asked, with its properties and without any time of its own.
@@ -610,9 +609,7 @@ class VirtualHost(QueueHost):
         queues, held = self.route_message(exchange, [routing_key], copy)
         is_refused = False
         for queue in queues:
-            if copy.expiration_ms >= 0:
-                queue.need_keeper()
-            is_refused = queue.publish_own(copy) == REFUSED or is_refused
+            is_refused = queue.accept(copy, BROKER) == REFUSED or is_refused
         return len(queues) + held, is_refused
 
     def _publish_remembered(self, queue: Queue, message: Message) -> None:
@@ -622,11 +619,9 @@ class VirtualHost(QueueHost):
         if message.due_ms:
             negate_delay(copy)
         if message.due_ms > self.log.now_ms:
-            queue.hold(copy, message.due_ms, own=True)
+            queue.hold(copy, message.due_ms, BROKER)
         else:
-            if copy.expiration_ms >= 0:
-                queue.need_keeper()
-            queue.publish_own(copy)
+            queue.accept(copy, BROKER)
 
     def delivery_overdue(self, ledger: DeliveryLedger, timeout_ms: int) -> None:
         self.overdue.append((ledger, timeout_ms))
