@@ -60,6 +60,7 @@ from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY
 from warren.queues.held_messages import RELEASED, HeldMessage, HeldMessages
 from warren.queues.lanes import DELAYED, UNDELIVERED
+from warren.queues.origin import CHANNEL
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
@@ -456,7 +457,7 @@ class Machine:
         message = self.messages.publish(version, 0)
         message.due_ms = self.now_ms + delay_ms
         self.paper.hold(name, DELAYED, Entry(0, 0, version, True, False, 0), int(message.due_ms))
-        self.queues[name].hold(message, message.due_ms)
+        self.queues[name].hold(message, message.due_ms, CHANNEL)
         self._look()
         if confirm:
             self.confirm()
