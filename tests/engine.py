@@ -132,9 +132,9 @@ class Engine:
         self.broker.logins.clear()
         for request in requests:
             if (request.user, request.password) == (USER, PASSWORD.encode()):
-                request.connection.login_accepted(USER)
+                request.accept(USER)
             else:
-                request.connection.login_refused()
+                request.refuse()
         return bool(requests)
 
     def _flush(self) -> bool:

@@ -108,9 +108,9 @@ class Harness(Engine):
         self.broker.logins.clear()
         for request in requests:
             if request.certificate or self.passwords.get(request.user) == request.password:
-                request.connection.login_accepted(request.user)
+                request.accept(request.user)
             else:
-                request.connection.login_refused()
+                request.refuse()
         return bool(requests)
 
     def add_user(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from engine_harness import Client, Harness
@@ -14,14 +13,14 @@ from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import REPLY_NAMES
 from warren.amqp.field_table import encode_table
 from warren.amqp.methods import METHODS, PROTOCOL_HEADER
-from warren.channels import connection
+from warren.channels import connection_states
 from warren.channels.topology import TOPOLOGY_METHODS
 from warren.exchanges.registry import EXCHANGE_TYPES, create_exchange
 from warren.queues.arguments import ARGUMENTS
 from warren.vhosts.virtual_host import PREDECLARED
 
 STATES = ("AWAIT_HEADER", "AWAIT_START_OK", "CHECKING_LOGIN", "AWAIT_TUNE_OK", "AWAIT_OPEN", "RUNNING")
-CLOSED_STATES = ("STATE_CLOSING", "ENDED")
+CLOSED_STATES = ("CLOSING", "ENDED")
 
 PLAIN = b"\0guest\0guest"
 INPUTS: dict[str, bytes] = {
@@ -44,23 +43,23 @@ AFTER: dict[str, dict[str, str]] = {
     "AWAIT_TUNE_OK": {"tune-ok": "AWAIT_OPEN", "heartbeat": "AWAIT_TUNE_OK"},
     "AWAIT_OPEN": {"open": "RUNNING", "heartbeat": "AWAIT_OPEN"},
     "RUNNING": {
-        "start-ok": "STATE_CLOSING",
-        "tune-ok": "STATE_CLOSING",
-        "open": "STATE_CLOSING",
-        "wrong method": "STATE_CLOSING",
-        "broken frame": "STATE_CLOSING",
-        "header": "STATE_CLOSING",
+        "start-ok": "CLOSING",
+        "tune-ok": "CLOSING",
+        "open": "CLOSING",
+        "wrong method": "CLOSING",
+        "broken frame": "CLOSING",
+        "header": "CLOSING",
         "close-ok": "RUNNING",
         "heartbeat": "RUNNING",
         "channel.open": "RUNNING",
     },
-    "STATE_CLOSING": {name: "STATE_CLOSING" for name in INPUTS if not name.startswith("close")},
+    "CLOSING": {name: "CLOSING" for name in INPUTS if not name.startswith("close")},
     "ENDED": {},
 }
 
 
 def state_of(client: Client) -> str:
-    names = {getattr(connection, name): name for name in (*STATES, *CLOSED_STATES)}
+    names = {getattr(connection_states, name): name for name in (*STATES, *CLOSED_STATES)}
     return names[client.connection.state]
 
 
@@ -73,7 +72,7 @@ def client_in(harness: Harness, state: str) -> Client:
         client.connection.feed(INPUTS[name])
         if state != "CHECKING_LOGIN":
             harness.settle()
-    if state == "STATE_CLOSING":
+    if state == "CLOSING":
         client.feed(INPUTS["wrong method"])
     elif state == "ENDED":
         client.feed(INPUTS["close"])
@@ -91,10 +90,28 @@ def test_each_input_in_each_state_of_a_connection_leads_where_the_table_says(sta
     assert state_of(client) == AFTER[state].get(name, "ENDED")
 
 
+@pytest.mark.parametrize("state", AFTER)
+def test_what_the_table_of_states_allows_is_what_inputs_lead_to(state: str) -> None:
+    numbers = {name: getattr(connection_states, name) for name in (*STATES, *CLOSED_STATES)}
+    allowed = {name for name in numbers if numbers[name] in connection_states.NEXT_STATES[numbers[state]]}
+    reached = {AFTER[state].get(name, "ENDED") for name in INPUTS} - {state}
+    by_the_shell = {"CHECKING_LOGIN": {"AWAIT_TUNE_OK", "CLOSING", "ENDED"}}
+    refused = {"AWAIT_TUNE_OK": {"CLOSING"}, "AWAIT_OPEN": {"CLOSING"}}
+    assert allowed == reached | by_the_shell.get(state, set()) | refused.get(state, set())
+
+
+@pytest.mark.parametrize("state", AFTER)
+def test_a_fault_of_ours_closes_an_open_connection_and_ends_any_other(state: str) -> None:
+    harness = Harness()
+    client = client_in(harness, state)
+    client.connection.broken()
+    assert state_of(client) == ("CLOSING" if state == "RUNNING" else "ENDED")
+
+
 def test_the_states_have_names_and_a_table_in_their_module() -> None:
-    assert len(connection.STATE_NAMES) == len(STATES) + len(CLOSED_STATES)
-    documented = (Path(__file__).parents[2] / "warren" / "channels" / "connection.py").read_text().split('"""')[1]
-    for state in STATES:
+    assert len(connection_states.STATE_NAMES) == len(STATES) + len(CLOSED_STATES) == len(connection_states.NEXT_STATES)
+    documented = connection_states.__doc__ or ""
+    for state in (*STATES, *CLOSED_STATES):
         assert state in documented
 
 

@@ -22,10 +22,11 @@ from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.channel import Channel
-from warren.channels.connection import Connection, LoginRequest
+from warren.channels.connection import Connection
 from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
-from warren.channels.fast_path import CLOSING, FastChannel, FastConnection, Shared
+from warren.channels.fast_path import CHANNEL_CLOSING, FastChannel, FastConnection, Shared
+from warren.channels.handshake import LoginRequest
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
 from warren.channels.own_messages import OwnMessages
@@ -492,7 +493,7 @@ class Broker:
         for connection in self.connections.values():
             if only is None or connection.fast_vhost is only:
                 for channel in connection.channels.values():
-                    if channel.state != CLOSING:  # or it is in the counts of its vhost
+                    if channel.state != CHANNEL_CLOSING:  # or it is in the counts of its vhost
                         channel.add_counts(totals)
         return totals
 
@@ -506,7 +507,7 @@ class Broker:
             of_vhost = found.get(connection.vhost_name)
             if of_vhost is not None:
                 for channel in connection.channels.values():
-                    if channel.state != CLOSING:
+                    if channel.state != CHANNEL_CLOSING:
                         channel.add_counts(of_vhost)
         return found
 

@@ -54,7 +54,7 @@ from warren.amqp.properties import (
 from warren.channels.access import IMPERSONATOR, READ, WRITE, Route
 from warren.channels.confirms import Confirms
 from warren.channels.control import control
-from warren.channels.fast_path import CLOSING, REFUSE, RETURN, TAKE, FastChannel
+from warren.channels.fast_path import CHANNEL_CLOSING, REFUSE, RETURN, TAKE, FastChannel
 from warren.channels.jobs import AckRun, Reply, ReturnRun
 from warren.channels.tracing import ChannelTracer
 from warren.channels.transaction import BufferedPublish, BufferRun, Commit, Rollback, Transaction
@@ -693,12 +693,12 @@ class Channel(FastChannel):
 
     def is_open(self) -> bool:
         """Tell whether its peer may still be told something on it."""
-        return self.state != CLOSING and self.connection.running
+        return self.state != CHANNEL_CLOSING and self.connection.running
 
     def close(self) -> None:
         """Take nothing more; `jobs.ChannelEnd` lets go of everything."""
         self.drop_content()
-        self.state = CLOSING
+        self.state = CHANNEL_CLOSING
         if self.confirms is not None:
             self.confirms.close()
         self.add_counts(self.vhost.counted)

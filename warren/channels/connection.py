@@ -1,20 +1,8 @@
-"""A connection: handshake, frames to channels, pauses, and every way it can end.
+"""A connection that is open: frames to channels, pauses, and every way it can end.
 
-    state              input that leads on                           state after
-    AWAIT_HEADER       "AMQP" 0 0 9 1                                AWAIT_START_OK
-    AWAIT_START_OK     start-ok with credentials                     CHECKING_LOGIN (the shell verifies them)
-    CHECKING_LOGIN     login_accepted                                AWAIT_TUNE_OK
-                       login_refused                                 CLOSING or ENDED
-    AWAIT_TUNE_OK      tune-ok within our limits                     AWAIT_OPEN
-    AWAIT_OPEN         open of a vhost that the user may enter       RUNNING
-    RUNNING            close from the peer                           ENDED (close-ok is in the outbox)
-                       a ConnectionException, forced closure         CLOSING
-    CLOSING            close, close-ok, or the deadline              ENDED
-
-1. Before tune-ok a frame may have 8 KiB, and there may be ten frames and 64 KiB in all. Anything unexpected ends the
-   connection; before open-ok without a word, because the peer cannot expect connection.close yet.
-2. Replies leave in the order of their requests. One that waits for a commit holds back the later ones; a method that
-   is not about topology waits in front of the gate, unread.
+1. `connection_states` says which state follows which; up to open-ok frames belong to the `handshake`.
+2. Replies leave in the order of their requests (`reply_gate`). While one waits for a commit, a method that is not about
+   topology waits unread.
 3. When a connection ends, its channels have ended and its exclusive queues are deleted, before close-ok is written.
 4. All errors that a peer can cause become a close here and nowhere else.
 5. What one call of `feed` does is bounded (fast_path.py (5)); frames are handled in their order all the same.
@@ -29,7 +17,6 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method, method_frame
 from warren.amqp.errors import (
-    ACCESS_REFUSED,
     CHANNEL_ERROR,
     CONNECTION_FORCED,
     FRAME_ERROR,
@@ -50,61 +37,50 @@ from warren.amqp.methods import (
     CHANNEL_CLOSE_OK,
     CONNECTION_CLOSE,
     CONNECTION_CLOSE_OK,
-    CONNECTION_OPEN,
-    CONNECTION_TUNE_OK,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
-    FRAME_MIN_BYTES,
-    FRAME_OVERHEAD_BYTES,
     HEARTBEAT_FRAME,
     PROTOCOL_HEADER,
 )
 from warren.amqp.outbox import Outbox
-from warren.channels.access import Usage
+from warren.channels.access import Principal, Usage
 from warren.channels.channel import Channel
-from warren.channels.fast_path import (
+from warren.channels.connection_states import (
+    AWAIT_HEADER,
     CLOSING,
+    ENDED,
+    NEXT_STATES,
+    RUNNING,
+    STATE_NAMES,
+)
+from warren.channels.fast_path import (
+    CHANNEL_CLOSING,
     EXPECT_HEADER,
     EXPECT_METHOD,
-    FRAME_GRACE_BYTES,
     PAUSED_ALARM,
     PAUSED_COMMIT,
     PAUSED_INBOUND,
     PAUSED_LOAD,
-    PAUSED_LOGIN,
     PAUSED_OUTBOX,
     PAUSED_TURN,
     PAUSED_WORK,
     FastChannel,
     FastConnection,
 )
-from warren.channels.handshake import check_tuned, read_credentials, start_method, what_came_instead
+from warren.channels.handshake import FRAME_MAX_BYTES, Handshake
 from warren.channels.heartbeats import Heartbeats
 from warren.channels.jobs import ChannelEnd, ConnectionEnd, ConnectionJobs, Recheck
+from warren.channels.reply_gate import ReplyGate
 from warren.channels.topology import TOPOLOGY_METHODS, handle_topology
 from warren.channels.topology_growth import GrowthShare, growth_bytes
 from warren.queues.long_work import Job
 from warren.queues.queue import Queue
-from warren.vhosts.limits import MAX_CHANNELS, MAX_CONNECTIONS, is_reached
-from warren.vhosts.topology_watcher import INTERNAL_USER
+from warren.vhosts.limits import MAX_CHANNELS, is_reached
+from warren.vhosts.virtual_host import VirtualHost
 
 if TYPE_CHECKING:
     from warren.channels.broker import Broker
 
-AWAIT_HEADER: Final = 0
-AWAIT_START_OK: Final = 1
-CHECKING_LOGIN: Final = 2
-AWAIT_TUNE_OK: Final = 3
-AWAIT_OPEN: Final = 4
-RUNNING: Final = 5
-STATE_CLOSING: Final = 6
-ENDED: Final = 7
-STATE_NAMES: Final = ("start", "starting", "securing", "tuning", "opening", "running", "closing", "closed")
-
-EARLY_FRAME_BYTES: Final = 8192  # payload and frame overhead
-EARLY_FRAMES_MAX: Final = 10
-EARLY_BYTES_MAX: Final = 65536
-GATED_MAX: Final = 1000
 CLOSE_TIMEOUT_S: Final = 30.0
 # After a framing error no close-ok can be recognised; the peer gets this long to read why it is closed.
 LINGER_S: Final = 3.0
@@ -117,23 +93,6 @@ INBOUND_REASON: Final = "too much is held for messages received in part"
 NO_LIMIT_S: Final = 1e12
 # More work than any number of bytes can ask for at a time.
 UNLIMITED_UNITS: Final = 1 << 60
-
-
-class LoginRequest:
-    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
-
-    ``problem`` says why there are none, ``""``: there are. Such a request is to be refused, as late as any other.
-    """
-
-    def __init__(
-        self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
-    ) -> None:
-        self.connection = connection
-        self.mechanism = mechanism
-        self.user = user
-        self.password = password
-        self.certificate = certificate
-        self.problem = problem
 
 
 class Connection(FastConnection):
@@ -166,21 +125,17 @@ class Connection(FastConnection):
         self.is_direct: bool = False  # without a socket, see `channels.direct`
         self.channels_opened: int = 0  # ever
         self.consumer_cancel_notify: bool = False
-        self.authentication_failure_close: bool = False
         self.wants_blocked: bool = False
         self.told_blocked: bool = False
-        self.frame_limit_bytes = EARLY_FRAME_BYTES
+        self.frame_limit_bytes = FRAME_MAX_BYTES
         self.exclusive_queues: dict[str, Queue] = {}
         self._usage: Usage | None = None  # of the user, from open-ok to the end
+        self.handshake: Handshake | None = Handshake(self)  # until the connection is open, or has ended
         self.is_known: bool = False  # has begun to log in
-        self._asked_user = ""
-        self._login_problem = ""
-        self._early_frames: int = 0
-        self._early_bytes: int = 0  # what lies behind them in the buffer does not count
         self._work: ConnectionJobs | None = None
         self._deaf: bool = False  # framing is lost: nothing that comes makes sense any more
         self._growth = GrowthShare()
-        self._gated: list[tuple[int, int, bytes]] = []  # metadata ticket, batch of the log, reply
+        self._gate = ReplyGate()
         self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
         self._heartbeats = Heartbeats(broker.now_s)
         self.is_unreachable: bool = False  # it has ended, and nothing more can be told to its peer
@@ -197,7 +152,7 @@ class Connection(FastConnection):
         if self.state == AWAIT_HEADER:
             data = self.carry + data
             self.carry = b""
-            if not self._protocol_header(data):
+            if self.handshake is None or not self.handshake.protocol_header(data):
                 return
             self.received_bytes += len(PROTOCOL_HEADER)
             data = data[len(PROTOCOL_HEADER) :]
@@ -207,164 +162,20 @@ class Connection(FastConnection):
             return
         self.walk(data)
 
-    def _protocol_header(self, data: bytes) -> bool:
-        """Check the first 8 bytes; True when they are there and right."""
-        if data[: len(PROTOCOL_HEADER)] == PROTOCOL_HEADER or data[:8] == b"AMQP\x01\x01\x00\x09":
-            self.state = AWAIT_START_OK
-            certified = self.certificate_user
-            external = certified is not None and self.broker.access.get(certified) is not None
-            self.send_event(0, start_method(external, self.broker.cluster_name()))
-            return True
-        known = len(data) if len(data) < 4 else 4
-        if data[:known] == b"AMQP"[:known] and len(data) < len(PROTOCOL_HEADER):
-            self.carry = data
-            return False
-        self.broker.note("warning", "connection.bad_header", {"peer": self.peer, "what": what_came_instead(data)})
-        self.outbox.write(PROTOCOL_HEADER)
-        self._end()
-        return False
-
-    def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> bool:
-        """Handle a frame before open-ok, or while closing. False leaves it for later."""
-        if self.state == ENDED:
-            return True
-        if self.state == STATE_CLOSING:
+    def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
+        if self.state == CLOSING:
             self._closing_frame(frame_type, number, data, start, end)
-            return True
-        self._early_frames += 1
-        self._early_bytes += int(end - start) + FRAME_OVERHEAD_BYTES
-        if self._early_frames > EARLY_FRAMES_MAX or self._early_bytes > EARLY_BYTES_MAX:
-            self._drop("too much data before the connection was open")
-            return True
-        if frame_type == FRAME_HEARTBEAT and number == 0:
-            return True
-        if frame_type != FRAME_METHOD or number != 0:
-            self._drop("a frame that does not belong to the handshake")
-            return True
-        try:
-            self._handshake(decode_method(data, start, end))
-        except ConnectionException as error:
-            # Before open-ok the peer cannot expect a close method, except for the refusals of tune and open.
-            if self.state in (AWAIT_TUNE_OK, AWAIT_OPEN) and error.reply_code == NOT_ALLOWED:
-                self.at_method = CONNECTION_TUNE_OK if self.state == AWAIT_TUNE_OK else CONNECTION_OPEN
-                raise
-            self._drop(error.reply_text)
-        return True
+        elif self.handshake is not None:
+            self.handshake.frame(frame_type, number, data, start, end)
 
-    def _handshake(self, method: Any) -> None:
-        if self.state == AWAIT_START_OK and isinstance(method, m.ConnectionStartOk):
-            self._start_ok(method)
-        elif self.state == AWAIT_TUNE_OK and isinstance(method, m.ConnectionTuneOk):
-            self._tune_ok(method)
-        elif self.state == AWAIT_OPEN and isinstance(method, m.ConnectionOpen):
-            self._open(method)
-        elif isinstance(method, m.ConnectionClose):
-            self.send_event(0, m.ConnectionCloseOk())
-            self._end()
-        else:
-            self._drop(f"an unexpected method in connection state {STATE_NAMES[self.state]}")
-
-    def _start_ok(self, method: m.ConnectionStartOk) -> None:
-        self.client_properties = method.client_properties
-        capabilities = method.client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.consumer_cancel_notify = capabilities.get("consumer_cancel_notify") is True
-            self.authentication_failure_close = capabilities.get("authentication_failure_close") is True
-            self.wants_blocked = capabilities.get("connection.blocked") is True
-        name = method.client_properties.get("connection_name")
-        self.name = name if isinstance(name, str) else ""
-        self.mechanism = method.mechanism
-        self.is_known = True
-        if method.mechanism == "EXTERNAL" and self.certificate_user is not None:
-            request = LoginRequest(self, method.mechanism, self.certificate_user, b"", True)
-        else:
-            try:
-                user, password = read_credentials(method.mechanism, method.response)
-                request = LoginRequest(self, method.mechanism, user, password, False)
-            except ConnectionException as error:
-                # Whoever tries again and again waits as long as somebody who guesses.
-                request = LoginRequest(self, method.mechanism, "", b"", False, error.reply_text)
-        self._asked_user = request.user
-        self._login_problem = request.problem
-        self.state = CHECKING_LOGIN
-        self.pause(PAUSED_LOGIN)
-        self.broker.logins.append(request)
-
-    def login_accepted(self, user: str) -> None:
-        """The shell's answer to a `LoginRequest`: go on with tuning."""
-        if self.state != CHECKING_LOGIN:
-            return
-        self.user_name = user
-        self.broker.note_user(self)
-        self.broker.churn.logins_accepted += 1
-        self.broker.events.authenticated(self, user, True)
-        self.state = AWAIT_TUNE_OK
-        limits = self.broker.limits
-        self.send_event(0, m.ConnectionTune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
-        self.resume(PAUSED_LOGIN)
-
-    def login_refused(self) -> None:
-        """The shell's answer to a `LoginRequest`: the same for an unknown user and a wrong password."""
-        if self.state != CHECKING_LOGIN:
-            return
-        self.broker.churn.logins_refused += 1
-        self.broker.events.authenticated(self, self._asked_user, False)
-        if self._login_problem:
-            self._drop(self._login_problem)
-        elif self.authentication_failure_close:
-            explanation = (
-                f"Login was refused using authentication mechanism {self.mechanism}. "
-                "For details see the broker logfile."
-            )
-            self._send_close(ACCESS_REFUSED, explanation, 0)
-            self.resume(PAUSED_LOGIN)
-        else:
-            self._end()
-
-    def _tune_ok(self, method: m.ConnectionTuneOk) -> None:
-        limits = self.broker.limits
-        check_tuned("channel_max", method.channel_max, 1, limits.channel_max)
-        check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
-        self.channel_max = method.channel_max
-        self.frame_max_bytes = method.frame_max
-        self.frame_limit_bytes = method.frame_max - FRAME_OVERHEAD_BYTES + FRAME_GRACE_BYTES
-        self.heartbeat_s = method.heartbeat
-        self.state = AWAIT_OPEN
-
-    def _open(self, method: m.ConnectionOpen) -> None:
+    def opened(self, vhost: VirtualHost, principal: Principal, usage: Usage) -> None:
+        """The handshake is over: the peer may use `vhost` as `principal` now."""
         broker = self.broker
-        name = method.virtual_host
-        limit = broker.limits.connections_max
-        if broker.open_connections >= limit:
-            text = f"connection refused: node connection limit ({limit}) is reached"
-            raise ConnectionException(NOT_ALLOWED, text)
-        vhost = broker.vhosts.get(name)
-        if vhost is None:
-            raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
-        if is_reached(vhost.limits, MAX_CONNECTIONS, vhost.open_connections):
-            text = (
-                f"access to vhost '{name}' refused for user '{self.user_name}': "
-                f"connection limit ({vhost.limits[MAX_CONNECTIONS]}) is reached"
-            )
-            raise ConnectionException(NOT_ALLOWED, text)
-        usage = broker.access.usage(self.user_name)
-        if is_reached(usage.limits, MAX_CONNECTIONS, usage.connections):
-            text = (
-                f"connection refused for user '{self.user_name}': "
-                f"user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
-            )
-            raise ConnectionException(NOT_ALLOWED, text)
-        if self.is_internal and self.user_name == INTERNAL_USER:
-            principal = broker.access.internal_principal(name)
-        else:
-            principal = broker.access.maybe_principal(self.user_name, name)
-        if principal is None:
-            text = f"access to vhost '{name}' refused for user '{self.user_name}'"
-            raise ConnectionException(NOT_ALLOWED, text)
+        self.handshake = None
         self.fast_vhost = vhost
         self.fast_principal = principal
-        self.vhost_name = name
-        self.state = RUNNING
+        self.vhost_name = vhost.name
+        self.enter(RUNNING)
         self.running = True
         self._usage = usage
         usage.connections += 1
@@ -372,11 +183,16 @@ class Connection(FastConnection):
         broker.open_connections += 1
         broker.churn.connections_opened += 1
         self.send_event(0, m.ConnectionOpenOk(""))
-        fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": name}
+        fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": vhost.name}
         if self.name:
             fields["name"] = self.name
         broker.note("info", "connection.opened", fields)
         broker.events.connection_created(self)
+
+    def enter(self, state: int) -> None:
+        """Change the state, as the table of states allows."""
+        assert state in NEXT_STATES[self.state], f"{STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
+        self.state = state
 
     # --- running --------------------------------------------------------------------------------------------------
 
@@ -387,7 +203,7 @@ class Connection(FastConnection):
         if channel is None:
             return self._channel_open(int(number), decode_method(data, start, end))
         assert isinstance(channel, Channel)
-        if channel.state == CLOSING:
+        if channel.state == CHANNEL_CLOSING:
             self._closing_channel_method(channel, data, start, end)
             return True
         if channel.state != EXPECT_METHOD:
@@ -402,14 +218,14 @@ class Connection(FastConnection):
             self.pause_for_outbox()
             return False
         if isinstance(method, TOPOLOGY_METHODS):
-            if len(self._gated) >= GATED_MAX:
+            if self._gate.is_full():
                 self.pause(PAUSED_COMMIT)
                 return False
             if self.broker.has_alarm("memory") and not self._may_grow(channel, method):
                 return False
             handle_topology(channel, method)
             return True
-        if self._gated and not _settles(method):
+        if self._gate.is_shut() and not _settles(method):
             self.pause(PAUSED_COMMIT)
             return False
         if isinstance(method, m.BasicGet) and not self._may_get(channel, method):
@@ -440,7 +256,7 @@ class Connection(FastConnection):
             return True
         if not isinstance(method, m.ChannelOpen):
             raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
-        if self._gated:
+        if self._gate.is_shut():
             self.pause(PAUSED_COMMIT)
             return False
         if len(self.channels) >= self.channel_max:
@@ -481,10 +297,10 @@ class Connection(FastConnection):
 
     def answer_close(self) -> None:
         """Everything that the peer's connection.close ends has ended."""
-        if self.state == STATE_CLOSING:
+        if self.state == CLOSING:
             self.send_event(0, m.ConnectionCloseOk())
             self.broker.note("info", "connection.closed", {"peer": self.peer, "user": self.user_name})
-            self._end()
+            self.end()
 
     def _forget_channel(self, number: int) -> None:
         del self.channels[number]
@@ -501,16 +317,16 @@ class Connection(FastConnection):
             self.send_method(int(channel.number), m.ChannelCloseOk(), 0)
 
     def _connection_method(self, method: Any) -> bool:
-        if self._gated:
+        if self._gate.is_shut():
             self.pause(PAUSED_COMMIT)
             return False
         if isinstance(method, m.ConnectionClose):
             for channel in self.channels.values():
                 channel.confirm()
-            self.state = STATE_CLOSING
+            self.enter(CLOSING)
             self._deadline_s = NO_LIMIT_S  # until we have answered
             self._end_channels(answered=True)
-            if self.state == STATE_CLOSING:
+            if self.state == CLOSING:
                 self.pause(PAUSED_WORK)
         elif isinstance(method, m.ConnectionUpdateSecret):
             # Passwords are checked once, at login; what a new secret can change is checked with every operation.
@@ -540,25 +356,18 @@ class Connection(FastConnection):
         """Send a reply behind all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
         data = method_frame(number, method)
         broker = self.broker
-        if self._gated or ticket > broker.journal.committed_ticket or batch > broker.log.done_batch:
-            if not self._gated:
+        gate = self._gate
+        if gate.is_shut() or ticket > broker.journal.committed_ticket or batch > broker.log.done_batch:
+            if not gate.is_shut():
                 broker.gate(self)
-            self._gated.append((ticket, batch, data))
+            gate.hold(ticket, batch, data)
             return
         self.outbox.write(data)
 
     def open_gate(self) -> bool:
         """Send the replies that have nothing to wait for any more; True when none is left waiting."""
-        sent = 0
-        committed = self.broker.journal.committed_ticket
-        done = self.broker.log.done_batch
-        for ticket, batch, data in self._gated:
-            if ticket > committed or batch > done:
-                break
-            self.outbox.write(data)
-            sent += 1
-        del self._gated[:sent]
-        if self._gated:
+        self._gate.open(self.broker.journal.committed_ticket, self.broker.log.done_batch, self.outbox)
+        if self._gate.is_shut():
             return False
         self.resume(PAUSED_COMMIT)
         return True
@@ -694,7 +503,7 @@ class Connection(FastConnection):
             self._tell_blocked()
         if self.state != RUNNING:
             if now_s >= self._deadline_s and self.state != ENDED:
-                self._drop("handshake or close timed out")
+                self.drop("handshake or close timed out")
             return
         heartbeats = self._heartbeats
         timeout_s = self.broker.limits.send_timeout_s
@@ -714,7 +523,7 @@ class Connection(FastConnection):
         self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": reason})
         self.is_unreachable = True
         self._end_channels()
-        self._end()
+        self.end()
 
     def _close_overdue_channels(self, now_s: float) -> None:
         """Close channels whose oldest delivery waits for its ack beyond the timeout, give or take a sweep."""
@@ -734,7 +543,7 @@ class Connection(FastConnection):
 
     def close_overdue(self, channel: Channel, timeout_ms: int) -> None:
         """Close a channel with a delivery that was not answered within `timeout_ms`."""
-        if channel.state == CLOSING:
+        if channel.state == CHANNEL_CLOSING:
             return
         text = (
             f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
@@ -747,7 +556,7 @@ class Connection(FastConnection):
 
     def failed(self, error: AmqpError) -> bool:
         """Turn an error into the close it asks for; True when later frames are still to be walked."""
-        if self.state >= STATE_CLOSING:
+        if self.state >= CLOSING:
             # One close has been sent, or answered. What is malformed now changes nothing but that nobody listens.
             self._deaf = True
             return False
@@ -759,10 +568,10 @@ class Connection(FastConnection):
             return True
         self._note_error("connection.error", int(self.at_channel), error)
         if self.state < RUNNING and error.reply_code != NOT_ALLOWED:
-            self._drop(error.reply_text)
+            self.drop(error.reply_text)
             return False
         self._end_channels()
-        self._send_close(error.reply_code, error.explanation, int(self.at_method))
+        self.send_close(error.reply_code, error.explanation, int(self.at_method))
         if error.reply_code == FRAME_ERROR:
             self._deaf = True
             self._deadline_s = self.broker.now_s + LINGER_S
@@ -792,20 +601,23 @@ class Connection(FastConnection):
         self.broker.note("warning", event, fields)
 
     def broken(self) -> None:
-        """We failed, not the peer: close with 541."""
+        """We failed, not the peer: close with 541, if it can expect that."""
         self._end_channels()
-        self._send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
+        if self.state == RUNNING:
+            self.send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
+        else:
+            self.end()
 
     def force_close(self, reason: str) -> None:
         """Close from our side with 320, or drop what is not open yet."""
         if self.state == RUNNING:
             self._close_at_once(CONNECTION_FORCED, reason)
-        elif self.state not in (STATE_CLOSING, ENDED):
-            self._end()
+        elif self.state not in (CLOSING, ENDED):
+            self.end()
 
     def _close_at_once(self, reply_code: int, explanation: str) -> None:
         self._end_channels()
-        self._send_close(reply_code, explanation, 0)
+        self.send_close(reply_code, explanation, 0)
         # Whatever held the connection back, its close-ok is to be read.
         if self.paused:
             self.paused = 0
@@ -816,18 +628,18 @@ class Connection(FastConnection):
         if self.state == RUNNING and not self.is_direct:
             self.broker.note("info", "connection.lost", {"peer": self.peer, "reason": "closed by the peer"})
         self._end_channels()
-        self._end()
+        self.end()
 
-    def _send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
+    def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
         self.running = False
-        self.state = STATE_CLOSING
+        self.enter(CLOSING)
         self._deadline_s = self.broker.now_s + CLOSE_TIMEOUT_S
         self._forget_gate()
         text = reply_text(reply_code, explanation)
         self.send_event(0, m.ConnectionClose(reply_code, text, method_id >> 16, method_id & 0xFFFF))
 
     def _forget_gate(self) -> None:
-        self._gated = []
+        self._gate.forget()
         self.broker.forget_gate(self)
 
     def _closing_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
@@ -835,23 +647,23 @@ class Connection(FastConnection):
             return
         method_id = int.from_bytes(data[start : start + 4], "big")
         if method_id == CONNECTION_CLOSE_OK:
-            self._end()
+            self.end()
         elif method_id == CONNECTION_CLOSE:
             self.send_event(0, m.ConnectionCloseOk())
-            self._end()
+            self.end()
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         """End without a word to the peer."""
         self.broker.note("warning", "connection.dropped", {"peer": self.peer, "reason": why})
         self._end_channels()
-        self._end()
+        self.end()
 
     def _end_channels(self, *, answered: bool = False) -> None:
         self.running = False
         channels: list[Channel] = []
         for channel in self.channels.values():
             assert isinstance(channel, Channel)
-            if channel.state != CLOSING:
+            if channel.state != CHANNEL_CLOSING:
                 channel.close()
                 channels.append(channel)
         if self._usage is not None:
@@ -866,13 +678,14 @@ class Connection(FastConnection):
             self.force_close(f"access to vhost '{self.vhost_name}' was revoked for user '{self.user_name}'")
             return
         for channel in self.channels.values():
-            if isinstance(channel, Channel) and channel.state != CLOSING:
+            if isinstance(channel, Channel) and channel.state != CHANNEL_CLOSING:
                 self.begin(Recheck(channel))
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if self.state == ENDED:
             return
-        self.state = ENDED
+        self.enter(ENDED)
+        self.handshake = None
         self.running = False
         self.carry = b""
         self.carry_from = 0

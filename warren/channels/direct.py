@@ -16,7 +16,8 @@ from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
 from warren.channels.access import Principal
-from warren.channels.connection import NO_LIMIT_S, RUNNING, Connection
+from warren.channels.connection import NO_LIMIT_S, Connection
+from warren.channels.connection_states import RUNNING
 from warren.queues.turns import Turns
 from warren.vhosts.virtual_host import VirtualHost
 
@@ -43,6 +44,7 @@ class DirectConnection(Connection):
         self.consumer_cancel_notify = True
         self.frame_limit_bytes = i64(broker.limits.frame_max_bytes)
         self._deadline_s = NO_LIMIT_S
+        self.handshake = None
         self.state = RUNNING
         self.running = True
 

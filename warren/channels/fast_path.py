@@ -18,7 +18,7 @@ Whatever is rare is a method that `channels.connection` and `channels.channel` o
    One method may do more than was left; the next one then waits.
 
     states of content on a channel:    EXPECT_METHOD -> EXPECT_HEADER -> EXPECT_BODY -> EXPECT_METHOD
-    CLOSING: we sent channel.close; frames of the channel are dropped until close-ok.
+    CHANNEL_CLOSING: we sent channel.close; frames of the channel are dropped until close-ok.
 
 A frame's announced size is checked when its first 7 bytes are here, a content's when its header is: nothing is
 buffered for an announcement that we would refuse. What comes of a content that is not whole yet is counted by
@@ -81,7 +81,7 @@ from warren.vhosts.virtual_host import VirtualHost
 EXPECT_METHOD: Final = 0
 EXPECT_HEADER: Final = 1
 EXPECT_BODY: Final = 2
-CLOSING: Final = 3
+CHANNEL_CLOSING: Final = 3
 
 # RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
 BODY_HARD_MAX_BYTES: Final = 536870912
@@ -631,8 +631,7 @@ class FastConnection:
                 raise ConnectionException(FRAME_ERROR, text)
             if not self.running:
                 # Handshake or closing: no channel matters, and the state may change with every frame.
-                if not self.early_frame(frame_type, frame_number, data, payload, next_pos - 1):
-                    return pos
+                self.early_frame(frame_type, frame_number, data, payload, next_pos - 1)
                 pos = next_pos
                 number = -1
                 continue
@@ -741,7 +740,7 @@ class FastConnection:
                 raise ConnectionException(UNEXPECTED_FRAME, "a content frame on channel 0")
             raise ConnectionException(CHANNEL_ERROR, "expected 'channel.open'")
         state = channel.state
-        if state == CLOSING:
+        if state == CHANNEL_CLOSING:
             return
         if state == EXPECT_METHOD:
             self.at_method = 0
@@ -766,8 +765,8 @@ class FastConnection:
 
     # --- overridden by channels.connection ------------------------------------------------------------------------
 
-    def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> bool:
-        """Handle a frame before open-ok or while closing; False leaves it for later."""
+    def early_frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
+        """Handle a frame before open-ok or while closing."""
         raise AssertionError("overridden")
 
     def method_frame(self, number: i64, channel: FastChannel | None, data: bytes, start: i64, end: i64) -> bool:

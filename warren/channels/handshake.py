@@ -1,16 +1,52 @@
-"""What is said before a connection is open: who we claim to be, how credentials are read, which numbers are agreed on.
+"""What is said before a connection is open: who we claim to be, who the peer is, which numbers are agreed on.
 
-Nothing here has state; ``channels.connection`` says when each is due.
+1. Before open-ok a frame may have 8 KiB, and there may be ten frames and 64 KiB in all; no channel, and no content.
+2. Anything unexpected ends the connection without a word, because the peer cannot expect connection.close yet. It is
+   told when a number of tune-ok or its vhost is refused, and when its login is, if its capabilities include that.
+3. `LoginRequest` is taken by the shell, which verifies the credentials off the engine. Until it answers nothing more is
+   read. An unknown user and a wrong password are refused alike.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import i64
 
 from warren import __version__
 from warren.amqp import methods as m
-from warren.amqp.errors import NOT_ALLOWED, SYNTAX_ERROR, ConnectionException
+from warren.amqp.codec import decode_method
+from warren.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, SYNTAX_ERROR, ConnectionException
 from warren.amqp.field_table import Table, decode_table, with_length
+from warren.amqp.methods import (
+    CONNECTION_OPEN,
+    CONNECTION_TUNE_OK,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    FRAME_MIN_BYTES,
+    FRAME_OVERHEAD_BYTES,
+    PROTOCOL_HEADER,
+)
+from warren.channels.connection_states import (
+    AWAIT_OPEN,
+    AWAIT_START_OK,
+    AWAIT_TUNE_OK,
+    CHECKING_LOGIN,
+    STATE_NAMES,
+)
+from warren.channels.fast_path import FRAME_GRACE_BYTES, PAUSED_LOGIN
+from warren.vhosts.limits import MAX_CONNECTIONS, is_reached
+from warren.vhosts.topology_watcher import INTERNAL_USER
+
+if TYPE_CHECKING:
+    from warren.channels.connection import Connection
+
+# Of AMQP 0-9, which can be taken for 0-9-1.
+PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
+
+FRAME_MAX_BYTES: Final = 8192  # payload and frame overhead, before tune-ok
+FRAMES_MAX: Final = 10
+FRAMES_MAX_BYTES: Final = 65536
 
 # Kombu, and so Celery, reads basic.qos after RabbitMQ's rules only from a product of this name; and what we promise is
 # RabbitMQ's behaviour at this version. The server's own name and version stand in `platform` and `warren_version`.
@@ -99,3 +135,201 @@ def check_tuned(what: str, value: int, lowest: int, highest: int) -> None:
     if value > highest:
         text = f"negotiated {what} = {value} is higher than the maximum allowed value ({highest})"
         raise ConnectionException(NOT_ALLOWED, text)
+
+
+class LoginRequest:
+    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
+
+    ``problem`` says why there are none, ``""``: there are. Such a request is to be refused, as late as any other.
+    """
+
+    def __init__(
+        self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
+    ) -> None:
+        self.connection = connection
+        self.mechanism = mechanism
+        self.user = user
+        self.password = password
+        self.certificate = certificate
+        self.problem = problem
+
+    def accept(self, user: str) -> None:
+        """The shell's answer: the peer is `user`."""
+        handshake = self.connection.handshake
+        if handshake is not None:  # or the connection has ended meanwhile
+            handshake.login_accepted(user)
+
+    def refuse(self) -> None:
+        """The shell's answer: the peer is nobody we know."""
+        handshake = self.connection.handshake
+        if handshake is not None:
+            handshake.login_refused(self)
+
+
+class Handshake:
+    """One connection's, from the protocol header to open-ok; it fills in what the connection knows of its peer."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._frames: i64 = 0
+        self._bytes: i64 = 0  # of these frames; what lies behind them in the buffer does not count
+        self._expects_refusal: bool = False  # the peer understands connection.close after a refused login
+
+    def protocol_header(self, data: bytes) -> bool:
+        """Check the first 8 bytes; True when they are there and right."""
+        connection = self._connection
+        broker = connection.broker
+        if data[: len(PROTOCOL_HEADER)] in (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9):
+            connection.enter(AWAIT_START_OK)
+            certified = connection.certificate_user
+            external = certified is not None and broker.access.get(certified) is not None
+            connection.send_event(0, start_method(external, broker.cluster_name()))
+            return True
+        known = len(data) if len(data) < 4 else 4
+        if data[:known] == b"AMQP"[:known] and len(data) < len(PROTOCOL_HEADER):
+            connection.carry = data
+            return False
+        broker.note("warning", "connection.bad_header", {"peer": connection.peer, "what": what_came_instead(data)})
+        connection.outbox.write(PROTOCOL_HEADER)
+        connection.end()
+        return False
+
+    def frame(self, frame_type: i64, number: i64, data: bytes, start: i64, end: i64) -> None:
+        """Handle a frame of channel `number` whose payload is ``data[start:end]``.
+
+        Raises:
+            ConnectionException: 530, a number of tune-ok or the vhost is refused.
+        """
+        connection = self._connection
+        self._frames += 1
+        self._bytes += end - start + FRAME_OVERHEAD_BYTES
+        if self._frames > FRAMES_MAX or self._bytes > FRAMES_MAX_BYTES:
+            connection.drop("too much data before the connection was open")
+            return
+        if frame_type == FRAME_HEARTBEAT and number == 0:
+            return
+        if frame_type != FRAME_METHOD or number != 0:
+            connection.drop("a frame that does not belong to the handshake")
+            return
+        try:
+            self._method(decode_method(data, start, end))
+        except ConnectionException as error:
+            if error.reply_code == NOT_ALLOWED and connection.state in (AWAIT_TUNE_OK, AWAIT_OPEN):
+                connection.at_method = CONNECTION_TUNE_OK if connection.state == AWAIT_TUNE_OK else CONNECTION_OPEN
+                raise
+            connection.drop(error.reply_text)
+
+    def _method(self, method: Any) -> None:
+        connection = self._connection
+        state = connection.state
+        if state == AWAIT_START_OK and isinstance(method, m.ConnectionStartOk):
+            self._start_ok(method)
+        elif state == AWAIT_TUNE_OK and isinstance(method, m.ConnectionTuneOk):
+            self._tune_ok(method)
+        elif state == AWAIT_OPEN and isinstance(method, m.ConnectionOpen):
+            self._open(method)
+        elif isinstance(method, m.ConnectionClose):
+            connection.send_event(0, m.ConnectionCloseOk())
+            connection.end()
+        else:
+            connection.drop(f"an unexpected method in connection state {STATE_NAMES[state]}")
+
+    def _start_ok(self, method: m.ConnectionStartOk) -> None:
+        connection = self._connection
+        connection.client_properties = method.client_properties
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            connection.consumer_cancel_notify = capabilities.get("consumer_cancel_notify") is True
+            connection.wants_blocked = capabilities.get("connection.blocked") is True
+            self._expects_refusal = capabilities.get("authentication_failure_close") is True
+        name = method.client_properties.get("connection_name")
+        connection.name = name if isinstance(name, str) else ""
+        connection.mechanism = method.mechanism
+        connection.is_known = True
+        certified = connection.certificate_user
+        if method.mechanism == "EXTERNAL" and certified is not None:
+            request = LoginRequest(connection, method.mechanism, certified, b"", True)
+        else:
+            try:
+                user, password = read_credentials(method.mechanism, method.response)
+                request = LoginRequest(connection, method.mechanism, user, password, False)
+            except ConnectionException as error:
+                # Whoever tries again and again waits as long as somebody who guesses.
+                request = LoginRequest(connection, method.mechanism, "", b"", False, error.reply_text)
+        connection.enter(CHECKING_LOGIN)
+        connection.pause(PAUSED_LOGIN)
+        connection.broker.logins.append(request)
+
+    def login_accepted(self, user: str) -> None:
+        """Go on with tuning, as `user`."""
+        connection = self._connection
+        broker = connection.broker
+        connection.user_name = user
+        broker.note_user(connection)
+        broker.churn.logins_accepted += 1
+        broker.events.authenticated(connection, user, True)
+        connection.enter(AWAIT_TUNE_OK)
+        limits = broker.limits
+        connection.send_event(0, m.ConnectionTune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
+        connection.resume(PAUSED_LOGIN)
+
+    def login_refused(self, request: LoginRequest) -> None:
+        """Close if the peer understands that, else end without a word."""
+        connection = self._connection
+        broker = connection.broker
+        broker.churn.logins_refused += 1
+        broker.events.authenticated(connection, request.user, False)
+        if request.problem:
+            connection.drop(request.problem)
+        elif self._expects_refusal:
+            explanation = (
+                f"Login was refused using authentication mechanism {request.mechanism}. "
+                "For details see the broker logfile."
+            )
+            connection.send_close(ACCESS_REFUSED, explanation, 0)
+            connection.resume(PAUSED_LOGIN)
+        else:
+            connection.end()
+
+    def _tune_ok(self, method: m.ConnectionTuneOk) -> None:
+        connection = self._connection
+        limits = connection.broker.limits
+        check_tuned("channel_max", method.channel_max, 1, limits.channel_max)
+        check_tuned("frame_max", method.frame_max, FRAME_MIN_BYTES, limits.frame_max_bytes)
+        connection.channel_max = method.channel_max
+        connection.frame_max_bytes = method.frame_max
+        connection.frame_limit_bytes = method.frame_max - FRAME_OVERHEAD_BYTES + FRAME_GRACE_BYTES
+        connection.heartbeat_s = method.heartbeat
+        connection.enter(AWAIT_OPEN)
+
+    def _open(self, method: m.ConnectionOpen) -> None:
+        connection = self._connection
+        broker = connection.broker
+        user = connection.user_name
+        name = method.virtual_host
+        limit = broker.limits.connections_max
+        if broker.open_connections >= limit:
+            raise ConnectionException(NOT_ALLOWED, f"connection refused: node connection limit ({limit}) is reached")
+        vhost = broker.vhosts.get(name)
+        if vhost is None:
+            raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
+        if is_reached(vhost.limits, MAX_CONNECTIONS, vhost.open_connections):
+            text = (
+                f"access to vhost '{name}' refused for user '{user}': "
+                f"connection limit ({vhost.limits[MAX_CONNECTIONS]}) is reached"
+            )
+            raise ConnectionException(NOT_ALLOWED, text)
+        usage = broker.access.usage(user)
+        if is_reached(usage.limits, MAX_CONNECTIONS, usage.connections):
+            text = (
+                f"connection refused for user '{user}': "
+                f"user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
+            )
+            raise ConnectionException(NOT_ALLOWED, text)
+        if connection.is_internal and user == INTERNAL_USER:
+            principal = broker.access.internal_principal(name)
+        else:
+            principal = broker.access.maybe_principal(user, name)
+        if principal is None:
+            raise ConnectionException(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{user}'")
+        connection.opened(vhost, principal, usage)

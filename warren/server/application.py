@@ -38,7 +38,7 @@ from warren import __version__
 from warren.amqp.errors import AmqpError
 from warren.channels import fast_path
 from warren.channels.broker import Broker, Limits
-from warren.channels.connection import LoginRequest
+from warren.channels.handshake import LoginRequest
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.recovery import Recovery, log_has, recover
@@ -495,7 +495,7 @@ class Application:
             await self._check_login(request)
         except Exception:
             # A defect of ours, or no thread to be had: this login is refused, and the others go on.
-            request.connection.login_refused()
+            request.refuse()
             self._settle()
             raise
         finally:
@@ -515,10 +515,10 @@ class Application:
         else:
             accepted = await self._authenticator.check(request.user, request.password, address)
         if accepted:
-            request.connection.login_accepted(request.user)
+            request.accept(request.user)
         else:
             log.warning("login refused", peer=request.connection.peer, user=request.user)
-            request.connection.login_refused()
+            request.refuse()
         self._settle()
 
     async def _stop(self) -> None:

@@ -34,7 +34,8 @@ from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
 from warren.channels.broker import Broker
-from warren.channels.connection import AWAIT_TUNE_OK, ENDED, Connection
+from warren.channels.connection import Connection
+from warren.channels.connection_states import AWAIT_TUNE_OK, ENDED
 from warren.channels.fast_path import FEED_UNITS_MAX
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.admission import Admission, address_block

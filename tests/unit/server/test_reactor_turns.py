@@ -202,7 +202,7 @@ class Place:
         self.broker.logins.clear()
         self.broker.notices.clear()
         for request in requests:
-            request.connection.login_accepted(request.user)
+            request.accept(request.user)
 
     def connect(self, count: int) -> list[Peer]:
         """Return so many peers that are logged in and have channel 1."""

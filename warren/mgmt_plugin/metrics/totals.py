@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
-from warren.channels.fast_path import CLOSING
+from warren.channels.fast_path import CHANNEL_CLOSING
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.metrics.families import (
     CHANNEL_STATE,
@@ -114,7 +114,7 @@ class Totals:
         """Count some channels."""
         rows: list[tuple[int, ...]] = []
         for channel in channels:
-            if isinstance(channel, Channel) and channel.state != CLOSING:
+            if isinstance(channel, Channel) and channel.state != CHANNEL_CLOSING:
                 rows.append(channel_state(channel))
                 self.publishers += int(channel.published) > 0
         if rows:

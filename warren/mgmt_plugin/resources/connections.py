@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final
 
 from warren.channels.broker import Broker
 from warren.channels.channel import Channel
-from warren.channels.connection import ENDED, STATE_NAMES, Connection
+from warren.channels.connection import Connection
+from warren.channels.connection_states import ENDED, STATE_NAMES
 from warren.channels.event_values import port_of
 from warren.channels.fast_path import PAUSED_TURN
 from warren.mgmt_plugin.http.scheduler import give_way

@@ -1,0 +1,50 @@
+"""Replies of a connection that wait until what they report is on disk.
+
+1. Replies leave in the order of their requests: one that waits holds back all later ones.
+2. A reply waits for a change of the metadata (its ticket), for a batch of the log (its number), or for both.
+3. What has left is not taken back; when a connection closes, what waits is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.amqp.outbox import Outbox
+
+# As many may wait; the connection then does not read on.
+REPLIES_MAX: Final = 1000
+
+
+class ReplyGate:
+    """The replies of one connection that wait, in order."""
+
+    def __init__(self) -> None:
+        self._replies: list[tuple[int, int, bytes]] = []  # ticket of the metadata, batch of the log, frame
+
+    def is_shut(self) -> bool:
+        """Tell whether a reply waits, so that every later one has to."""
+        return len(self._replies) > 0
+
+    def is_full(self) -> bool:
+        """Tell whether as many wait as may."""
+        return len(self._replies) >= REPLIES_MAX
+
+    def hold(self, ticket: int, batch: int, reply: bytes) -> None:
+        """Keep a frame until both the change `ticket` and `batch` are on disk."""
+        self._replies.append((ticket, batch, reply))
+
+    def open(self, committed_ticket: i64, done_batch: i64, outbox: Outbox) -> None:
+        """Write the replies that have nothing to wait for any more."""
+        sent = 0
+        for ticket, batch, reply in self._replies:
+            if ticket > committed_ticket or batch > done_batch:
+                break
+            outbox.write(reply)
+            sent += 1
+        del self._replies[:sent]
+
+    def forget(self) -> None:
+        """Drop what waits: nothing follows connection.close."""
+        self._replies.clear()
