@@ -5,6 +5,8 @@ How long an example takes to be made says how busy the machine is, and nothing a
 
 from __future__ import annotations
 
+import gc
+
 from hypothesis import HealthCheck, settings
 from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, metadata_url, postgres
 
@@ -12,3 +14,9 @@ __all__ = ["fresh_metadata_url", "fresh_sqlite_url", "metadata_url", "postgres"]
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_collection_finish() -> None:
+    """Keep thousands of tests and what they import out of every later collection: many tests collect, some often."""
+    gc.collect()
+    gc.freeze()

@@ -103,12 +103,12 @@ class StoredLog:
             reader = CheckpointReader(checkpoint)
             reader.fill(log)
             start = reader.lsn
-        segments = self.log.segments.segments
-        if checkpoint is None and segments and segments[0].base_lsn:
-            log.segments.add(Segment(segments[0].number - 1, 0, segments[0].base_lsn))  # what is gone
-        for segment in segments:
-            if segment.base_lsn >= log.next_base_lsn:
-                log.segments.add(Segment(segment.number, segment.base_lsn, segment.capacity))
+        there = {int(segment.base_lsn): segment for segment in self.log.segments.segments}
+        # Without a checkpoint frames of segments that are gone by now, wherever those lay, are replayed, too.
+        for number, base in enumerate(sorted(there.keys() | (self.disk.segments.keys() if checkpoint is None else ()))):
+            if base >= log.next_base_lsn:
+                capacity = there[base].capacity if base in there else len(self.disk.segments[base])
+                log.segments.add(Segment(there[base].number if base in there else number + 1, base, capacity))
         replay = Replay(log, self.disk.read)
         for base, image in sorted(self.disk.segments.items()):
             data = bytes(image)

@@ -14,7 +14,7 @@ from warren.exchanges.registry import EXCHANGE_TYPES
 
 from .topology import bind, exchange, headers_content, matched, queue, table_bytes, unbind, unbind_all
 
-MANY = 100_000
+MANY = 30_000
 
 
 def assert_consistent(source: Exchange, expected: list[BindingIdentity]) -> None:
@@ -93,25 +93,25 @@ def test_binds_and_unbinds_in_any_order_leave_what_a_plain_list_would_hold(
 
 
 @pytest.mark.parametrize("type_name", EXCHANGE_TYPES)
-def test_a_hundred_thousand_bindings_come_and_go(type_name: str) -> None:
+def test_many_bindings_come_and_go(type_name: str) -> None:
     source = exchange(type_name)
     queues = [queue(str(number)) for number in range(MANY)]
     key = {"x-consistent-hash": "1", "x-local-random": "", "x-super-stream": "{}"}.get(type_name, "sensor.{}.value")
     for number, destination in enumerate(queues):
         assert bind(source, destination, key.format(number), {"n": number})
     assert len(source.bindings) == MANY
-    found = matched(source, "sensor.77777.value", headers_content({"n": 77777}))
+    found = matched(source, "sensor.17777.value", headers_content({"n": 17777}))
     if type_name in ("direct", "topic", "headers", "x-delayed-message"):
-        assert found == ["77777"]
+        assert found == ["17777"]
     else:
         assert len(found) == (MANY if type_name in ("fanout", "x-federation-upstream", "x-recent-history") else 1)
     for destination in queues:
         assert len(source.unbind_destination(destination)) == 1
-    assert matched(source, "sensor.77777.value", headers_content({"n": 77777})) == []
+    assert matched(source, "sensor.17777.value", headers_content({"n": 17777})) == []
 
 
 @pytest.mark.parametrize("type_name", ["direct", "fanout", "topic", "headers", "x-consistent-hash"])
-def test_a_hundred_thousand_bindings_of_one_key_or_one_destination_can_go_one_by_one(type_name: str) -> None:
+def test_many_bindings_of_one_key_or_one_destination_can_go_one_by_one(type_name: str) -> None:
     source = exchange(type_name)
     queues = [queue(str(number)) for number in range(MANY // 2)]
     for destination in queues:
