@@ -507,6 +507,38 @@ def recover_async(meter: Meter, n: int) -> Act:
     return sending(owing(meter, n), 1, m.BasicRecoverAsync(True))
 
 
+# --- what an exchange remembers -----------------------------------------------------------------------------------
+
+
+def remembering(meter: Meter, n: int) -> Client:
+    """Return a client with a queue q, and an exchange that remembers n messages."""
+    client = meter.channel()
+    client.declare("q")
+    feed(client, 1, exchange_declare("h", "x-recent-history", arguments={"x-recent-history-length": 2 * SIZE}))
+    client.feed(publish_frames("h", "k", b"x") * n)
+    client.take_bytes()
+    return client
+
+
+@case(m.QueueBind, BOUNDED)
+def bind_to_an_exchange_that_remembers(meter: Meter, n: int) -> Act:
+    return sending(remembering(meter, n), 1, m.QueueBind(0, "q", "h", "", False, EMPTY))
+
+
+@case(m.QueueBind, BOUNDED)
+def bind_by_many_connections_to_an_exchange_that_remembers(meter: Meter, n: int) -> Act:
+    remembering(meter, SIZE)
+    for at in range(n // 10):
+        client = meter.channel()
+        client.connection.feed(method_frame(1, m.QueueBind(0, "q", "h", f"k{at}", False, EMPTY)))
+    return sending(meter.channel(), 1, m.QueueBind(0, "q", "h", "", False, EMPTY))
+
+
+@case(m.ExchangeDelete, BOUNDED)
+def delete_of_an_exchange_that_remembers(meter: Meter, n: int) -> Act:
+    return sending(remembering(meter, n), 1, m.ExchangeDelete(0, "h", False, False))
+
+
 # --- transactions -------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,7 @@ from warren.queues.long_work import ALL_STEPS, Steps
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue import Queue
+from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, VirtualHost
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class Channel(FastChannel):
             )
             return
         if rememberers is not None:
-            _remember_in(rememberers, message)
+            self.fast_connection.units_left -= remember_in(rememberers, message)
         self._count(route.exchange, body_bytes, len(queues))
         outcome: i64 = REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory)
         confirms = self.confirms
@@ -670,7 +671,7 @@ class Channel(FastChannel):
         """Publish what waited for tx.commit; return the outcome."""
         message = publish.message
         if publish.rememberers is not None:
-            _remember_in(publish.rememberers, message)
+            remember_in(publish.rememberers, message)
         left = publish.left()
         if self.vhost.seen_keys and self._is_repeated(message):
             self._count(publish.exchange, message.body_bytes, 0)
@@ -732,11 +733,6 @@ class Channel(FastChannel):
 
 def _greater(one: i64, other: i64) -> i64:
     return one if one > other else other
-
-
-def _remember_in(exchanges: list[RecentHistoryExchange], message: Message) -> None:
-    for exchange in exchanges:
-        exchange.remember(message, int(message.body_bytes))
 
 
 def _signed(tag: int) -> int:

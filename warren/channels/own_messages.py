@@ -22,6 +22,7 @@ from warren.amqp.methods import FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.exchanges.content import Content
 from warren.msgstore.log.message import Message
 from warren.queues.origin import BROKER
+from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import VirtualHost
 
 HEADERS_MAX_BYTES: Final = 65536  # half of the usual frame_max
@@ -66,8 +67,7 @@ def _publish(vhost: VirtualHost, message: Message) -> None:
     content = Content(header_frame(message)[FRAME_HEAD_BYTES:-1])
     queues = vhost.route(exchange, [envelope.routing_key], content)
     if content.rememberers is not None:
-        for rememberer in content.rememberers:
-            rememberer.remember(message, int(message.body_bytes))
+        remember_in(content.rememberers, message)
     for queue in queues:
         if not queue.deleted:
             queue.accept(message, BROKER)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from mypy_extensions import i64
+
 from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelException
@@ -18,6 +20,8 @@ from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.claims import ClaimQueue
+from warren.queues.long_work import AT_ONCE_STEPS
+from warren.vhosts.history import is_in_use, maybe_history_bind
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_super_stream
 from warren.vhosts.unbinding import Unbinding
@@ -205,7 +209,7 @@ def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
     ticket = 0
     exchange = vhost.exchanges.get(name)
     if exchange is not None:
-        if method.if_unused and exchange.bindings:
+        if method.if_unused and is_in_use(exchange):
             raise in_use("exchange", name, vhost.name)
         by = channel.connection.user_name
         ticket = vhost.take_exchange_out(exchange, by)
@@ -367,9 +371,19 @@ def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
         raise queue.refusal()
     source = vhost.exchange(exchange_name)
     _check_room_for_binding(channel, source, queue, routing_key, method.arguments)
-    ticket = vhost.bind(source, queue, routing_key, method.arguments, channel.connection.user_name)
-    if not method.no_wait:
-        channel.reply(m.QueueBindOk(), ticket)
+    by = channel.connection.user_name
+
+    def done(ticket: int) -> None:
+        if not method.no_wait and channel.is_open():
+            channel.reply(m.QueueBindOk(), ticket)
+
+    bind = maybe_history_bind(vhost, source, queue, routing_key, method.arguments, by, done)
+    if bind is None:
+        done(vhost.bind(source, queue, routing_key, method.arguments, by))
+    else:
+        # What the queue gets at once is paid for here, as a publish pays for its queues; the rest waits for its turn.
+        channel.fast_connection.units_left -= min(bind.history.count, i64(AT_ONCE_STEPS))
+        channel.connection.begin(bind)
 
 
 def _queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:

@@ -1,33 +1,49 @@
-"""Recent history exchanges: a fanout that remembers its last messages for destinations bound later.
+"""Recent history exchanges: a fanout that remembers its last messages for queues bound later.
 
-1. ``history()`` holds at most ``x-recent-history-length`` messages, 20 without the argument, oldest first.
+1. It holds at most ``x-recent-history-length`` messages, 20 without the argument, and at most what takes
+   `HISTORY_BYTES_MAX`; the latest one whatever its size.
 2. A message is remembered when its route passes here, matched or not, unless its header says no-store.
+3. What is remembered is a chain, from the oldest to an end that the next message will fill. Whoever goes along it
+   (``vhosts.history``) misses nothing: what is not remembered any more still leads to what is.
 
 Routing runs before there is a message object, so `match` notes itself in `Content.rememberers`; who publishes
-calls `remember` once the message exists, and delivers `history()` after a bind. Remembered messages do not
-survive a restart.
+calls `remember` once the message exists. Remembered messages do not survive a restart.
 
 Source: RabbitMQ's ``x-recent-history``.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
+
+from mypy_extensions import i64
 
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.term_text import term_text
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import Exchange
+from warren.exchanges.exchange import BindingIdentity, Exchange
 
 HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
 DEFAULT_HISTORY_LENGTH: Final = 20
 _LENGTH_MAX: Final = 0x7FFFFFFF
-# The bodies that one exchange keeps: they stay in memory. The latest message is kept whatever its size.
+# What the messages of one exchange take, which stay in memory. The latest one is kept whatever its size.
 HISTORY_BYTES_MAX: Final = 64 << 20
+# What one takes besides its frames, about: with large frames only these count, with small ones this does.
+REMEMBERED_BYTES: Final = 512
+
+
+class Remembered:
+    """A message and what it takes in memory. Without a `following` one it is the end, and has no message yet."""
+
+    __slots__ = ("following", "message", "size")
+
+    def __init__(self) -> None:
+        self.message: object = None
+        self.size: i64 = 0
+        self.following: Remembered | None = None
 
 
 class RecentHistoryExchange(Exchange):
@@ -47,9 +63,13 @@ class RecentHistoryExchange(Exchange):
                 f"Invalid argument {term_text(length)}, '{HISTORY_LENGTH}' must be a positive integer",
             )
         self._length = min(length, _LENGTH_MAX)
-        self._messages: deque[object] = deque()
-        self._sizes: deque[int] = deque()  # of their bodies
-        self._bytes: int = 0
+        self._end = Remembered()
+        self.oldest = self._end
+        self._bytes: i64 = 0
+        self.count: i64 = 0  # of what is remembered
+        self.remembered: i64 = 0  # how many there have been
+        # Binds whose queue does not have all of it yet. The exchange is in use by them, as by bindings.
+        self.pending: dict[BindingIdentity, None] = {}
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         self.match_keys([routing_key], content, found)
@@ -59,15 +79,32 @@ class RecentHistoryExchange(Exchange):
             content.remembered_by(self)
         found.extend(self.by_destination)
 
-    def remember(self, message: object, size: int) -> None:
-        """Keep `message`, whose body has `size` bytes; the oldest go when there are too many, or too much."""
-        self._messages.append(message)
-        self._sizes.append(size)
-        self._bytes += size
-        while len(self._messages) > self._length or (self._bytes > HISTORY_BYTES_MAX and len(self._messages) > 1):
-            self._messages.popleft()
-            self._bytes -= self._sizes.popleft()
+    def remember(self, message: object, size: i64) -> None:
+        """Keep `message`, whose frames have `size` bytes; the oldest go when there are too many, or too much."""
+        latest = self._end
+        latest.message = message
+        latest.size = size + REMEMBERED_BYTES
+        self._end = Remembered()
+        latest.following = self._end
+        self._bytes += latest.size
+        self.count += 1
+        self.remembered += 1
+        while self.count > self._length or (self._bytes > HISTORY_BYTES_MAX and self.count > 1):
+            self.forget_oldest()
 
     def history(self) -> list[object]:
-        """Return the remembered messages, oldest first: what a newly bound destination gets."""
-        return list(self._messages)
+        """Return the remembered messages, oldest first."""
+        found: list[object] = []
+        remembered = self.oldest
+        while remembered.following is not None:
+            found.append(remembered.message)
+            remembered = remembered.following
+        return found
+
+    def forget_oldest(self) -> None:
+        """Forget the oldest message. There is one."""
+        oldest = self.oldest
+        assert oldest.following is not None
+        self.oldest = oldest.following
+        self._bytes -= oldest.size
+        self.count -= 1

@@ -17,6 +17,7 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.queues.long_work import Job, Steps
+from warren.vhosts.history import history_of
 
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
@@ -46,7 +47,7 @@ class Unbinding(Job):
             gone = self._gone[0]
             if not self._begun:
                 self._begin(gone)
-            if not (self._take_outgoing(gone, steps) and self._take_incoming(gone, steps)):
+            if not (_forget(gone, steps) and self._take_outgoing(gone, steps) and self._take_incoming(gone, steps)):
                 return False
             self._begun = False
             self._gone.popleft()
@@ -112,3 +113,14 @@ class Unbinding(Job):
             self._next_told = 0
             self._next_source += 1
         return True
+
+
+def _forget(gone: Destination, steps: Steps) -> bool:
+    """Let go of the messages that an exchange remembers."""
+    history = history_of(gone) if isinstance(gone, Exchange) else None
+    while history is not None and history.count > 0:
+        if steps.left <= 0:
+            return False
+        steps.left -= 1
+        history.forget_oldest()
+    return True

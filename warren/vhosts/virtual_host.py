@@ -29,7 +29,6 @@ from warren.exchanges.content import Content
 from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.log.message import Envelope, Message
@@ -53,6 +52,7 @@ from warren.queues.timers import TimerQueue
 from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
 from warren.vhosts.delayed_exchange import DelayedExchange
+from warren.vhosts.history import is_in_use, remember_in
 from warren.vhosts.metadata import (
     BindingDelete,
     BindingPut,
@@ -410,6 +410,8 @@ class VirtualHost(QueueHost):
     ) -> int:
         """Bind, once. Return the ticket to wait for. Not `is_last`: others follow that partitions have to follow too.
 
+        A queue has what `source` remembers before, or never gets it (`vhosts.history`).
+
         Raises:
             ChannelException: 406, the exchange type refuses the binding.
         """
@@ -427,11 +429,6 @@ class VirtualHost(QueueHost):
             self.partitions_moved(source, [])
         self.topology_version += 1
         self.watcher.binding_created(self.name, binding, by)
-        history = source.inner if isinstance(source, DelayedMessageExchange) else source
-        if isinstance(history, RecentHistoryExchange) and isinstance(destination, Queue):
-            for remembered in history.history():
-                if isinstance(remembered, Message):
-                    self._publish_remembered(destination, remembered)
         if not durable:
             return 0
         return self._journal.append(
@@ -493,7 +490,7 @@ class VirtualHost(QueueHost):
 
     def is_to_auto_delete(self, exchange: Exchange) -> bool:
         """Tell whether `exchange` goes because its last binding has gone."""
-        return exchange.auto_delete and not exchange.bindings and self.exchanges.get(exchange.name) is exchange
+        return exchange.auto_delete and not is_in_use(exchange) and self.exchanges.get(exchange.name) is exchange
 
     # --- policies ---------------------------------------------------------------------------------------------------
 
@@ -566,8 +563,7 @@ class VirtualHost(QueueHost):
     def _route_content(self, exchange: Exchange, keys: list[str], content: Content, message: Message) -> list[Queue]:
         queues = self.route(exchange, keys, content)
         if content.rememberers is not None:
-            for rememberer in content.rememberers:
-                rememberer.remember(message, int(message.body_bytes))
+            remember_in(content.rememberers, message)
         return queues
 
     # --- delays ---------------------------------------------------------------------------------------------------
@@ -612,7 +608,7 @@ class VirtualHost(QueueHost):
             is_refused = queue.accept(copy, BROKER) == REFUSED or is_refused
         return len(queues) + held, is_refused
 
-    def _publish_remembered(self, queue: Queue, message: Message) -> None:
+    def publish_remembered(self, queue: Queue, message: Message) -> None:
         """Hand `queue` a message that was published before it was bound, unless it is to be held."""
         copy = message.copy()
         copy.time_ms = 0  # its time in another queue is not that in this one

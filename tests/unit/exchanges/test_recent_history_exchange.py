@@ -8,7 +8,7 @@ from warren.amqp.errors import ChannelException
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import HISTORY_BYTES_MAX, RecentHistoryExchange
+from warren.exchanges.recent_history_exchange import HISTORY_BYTES_MAX, REMEMBERED_BYTES, RecentHistoryExchange
 from warren.exchanges.routing import route
 
 from .topology import bind, exchange, headers_content, queue
@@ -48,12 +48,21 @@ def test_the_length_is_an_argument() -> None:
 def test_what_is_remembered_has_a_bound_in_bytes() -> None:
     source = history_exchange(x_recent_history_length=1000)
     for number in range(100):
-        source.remember(number, HISTORY_BYTES_MAX // 10)
+        source.remember(number, HISTORY_BYTES_MAX // 10 - REMEMBERED_BYTES)
     assert source.history() == list(range(90, 100))
     source.remember("large", 2 * HISTORY_BYTES_MAX)
     assert source.history() == ["large"]
     source.remember("small", 1)
     assert source.history() == ["small"]
+
+
+def test_messages_without_bodies_have_a_bound_as_well() -> None:
+    source = history_exchange(x_recent_history_length=2**31)
+    most = HISTORY_BYTES_MAX // REMEMBERED_BYTES
+    for number in range(most + 100):
+        source.remember(number, 0)
+    assert source.count == most
+    assert source.history() == list(range(100, most + 100))
 
 
 def test_a_length_no_machine_can_hold_is_still_a_length() -> None:

@@ -20,6 +20,7 @@ from warren.channels.broker import Broker
 from warren.exchanges.destination import Destination
 from warren.server.definitions.plan import CONFLICT, Bind, DeclareExchange, DeclareQueue, Plan, Step
 from warren.server.definitions.schema import Pause
+from warren.vhosts.history import HistoryBind, maybe_history_bind
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 _SETTLE_EVERY: Final = 64
@@ -38,7 +39,10 @@ async def apply_plan(broker: Broker, plan: Plan, pause: Pause, settle: Callable[
                 if change.step is None:
                     continue
                 try:
-                    _carry_out(broker, change.step, by or INTERNAL_USER)
+                    bind = _carry_out(broker, change.step, by or INTERNAL_USER)
+                    while bind is not None and not bind.is_done:
+                        settle()
+                        await pause()
                 except (AmqpError, ValueError) as error:
                     change.action = CONFLICT
                     change.detail = error.explanation if isinstance(error, AmqpError) else str(error)
@@ -51,8 +55,8 @@ async def apply_plan(broker: Broker, plan: Plan, pause: Pause, settle: Callable[
     return journal.last_ticket
 
 
-def _carry_out(broker: Broker, step: Step, by: str) -> None:
-    """Make one change.
+def _carry_out(broker: Broker, step: Step, by: str) -> HistoryBind | None:
+    """Make one change, or begin the bind that is returned.
 
     Raises:
         AmqpError, ValueError: it cannot be made any more.
@@ -72,8 +76,18 @@ def _carry_out(broker: Broker, step: Step, by: str) -> None:
                     if step.destination_type == "queue"
                     else vhost.exchange(step.destination)
                 )
-                vhost.bind(vhost.exchange(step.source), destination, step.routing_key, step.arguments, by)
+                source = vhost.exchange(step.source)
+                bind = maybe_history_bind(vhost, source, destination, step.routing_key, step.arguments, by, _ignored)
+                if bind is not None:
+                    vhost.work.begin(bind)
+                    return bind
+                vhost.bind(source, destination, step.routing_key, step.arguments, by)
             case _:
                 assert_never(step)
     else:
         broker.administer(step, by)
+    return None
+
+
+def _ignored(ticket: int) -> None:
+    """The journal has it: whoever carries the plan out waits for the last ticket of all."""
