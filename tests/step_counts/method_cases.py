@@ -507,6 +507,18 @@ def recover_async(meter: Meter, n: int) -> Act:
     return sending(owing(meter, n), 1, m.BasicRecoverAsync(True))
 
 
+@case(m.QueueDeclare, BOUNDED)
+def declare_of_a_queue_with_priorities(meter: Meter, n: int) -> Act:
+    return sending(meter.channel(), 1, queue_declare("q", arguments={"x-max-priority": min(n // 3, 255)}))
+
+
+@case(m.QueueDelete, BOUNDED)
+def delete_of_a_queue_with_priorities(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q", arguments={"x-max-priority": min(n // 3, 255)})
+    return sending(client, 1, m.QueueDelete(0, "q", False, False, False))
+
+
 # --- what an exchange remembers -----------------------------------------------------------------------------------
 
 

@@ -311,7 +311,7 @@ class Backlog(IndexOwner):
             self.index = None
         self._forget_all()
         # The queue has us and we had the queue: nothing must be left for the cyclic collector.
-        self._on_loaded = _nobody_waits
+        self._on_loaded = nobody_waits
 
     def _forget_all(self) -> None:
         reclamation = self.log.reclamation
@@ -771,5 +771,5 @@ class Backlog(IndexOwner):
         self._on_loaded(int(lost), int(lost_bytes))
 
 
-def _nobody_waits(lost: int, lost_bytes: int) -> None:
+def nobody_waits(lost: int, lost_bytes: int) -> None:
     """The queue of a read that comes back is gone."""

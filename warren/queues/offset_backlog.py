@@ -22,7 +22,7 @@ from mypy_extensions import i64
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
-from warren.queues.backlog import Backlog
+from warren.queues.backlog import Backlog, nobody_waits
 
 # Of so many batches it is remembered where they ended, before anybody looks which of them are synced.
 CLOSED_MAX: Final = 16
@@ -32,7 +32,7 @@ class OffsetBacklog(Backlog):
     """The messages of one queue, by offset. Extend it with `first_number`, `batch_closed` and `page_lost`."""
 
     def __init__(self, log: MessageLog) -> None:
-        super().__init__(log, _nobody_waits)
+        super().__init__(log, nobody_waits)
         self._stored_to: i64 = 0  # what is below has been in a closed batch
         self._synced_to: i64 = 0  # and what is below this is synced, as far as anybody has asked
         self._closed: list[tuple[int, int]] = []  # offsets up to which batches went, and where those end in the log
@@ -107,7 +107,3 @@ class OffsetBacklog(Backlog):
     def page_lost(self, page_number: i64, page: IndexPage) -> i64:
         """An index page could not be read and is no more; return how many of its messages were counted by the queue."""
         raise AssertionError("overridden")
-
-
-def _nobody_waits(lost: int, lost_bytes: int) -> None:
-    """Nothing is loaded ahead."""

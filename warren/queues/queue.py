@@ -644,7 +644,7 @@ class Queue(Destination):
     def make_lanes(self, max_priority: int) -> None:
         """Make this a priority queue; it is new."""
         self.has_levels = True
-        self.ready.make_lanes(max_priority + 1, self._loaded)
+        self.ready.make_lanes(max_priority + 1)
 
     def apply_rules(self, rules: QueueRules) -> None:
         """Follow other rules from now on: of the declaration, or because a policy came or went."""

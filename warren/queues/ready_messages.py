@@ -12,7 +12,7 @@ Nothing here knows a consumer or a rule.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import QueueIndex
-from warren.queues.backlog import Backlog
+from warren.queues.backlog import Backlog, nobody_waits
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 
 if TYPE_CHECKING:
@@ -53,9 +53,12 @@ class ReadyMessages:
         self._queue_name = queue_name
         self._durable = durable
         self._index: QueueIndex | None = None
+        self._on_loaded = on_loaded
         self._backlog = Backlog(log, on_loaded)
         # Of a priority queue, the highest level, `_backlog`, first.
         self._lanes: list[Backlog] | None = None
+        self._unused: Backlog | None = None  # stands for each lane that has never had a message
+        self._used: list[int] = [0]  # the other lanes, in order
         self._lane: i64 = 0  # none before this one has a message
         self._returned: list[tuple[int, Message]] = []  # a heap by place
         self._returned_bytes: i64 = 0  # of their bodies
@@ -63,13 +66,22 @@ class ReadyMessages:
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
-    def make_lanes(self, count: int, on_loaded: Callable[[int, int], None]) -> None:
-        """Have `count` lanes; nothing waits yet."""
-        lanes = [self._backlog]
-        while len(lanes) < count:
-            lanes.append(Backlog(self._log, on_loaded))
+    def make_lanes(self, count: int) -> None:
+        """Have `count` lanes; nothing waits yet. All but the first are made when they are used."""
+        self._unused = Backlog(self._log, self._on_loaded)
+        lanes = [self._unused] * count
+        lanes[0] = self._backlog
         self._lanes = lanes
         self._lane = len(lanes)
+
+    def _lane_in_use(self, lanes: list[Backlog], lane: i64) -> Backlog:
+        """Return the backlog of a lane that gets a message."""
+        backlog = lanes[lane]
+        if backlog is self._unused:
+            backlog = Backlog(self._log, self._on_loaded)
+            lanes[lane] = backlog
+            insort(self._used, int(lane))
+        return backlog
 
     def keep_in(self, backlog: Backlog) -> None:
         """Have the only lane be `backlog`; nothing waits yet."""
@@ -95,7 +107,7 @@ class ReadyMessages:
 
     def _backlogs(self) -> list[Backlog]:
         lanes = self._lanes
-        return [self._backlog] if lanes is None else lanes
+        return [self._backlog] if lanes is None else [lanes[lane] for lane in self._used]
 
     def _first_lane(self) -> i64:
         """Return the first lane with a message; behind the last when there is none."""
@@ -119,14 +131,14 @@ class ReadyMessages:
             return self._backlog.append(message)
         if lane < self._lane:
             self._lane = lane
-        return lane << LANE_SHIFT | lanes[lane].append(message)
+        return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).append(message)
 
     def skip(self, lane: i64) -> i64:
         """Return the place of a message that comes and goes at once. Nothing waits in its lane."""
         lanes = self._lanes
         if lanes is None:
             return self._backlog.skip_number()
-        return lane << LANE_SHIFT | lanes[lane].skip_number()
+        return lane << LANE_SHIFT | self._lane_in_use(lanes, lane).skip_number()
 
     def put_back(self, message: Message, place: i64) -> None:
         """Have `message` wait again where it was."""
@@ -206,7 +218,7 @@ class ReadyMessages:
         if lane == 0:
             self._index = index
         if lanes is not None:
-            backlog = lanes[lane]
+            backlog = self._lane_in_use(lanes, lane)
             if lane < self._lane:
                 self._lane = lane
         backlog.restore(index)
@@ -438,6 +450,9 @@ class ReadyMessages:
         self.in_log = False
         for backlog in self._backlogs():
             backlog.close()
+        if self._unused is not None:
+            self._unused.close()
+        self._on_loaded = nobody_waits
         # It has us, and we have it: nothing must be left for the cyclic collector.
         sharing = self.sharing
         if sharing is not None:
@@ -522,7 +537,7 @@ class ReadyMessages:
         if middle == 0:
             assert self.body_bytes == sum(int(message.body_bytes) for message in resident)
         for place, _ in self._returned:
-            assert place & NUMBER_MASK < backlogs[place >> LANE_SHIFT].delivered_below()
+            assert place & NUMBER_MASK < self.backlog(place >> LANE_SHIFT).delivered_below()
 
 
 def _by_place(entry: tuple[int, Message]) -> int:
