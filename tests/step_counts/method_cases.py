@@ -631,6 +631,48 @@ def publish_to_a_queue_of_consumers_without_room(meter: Meter, n: int) -> Act:
     return lambda: client.feed(publish_frames("", "q", b"x"))
 
 
+@case(m.BasicConsume, LINEAR)
+def consume_with_a_priority_of_their_own(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q")
+    consumers = [basic_consume("q", f"c{at}", arguments={"x-priority": at * 7 % n}) for at in range(n)]
+    return sending(client, 1, *consumers)
+
+
+def unlike(meter: Meter, n: int) -> Client:
+    """Return a client with n consumers without room, each with a priority of its own."""
+    client = meter.channel()
+    client.declare("q")
+    feed(client, 1, m.BasicQos(0, 1, False))
+    feed(client, 1, *[basic_consume("q", f"c{at}", arguments={"x-priority": at}) for at in range(n)])
+    publishing(client, n)
+    client.take_bytes()
+    return client
+
+
+@case(m.BasicPublish, BOUNDED)
+def publish_beside_consumers_of_other_priorities_without_room(meter: Meter, n: int) -> Act:
+    client = unlike(meter, n)
+    client.feed(publish_frames("", "q", b"x"))
+    data = publish_frames("", "q", b"x") * 20
+    return lambda: client.feed(data)
+
+
+@case(m.BasicAck, BOUNDED)
+def ack_of_the_lowest_priority(meter: Meter, n: int) -> Act:
+    client = unlike(meter, n)
+    client.feed(publish_frames("", "q", b"x") * 20)
+    return sending(client, 1, m.BasicAck(n, False))
+
+
+@case(m.BasicCancel, BOUNDED)
+def cancel_of_the_active_consumer_beside_other_priorities(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    client.declare("q", arguments={"x-single-active-consumer": True})
+    feed(client, 1, *[basic_consume("q", f"c{at}", arguments={"x-priority": n - at}) for at in range(n)])
+    return sending(client, 1, m.BasicCancel("c0", False))
+
+
 @case(m.BasicAck, LINEAR)
 def ack_and_publish_beside_consumers_without_room(meter: Meter, n: int) -> Act:
     client = meter.channel()

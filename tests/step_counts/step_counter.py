@@ -4,7 +4,8 @@ A module is loaded from its source, with calls put into its syntax tree. One ste
 
     each call of a function, each turn of a loop or comprehension
     eight elements that C looks at or copies at once: a slice, ``in`` on a list, ``list(x)``, ``sorted(x)``,
-    ``x.remove(...)``, ``x.insert(...)``, ``b"".join(x)``, ``del x[:n]``, ``a + b`` of lists or bytes
+    ``x.remove(...)``, ``x.insert(...)``, ``insort(x, ...)``, ``b"".join(x)``, ``del x[:n]``, ``a + b`` of lists or
+    bytes
 
 1. The same input gives the same number, on every machine and every version of Python that runs the source.
 2. What is counted is what the source says, so a compiled package is measured too: by its source.
@@ -156,6 +157,8 @@ class _Counting(ast.NodeTransformer):
         if isinstance(name, ast.Name) and name.id in _BUILTINS and len(node.args) == 1:
             if not isinstance(node.args[0], ast.Starred):
                 node.args[0] = self._call("argument", node.args[0])
+        elif isinstance(name, ast.Name) and name.id.startswith("insort"):
+            node.args[0] = self._call("popped_at", node.args[0])
         elif isinstance(name, ast.Attribute):
             if name.attr in _WHOLE_OBJECT or (name.attr == "pop" and len(node.args) == 1):
                 name.value = self._call("popped_at", name.value)

@@ -7,11 +7,14 @@ equals the first that came.
    behind; the gaps of a group are closed when they are half of it.
 2. Who owes as many answers as its prefetch allows is not looked at again before one of them has come: it is out of the
    ring from when it is passed over for that until then, and back at its place in turn.
+3. A priority is not looked at again while nobody of it is in the ring, and with n priorities coming, going and choosing
+   take log n steps: each consumer may have a priority of its own. Each that is looked at in vain has somebody who
+   counts as passed over.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from heapq import heapify, heappop, heappush
 
 from mypy_extensions import i64
 
@@ -19,27 +22,51 @@ from warren.queues.bit_set import BitSet
 from warren.queues.delivery import Consumer
 
 
-class _Group:
-    """Consumers of one priority, in the order in which they came."""
+class _Awake:
+    """A heap of the groups with somebody in their ring, the highest priority first; some may have nobody any more."""
 
-    def __init__(self, priority: int) -> None:
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, _Group]] = []
+        self.is_over: bool = False  # the queue is deleted: nobody comes back
+
+    def push(self, group: _Group) -> None:
+        if not self.is_over:
+            heappush(self.groups, (-group.priority, group))
+
+
+class _Group(BitSet):
+    """Consumers of one priority, in the order in which they came; the set has the places of the ring.
+
+    That is, of those that may have room of their own. While there are any the group is in `awake`.
+    """
+
+    def __init__(self, priority: int, awake: _Awake) -> None:
+        super().__init__()
         self.priority = priority
+        self.is_awake: bool = False
+        self.is_ranked: bool = False
+        self._awake = awake
         self.members: list[Consumer | None] = []
         self.count: i64 = 0
         self.first: i64 = 0  # before it are gaps only
         self.next: i64 = 0
-        self.ring = BitSet()  # of those that may have room of their own
         self.passed_over: i64 = 0  # by the last `place_with_room`
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, number: i64) -> None:
+        BitSet.add(self, number)
+        if not self.is_awake:
+            self.is_awake = True
+            self._awake.push(self)
+
+    def join(self, consumer: Consumer) -> None:
         consumer.group_place = len(self.members)
-        self.ring.add(consumer.group_place)
         self.members.append(consumer)
         self.count += 1
+        self.add(consumer.group_place)
 
-    def remove(self, consumer: Consumer) -> None:
+    def leave(self, consumer: Consumer) -> None:
         self.members[consumer.group_place] = None
-        self.ring.discard(consumer.group_place)
+        self.discard(consumer.group_place)
         consumer.away_from = None
         self.count -= 1
         if 2 * self.count < len(self.members):
@@ -47,8 +74,7 @@ class _Group:
 
     def _close_gaps(self) -> None:
         members: list[Consumer | None] = []
-        ring = self.ring
-        ring.clear()
+        self.clear()
         following: i64 = 0
         for at, member in enumerate(self.members):
             if at == self.next:
@@ -56,7 +82,7 @@ class _Group:
             if member is not None:
                 member.group_place = len(members)
                 if member.away_from is None:
-                    ring.add(member.group_place)
+                    self.add(member.group_place)
                 members.append(member)
         self.members = members
         self.first = 0
@@ -67,16 +93,15 @@ class _Group:
         members = self.members
         start: i64 = self.next
         self.passed_over = 0
-        ring = self.ring
         at: i64 = start
         first = members[start] if start < len(members) else None
         if first is None or first.away_from is not None:
-            at = ring.next_from(start)
+            at = self.next_from(start)
         is_behind: bool = True  # the place from which we began
         while True:
             if at < 0 and is_behind:
                 is_behind = False
-                at = ring.next_from(0)
+                at = self.next_from(0)
             if at < 0 or (at >= start and not is_behind):
                 return -1
             member = members[at]
@@ -85,21 +110,21 @@ class _Group:
                 return at
             self.passed_over += 1
             if not member.has_own_room():
-                ring.discard(at)
-                member.away_from = ring
-            at = ring.next_from(at + 1)
+                self.discard(at)
+                member.away_from = self
+            at = self.next_from(at + 1)
 
     def holds_back(self) -> bool:
         """Tell whether somebody has room and only waits for its turn; the queue is woken after that."""
         members = self.members
-        at: i64 = self.ring.next_from(0)
+        at: i64 = self.next_from(0)
         while at >= 0:
             member = members[at]
             assert member is not None
             if member.awaits_turn():
                 member.ledger.turns.hold_back(member.queue)
                 return True
-            at = self.ring.next_from(at + 1)
+            at = self.next_from(at + 1)
         return False
 
     def oldest(self) -> Consumer | None:
@@ -117,7 +142,11 @@ class ConsumerGroups:
     """Those of a queue that may be served. Whoever has no room is passed over."""
 
     def __init__(self) -> None:
-        self._groups: list[_Group] = []  # highest priority first
+        # With single-active-consumer, a heap of those with members, the highest priority first; some may have none.
+        self._ranking: list[tuple[int, _Group]] = []
+        self._awake = _Awake()
+        self._passed: list[tuple[int, _Group]] = []  # by the search under way: nobody in their rings has room
+        self._place: i64 = -1  # what that has found
         self._by_priority: dict[int, _Group] = {}
         self._count: int = 0
         self._empty: int = 0  # groups without members: as many as half of them
@@ -130,12 +159,14 @@ class ConsumerGroups:
         """Serve `consumer` too."""
         group = self._by_priority.get(consumer.priority)
         if group is None:
-            group = _Group(consumer.priority)
+            group = _Group(consumer.priority, self._awake)
             self._by_priority[consumer.priority] = group
-            insort(self._groups, group, key=_descending)
         elif group.count == 0:
             self._empty -= 1
-        group.add(consumer)
+        if single_active and not group.is_ranked:
+            group.is_ranked = True
+            heappush(self._ranking, (-group.priority, group))
+        group.join(consumer)
         self._count += 1
         if single_active and self._active is None:
             self._active = consumer
@@ -144,35 +175,46 @@ class ConsumerGroups:
     def remove(self, consumer: Consumer) -> None:
         """Serve `consumer` no longer."""
         group = self._by_priority[consumer.priority]
-        group.remove(consumer)
+        group.leave(consumer)
         self._count -= 1
         if self._found is consumer:
             self._found = None
         if group.count == 0:
             self._empty += 1
-            if 2 * self._empty > len(self._groups):
+            if 2 * self._empty > len(self._by_priority):
                 self._forget_empty()
         if self._active is consumer:
-            self._active = self._oldest()
+            self._active = self._next_active()
         self._choose()
 
     def _forget_empty(self) -> None:
         self._empty = 0
-        self._groups = [group for group in self._groups if group.count > 0]
-        self._by_priority = {group.priority: group for group in self._groups}
+        self._by_priority = {priority: group for priority, group in self._by_priority.items() if group.count > 0}
+        if self._ranking:
+            self._ranking = [entry for entry in self._ranking if entry[1].count > 0]
+            heapify(self._ranking)
+        awake = [entry for entry in self._awake.groups if entry[1].count > 0]
+        heapify(awake)
+        self._awake.groups = awake
 
-    def _oldest(self) -> Consumer | None:
+    def _next_active(self) -> Consumer | None:
         """Return the first that came of those with the highest priority."""
-        for group in self._groups:
+        ranking = self._ranking
+        while ranking:
+            group = ranking[0][1]
             if group.count > 0:
                 return group.oldest()
+            group.is_ranked = False
+            heappop(ranking)
         return None
 
     def _choose(self) -> None:
         self.passed_over = 0
         self.sole = self._active
         if self.sole is None and self._count == 1:
-            self.sole = self._oldest()
+            for group in self._by_priority.values():  # two, at most
+                if group.count > 0:
+                    self.sole = group.oldest()
 
     def active(self) -> Consumer | None:
         """Return the only one that is served in a queue with a single active consumer."""
@@ -180,7 +222,9 @@ class ConsumerGroups:
 
     def clear(self) -> None:
         """Serve nobody."""
-        self._groups = []
+        self._ranking = []
+        self._awake.groups = []  # it has them, and they have it: nothing must be left for the cyclic collector
+        self._awake.is_over = True
         self._by_priority = {}
         self._count = 0
         self._empty = 0
@@ -190,7 +234,7 @@ class ConsumerGroups:
 
     def narrow(self, consumer: Consumer) -> None:
         """Until `widen` serve only `consumer`, whose turn it is; but whoever has a higher priority goes before it."""
-        if self._active is None and len(self._groups) == 1:
+        if self._active is None and len(self._by_priority) == 1:
             self.sole = consumer
             self.passed_over = 0
 
@@ -200,43 +244,57 @@ class ConsumerGroups:
 
     def pick(self) -> Consumer | None:
         """Choose who gets the next message; None when nobody may take one. There is no `sole` one."""
-        self.passed_over = 0
-        for group in self._groups:
-            place: i64 = group.place_with_room()
-            self.passed_over += group.passed_over
-            if place >= 0:
-                if group is not self._groups[0] and self._must_wait(group):
-                    return None
-                members = group.members
-                group.next = place + 1 if place + 1 < len(members) else i64(0)
-                return members[place]
-        return None
+        group = self._search()
+        if group is None or (self._passed and self._must_wait()):
+            self._end_search()
+            return None
+        self._end_search()
+        members = group.members
+        place: i64 = self._place
+        group.next = place + 1 if place + 1 < len(members) else i64(0)
+        return members[place]
 
     def has_room(self) -> bool:
         """Tell whether somebody could be served, priorities and turns apart. Whoever is found is asked first again."""
-        self.passed_over = 0
         found = self._found
         if found is not None and found.has_room():
+            self.passed_over = 0
             return True
-        self._found = None
-        for group in self._groups:
-            place: i64 = group.place_with_room()
+        group = self._search()
+        self._end_search()
+        self._found = None if group is None else group.members[self._place]
+        return group is not None
+
+    def _search(self) -> _Group | None:
+        """Find the first with room, at `_place` of the group that is returned. `_end_search` has to follow."""
+        self.passed_over = 0
+        awake = self._awake.groups
+        while awake:
+            group = awake[0][1]
+            self._place = group.place_with_room()
             self.passed_over += group.passed_over
-            if place >= 0:
-                self._found = group.members[place]
+            if self._place >= 0:
+                return group
+            if len(awake) == 1:
+                break  # as with most queues, whose consumers are equals
+            entry = heappop(awake)
+            if group.next_from(0) < 0:
+                group.is_awake = False
+            else:
+                self._passed.append(entry)
+        return None
+
+    def _end_search(self) -> None:
+        passed = self._passed
+        if passed:
+            for entry in passed:
+                heappush(self._awake.groups, entry)
+            passed.clear()
+
+    def _must_wait(self) -> bool:
+        """Tell whether one that was passed over has room and only waits for its turn; the queue is woken after."""
+        for _, group in self._passed:
+            self.passed_over += len(group.members)
+            if group.holds_back():
                 return True
         return False
-
-    def _must_wait(self, group: _Group) -> bool:
-        """Tell whether one that goes before `group` has room and only waits for its turn; the queue is woken after."""
-        for higher in self._groups:
-            if higher is group:
-                return False
-            self.passed_over += len(higher.members)
-            if higher.holds_back():
-                return True
-        return False
-
-
-def _descending(group: _Group) -> int:
-    return -group.priority

@@ -31,7 +31,7 @@ class Ring:
         return None
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_consumers_are_served_in_turn_whoever_had_no_room_meanwhile(seed: int) -> None:
     choices = random.Random(seed)
     harness = Harness()
@@ -40,7 +40,7 @@ def test_consumers_are_served_in_turn_whoever_had_no_room_meanwhile(seed: int) -
     ring = Ring()
     owed: dict[int, list[int]] = {}  # by tag
     waiting = most = tag = 0
-    priorities = choices.choice([1, 1, 2])
+    priorities = choices.choice([1, 1, 2, 40])
     for number in range(choices.choice([1, 2, 5, 80])):
         prefetch, priority = choices.choice([1, 1, 2, 3]), choices.randrange(priorities)
         client.send(1, m.BasicQos(0, prefetch, False))
