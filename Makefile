@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants screenshots clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -44,6 +44,9 @@ bench: setup-test ## measure against RabbitMQ, write benchmarks/RESULTS.md (ARGS
 
 bench-backlog: setup-test ## ten million messages waiting, restarts with them, benchmarks/BACKLOG.md (ARGS="--count 1000000")
 	.venv/bin/python benchmarks/backlog.py $(ARGS)
+
+bench-scale: setup-test ## very many queues, bindings, connections, streams and vhosts, benchmarks/SCALE.md (ARGS="--only queues")
+	.venv/bin/python benchmarks/scale.py $(ARGS)
 
 bench-rules: setup-test ## what the rules of queues cost, benchmarks/RULES.md (ARGS="--rounds 1 --seconds 2")
 	.venv/bin/python benchmarks/rules.py $(ARGS)

@@ -31,3 +31,25 @@ def test_streams_are_measured_and_written_down(tmp_path: Path) -> None:
     rows = [line for line in written.read_text().splitlines() if line.startswith("| stream, ten consumers | Warren")]
     assert len(rows) == 1, written.read_text()
     assert int(rows[0].split("|")[4].strip().replace(",", "")) > 0, rows
+
+
+def test_very_many_of_a_kind_are_measured_written_down_and_drawn(tmp_path: Path) -> None:
+    written = tmp_path / "scale.md"
+    command = [sys.executable, str(ROOT / "benchmarks" / "scale.py"), "--warren-only", "--only", "queues"]
+    command += [
+        "--share",
+        "0.0005",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.2",
+        "--directory",
+        str(tmp_path),
+        "--output",
+        str(written),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in written.read_text().splitlines() if line.startswith("| Warren, 50 |")]
+    assert len(rows) == 1 and float(rows[0].split("|")[2].replace(",", "")) > 0, written.read_text()
+    assert (tmp_path / "scale.png").stat().st_size > 1000

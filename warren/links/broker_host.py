@@ -17,6 +17,7 @@ import trio
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.links import shovel, upstreams
+from warren.links.amqp_client import Signal
 from warren.links.host import Listener, LocalBinding, LocalExchange, LocalQueue, Parameter, Policy
 from warren.queues.effective_policy import EffectivePolicy
 from warren.queues.queue import Queue
@@ -43,6 +44,7 @@ class BrokerHost:
         self._broker = management.broker
         self._listeners: list[Listener] = []
         self._answers: dict[tuple[str, str], set[bool]] = {}  # of `wants_messages`, since it was told last
+        self._asked = Signal()
         validators = self._broker.parameters.validators
         validators["shovel"] = self._shovel_problems
         validators["federation-upstream"] = self._upstream_problems
@@ -119,6 +121,7 @@ class BrokerHost:
         found = self._maybe_queue(vhost, queue)
         wants = found is not None and _wants_messages(found)
         self._answers.setdefault((vhost, queue), set()).add(wants)
+        self._asked.wake()
         return wants
 
     def _maybe_queue(self, vhost: str, queue: str) -> Queue | None:
@@ -159,6 +162,8 @@ class BrokerHost:
     async def watch_demand(self) -> None:
         """Look after what queues want that links have asked for, until cancelled."""
         while True:
+            if not self._answers:
+                await self._asked.wait()
             await trio.sleep(DEMAND_EVERY_S)
             for key, answers in list(self._answers.items()):
                 queue = self._maybe_queue(*key)

@@ -2,8 +2,8 @@
 
 Owns the handshake, declarations and the translation of what goes wrong into one readable line.
 
-1. After `Connection.open` the connection has negotiated heartbeat 0: a measured stream never contains
-   heartbeat frames.
+1. The connection has negotiated heartbeat 0 unless the caller asks for heartbeats, and then sends them: a measured
+   stream never contains heartbeat frames.
 2. Bytes received beyond the awaited reply stay in `leftover`; whoever takes over the socket starts with them.
 3. Every failure is a `BrokerError` whose text names the peer and, when the broker said it, reply code and
    reply text.
@@ -102,8 +102,9 @@ def closed_by_peer(where: str, buffer: bytes | bytearray, found: frames.Frame) -
 class Connection:
     """A logged-in connection with channel 1 open. Use as a context manager or call `close`."""
 
-    def __init__(self, address: Address, *, name: str = "warren perf") -> None:
+    def __init__(self, address: Address, *, name: str = "warren perf", heartbeat_s: int = 0) -> None:
         self.address = address
+        self._heartbeat_s = heartbeat_s
         self.name = name
         self.frame_max_bytes = 0
         self.server_properties: dict[str, str] = {}
@@ -184,11 +185,11 @@ class Connection:
         )
 
     def tune(self) -> None:
-        """Await connection.tune, accept its limits with heartbeat 0, ask for the vhost."""
+        """Await connection.tune, accept its limits with our heartbeat, ask for the vhost."""
         channel_max, frame_max, _ = unpack_from(">HIH", self.wait_for(frames.CONNECTION_TUNE))
         self.frame_max_bytes = int(frame_max)
         self.send(
-            frames.method(0, frames.CONNECTION_TUNE_OK, pack(">HIH", channel_max, frame_max, 0))
+            frames.method(0, frames.CONNECTION_TUNE_OK, pack(">HIH", channel_max, frame_max, self._heartbeat_s))
             + frames.method(0, frames.CONNECTION_OPEN, frames.short_string(self.address.vhost) + b"\0\0")
         )
 
@@ -386,7 +387,7 @@ HANDSHAKE: Final = (
 )
 
 
-def open_many(address: Address, count: int, *, wave: int = 100) -> list[Connection]:
+def open_many(address: Address, count: int, *, wave: int = 100, heartbeat_s: int = 0) -> list[Connection]:
     """Open ``count`` connections, ``wave`` at a time, each wave walking through the handshake in step.
 
     Raises BrokerError, also when this process may not open so many files; what was open by then is closed.
@@ -397,7 +398,7 @@ def open_many(address: Address, count: int, *, wave: int = 100) -> list[Connecti
         while len(opened) < count:
             fresh: list[Connection] = []
             for _ in range(min(wave, count - len(opened))):
-                fresh.append(Connection(address))
+                fresh.append(Connection(address, heartbeat_s=heartbeat_s))
                 opened.append(fresh[-1])
             for step in HANDSHAKE:
                 for connection in fresh:

@@ -62,6 +62,7 @@ FILL_BYTES_PER_S: Final = 2 << 30
 COMPACTION_IDLE_S: Final = 1.0
 # Everything is read again at most so often.
 SCRUB_EVERY_S: Final = 3600.0
+SCRUB_IDLE_S: Final = 5.0
 
 _WATCH_S: Final = SYNC_WITHIN_S / 2
 _READ_RETRY_S: Final = 0.05
@@ -527,6 +528,10 @@ class MessageStoreService:
         last_lsn = -1
         quiet_since = last_checkpoint = trio.current_time()
         while True:
+            if message_log.is_idle() and message_log.next_lsn <= min(
+                message_log.durable_lsn, message_log.checkpoints.lsn
+            ):
+                await self._opened.wait()  # nothing was written that is not synced, or not in a checkpoint
             await trio.sleep(_WATCH_S)
             if self._stopping:
                 continue
@@ -616,6 +621,8 @@ class MessageStoreService:
             begun_bytes = 0 if self._stopping else scrubber.step()
             if begun_bytes:
                 self._settle()
+            elif not scrubber.is_busy():
+                await trio.sleep(SCRUB_IDLE_S)  # nothing is sealed
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 

@@ -235,6 +235,24 @@ def looks(place: Place, *steps: Callable[[], object]) -> list[set[tuple[str, ...
     return heard
 
 
+def test_nothing_is_looked_at_that_no_link_has_asked_for(place: Place) -> None:
+    steps = 0
+
+    class Counter(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            nonlocal steps
+            steps += task.name.endswith("watch_demand")
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(place.host.watch_demand)
+            await trio.sleep(1000 * DEMAND_EVERY_S)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[Counter()])
+    assert steps < 5
+
+
 def test_who_asked_is_told_when_the_answer_is_another_one(place: Place) -> None:
     for name in ("q", "not asked for"):
         place.queue(name)

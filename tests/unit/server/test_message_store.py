@@ -687,6 +687,28 @@ def test_publishers_wait_below_the_minimum_of_free_disk_and_go_on_well_above_it(
     ]
 
 
+class StepCounter(trio.abc.Instrument):
+    """Counts how often any task of the service goes on."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += task.name.endswith("Supervision.keep")
+
+
+def test_a_store_with_nothing_to_do_hardly_ever_wakes() -> None:
+    async def test(f: Fixture) -> None:
+        await trio.sleep(10)
+        counter = StepCounter()
+        trio.lowlevel.add_instrument(counter)
+        await trio.sleep(100)
+        trio.lowlevel.remove_instrument(counter)
+        assert counter.steps < 3 * 100
+
+    run(test, StoreSettings(), tasks=True)
+
+
 def test_the_nearer_the_minimum_the_more_often_the_disk_is_looked_at() -> None:
     async def test(f: Fixture) -> None:
         f.files.free = GIB + 1

@@ -92,6 +92,10 @@ class Scrubber:
             self._offset = 0
         return int(length)
 
+    def is_busy(self) -> bool:
+        """Tell whether something that was asked for is not here yet."""
+        return self._busy
+
     def _begin_piece(self) -> i64:
         segment = self._segment
         if segment is None or self._at >= segment.end_lsn or self._is_gone(segment):

@@ -1,0 +1,240 @@
+"""What there can be very much of: how it is made, and what is asked about it while it is there.
+
+1. A crowd is made over AMQP, or over the management API where AMQP has no method for it. What it holds in this process
+   (connections) lives until `Crowd.leave`.
+2. A change is one more of the kind, made and taken away again, one request at a time.
+3. Connections have heartbeats of 30 s, which a thread sends: half of what they cost idle is the broker's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import resource
+import threading
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Final
+
+from benchmarks.brokers import Broker, WarrenBroker
+from warren.perf import frames
+from warren.perf.client import CHANNEL, Connection, open_many
+
+# The queues that bindings lead to, and that consumers share.
+HUBS: Final = 1000
+CONSUMERS_EACH: Final = 5
+HEARTBEAT_S: Final = 30
+# Descriptors that the broker, or this process, needs for anything else.
+_OTHER_FILES: Final = 1000
+_HTTP_S: Final = 120.0
+
+
+class Crowd(ABC):
+    """Many of one kind in a broker. `page` is where the management API lists them."""
+
+    title: str
+    sizes: tuple[int, ...]
+    rabbit_sizes: tuple[int, ...] = ()
+    page: str
+    most_bytes_each: float | None = None
+    most_idle_percent: float = 0.5
+    stays: bool = True  # over a restart
+
+    @abstractmethod
+    def make(self, broker: Broker, size: int) -> None:
+        """Make so many of them. Raises BrokerError, OSError."""
+
+    @abstractmethod
+    def change(self, connection: Connection, number: int) -> None:
+        """Make one more, and take it away. Raises BrokerError."""
+
+    def leave(self) -> None:
+        """Let go of what this process holds."""
+        return
+
+
+class Queues(Crowd):
+    """Durable queues without messages."""
+
+    title = "durable queues"
+    sizes = (1_000, 10_000, 100_000)
+    rabbit_sizes = (1_000, 10_000)
+    page = "/api/queues"
+    most_bytes_each = 2000.0
+
+    def make(self, broker: Broker, size: int) -> None:
+        with Connection.open(broker.address) as connection:
+            _declare(connection, "crowd", size)
+
+    def change(self, connection: Connection, number: int) -> None:
+        connection.declare_queue(f"one more {number}", durable=True)
+        connection.delete_queue(f"one more {number}")
+
+
+class Bindings(Crowd):
+    """Bindings with keys of their own from one durable topic exchange to a thousand durable queues."""
+
+    title = "bindings of a topic exchange"
+    sizes = (10_000, 100_000, 1_000_000)
+    rabbit_sizes = (10_000, 100_000)
+    page = "/api/bindings/%2F"
+    most_bytes_each = 500.0
+
+    def make(self, broker: Broker, size: int) -> None:
+        with Connection.open(broker.address) as connection:
+            _declare(connection, "hub", HUBS)
+            connection.declare_exchange("crowd", "topic", durable=True)
+            for start in range(0, size, 10_000):
+                numbers = range(start, min(size, start + 10_000))
+                connection.bind("crowd", [(f"hub-{n % HUBS}", f"site.{n}.*", {}) for n in numbers])
+
+    def change(self, connection: Connection, number: int) -> None:
+        connection.bind("crowd", [("hub-0", f"one.more.{number}", {})])
+        arguments = b"\0\0" + b"".join(frames.short_string(each) for each in ("hub-0", "crowd", f"one.more.{number}"))
+        connection.call(frames.QUEUE_UNBIND, frames.QUEUE_UNBIND_OK, arguments + frames.field_table({}))
+
+
+class Connections(Crowd):
+    """Connections with a channel, heartbeats, and five consumers each of a thousand queues."""
+
+    title = "connections with five consumers each"
+    sizes = (1_000, 10_000, 20_000)
+    rabbit_sizes = (1_000, 5_000)
+    page = "/api/connections"
+    most_idle_percent = 3.0
+    stays = False
+
+    def __init__(self) -> None:
+        self._opened: list[Connection] = []
+        self._done = threading.Event()
+        self._beats: threading.Thread | None = None
+
+    def make(self, broker: Broker, size: int) -> None:
+        with Connection.open(broker.address) as connection:
+            _declare(connection, "hub", HUBS)
+        self._done.clear()
+        self._opened = open_many(broker.address, size, heartbeat_s=HEARTBEAT_S)
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats.start()
+        for start in range(0, size, 500):
+            some = self._opened[start : start + 500]
+            for at, connection in enumerate(some, start):
+                hubs = ((at * CONSUMERS_EACH + n) % HUBS for n in range(CONSUMERS_EACH))
+                connection.send(b"".join(_consume(f"hub-{hub}", str(n)) for n, hub in enumerate(hubs)))
+            for connection in some:
+                for _ in range(CONSUMERS_EACH):
+                    connection.wait_for(frames.BASIC_CONSUME_OK)
+
+    def change(self, connection: Connection, number: int) -> None:
+        Connection.open(connection.address).close()
+
+    def leave(self) -> None:
+        self._done.set()
+        if self._beats is not None:
+            self._beats.join()
+            self._beats = None
+        for connection in self._opened:
+            connection.abort()
+        self._opened = []
+
+    def _beat(self) -> None:
+        while not self._done.wait(HEARTBEAT_S / 2):
+            for connection in self._opened:
+                connection.send(frames.frame(frames.HEARTBEAT, 0, b""))
+
+
+class Streams(Crowd):
+    """Streams with a message each."""
+
+    title = "streams with a message each"
+    sizes = (100, 1_000, 10_000)
+    page = "/api/queues"
+
+    def make(self, broker: Broker, size: int) -> None:
+        with Connection.open(broker.address) as connection:
+            for start in range(0, size, 1000):
+                names = [f"stream-{n}" for n in range(start, min(size, start + 1000))]
+                asked = [_stream_arguments(name) for name in names]
+                connection.call_pipelined(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, asked)
+            for n in range(size):
+                connection.send(frames.publish(CHANNEL, "", f"stream-{n}", b"a stream", frame_max_bytes=0))
+            connection.declare_queue("barrier", durable=True)
+
+    def change(self, connection: Connection, number: int) -> None:
+        name = f"one more {number}"
+        connection.call(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, _stream_arguments(name))
+        connection.delete_queue(name)
+
+
+class Vhosts(Crowd):
+    """Vhosts in which guest has all permissions."""
+
+    title = "vhosts"
+    sizes = (10, 100, 1_000)
+    page = "/api/vhosts"
+
+    def __init__(self) -> None:
+        self._broker: WarrenBroker | None = None
+
+    def make(self, broker: Broker, size: int) -> None:
+        assert isinstance(broker, WarrenBroker)
+        self._broker = broker
+        vhosts = [{"name": f"vhost-{n}"} for n in range(size)]
+        granted = [
+            {"user": "guest", "vhost": each["name"], "configure": ".*", "write": ".*", "read": ".*"} for each in vhosts
+        ]
+        ask(broker, "POST", "/api/definitions", {"vhosts": vhosts, "permissions": granted})
+
+    def change(self, connection: Connection, number: int) -> None:
+        assert self._broker is not None
+        ask(self._broker, "PUT", f"/api/vhosts/one-more-{number}", {})
+        ask(self._broker, "DELETE", f"/api/vhosts/one-more-{number}")
+
+
+CROWDS: Final[dict[str, type[Crowd]]] = {
+    "queues": Queues,
+    "bindings": Bindings,
+    "connections": Connections,
+    "streams": Streams,
+    "vhosts": Vhosts,
+}
+
+
+def connections_that_fit(wanted: int) -> int:
+    """Return how many connections a process may have here, up to `wanted`, by its limit of descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard - _OTHER_FILES)
+
+
+def ask(broker: WarrenBroker, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+    """Return what the management API answers to guest. Raises OSError, for a refusal too."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(broker.url + path, data=data, method=method)
+    request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+    with urllib.request.urlopen(request, timeout=_HTTP_S) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def waits_of_pages(broker: WarrenBroker, path: str, times: int) -> Iterator[float]:
+    """Yield how long each of so many requests for the first page of a list took, in seconds."""
+    for _ in range(times):
+        begin = time.monotonic()
+        ask(broker, "GET", f"{path}?page=1&page_size=100")
+        yield time.monotonic() - begin
+
+
+def _declare(connection: Connection, prefix: str, count: int) -> None:
+    asked = [b"\0\0" + frames.short_string(f"{prefix}-{n}") + b"\x02" + frames.field_table({}) for n in range(count)]
+    connection.call_pipelined(frames.QUEUE_DECLARE, frames.QUEUE_DECLARE_OK, asked)
+
+
+def _stream_arguments(name: str) -> bytes:
+    return b"\0\0" + frames.short_string(name) + b"\x02" + frames.field_table({"x-queue-type": "stream"})
+
+
+def _consume(queue: str, tag: str) -> bytes:
+    arguments = b"\0\0" + frames.short_string(queue) + frames.short_string(tag) + b"\x02" + frames.field_table({})
+    return frames.method(CHANNEL, frames.BASIC_CONSUME, arguments)
