@@ -94,7 +94,7 @@ class Run(HeldStore):
         assert int(self.lane.body_bytes) == sum(len(held.body) for held in self.held.values())
         listed = [(each.number, each.body_bytes) for each in self.listed()]
         assert listed == [(held.number, len(held.body)) for held in sorted(self.held.values())]
-        assert self.log.resident_bytes == sum(int(m.body_bytes) + 250 for m in self.lane._in_memory.values())
+        assert self.log.resident_bytes == sum(int(m.memory_bytes) for m in self.lane._in_memory.values())
 
     # --- commands -------------------------------------------------------------------------------------------------
 

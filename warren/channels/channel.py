@@ -219,8 +219,7 @@ class Channel(FastChannel):
                     raise ChannelException(PRECONDITION_FAILED, "fast reply consumer does not exist")
                 properties.reply_to = self.reply_queue.name
                 rewritten = True
-        message = Message(envelope, content, self.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0)
-        message.pieces = pieces
+        message = Message(envelope, content, self.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0, pieces)
         if rewritten and properties is not None:
             message = self._with_properties(message, properties)
         if known & HAS_DEATHS:
@@ -258,9 +257,7 @@ class Channel(FastChannel):
             self._tracer.published(keys, message, queues)
         transaction = self.transaction
         if transaction is not None:
-            transaction.publishes.append(
-                BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory)
-            )
+            transaction.add(BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory))
             return
         if rememberers is not None:
             self.fast_connection.units_left -= remember_in(rememberers, message)
@@ -650,14 +647,14 @@ class Channel(FastChannel):
         if self.confirms is not None:
             raise ChannelException(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
         if self.transaction is None:
-            self.transaction = Transaction()
+            self.transaction = Transaction(self.shared.log)
         self.reply(m.TxSelectOk())
 
     def _take_transaction(self) -> Transaction:
         transaction = self.transaction
         if transaction is None:
             raise ChannelException(PRECONDITION_FAILED, "channel is not transactional")
-        self.transaction = Transaction()
+        self.transaction = Transaction(self.shared.log)
         return transaction
 
     def _tx_commit(self) -> None:

@@ -68,7 +68,7 @@ from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.inbound import Inbound
 from warren.channels.transaction import Transaction
 from warren.exchanges.exchange import Exchange
-from warren.msgstore.log.message import Message
+from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts, SizeCounts
 from warren.queues.delivery import DeliveryLedger
@@ -86,8 +86,6 @@ CHANNEL_CLOSING: Final = 3
 # RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
 BODY_HARD_MAX_BYTES: Final = 536870912
 EMPTY_BODY_FRAMES_MAX: Final = 16
-# What keeping one more frame of an unfinished content costs besides its bytes: many small ones add up.
-PART_OVERHEAD_BYTES: Final = 56
 # While publishers of large messages have to wait, a connection does that has sent so much of unfinished contents.
 STOPPED_MAX_BYTES: Final = 1 << 20
 # An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
@@ -236,7 +234,7 @@ class FastChannel:
         self._body_received = 0
         self._empty_frames = 0
         self._largest_frame = end - start
-        self._hold(end - start + PART_OVERHEAD_BYTES)
+        self._hold(end - start + PIECE_OVERHEAD_BYTES)
 
     def check_header(self, data: bytes, start: i64, end: i64) -> i64:
         """Check the header frame ``data[start:end]`` as far as framing goes and return the announced body size.
@@ -279,7 +277,7 @@ class FastChannel:
             raise ConnectionException(FRAME_ERROR, "content body frame exceeds remaining content size")
         self._parts.append(_slice(data, start, end))
         if received < self._body_bytes:
-            self._hold(end - start + PART_OVERHEAD_BYTES)
+            self._hold(end - start + PIECE_OVERHEAD_BYTES)
         self._body_frame_done(end - start)
 
     def begin_cut(self, piece: bytes, size: i64) -> bool:
@@ -287,7 +285,7 @@ class FastChannel:
         if self.state != EXPECT_BODY or self._body_received + size > self._body_bytes:
             return False
         self._parts.append(piece)
-        self._hold(len(piece) + PART_OVERHEAD_BYTES)
+        self._hold(len(piece) + PIECE_OVERHEAD_BYTES)
         return True
 
     def add_cut(self, piece: bytes) -> None:
@@ -300,7 +298,7 @@ class FastChannel:
             self._hold(len(piece))
         else:
             self._parts.append(piece)
-            self._hold(len(piece) + PART_OVERHEAD_BYTES)
+            self._hold(len(piece) + PIECE_OVERHEAD_BYTES)
 
     def end_cut(self, piece: bytes, size: i64) -> None:
         """Take the rest of it."""
@@ -373,9 +371,8 @@ class FastChannel:
         if body_bytes > SMALL_MAX_BYTES:
             self.shared.sizes.count(body_bytes)
         route.exchange.published_in += 1
-        message = Message(route.envelope, content, self.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0)
-        if pieces is not None:
-            message.pieces = pieces
+        persistent: bool = flags & PERSISTENT_FLAG != 0
+        message = Message(route.envelope, content, self.number, body_bytes, largest, persistent, pieces)
         queues = route.queues
         if len(queues) != 1:
             self.not_to_one(route.exchange, i64(len(queues)))

@@ -12,6 +12,8 @@
 4. A queue that was deleted since the publish takes nothing. One that refuses a publish does not keep the others from
    theirs: the channel is closed with 406 for a partial completion, and what was refused is lost.
 5. A channel that ends gives back what it has acknowledged, the oldest first.
+6. What is published counts as memory of queues until it is committed or forgotten. It cannot leave memory, so what
+   waits in queues does.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.outcome import REFUSED
@@ -63,10 +66,23 @@ class BufferedPublish:
 class Transaction:
     """What a transactional channel has buffered since tx.select or the last commit."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: MessageLog) -> None:
         self.publishes: list[BufferedPublish] = []
+        self._log = log
+        self._memory_bytes: i64 = 0  # of those that are not committed
         self.acked: list[Delivery] = []
         self.rejected: list[tuple[Delivery, bool, bool]] = []  # with: requeue, failed
+
+    def add(self, publish: BufferedPublish) -> None:
+        """Keep a publish until the commit."""
+        self.publishes.append(publish)
+        self._memory_bytes += publish.message.memory_bytes
+        self._log.resident_bytes += publish.message.memory_bytes
+
+    def committed(self, publish: BufferedPublish) -> None:
+        """Count a publish no more: it goes to its queues."""
+        self._memory_bytes -= publish.message.memory_bytes
+        self._log.resident_bytes -= publish.message.memory_bytes
 
     def unroutable_count(self) -> int:
         """Return how many of the publishes nobody would get if tx.commit came now."""
@@ -93,9 +109,12 @@ class Transaction:
         return None
 
     def give_up(self) -> None:
-        """Take nothing more: `maybe_take_answered` takes out what was acknowledged and rejected."""
+        """Forget the publishes, and take nothing more: `maybe_take_answered` takes out what was answered."""
         self.acked.reverse()  # it is taken from the end, the oldest first
         self.rejected.reverse()
+        self._log.reclamation.add(self.publishes, self._memory_bytes)
+        self.publishes = []
+        self._memory_bytes = 0
 
     def maybe_take_answered(self) -> Delivery | None:
         """Take out one of the deliveries of a transaction that was given up; None: all are out."""
@@ -193,6 +212,7 @@ class Commit(Job):
             publish = publishes[self._next_publish]
             self._next_publish += 1
             steps.left -= 1 + len(publish.queues)
+            self._transaction.committed(publish)
             outcome: i64 = self._channel.publish_buffered(publish)
             self._partial = self._partial or outcome == REFUSED
             self._repeats = self._repeats or publish.message.awaits_batch

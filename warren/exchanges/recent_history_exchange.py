@@ -31,8 +31,8 @@ DEFAULT_HISTORY_LENGTH: Final = 20
 _LENGTH_MAX: Final = 0x7FFFFFFF
 # What the messages of one exchange take, which stay in memory. The latest one is kept whatever its size.
 HISTORY_BYTES_MAX: Final = 64 << 20
-# What one takes besides its frames, about: with large frames only these count, with small ones this does.
-REMEMBERED_BYTES: Final = 512
+# What remembering one takes besides the message: its place in the chain, and names that no other message shares.
+REMEMBERED_BYTES: Final = 292
 
 
 class Remembered:
@@ -80,7 +80,7 @@ class RecentHistoryExchange(Exchange):
         found.extend(self.by_destination)
 
     def remember(self, message: object, size: i64) -> None:
-        """Keep `message`, whose frames have `size` bytes; the oldest go when there are too many, or too much."""
+        """Keep `message`, which takes `size` bytes; the oldest go when there are too many, or too much."""
         latest = self._end
         latest.message = message
         latest.size = size + REMEMBERED_BYTES

@@ -24,10 +24,10 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from warren.msgstore.log.batch import ROW_BYTES
+from warren.msgstore.log.batch import written_bytes
 from warren.msgstore.log.jobs import LARGE_RECORD_BYTES, ReadJob, RecordsRead
-from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.message import MESSAGE_OVERHEAD_BYTES, Message
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.msgstore.log.records import page_entries
 
@@ -86,6 +86,7 @@ class Backlog(IndexOwner):
         self.next_number: i64 = 0
         self.popped_number: i64 = 0  # sequence number of what `pop` returned last
         self.resident_count: i64 = 0  # messages in the head
+        self.bodies_in_memory: i64 = 0  # bytes of the bodies of those in the head and the tail
         self.middle_count: i64 = 0
         self.generation: i64 = 0  # reads of an earlier one are void
         self.delivered_before: i64 = 0  # older messages may have been delivered before the last restart
@@ -116,8 +117,9 @@ class Backlog(IndexOwner):
         """Add a message behind all others and return its number."""
         number: i64 = self.next_number
         self.next_number = number + 1
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         self.log.resident_bytes += cost
+        self.bodies_in_memory += message.body_bytes
         if self.resident_count == 0 and self.middle_count == 0 and not self._tail:
             self._first = number
             self._items.append(message)
@@ -147,8 +149,9 @@ class Backlog(IndexOwner):
         self.popped_number = self._first
         self._first += 1
         self.resident_count -= 1
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         self._head_bytes -= cost
+        self.bodies_in_memory -= message.body_bytes
         self.log.resident_bytes -= cost
         if self.resident_count == 0:
             items.clear()
@@ -232,8 +235,9 @@ class Backlog(IndexOwner):
                 self.generation += 1
                 self._loading = False
             return True
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         self.log.resident_bytes -= cost
+        self.bodies_in_memory -= message.body_bytes
         at: i64 = number - self._first
         if self.resident_count and 0 <= at < len(self._items) - self._head:
             self._items[self._head + at] = None
@@ -324,6 +328,7 @@ class Backlog(IndexOwner):
         self._tail = []
         self._tail_count = 0
         self._tail_bytes = 0
+        self.bodies_in_memory = 0
         self.middle_count = 0
         self.generation += 1
         self._loading = False
@@ -342,11 +347,6 @@ class Backlog(IndexOwner):
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
         return int(self._head_bytes + self._tail_bytes)
-
-    def bodies_in_memory(self) -> int:
-        """Return how many bytes the bodies of the messages in memory have."""
-        overhead: i64 = (self.resident_count + self._tail_count) * MESSAGE_OVERHEAD_BYTES
-        return int(self._head_bytes + self._tail_bytes - overhead)
 
     def sealed_end(self) -> i64:
         """Return the number up to which messages are in files of their own."""
@@ -394,6 +394,15 @@ class Backlog(IndexOwner):
     def resident_messages(self) -> list[Message]:
         """Return the messages in memory, in order. For tests and small listings."""
         return [message for message in self._items + self._tail if message is not None]
+
+    def check_invariants(self) -> None:
+        """Assert what the messages in memory come to. For tests."""
+        head = [message for message in self._items if message is not None]
+        tail = [message for message in self._tail if message is not None]
+        assert (len(head), len(tail)) == (self.resident_count, self._tail_count)
+        assert self._head_bytes == sum([int(message.memory_bytes) for message in head])
+        assert self._tail_bytes == sum([int(message.memory_bytes) for message in tail])
+        assert self.bodies_in_memory == sum([int(message.body_bytes) for message in head + tail])
 
     # --- to disk --------------------------------------------------------------------------------------------------
 
@@ -454,7 +463,8 @@ class Backlog(IndexOwner):
         for message in leaving:
             if message is not None:
                 count += 1
-                left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+                left_bytes += message.memory_bytes
+                self.bodies_in_memory -= message.body_bytes
         index = self.index
         assert index is not None
         size: i64 = index.page_entries
@@ -489,7 +499,7 @@ class Backlog(IndexOwner):
             at -= 1
             message = items[at]
             if message is not None:
-                room -= message.body_bytes + ROW_BYTES
+                room -= written_bytes(message)
         # In order, for that is how they will be read.
         for leaving in items[at:]:
             self._store_unless_stored(index, leaving, self._first + at - self._head)
@@ -511,9 +521,9 @@ class Backlog(IndexOwner):
         while at < end:
             message = items[at]
             if message is not None:
-                if size > 0 and size + message.body_bytes > SHORT_HEAD_BYTES:
+                if size > 0 and size + message.memory_bytes > SHORT_HEAD_BYTES:
                     break
-                size += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+                size += message.memory_bytes
             at += 1
         return at
 
@@ -531,7 +541,8 @@ class Backlog(IndexOwner):
         for message in self._tail[:stored]:
             if message is not None:
                 left += 1
-                left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+                left_bytes += message.memory_bytes
+                self.bodies_in_memory -= message.body_bytes
         del self._tail[:stored]
         self._tail_count -= left
         self._tail_bytes -= left_bytes
@@ -759,9 +770,10 @@ class Backlog(IndexOwner):
                     items.append(None)
                     gap -= 1
             items.append(message)
-            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            cost: i64 = message.memory_bytes
             self.resident_count += 1
             self._head_bytes += cost
+            self.bodies_in_memory += message.body_bytes
             log.resident_bytes += cost
             at += 1
         self._middle_from = self._loading_to

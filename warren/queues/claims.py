@@ -63,6 +63,7 @@ class Claimed:
     def __init__(self, most: i64, room_bytes: i64, *, any_size: bool) -> None:
         self.count: i64 = 0
         self.body_bytes: i64 = 0
+        self._memory_bytes: i64 = 0
         self.waits: bool = False
         self.is_full: bool = False
         self._most: i64 = most
@@ -73,7 +74,7 @@ class Claimed:
         """Tell whether `message` may be claimed as well, and note it when it may not."""
         room_bytes: i64 = self._room_bytes - self.body_bytes
         is_first = self.count == 0 and self._any_size
-        if self.count >= self._most or self.body_bytes >= PIECE_BYTES:
+        if self.count >= self._most or self._memory_bytes >= PIECE_BYTES:
             self.is_full = True
         if message.body_bytes > room_bytes and not is_first:
             self.is_full = True
@@ -83,6 +84,7 @@ class Claimed:
         """Count a message."""
         self.count += 1
         self.body_bytes += message.body_bytes
+        self._memory_bytes += message.memory_bytes
 
 
 class ClaimBacklog(OffsetBacklog):

@@ -390,9 +390,7 @@ def reheaded(message: Message, envelope: Envelope, frame: bytes, old_frame_bytes
             content = frame + body
         else:
             pieces = [frame, body]
-    made = Message(envelope, content, message.channel, message.body_bytes, largest, message.persistent)
-    made.pieces = pieces
-    return made
+    return Message(envelope, content, message.channel, message.body_bytes, largest, message.persistent, pieces)
 
 
 def _largest_frame(content: bytes, start: i64, at_least: i64) -> i64:

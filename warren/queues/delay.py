@@ -156,8 +156,7 @@ def negate_delay(message: Message) -> None:
     size: i64 = _signed_bytes(frame[at])
     if times > 1 or size == 0 or message.pieces is not None or len(frame) >= CHUNK_MIN_BYTES:
         made = with_header(message, DELAY, int(-delay))
-        message.content = made.content
-        message.pieces = made.pieces
+        message.take_frames(made.content, made.pieces)
         message.frame_max_bytes = made.frame_max_bytes
         return
     # In its place, by far the most frequent.

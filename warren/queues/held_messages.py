@@ -24,7 +24,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import BODY_MASK, IndexOwner, IndexPage, QueueIndex
 from warren.queues.deadlines import Deadlines
 from warren.queues.due_pages import DuePages
@@ -138,7 +138,7 @@ class HeldMessages(IndexOwner):
         self.body_bytes += message.body_bytes
         self._deadlines.add(until_ms, number)
         self._in_memory[boxed] = message
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         self.log.resident_bytes += cost
         self._resident_bytes += cost
         if stored:
@@ -278,7 +278,7 @@ class HeldMessages(IndexOwner):
                 del self._unstored[number]
                 self.log.batch.add(index, message, number)
                 self._kept.append(number)
-                self._kept_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+                self._kept_bytes += message.memory_bytes
                 self._storing = True
 
     def pages_here(self, fetch: Fetch) -> None:
@@ -311,7 +311,7 @@ class HeldMessages(IndexOwner):
 
     def _forget(self, number: int, message: Message) -> None:
         del self._in_memory[number]
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         self.log.resident_bytes -= cost
         self._resident_bytes -= cost
         if number in self._unstored:
@@ -440,7 +440,7 @@ class HeldMessages(IndexOwner):
 
     def _let_go(self, number: int, message: Message, purpose: i64, was_in_memory: bool) -> None:
         index = self.index
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         if was_in_memory:
             self.log.resident_bytes -= cost
             self._resident_bytes -= cost
@@ -596,9 +596,9 @@ class HeldMessages(IndexOwner):
         assert self._kept_bytes >= 0
         kept = [number for number in self._in_memory if number not in self._unstored]
         assert set(kept) <= set(self._kept)
-        cost = sum(int(self._in_memory[number].body_bytes) + MESSAGE_OVERHEAD_BYTES for number in kept)
+        cost = sum(int(self._in_memory[number].memory_bytes) for number in kept)
         assert self._kept_bytes == cost
-        cost = sum(int(message.body_bytes) + MESSAGE_OVERHEAD_BYTES for message in self._in_memory.values())
+        cost = sum(int(message.memory_bytes) for message in self._in_memory.values())
         assert self._resident_bytes == cost
 
 

@@ -41,7 +41,6 @@ from mypy_extensions import i64, mypyc_attr
 from warren.amqp.field_table import TableWalker
 from warren.amqp.properties import headers_of
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
 from warren.queues.backlog import Backlog
 from warren.queues.delivery import Consumer, DeliveryLedger
 
@@ -139,6 +138,7 @@ class KeySharing:
         self._out: dict[int, SharedKey] = {}  # with a header: of what is unanswered, by place; it is not read twice
         self._aside: dict[int, Aside] = {}  # by place
         self.aside_bytes: i64 = 0  # of their bodies
+        self._aside_memory_bytes: i64 = 0  # and what they take in memory
         self._order: list[int] = []  # a heap of all places in `_aside`, from when somebody asked for the oldest
         self._ordered: bool = False
         self._open: list[int] = []  # a heap, see (4)
@@ -355,7 +355,8 @@ class KeySharing:
     def _add(self, key: SharedKey, place: i64, message: Message, redelivered: bool) -> bool:
         self._aside[int(place)] = Aside(key, message, redelivered)
         self.aside_bytes += message.body_bytes
-        self._log.resident_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._aside_memory_bytes += message.memory_bytes
+        self._log.resident_bytes += message.memory_bytes
         if self._ordered:
             self._push(self._order, place)
         return key.add(place)
@@ -367,7 +368,8 @@ class KeySharing:
         message = aside.message
         del self._aside[int(place)]
         self.aside_bytes -= message.body_bytes
-        self._log.resident_bytes -= message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        self._aside_memory_bytes -= message.memory_bytes
+        self._log.resident_bytes -= message.memory_bytes
         queue.ready.count -= 1
         queue.ready.body_bytes -= message.body_bytes
         was_first = key.remove(place)
@@ -530,9 +532,10 @@ class KeySharing:
 
     def _forget_aside(self) -> None:
         reclamation = self._log.reclamation
-        reclamation.add_named(self._aside, self.aside_bytes + MESSAGE_OVERHEAD_BYTES * len(self._aside))
+        reclamation.add_named(self._aside, self._aside_memory_bytes)
         self._aside = {}
         self.aside_bytes = 0
+        self._aside_memory_bytes = 0
         self._clear_heaps()
 
     def aside_places(self) -> list[tuple[int, Message]]:
@@ -575,6 +578,7 @@ class KeySharing:
         assert queue.unacked_count == sum(int(key.out) for key in self._keys.values())
         assert len(self._out) == (queue.unacked_count if self._header else 0)
         assert self.aside_bytes == sum(int(aside.message.body_bytes) for aside in self._aside.values())
+        assert self._aside_memory_bytes == sum(int(aside.message.memory_bytes) for aside in self._aside.values())
         assert len(self._aside) == sum(int(key.waiting) for key in self._keys.values())
         for text, key in self._keys.items():
             assert key.text == text

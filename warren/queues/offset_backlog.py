@@ -20,7 +20,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
 from warren.queues.backlog import Backlog, nobody_waits
 
@@ -41,8 +41,9 @@ class OffsetBacklog(Backlog):
         """Add a message behind all others and return its offset."""
         number: i64 = self.next_number
         self.next_number = number + 1
-        cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
+        cost: i64 = message.memory_bytes
         self.log.resident_bytes += cost
+        self.bodies_in_memory += message.body_bytes
         self._tail.append(message)
         self._tail_count += 1
         self._tail_bytes += cost

@@ -498,7 +498,7 @@ class ReadyMessages:
     def _bodies_in_memory(self) -> int:
         sharing = self.sharing
         aside_bytes: i64 = self._returned_bytes if sharing is None else sharing.aside_bytes
-        return int(aside_bytes) + sum([backlog.bodies_in_memory() for backlog in self._backlogs()])
+        return int(aside_bytes) + sum([int(backlog.bodies_in_memory) for backlog in self._backlogs()])
 
     def persistent(self) -> tuple[int, int]:
         """Return how many messages a restart keeps, ready or unacked, and their bodies: those that are stored."""
@@ -530,6 +530,8 @@ class ReadyMessages:
         """Assert (1) of the module header, and the counts. For tests."""
         resident = self.in_memory()
         backlogs = self._backlogs()
+        for backlog in backlogs:
+            backlog.check_invariants()
         middle = sum(int(backlog.middle_count) + backlog.sealed_count() for backlog in backlogs)
         assert self.count == len(resident) + middle
         assert self._returned_bytes == sum(int(message.body_bytes) for _, message in self._returned)

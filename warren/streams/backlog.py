@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES, MessageLog
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import BODY_MASK, IndexPage, QueueIndex
 from warren.msgstore.log.sealed_table import SealedTable
 from warren.queues.fetch import Fetch
@@ -232,10 +232,12 @@ class StreamBacklog(OffsetBacklog):
             if number >= stop or (count <= most and kept_bytes <= most_bytes):
                 break
             assert message is not None
-            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
-            left_bytes += cost
-            if number - first < len(self._stamped) and self._stamped[number - first] is not None:
-                stamped_bytes += cost
+            left_bytes += message.memory_bytes
+            self.bodies_in_memory -= message.body_bytes
+            if number - first < len(self._stamped):
+                made = self._stamped[number - first]
+                if made is not None:
+                    stamped_bytes += made.memory_bytes
             count -= 1
             number += 1
         if number == first:
@@ -260,11 +262,12 @@ class StreamBacklog(OffsetBacklog):
         left_bytes: i64 = 0
         for message in self._tail[: first - start]:
             assert message is not None
-            left_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+            left_bytes += message.memory_bytes
+            self.bodies_in_memory -= message.body_bytes
         stamped_bytes: i64 = 0
         for made in self._stamped[: first - start]:
             if made is not None:
-                stamped_bytes += made.body_bytes + MESSAGE_OVERHEAD_BYTES
+                stamped_bytes += made.memory_bytes
         del self._tail[: first - start]
         del self._stamped[: first - start]
         self._tail_count -= first - start
@@ -284,9 +287,8 @@ class StreamBacklog(OffsetBacklog):
         if made is None:
             made = stamped(message, offset)
             self._stamped[at] = made
-            cost: i64 = message.body_bytes + MESSAGE_OVERHEAD_BYTES
-            self._stamped_bytes += cost
-            self.log.resident_bytes += cost
+            self._stamped_bytes += made.memory_bytes
+            self.log.resident_bytes += made.memory_bytes
         return made
 
     def read_by(self, anybody: bool) -> None:
@@ -309,6 +311,10 @@ class StreamBacklog(OffsetBacklog):
     def memory_bytes(self) -> int:
         """Return what the messages in memory take, about."""
         return super().memory_bytes() + int(self._stamped_bytes)
+
+    def check_invariants(self) -> None:
+        super().check_invariants()
+        assert self._stamped_bytes == sum([int(made.memory_bytes) for made in self._stamped if made is not None])
 
     # --- retention ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MESSAGE_OVERHEAD_BYTES
+from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.offset_queue import OffsetRead
 from warren.streams.stamp import stamped
@@ -25,18 +25,38 @@ AGE_PROBES: Final = 4
 
 
 class Chunk:
-    """Consecutive messages from offset ``first`` on, None where one is damaged, shared by the cursors within."""
+    """Consecutive messages from offset ``first`` on, None where one is damaged, shared by the cursors within.
 
-    def __init__(self, first: i64, messages: list[Message | None]) -> None:
+    It counts as memory of queues, with what is made of its messages, while somebody uses it.
+    """
+
+    def __init__(self, log: MessageLog, first: i64, messages: list[Message | None]) -> None:
+        self._log = log
         self.first: i64 = first
         self.end: i64 = first + len(messages)
         self.messages = messages
-        self.users: i64 = 0
-        self.cost_bytes: i64 = 0
+        self._users: i64 = 0
+        self._memory_bytes: i64 = 0
         for message in messages:
             if message is not None:
-                self.cost_bytes += message.body_bytes + MESSAGE_OVERHEAD_BYTES
+                self._memory_bytes += message.memory_bytes
         self._stamped: list[Message | None] = [None] * len(messages)
+
+    def use(self) -> None:
+        """Note that somebody more has it."""
+        if self._users == 0:
+            self._log.resident_bytes += self._memory_bytes
+        self._users += 1
+
+    def give_up(self) -> None:
+        """Note that somebody has it no more."""
+        self._users -= 1
+        if self._users == 0:
+            self._log.resident_bytes -= self._memory_bytes
+
+    def is_used(self) -> bool:
+        """Tell whether somebody has it."""
+        return self._users > 0
 
     def has(self, offset: i64) -> bool:
         """Tell whether the message at `offset` is here."""
@@ -49,6 +69,9 @@ class Chunk:
         if made is None:
             made = stamped(message, offset)
             self._stamped[at] = made
+            self._memory_bytes += made.memory_bytes
+            if self._users:
+                self._log.resident_bytes += made.memory_bytes
         return made
 
 
@@ -60,7 +83,7 @@ class ChunkRead(OffsetRead):
         self._stream = stream
 
     def fetched(self, messages: list[Message | None]) -> None:
-        self._stream.chunk_read(self, Chunk(self.first, messages))
+        self._stream.chunk_read(self, Chunk(self.log, self.first, messages))
 
 
 class AgeRead(OffsetRead):

@@ -61,8 +61,7 @@ def stamped(message: Message, offset: i64) -> Message:
         largest = message.frame_max_bytes
     content = out.getvalue()
     pieces = message.pieces
-    made = Message(message.envelope, content, message.channel, message.body_bytes, largest, True)
     if pieces is not None:
-        made.content = b""
-        made.pieces = [content, *pieces[1:]]
-    return made
+        pieces = [content, *pieces[1:]]
+        content = b""
+    return Message(message.envelope, content, message.channel, message.body_bytes, largest, True, pieces)

@@ -399,7 +399,7 @@ class Stream(OffsetQueue):
             if chunk is None:
                 self._read(cursor.next, tail)
                 return None
-        self._use(chunk)
+        chunk.use()
         cursor.chunk = chunk
         return chunk
 
@@ -428,7 +428,7 @@ class Stream(OffsetQueue):
             first: i64 = raw.offset_at(at)
             self._pass_over(cursor, first)
             if cursor.next == first:  # else it was to be sent again, and what comes behind that is elsewhere
-                return Chunk(first, raw.messages(at, self._chunk_messages()))
+                return Chunk(self._log, first, raw.messages(at, self._chunk_messages()))
         return None
 
     def _pass_over(self, cursor: Cursor, offset: i64) -> None:
@@ -448,28 +448,18 @@ class Stream(OffsetQueue):
                 return chunk
         return None
 
-    def _use(self, chunk: Chunk) -> None:
-        if chunk.users == 0:
-            self._log.resident_bytes += chunk.cost_bytes
-        chunk.users += 1
-
-    def _give_up(self, chunk: Chunk) -> None:
-        chunk.users -= 1
-        if chunk.users == 0:
-            self._log.resident_bytes -= chunk.cost_bytes
-
     def leave_chunk(self, cursor: Cursor) -> None:
         """Have `cursor` give up what was read for it."""
         chunk = cursor.chunk
         if chunk is not None:
             cursor.chunk = None
-            self._give_up(chunk)
+            chunk.give_up()
 
     def _keep_latest(self, chunk: Chunk | None) -> None:
         if chunk is not None:
-            self._use(chunk)
+            chunk.use()
         if self._latest is not None:
-            self._give_up(self._latest)
+            self._latest.give_up()
         self._latest = chunk
 
     def _is_memory_short(self) -> bool:
@@ -505,7 +495,7 @@ class Stream(OffsetQueue):
         self._keep_latest(chunk)
         for cursor in self._cursors.values():
             if cursor.chunk is None and chunk.has(cursor.next):
-                self._use(chunk)
+                chunk.use()
                 cursor.chunk = chunk
         self.wake()
 
@@ -801,7 +791,7 @@ class Stream(OffsetQueue):
         assert len(self._cursors) == len(self.consumers)
         for cursor in self._cursors.values():
             chunk = cursor.chunk
-            assert chunk is None or chunk.users > 0
+            assert chunk is None or chunk.is_used()
             waits = self._scheduled or self._reads or self._sealed.is_reading() or self.paused
             if not waits and cursor.next != SOUGHT:
                 consumer, member = cursor.consumer, cursor.member

@@ -48,7 +48,7 @@ LINE_MAX_BYTES: Final = 1 << 25
 # From so many letters on one that another one led to is dropped: nobody who could wait has caused it. They are counted
 # and not weighed, for copies share their body.
 LINE_FULL: Final = 1 << 16
-# Of a waiting letter beside its body, for the sum of all that wait: x-death has an entry for each queue it has been in.
+# Of a waiting letter beside the message, for the sum of all that wait: its x-death will have one entry more.
 _OVERHEAD_BYTES: Final = 2048
 
 
@@ -60,7 +60,7 @@ class LettersInLine:
 
     def __init__(self) -> None:
         self.waiting: i64 = 0
-        self.waiting_bytes: i64 = 0  # bodies and what they cost beside
+        self.waiting_bytes: i64 = 0  # what the messages take in memory, and what they cost beside
         self.dropped: i64 = 0
         self.eased: bool = False
         self.full: i64 = LINE_FULL
@@ -117,7 +117,7 @@ class DeadLettering(Job):
 
     def _count(self, message: Message, change: i64) -> None:
         """Count a message that comes into the line, or leaves it: `change` is 1 or -1."""
-        size: i64 = change * (message.body_bytes + _OVERHEAD_BYTES)
+        size: i64 = change * (message.memory_bytes + _OVERHEAD_BYTES)
         self._waiting_bytes += size
         in_line = self.in_line
         in_line.waiting += change
@@ -190,7 +190,7 @@ class DeadLettering(Job):
         envelope = letter.message.envelope
         if old.blind_copies is not None and rules.dead_letter_routing_key is None:
             letter.keys += old.blind_copies
-            envelope.blind_copies = old.blind_copies
+            letter.message.copy_blindly_to(old.blind_copies)
         if reason != REJECTED:
             envelope.letters = old.letters
         return letter

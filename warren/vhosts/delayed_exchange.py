@@ -79,7 +79,7 @@ class DelayedExchange(Timer):
         if isinstance(copies, list):
             message = without_header(message, _BLIND_COPIES)
             message.envelope = Envelope(message.envelope.exchange, message.envelope.routing_key)
-            message.envelope.blind_copies = [key for key in copies if isinstance(key, str)]
+            message.copy_blindly_to([key for key in copies if isinstance(key, str)])
         if self._publish is not None:
             self._publish(self.exchange, message)
 

@@ -54,10 +54,9 @@ def is_in_use(exchange: Exchange) -> bool:
 
 def remember_in(exchanges: list[RecentHistoryExchange], message: Message) -> i64:
     """Have `exchanges` remember `message`; return how many binds wait for it."""
-    size = _memory_bytes(message)
     pending: i64 = 0
     for exchange in exchanges:
-        exchange.remember(message, size)
+        exchange.remember(message, message.memory_bytes)
         pending += len(exchange.pending)
     return pending
 
@@ -173,8 +172,3 @@ class HistoryBind(Job):
             self._next = following
             following = following.following
         return True
-
-
-def _memory_bytes(message: Message) -> i64:
-    """Return what the frames of `message` take in memory: body, properties, headers."""
-    return message.content_bytes()

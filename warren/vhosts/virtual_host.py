@@ -597,8 +597,8 @@ class VirtualHost(QueueHost):
             message.body_bytes,
             message.frame_max_bytes,
             is_persistent(header),
+            message.pieces,
         )
-        copy.pieces = message.pieces
         if known_headers(header) & HAS_DEATHS:
             copy = mark_republished(copy)
         copy.expiration_ms = expiration_ms_of(header)

@@ -432,7 +432,8 @@ def test_per_object_pages_show_every_queue_channel_and_connection(node: Node) ->
     queue = {"vhost": "/", "queue": NAME}
     assert of(samples, "rabbitmq_queue_messages_ready", **queue) == 1
     assert of(samples, "rabbitmq_queue_head_message_timestamp", **queue) == 4711
-    assert of(samples, "rabbitmq_queue_process_memory_bytes", **queue) == 3 + 250
+    [waiting] = node.harness.queue(NAME).ready.in_memory()
+    assert of(samples, "rabbitmq_queue_process_memory_bytes", **queue) == int(waiting.memory_bytes)
     assert of(samples, "rabbitmq_queue_messages_published_total", queue_vhost="/", queue=NAME) == 1
     name = f"{client.connection.peer} -> {client.connection.local}"
     assert of(samples, "rabbitmq_channel_messages_published_total", channel=f"{name} (1)", vhost="/") == 1

@@ -40,8 +40,13 @@ if TYPE_CHECKING:
 
 # A few messages of this size are much to write; for them only those wait who publish such themselves.
 LARGE_BODY_BYTES: Final = 1 << 20
-# What a row adds to the frame besides the body, about.
-ROW_BYTES: Final = 128
+# What of the memory of a message is not written with it, about.
+_UNWRITTEN_BYTES: Final = 122
+
+
+def written_bytes(message: Message) -> i64:
+    """Return what a message adds to the frame, about."""
+    return message.memory_bytes - _UNWRITTEN_BYTES
 
 
 class BatchWaiter:
@@ -75,7 +80,7 @@ class Batch:
         # What is in it.
         self.is_begun: bool = False  # there is something
         self.row_bytes: i64 = 0
-        self.large_bytes: i64 = 0  # of that, bodies of at least `LARGE_BODY_BYTES`
+        self.large_bytes: i64 = 0  # of that, messages with bodies of at least `LARGE_BODY_BYTES`
         self.messages: list[Message] = []  # of row n
         self.acking: list[QueueIndex] = []
         self.epoch_time_ms: i64 = -1  # not negative: the epoch begins with it
@@ -100,9 +105,10 @@ class Batch:
         """Give `message`, the `number`-th of its queue, a row."""
         if message.row < 0:
             message.row = len(self.messages)
-            self.row_bytes += message.body_bytes + ROW_BYTES
+            added: i64 = written_bytes(message)
+            self.row_bytes += added
             if message.body_bytes >= LARGE_BODY_BYTES:
-                self.large_bytes += message.body_bytes
+                self.large_bytes += added
         self.messages.append(message)
         self._indexes.append(index)
         self._numbers = append(self._numbers, number)

@@ -7,6 +7,10 @@ per frame are patched; only a consumer with a smaller frame_max needs the frames
 A large content that did not come in one read is kept as the pieces it came in and is never joined for a consumer that
 takes it as it is: every byte of it is copied once on its way.
 
+What a message takes in memory is decided here, once, when it is made: ``Message.memory_bytes``. Whoever keeps a message
+adds that to what is kept, and takes it away when the message leaves; nobody reckons by the size of its body, which may
+be empty while the headers are not.
+
 Both classes are acyclic by construction (a route knows queues, no queue keeps a route but through messages), so that
 the cyclic collector never walks a backlog.
 """
@@ -59,6 +63,11 @@ class Envelope:
 # Where the payload of a content header frame begins.
 HEADER_AT: Final = 7
 
+# What keeping a message in memory costs besides its frames, and a piece of it, or a key of a BCC header, besides its
+# bytes.
+MESSAGE_OVERHEAD_BYTES: Final = 220
+PIECE_OVERHEAD_BYTES: Final = 56
+
 
 @mypyc_attr(acyclic=True)
 class Message:
@@ -66,6 +75,7 @@ class Message:
 
     The first of the pieces is the content header frame. ``time_ms``: when it was published, in ms since the epoch, or
     while it is held, until when; 0: nobody needed to know. ``expiration_ms``: its own time to live, -1 without.
+    ``memory_bytes``: what it takes in memory, about. It does not change while anybody has the message.
     """
 
     __slots__ = (
@@ -78,6 +88,7 @@ class Message:
         "envelope",
         "expiration_ms",
         "frame_max_bytes",
+        "memory_bytes",
         "persistent",
         "pieces",
         "row",
@@ -93,10 +104,16 @@ class Message:
         body_bytes: i64,
         frame_max_bytes: i64,
         persistent: bool,
+        pieces: list[bytes] | None = None,
     ) -> None:
         self.envelope = envelope
         self.content = content
-        self.pieces: list[bytes] | None = None
+        self.pieces = pieces
+        self.memory_bytes: i64 = len(content) + MESSAGE_OVERHEAD_BYTES
+        if pieces is not None:
+            self.memory_bytes += _kept_bytes(pieces)
+        if envelope.blind_copies is not None:
+            self.memory_bytes += _key_bytes(envelope.blind_copies)
         self.channel: i64 = channel  # the number baked into the frames of `content`
         self.body_bytes: i64 = body_bytes
         self.frame_max_bytes: i64 = frame_max_bytes  # the largest whole frame in `content`
@@ -112,13 +129,33 @@ class Message:
     def copy(self) -> Message:
         """Return the same message once more, for whoever will give it a time of its own."""
         made = Message(
-            self.envelope, self.content, self.channel, self.body_bytes, self.frame_max_bytes, self.persistent
+            self.envelope,
+            self.content,
+            self.channel,
+            self.body_bytes,
+            self.frame_max_bytes,
+            self.persistent,
+            self.pieces,
         )
-        made.pieces = self.pieces
         made.time_ms = self.time_ms
         made.expiration_ms = self.expiration_ms
         made.attempts = self.attempts
         return made
+
+    def take_frames(self, content: bytes, pieces: list[bytes] | None) -> None:
+        """Have other frames for the same body. For who has just made the message, before anybody keeps it."""
+        self.memory_bytes += len(content) - len(self.content)
+        if self.pieces is not None:
+            self.memory_bytes -= _kept_bytes(self.pieces)
+        if pieces is not None:
+            self.memory_bytes += _kept_bytes(pieces)
+        self.content = content
+        self.pieces = pieces
+
+    def copy_blindly_to(self, keys: list[str]) -> None:
+        """Have the envelope carry the keys of a BCC header; both are new, and nobody else has them yet."""
+        self.envelope.blind_copies = keys
+        self.memory_bytes += _key_bytes(keys)
 
     def content_bytes(self) -> i64:
         """Return the size of all frames."""
@@ -200,6 +237,20 @@ class Message:
             parts.append(content[pos + HEADER_AT : pos + HEADER_AT + size])
             pos += FRAME_OVERHEAD_BYTES + size
         return b"".join(parts)
+
+
+def _kept_bytes(pieces: list[bytes]) -> i64:
+    total: i64 = 0
+    for piece in pieces:
+        total += len(piece) + PIECE_OVERHEAD_BYTES
+    return total
+
+
+def _key_bytes(keys: list[str]) -> i64:
+    total: i64 = 0
+    for key in keys:
+        total += len(key) + PIECE_OVERHEAD_BYTES
+    return total
 
 
 def patch_channel(out: BytesWriter, start: i64, channel: i64) -> None:

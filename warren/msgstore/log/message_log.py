@@ -57,8 +57,6 @@ PAGED_BYTES_MAX: Final = 4 << 20
 PAGED_ROWS_MAX: Final = 16384
 # With so much in the open batch publishers wait, until the shell knows better what the disk can take.
 BATCH_BYTES: Final = 8 << 20
-# What keeping a message in memory costs besides its content.
-MESSAGE_OVERHEAD_BYTES: Final = 250
 
 
 class Damage:

@@ -446,8 +446,7 @@ class MessageReader:
         header = header_end - content
         record = head[:20] + int(header).to_bytes(4, "big") + head[24:header_end] + b"".join(rest)
         message = self.message(record, 0)
-        message.content = b""
-        message.pieces = kept
+        message.take_frames(b"", kept)
         return message
 
 
