@@ -31,7 +31,8 @@ FILTER_VALUE: Final = "x-stream-filter-value"
 _RAW_FILTER_VALUE: Final = b"\x15x-stream-filter-value"
 
 OFFSET_MAX: Final = NUMBER_MASK  # no stream gets so far
-TIME_MAX_S: Final = 1 << 48  # what is later comes never
+# What is later comes never. In microseconds, as sealed chunks have their times, it is an i64 still.
+LATEST_MS: Final = 1 << 52
 
 # Where a consumer begins.
 AT_OFFSET: Final = 0
@@ -43,11 +44,16 @@ _NAMED: Final = {"first": AT_FIRST, "last": AT_LAST, "next": AT_NEXT}
 
 
 class Start:
-    """Where to begin. ``value`` is an offset, or with `AT_TIME` a time in ms since the epoch."""
+    """Where to begin. ``value`` is an offset, or with `AT_TIME` a time in ms since the epoch; see `at_time`."""
 
     def __init__(self, kind: i64, value: i64) -> None:
         self.kind: i64 = kind
         self.value: i64 = value
+
+
+def at_time(time_ms: int) -> Start:
+    """Return the beginning at a time in ms since the epoch, however large or small."""
+    return Start(AT_TIME, i64(max(0, min(time_ms, LATEST_MS))))
 
 
 class Filter:
@@ -93,14 +99,14 @@ def start_of(queue_name: str, vhost_name: str, encoded: bytes, now_ms: i64) -> S
     value = decode_table(encoded)[OFFSET]
     # In this order: once narrowed to an int, compiled code has lost what kind of int it was.
     if isinstance(value, Timestamp):
-        return Start(AT_TIME, i64(min(int(value), TIME_MAX_S) * 1000))
+        return at_time(int(value) * 1000)
     if isinstance(value, str):
         named = _NAMED.get(value)
         if named is not None:
             return Start(named, 0)
         age = age_ms(value)
         if age > 0:
-            return Start(AT_TIME, now_ms - age)
+            return at_time(int(now_ms - age))
     elif isinstance(value, int) and not isinstance(value, bool):
         return Start(AT_OFFSET, i64(min(max(value, 0), OFFSET_MAX)))
     kind = TYPE_NAMES[find_tag(encoded, OFFSET)]

@@ -285,6 +285,9 @@ def test_groups_are_listed_and_shown(place: Place, stream: str, amqp: Connect) -
         ({"time_ms": 0}, 0),
         ({"time_ms": -5}, 0),
         ({"time_ms": 2**62}, 5),
+        ({"time_ms": 2**63 - 1}, 5),
+        ({"time_ms": 2**64}, 5),
+        ({"time_ms": -(2**63)}, 0),
     ],
 )
 def test_a_group_is_reset_and_a_position_found(
@@ -330,7 +333,8 @@ def test_offsets_and_groups_are_found_again_after_a_restart(process: WarrenProce
     assert api.get(f"{stream}/groups/g") == before
     assert api.post(f"{stream}/offset", {"time_ms": 0}).json == {"offset": 0}
     assert api.post(f"{stream}/offset", {"offset": "1h"}).json == {"offset": 0}
-    assert api.post(f"{stream}/offset", {"time_ms": 2**62}).json == {"offset": 5}
+    for time_ms in (2**53, 10**16, 2**58, 2**62, 2**63 - 1, 2**64):
+        assert api.post(f"{stream}/offset", {"time_ms": time_ms}).json == {"offset": 5}, time_ms
     connection = connect(process.amqp_port, "/")
     Reader(connection, "g").has(3, 4)
     connection.close()

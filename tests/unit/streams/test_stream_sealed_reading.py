@@ -10,8 +10,9 @@ from engine import START_MS
 from sealing_stream import CHUNK, ONE_CHUNK_EACH, Sealing
 
 from warren.amqp import methods as m
+from warren.amqp.field_table import Timestamp, encode_table
 from warren.queues.browse import Cursor, Seen, look
-from warren.streams.consumer import AT_TIME, Start
+from warren.streams.consumer import AT_TIME, OFFSET, Start, at_time, start_of
 
 
 def test_a_filter_passes_over_chunks_that_cannot_have_what_it_wants() -> None:
@@ -120,6 +121,31 @@ def test_a_time_is_found_wherever_it_is(where: str) -> None:
         expected = next((at for at, published in enumerate(s.times) if published >= time_ms), len(s.times))
         assert s.sought(time_ms) == expected
     assert s.sought(s.times[-1]) == s.times.index(s.times[-1])
+
+
+FAR_S = [2**43, 9_223_372_036_855, 10**13, 2**48, 2**53, 2**62, 2**63, 2**64 - 1]
+
+
+@pytest.mark.parametrize("time_s", FAR_S)
+def test_a_time_after_all_messages_is_the_end_however_far_it_is(time_s: int) -> None:
+    """Compiled, what does not fit into 64 bits would be another time: in microseconds, as chunks have it, too."""
+    s = Sealing()
+    s.publish(2 * CHUNK + 3)
+    s.restart(clean=True)
+    encoded = encode_table({OFFSET: Timestamp(time_s)})
+    for start in (start_of("s", "/", encoded, START_MS), at_time(time_s), at_time(time_s * 1000)):
+        assert 0 <= start.value * 1000 < 2**63
+        told: list[int] = []
+        s.stream.find(start, told.append)
+        s.harness.settle()
+        assert told == [2 * CHUNK + 3]
+    assert at_time(-time_s).value == 0
+
+
+@pytest.mark.parametrize("age", ["99Y", "999Y", "1h"])
+def test_an_age_before_all_messages_is_the_beginning(age: str) -> None:
+    start = start_of("s", "/", encode_table({OFFSET: age}), START_MS)
+    assert 0 <= start.value <= START_MS
 
 
 def test_a_time_is_found_although_what_was_searched_is_sealed_meanwhile() -> None:

@@ -17,12 +17,11 @@ from warren.mgmt_plugin.names import the_shared_queue, visible_queues
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, created, not_found
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.arguments import age_ms
-from warren.streams.consumer import AT_FIRST, AT_LAST, AT_NEXT, AT_OFFSET, AT_TIME, OFFSET_MAX, Start
+from warren.streams.consumer import AT_FIRST, AT_LAST, AT_NEXT, AT_OFFSET, OFFSET_MAX, Start, at_time
 from warren.streams.groups import Group
 from warren.streams.stream import Stream
 
 _NAMED: Final = {"first": AT_FIRST, "last": AT_LAST, "next": AT_NEXT}
-TIME_MAX_MS: Final = 1 << 58
 
 
 class Position(msgspec.Struct):
@@ -82,7 +81,7 @@ class StreamHandlers(Handlers):
         if (offset is None) == (time_ms is None):
             raise bad_request("either offset or time_ms is required")
         if time_ms is not None:
-            return Start(AT_TIME, max(0, min(time_ms, TIME_MAX_MS)))
+            return at_time(time_ms)
         if isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset <= OFFSET_MAX:
             return Start(AT_OFFSET, offset)
         if isinstance(offset, str):
@@ -90,7 +89,7 @@ class StreamHandlers(Handlers):
                 return Start(_NAMED[offset], 0)
             age = age_ms(offset)
             if age > 0:
-                return Start(AT_TIME, int(self._log.now_ms) - age)
+                return at_time(int(self._log.now_ms) - age)
         raise bad_request("offset must be a number, first, last, next or an age such as 1h")
 
     async def _offset_at(self, stream: Stream, start: Start) -> int:
