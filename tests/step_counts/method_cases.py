@@ -229,7 +229,7 @@ def cancel_in_a_group_of_many(meter: Meter, n: int) -> Act:
     return sending(in_a_group(meter, n), 1, m.BasicCancel("c1" if n > 1 else "c0", False))
 
 
-@case(m.BasicCancel, TIDIED)  # whom the stream serves next is looked for among all of its consumers
+@case(m.BasicCancel, BOUNDED)
 def cancel_of_the_one_that_a_group_of_many_serves(meter: Meter, n: int) -> Act:
     return sending(in_a_group(meter, n, partition=True), 1, m.BasicCancel("c0", False))
 
@@ -610,6 +610,18 @@ def publish_to_a_fanout(meter: Meter, n: int) -> Act:
     for at in range(n):
         feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
     return lambda: client.feed(publish_frames("x", "k", b"x"))
+
+
+@case(m.BasicAck, LINEAR)
+def ack_before_the_batch_is_written(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x", "fanout"))
+    for at in range(n):
+        feed(client, 1, queue_declare(f"q{at}", durable=True), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    gets = [m.BasicGet(0, f"q{at}", False) for at in range(n)]
+    acks = [m.BasicAck(n - at, False) for at in range(n)]
+    data = b"".join(method_frame(1, call) for call in gets + acks)
+    return lambda: client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}) + data)
 
 
 @case(m.BasicPublish, LINEAR)

@@ -188,7 +188,7 @@ class HeldMessages(IndexOwner):
             log = self.log
             for number, message in self._in_memory.items():
                 if message.row >= 0 and index.lsn_of_resident(number) == 0:
-                    log.batch.cancel(index, message)
+                    log.batch.cancel(index, message, number)
             log.batch.settle_range(index, index.first_page * index.page_entries, self._pages.next_number)
         self._forget_all()
         self.changed()

@@ -197,8 +197,7 @@ class GroupServing:
         assert member is not None
         member.active = False
         member.restart(cursor.consumer.ledger.next_tag)
-        self._stream.leave_chunk(cursor)
-        cursor.next = SOUGHT
+        self._stream.pause_reading(cursor)
 
     # --- serving --------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,7 @@ class Stream(OffsetQueue):
         super().__init__(declaration, runnable, host, store_id, self.messages, knows_deliveries=False)
         self.messages.stream = self
         self._cursors: dict[Consumer, Cursor] = {}
+        self._reading: dict[Consumer, Cursor] = {}  # those that have a next offset; the others wait, or are not served
         self._in_turn: list[Cursor] = []  # the same, as `drain` goes round them; behind by those that came or went
         self._turn_is_old: bool = False
         self._turn: i64 = 0  # which cursor is served first
@@ -306,7 +307,7 @@ class Stream(OffsetQueue):
         budget: i64 = DRAIN_BUDGET
         if self._turn_is_old:
             self._turn_is_old = False
-            self._in_turn = list(self._cursors.values())
+            self._in_turn = list(self._reading.values())
         cursors = self._in_turn
         count: i64 = len(cursors)
         served: i64 = 0
@@ -442,7 +443,7 @@ class Stream(OffsetQueue):
         latest = self._latest
         if latest is not None and latest.has(offset):
             return latest
-        for cursor in self._cursors.values():
+        for cursor in self._reading.values():
             chunk = cursor.chunk
             if chunk is not None and chunk.has(offset):
                 return chunk
@@ -493,7 +494,7 @@ class Stream(OffsetQueue):
             self.wake()  # sealed meanwhile: what the log has forgotten is missing here
             return
         self._keep_latest(chunk)
-        for cursor in self._cursors.values():
+        for cursor in self._reading.values():
             if cursor.chunk is None and chunk.has(cursor.next):
                 chunk.use()
                 cursor.chunk = chunk
@@ -573,6 +574,7 @@ class Stream(OffsetQueue):
         for cursor in self._cursors.values():
             self.leave_chunk(cursor)
         self._cursors = {}
+        self._reading = {}
         self._in_turn = []
         self._keep_latest(None)
         self._commit = None
@@ -672,7 +674,6 @@ class Stream(OffsetQueue):
         consumer.exclusive = False  # as RabbitMQ: streams do not know it
         self.consumers[consumer] = None
         self._cursors[consumer] = cursor
-        self._turn_is_old = True
         self.messages.read_by(True)
         if self._visible_end < self.messages.next_number:
             self._await_commit()
@@ -696,6 +697,9 @@ class Stream(OffsetQueue):
         """Have `cursor` go on from `offset`, or from the first that is left."""
         first: i64 = self.messages.first_number()
         cursor.next = offset if offset > first else first
+        if cursor.consumer not in self._reading:
+            self._reading[cursor.consumer] = cursor
+            self._turn_is_old = True
         if cursor.member is not None and self.groups is not None:
             self.groups.note_progress(cursor, cursor.member)
         self.wake()
@@ -707,17 +711,24 @@ class Stream(OffsetQueue):
             return  # the stream has been deleted
         del self.consumers[consumer]
         consumer.gone = True
-        self.leave_chunk(cursor)
-        self._turn_is_old = True
-        if 2 * len(self._cursors) <= len(self._in_turn):
-            self._in_turn = list(self._cursors.values())
-        self._turn = 0
+        self.pause_reading(cursor)
         if self.groups is not None:
             self.groups.leave(consumer)
         if not self._cursors:
             self._keep_latest(None)
             self._sealed.forget()
             self.messages.read_by(False)
+
+    def pause_reading(self, cursor: Cursor) -> None:
+        """Have `cursor` not be served until it begins again."""
+        self.leave_chunk(cursor)
+        cursor.next = SOUGHT
+        if self._reading.pop(cursor.consumer, None) is None:
+            return
+        self._turn_is_old = True
+        if 2 * len(self._reading) <= len(self._in_turn):
+            self._in_turn = list(self._reading.values())
+        self._turn = 0
 
     def offset_of(self, consumer: Consumer) -> int:
         """Return the offset that `consumer` gets next; -1 while it is being looked for."""

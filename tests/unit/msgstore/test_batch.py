@@ -40,6 +40,29 @@ def test_what_is_settled_before_the_batch_is_closed_is_never_written() -> None:
     assert (gone.row, kept.row) == (-1, -1)
 
 
+def test_a_row_is_found_wherever_it_is_in_the_batch() -> None:
+    """(2)"""
+    log = StoredLog()
+    indexes = [log.index(queue_id) for queue_id in range(1, 41)]
+    messages = [timed_message(b"%d" % number) for number in range(3)]
+    for index in indexes[:20]:
+        log.log.batch.add(index, messages[0], 0)
+    log.log.batch.add(indexes[0], messages[1], 1)
+    for index in indexes[20:]:
+        log.log.batch.add(index, messages[0], 0)  # behind a row of another message
+    for at in (19, 0, 39, 20):
+        log.settle(indexes[at], messages[0], 0)
+    log.log.batch.add(indexes[0], messages[2], 2)
+    log.log.batch.add(indexes[1], messages[1], 1)  # when the rows have been collected
+    log.settle(indexes[1], messages[1], 1)
+    log.settle(indexes[2], messages[1], 1)  # it has none there
+    log.rest()
+    live = {at for at, index in enumerate(indexes) if index.live_count}
+    assert live == set(range(40)) - {19, 39, 20}
+    assert (indexes[0].live_count, indexes[1].live_count) == (2, 1)
+    assert log.message(indexes[0], 2).body() == b"2"
+
+
 def test_a_batch_that_is_held_is_closed_when_it_is_released_and_held_once() -> None:
     log = StoredLog()
     index = log.index(1)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 # A few messages of this size are much to write; for them only those wait who publish such themselves.
 LARGE_BODY_BYTES: Final = 1 << 20
+# How many rows of a message are gone through for one of them.
+ROWS_LOOKED_AT: Final = 8
 # What of the memory of a message is not written with it, about.
 _UNWRITTEN_BYTES: Final = 122
 
@@ -89,6 +91,7 @@ class Batch:
         self._deleted: list[int] = []
         self._indexes: list[QueueIndex | None] = []  # the queue of row n; None: cancelled
         self._numbers = vec[i64]()  # in that queue
+        self._row_of: dict[tuple[int, int], int] | None = None  # by queue and number; None: nobody has needed it
         self._naming: list[QueueIndex] = []
         self._wanted_pages: list[tuple[QueueIndex, int]] = []
         self._wanted_copies: list[CopyRow] = []
@@ -112,6 +115,8 @@ class Batch:
         self.messages.append(message)
         self._indexes.append(index)
         self._numbers = append(self._numbers, number)
+        if self._row_of is not None:
+            self._row_of[(int(index.queue_id), int(number))] = len(self.messages) - 1
         if not index.touched:
             self._touch(index)
         if not self.is_begun:
@@ -128,27 +133,38 @@ class Batch:
             index.named = True
             self._naming.append(index)
 
-    def cancel(self, index: QueueIndex, message: Message) -> None:
-        """The message was settled before its batch: one place less to write, if it has one."""
+    def cancel(self, index: QueueIndex, message: Message, number: i64) -> None:
+        """`message`, the `number`-th of its queue, was settled before its batch: the row it may have is not written."""
         row: i64 = message.row
-        total: i64 = len(self.messages)
-        while row < total and self.messages[row] is message:
-            if self._indexes[row] is index:
+        end: i64 = row + ROWS_LOOKED_AT
+        if end > len(self.messages):
+            end = len(self.messages)
+        while row < end and self.messages[row] is message:
+            if self._indexes[row] is index and self._numbers[row] == number:
                 self._indexes[row] = None
                 return
             row += 1
-        # The same message was published to other queues later on, as a recent-history exchange does.
-        row = 0
-        while row < total:
-            if self.messages[row] is message and self._indexes[row] is index:
-                self._indexes[row] = None
-                return
-            row += 1
+        # It has many, or has come to a queue later than to others: when that is short of memory, for instance.
+        if index.touched:
+            found = self._rows_by_place().pop((int(index.queue_id), int(number)), -1)
+            if found >= 0:
+                self._indexes[found] = None
+
+    def _rows_by_place(self) -> dict[tuple[int, int], int]:
+        """Return the rows by queue and number. They are collected once in a batch, when that is needed first."""
+        rows = self._row_of
+        if rows is None:
+            rows = {}
+            for row, index in enumerate(self._indexes):
+                if index is not None:
+                    rows[(int(index.queue_id), int(self._numbers[row]))] = row
+            self._row_of = rows
+        return rows
 
     def settle(self, index: QueueIndex, message: Message, number: i64) -> None:
         """`message` is acknowledged, rejected or expired: forget it on disk, or never write it."""
         if message.row >= 0 and index.lsn_of(number) == 0:
-            self.cancel(index, message)
+            self.cancel(index, message, number)
         elif index.forget(number):
             index.note_ack(number)
             if not self.is_begun:
