@@ -88,6 +88,7 @@ class Queue(Destination):
         self.redelivered: i64 = 0
         self.acked: i64 = 0
         self.deaths: DeathCounts | None = None  # None: none
+        self.seen_activity: i64 = -1  # of `queues.activity`
 
         self.consumers: dict[Consumer, None] = {}  # in registration order
         self.exclusive_consumer: Consumer | None = None  # then there is no other one

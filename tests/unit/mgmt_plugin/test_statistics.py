@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -157,7 +159,7 @@ def test_what_has_gone_is_forgotten_at_the_next_tick(watched: Watched, end: Call
     assert queue in watched.statistics._kept
     end(watched)
     watched.tick()
-    assert queue not in watched.statistics._kept and queue not in watched.statistics._seen
+    assert queue not in watched.statistics._kept and queue not in watched.statistics._queue_rows
     other.declare("q")
     watched.tick()
     assert samples_of(watched.of_queue("q")) == [0] * 13
@@ -174,8 +176,34 @@ def test_nothing_that_has_gone_is_held_in_memory(watched: Watched) -> None:
             client.hang_up()
         watched.tick()
         statistics = watched.statistics
-        sizes.append((len(statistics._kept), len(statistics._seen), len(statistics._vhost_series)))
+        rows = len(statistics._seen) + len(statistics._queue_rows) + len(statistics._changed_ms)
+        sizes.append((len(statistics._kept), rows, len(statistics._vhost_series)))
     assert sizes[0] == sizes[-1]
+
+
+def test_idle_queues_cost_less_than_a_call_each(watched: Watched) -> None:
+    def calls_of_a_tick(queues: int) -> int:
+        for number in range(queues):
+            watched.client.declare(f"q{number}")
+        watched.tick()
+        calls = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            watched.tick()
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    few = calls_of_a_tick(1000)
+    assert calls_of_a_tick(3000) - few < 500
+    watched.client.publish("", "q7", b"x")
+    watched.tick()
+    assert watched.statistics.rate(watched.queue("q7"), "publish") == 1 / STEP_S
 
 
 def test_vhosts_come_and_go(watched: Watched) -> None:

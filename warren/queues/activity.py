@@ -1,0 +1,48 @@
+"""In which of many queues something has happened since they were looked at last.
+
+Most queues are idle. To build a row of counters of each of 100,000 of them every few seconds takes 4 % of a core; to
+compare one number of each takes a twentieth of that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.queues.queue import Queue
+
+# Any odd number: what makes one thing go up while another goes down come to another sum.
+_MIX: Final = 1_000_003
+
+
+class Lengths:
+    """Messages in some queues together."""
+
+    def __init__(self) -> None:
+        self.messages: i64 = 0
+        self.ready: i64 = 0
+        self.unacked: i64 = 0
+
+
+def changed_queues(queues: list[Queue], lengths: Lengths) -> list[Queue]:
+    """Return those of which anything that is counted has changed since the last call; add what is in all of them.
+
+    A queue that is seen for the first time has changed; one that was deleted is left out.
+    """
+    changed: list[Queue] = []
+    for queue in queues:
+        if queue.deleted:
+            continue
+        ready: i64 = queue.ready.count
+        unacked: i64 = queue.unacked_count
+        lengths.messages += ready + unacked
+        lengths.ready += ready
+        lengths.unacked += unacked
+        counted: i64 = queue.published + queue.refused + queue.not_by_channels + queue.acked + queue.redelivered
+        counted += queue.delivered + queue.delivered_no_ack + queue.got + queue.got_no_ack + queue.got_empty
+        activity: i64 = (counted * _MIX + ready) * _MIX + unacked
+        if activity != queue.seen_activity:
+            queue.seen_activity = activity
+            changed.append(queue)
+    return changed
