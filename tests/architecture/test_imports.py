@@ -202,3 +202,14 @@ def test_what_the_suites_share_imports_no_suite() -> None:
 def test_only_who_asks_for_a_database_needs_its_driver() -> None:
     without = "import sys; sys.modules['psycopg'] = None; import conftest"
     subprocess.run([sys.executable, "-c", without], cwd=TESTS, check=True)
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """Two that pytest takes for the same are an error as soon as both run, which no run of one of them shows."""
+    paths: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        name, folder = path.stem, path.parent
+        while (folder / "__init__.py").exists():
+            name, folder = f"{folder.name}.{name}", folder.parent
+        paths.setdefault(name, []).append(str(path.relative_to(TESTS)))
+    assert [found for found in paths.values() if len(found) > 1] == []
