@@ -237,8 +237,12 @@ class Broker:
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
-    def end_turn(self) -> None:
-        """Hand out what became deliverable and write the confirms of this turn."""
+    def end_turn(self, *, goes_on: bool = True) -> None:
+        """Hand out what became deliverable and write the confirms of this turn.
+
+        `goes_on`: with long work, too. Only where this is the end of a turn: there may be any number of calls from
+        outside between two turns, and each would do as much of it as a turn may.
+        """
         served = self.shared.served
         if served:
             # Before the queues: who waits for its turn may be the one that has priority there.
@@ -255,7 +259,8 @@ class Broker:
                 queue.drain()
         if not self._taking_apart.is_under_way and not self.log.reclamation.is_empty():
             self.work.begin(self._taking_apart)
-        self.work.end_turn()
+        if goes_on:
+            self.work.end_turn()
         self.own_messages.publish()
         self.shared.confirms.end_turn()
         log = self.log

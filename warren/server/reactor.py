@@ -254,7 +254,7 @@ class Reactor:
             self._accept_some()
         if self._handshakes.due_count:
             self._shake_hands()
-        self._settle()
+        self._settle(goes_on=True)
 
     def _behind_the_ready(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Take what the last turn left, each once, and `events` behind it."""
@@ -276,13 +276,13 @@ class Reactor:
 
     def settle(self) -> None:
         """Let the engine finish its turn, and send what it wrote. Call after every engine call made from outside."""
-        self._settle()
+        self._settle(goes_on=False)
         if self._has_work():
             self.wake()
 
-    def _settle(self) -> None:
+    def _settle(self, *, goes_on: bool) -> None:
         broker = self.broker
-        broker.end_turn()
+        broker.end_turn(goes_on=goes_on)
         log = broker.log
         if log.commit_jobs or log.read_jobs or log.seal_jobs or log.checkpoint_jobs or log.unlink_jobs:
             self._dispatch()

@@ -16,6 +16,7 @@ from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.methods import PROTOCOL_HEADER
 from warren.channels.fast_path import FEED_UNITS_MAX, METHOD_UNITS
+from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.admission import Admission
 from warren.server.reactor import (
     ACCEPTS_PER_TURN,
@@ -281,6 +282,29 @@ def test_the_work_of_a_turn_is_bounded_however_many_are_busy(place: Place, busy_
         place.turn()
         answers = sum(len(peer.taken()) for peer in peers) // len(QOS_OK)
         assert answers * (METHOD_UNITS + 1) <= TURN_UNITS + FEED_UNITS_MAX
+
+
+class Counting(Job):
+    """Never done; counts the steps that it was given."""
+
+    def __init__(self) -> None:
+        self.steps: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        self.steps += int(steps.left)
+        steps.left = 0
+        return False
+
+
+def test_calls_from_outside_a_turn_do_no_more_long_work(place: Place) -> None:
+    job = Counting()
+    place.broker.work.begin(job)
+    before = job.steps
+    for _ in range(100):
+        place.reactor.settle()
+    assert job.steps == before
+    place.turn()
+    assert job.steps == before + TURN_STEPS
 
 
 def test_a_busy_connection_is_not_read_while_it_has_something_to_handle(place: Place) -> None:
