@@ -15,7 +15,7 @@ Source: RabbitMQ, management HTTP API; texts of refusals from 3.10.8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -71,21 +71,61 @@ async def answer_list(
     if filters:
         found = await _with_name(found, query, keys["name"])
     filtered_count = len(found)
-    page_count = max(1, -(-filtered_count // page_size)) if paged else 1
-    if page > page_count:
-        raise HttpError(
-            400,
-            "page_out_of_range",
-            f"Page out of range, page: {page} page size: {page_size}, len: {filtered_count}",
-        )
+    if paged:
+        _check_page(page, page_size, filtered_count)
     if sorts:
         found = await _sorted(found, query, describe, keys, page * page_size)
-    if paged:
-        found = found[(page - 1) * page_size : page * page_size]
-    columns = [column.split(".") for column in query.get("columns", "").split(",") if column]
-    rows = Rows(found, (lambda item: _chosen(describe(item), columns)) if columns else describe, gone)
     if not paged:
-        return Response(200, pieces=rows.pieces())
+        return Response(200, pieces=_rows(query, found, describe, gone).pieces())
+    found = found[(page - 1) * page_size : page * page_size]
+    return _page_response(_rows(query, found, describe, gone), page, page_size, filtered_count, len(items))
+
+
+def plain_page(call: Call) -> tuple[int, int] | None:
+    """Return number and size of the page that is asked for of a list in its own order; None: another order, or all.
+
+    Raises:
+        HttpError: 400, they make no sense.
+    """
+    return _page_of(call.query) if "page" in call.query and not call.query.get("sort") else None
+
+
+async def answer_page(
+    call: Call,
+    page: tuple[int, int],
+    count: int,
+    part: Callable[[int, int], Awaitable[Sequence[Item]]],
+    describe: Callable[[Item], Described],
+    gone: Callable[[Item], bool] = _never,
+) -> Response:
+    """Answer with a `plain_page` of a list of `count` items, any `part` of which can be had by start and length.
+
+    Raises:
+        HttpError: 400, there is no such page; 503, there are too many long answers.
+    """
+    number, size = page
+    _check_page(number, size, count)
+    found = await part((number - 1) * size, size)
+    return _page_response(_rows(call.query, found, describe, gone), number, size, count, count)
+
+
+def _check_page(page: int, page_size: int, count: int) -> None:
+    if page > max(1, -(-count // page_size)):
+        text = f"Page out of range, page: {page} page size: {page_size}, len: {count}"
+        raise HttpError(400, "page_out_of_range", text)
+
+
+def _rows(
+    query: Mapping[str, str],
+    items: Sequence[Item],
+    describe: Callable[[Item], Described],
+    gone: Callable[[Item], bool],
+) -> Rows:
+    columns = [column.split(".") for column in query.get("columns", "").split(",") if column]
+    return Rows(items, (lambda item: _chosen(describe(item), columns)) if columns else describe, gone)
+
+
+def _page_response(rows: Rows, page: int, page_size: int, filtered_count: int, total_count: int) -> Response:
     head = encode_json({"filtered_count": filtered_count})
 
     def tail() -> bytes:
@@ -93,9 +133,9 @@ async def answer_list(
             {
                 "item_count": rows.count,
                 "page": page,
-                "page_count": page_count,
+                "page_count": max(1, -(-filtered_count // page_size)),
                 "page_size": page_size,
-                "total_count": len(items),
+                "total_count": total_count,
             }
         )
 

@@ -172,6 +172,29 @@ def test_every_list_of_bindings_agrees(place: Place) -> None:
     assert api.get(f"/bindings/{v}/e/amq.default/q/q") == of_queue[:1]
 
 
+def test_pages_of_bindings_are_the_list_in_parts(place: Place) -> None:
+    api, v = place.api, place.v
+    for name in ("b", "a", "c"):
+        api.put(f"/queues/{v}/{name}")
+        api.put(f"/exchanges/{v}/{name}", {"type": "topic"})
+    for source in ("c", "a"):
+        for kind, destination in (("q", "b"), ("e", "b"), ("q", "a"), ("q", "c")):
+            for key in ("z", "y.x", ""):
+                api.post(f"/bindings/{v}/e/{source}/{kind}/{destination}", {"routing_key": key})
+    whole = api.get(f"/bindings/{v}")
+    assert len(whole) == 3 + 2 * 4 * 3
+    for path, rows in ((f"/bindings/{v}", whole), (f"/exchanges/{v}/c/bindings/source", whole[15:])):
+        for size in (1, 4, 7, 100):
+            found: list[object] = []
+            for number in range(-(-len(rows) // size)):
+                page = api.get(f"{path}?page={number + 1}&page_size={size}")
+                assert (page["total_count"], page["filtered_count"]) == (len(rows), len(rows))
+                assert page["item_count"] == len(page["items"]) and page["page_count"] == -(-len(rows) // size)
+                found += page["items"]
+            assert found == rows
+        assert api.ask("GET", f"{path}?page=1000").status == 400
+
+
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,18 +16,26 @@ from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.json_pieces import Rows
-from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
-from warren.mgmt_plugin.listing import MANY, QUERY, RANK_BYTES, Described, answer_list, in_order
+from warren.mgmt_plugin.listing import (
+    MANY,
+    QUERY,
+    RANK_BYTES,
+    Described,
+    answer_list,
+    answer_page,
+    in_order,
+    plain_page,
+)
 from warren.mgmt_plugin.metrics.statistics import EXCHANGE_STATS, RANGE_QUERY, Ranges, Statistics, exchange_row
 from warren.mgmt_plugin.names import (
     exchange_name,
-    sorted_queues,
     the_exchange,
     the_queue,
     the_vhost,
     visible_vhosts,
 )
+from warren.mgmt_plugin.resources.binding_list import BindingList, Row, bindings_between, order_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, created, not_found
 from warren.mgmt_plugin.terms import exchange_to_json, table_from_json, table_to_json
 from warren.queues.queue import Queue
@@ -95,28 +103,24 @@ async def _in_order(call: Call, bindings: Iterable[Binding]) -> list[Binding]:
     if len(gathered) > MANY:
         await call.request.begin_work()
         call.request.hold(len(gathered) * RANK_BYTES)
-    return await in_order(gathered, lambda each: (each.source.name, each.destination.name, each.routing_key))
+    return await in_order(gathered, order_of)
 
 
-async def _add(
-    found: list[tuple[str, Binding | Queue]],
-    vhost: VirtualHost,
-    more: Sequence[Binding | Queue],
-) -> None:
-    for each in more:
-        found.append((vhost.name, each))
-        await give_way()
+async def _answer_bindings(call: Call, found: Sequence[Row] | BindingList) -> Response:
+    if isinstance(found, BindingList):
+        page = plain_page(call)
+        if page is not None:
+            return await answer_page(call, page, found.count, found.part, _describe_row, _is_gone)
+        found = await found.all()
+    return await answer_list(call, found, _describe_row, {}, _is_gone)
 
 
-async def _answer_bindings(call: Call, found: list[tuple[str, Binding | Queue]]) -> Response:
-    def describe(each: tuple[str, Binding | Queue]) -> Described:
-        vhost, bound = each
-        return describe_implicit(vhost, bound.name) if isinstance(bound, Queue) else describe_binding(vhost, bound)
-
-    return await answer_list(call, found, describe, {}, _is_gone)
+def _describe_row(each: Row) -> Described:
+    vhost, bound = each
+    return describe_implicit(vhost, bound.name) if isinstance(bound, Queue) else describe_binding(vhost, bound)
 
 
-def _is_gone(each: tuple[str, Binding | Queue]) -> bool:
+def _is_gone(each: Row) -> bool:
     bound = each[1]
     return bound.deleted if isinstance(bound, Queue) else bound.destination.deleted or bound.source.deleted
 
@@ -139,16 +143,9 @@ def _ends(call: Call, kind: str) -> tuple[VirtualHost, Exchange, Destination]:
     return vhost, source, destination
 
 
-def _between(source: Exchange, destination: Destination) -> Iterator[Binding]:
-    binding = source.by_destination.get(destination)
-    while binding is not None:
-        yield binding
-        binding = binding.next_to_destination
-
-
 def _binding_with_key(call: Call, kind: str) -> tuple[VirtualHost, Binding]:
     vhost, source, destination = _ends(call, kind)
-    for binding in _between(source, destination):
+    for binding in bindings_between(source, destination):
         if (
             binding.properties_key == call.params["key"]
             or quote(binding.properties_key, safe="~") == call.params["key"]
@@ -236,22 +233,17 @@ class ExchangeHandlers(Handlers):
     # --- bindings -----------------------------------------------------------------------------------------------------
 
     async def list_bindings(self, call: Call) -> Response:
-        found: list[tuple[str, Binding | Queue]] = []
+        found = BindingList(call)
         for vhost in list(visible_vhosts(call)):
-            await _add(found, vhost, await sorted_queues(call, vhost))
-            bindings: list[Binding] = []
-            for exchange in list(vhost.exchanges.values()):
-                bindings += exchange.bindings.values()
-                await give_way()
-            await _add(found, vhost, await _in_order(call, bindings))
+            await found.add_vhost(vhost)
         return await _answer_bindings(call, found)
 
     async def list_from_exchange(self, call: Call) -> Response:
         vhost, exchange = the_exchange(call)
-        found: list[tuple[str, Binding | Queue]] = []
+        found = BindingList(call)
         if exchange.name == "":
-            await _add(found, vhost, await sorted_queues(call, vhost))
-        await _add(found, vhost, await _in_order(call, exchange.bindings.values()))
+            found.add_queues(vhost)
+        found.add_exchange(vhost, exchange)
         return await _answer_bindings(call, found)
 
     async def list_to_exchange(self, call: Call) -> Response:
@@ -262,7 +254,7 @@ class ExchangeHandlers(Handlers):
     async def list_to_queue(self, call: Call) -> Response:
         queue = the_queue(call)
         vhost = the_vhost(call)
-        found: list[tuple[str, Binding | Queue]] = [(vhost.name, queue)]
+        found: list[Row] = [(vhost.name, queue)]
         found += [(vhost.name, each) for each in await _in_order(call, bindings_to(vhost, queue))]
         return await _answer_bindings(call, found)
 
@@ -270,7 +262,7 @@ class ExchangeHandlers(Handlers):
         vhost, source, destination = _ends(call, kind)
         if source.name == "" and kind == QUEUE:
             return [describe_implicit(vhost.name, destination.name)]
-        return Rows(await _in_order(call, _between(source, destination)), partial(describe_binding, vhost.name))
+        return Rows(await _in_order(call, bindings_between(source, destination)), partial(describe_binding, vhost.name))
 
     async def _bind(self, call: Call, kind: str) -> Response:
         wanted = await call.body(NewBinding)

@@ -1,0 +1,82 @@
+"""A part of a long list of bindings is had without the rest, and whole, whatever changes meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from engine_harness import Harness
+
+from warren.amqp.field_table import EMPTY_TABLE
+from warren.exchanges.binding import Binding
+from warren.mgmt_plugin.resources import binding_list
+from warren.mgmt_plugin.resources.binding_list import BindingList
+
+HUBS = 10
+
+
+class Place:
+    """A vhost with an exchange, some queues and many bindings between them; and what pauses do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        self.harness = Harness()
+        client = self.harness.channel()
+        client.declare_exchange("x", "topic")
+        self.vhost = self.harness.vhost
+        self.source = self.vhost.exchanges["x"]
+        for number in range(HUBS):
+            client.declare(f"q{number}")
+        for number in range(count):
+            self.bind(number)
+        self.pauses = 0
+        self.at_pause: dict[int, Any] = {}
+        monkeypatch.setattr(binding_list, "give_way", self._pause)
+        call = SimpleNamespace(request=SimpleNamespace(begin_work=trio.lowlevel.checkpoint, hold=lambda size: None))
+        self.call: Any = call
+
+    def bind(self, number: int) -> None:
+        queue = self.vhost.queues[f"q{number % HUBS}"]
+        self.vhost.bind(self.source, queue, f"key.{number:06}", EMPTY_TABLE, "guest")
+
+    def unbind(self, number: int) -> None:
+        queue = self.vhost.queues[f"q{number % HUBS}"]
+        self.vhost.unbind(self.source, queue, f"key.{number:06}", EMPTY_TABLE, "guest")
+
+    async def _pause(self) -> None:
+        self.pauses += 1
+        self.at_pause.pop(self.pauses, lambda: None)()
+
+    def part(self, start: int, count: int) -> list[tuple[str, str]]:
+        """Return destination and key of some bindings."""
+
+        async def main() -> list[tuple[str, str]]:
+            found = BindingList(self.call)
+            found.add_exchange(self.vhost, self.source)
+            rows = [bound for _, bound in await found.part(start, count)]
+            return [(row.destination.name, row.routing_key) for row in rows if isinstance(row, Binding)]
+
+        return trio.run(main)
+
+
+def test_a_part_begins_and_ends_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch, 57)
+    whole = sorted((f"q{number % HUBS}", f"key.{number:06}") for number in range(57))
+    assert place.part(0, 1000) == whole
+    for start in range(0, 60, 7):
+        for count in (1, 5, 30):
+            assert place.part(start, count) == whole[start : start + count]
+
+
+@pytest.mark.parametrize("gone", [0, 9, 19, 29])
+def test_what_goes_while_a_long_chain_is_read_takes_nothing_else_with_it(
+    monkeypatch: pytest.MonkeyPatch, gone: int
+) -> None:
+    place = Place(monkeypatch, 400)
+    monkeypatch.setattr(binding_list, "PIECE", 10)
+    place.at_pause = {1: lambda: place.unbind(gone * HUBS), 3: lambda: place.bind(1000)}
+    found = place.part(0, 1000)
+    left = {(f"q{number % HUBS}", f"key.{number:06}") for number in range(400)}
+    left -= {("q0", f"key.{gone * HUBS:06}")}
+    assert left <= set(found) and len(found) == len(set(found))
