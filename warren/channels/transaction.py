@@ -112,6 +112,10 @@ class Transaction:
         """Forget the publishes, and take nothing more: `maybe_take_answered` takes out what was answered."""
         self.acked.reverse()  # it is taken from the end, the oldest first
         self.rejected.reverse()
+        self.forget_publishes()
+
+    def forget_publishes(self) -> None:
+        """Have the publishes taken apart in later turns: so many at once would hold everybody up."""
         self._log.reclamation.add(self.publishes, self._memory_bytes)
         self.publishes = []
         self._memory_bytes = 0
@@ -190,6 +194,7 @@ class Commit(Job):
         self._returning.end()
         for queue in self._woken:
             queue.wake()
+        self._transaction.forget_publishes()
         if self._holds:
             log.release()
         self._answer()

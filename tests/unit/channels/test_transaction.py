@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from itertools import pairwise
 from typing import Any
 
+import pytest
 from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.channels.transaction import Transaction
+from warren.channels.transaction import BufferedPublish, Transaction
 
 # More publishes than a turn has steps.
 MANY = 6000
@@ -105,3 +108,35 @@ def test_a_long_commit_is_one_frame_of_the_log_although_its_connection_is_lost()
     got = other.get("q")
     assert got is not None and got.content is not None
     assert got.content.body == b"0"
+
+
+def buffered() -> int:
+    """Return how many publishes of transactions there are."""
+    return sum(isinstance(each, BufferedPublish) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("number", "end"),
+    [
+        (1, m.TxCommit()),
+        (1, m.TxRollback()),
+        (1, m.ChannelClose(200, "", 0, 0)),
+        (0, m.ConnectionClose(200, "", 0, 0)),
+    ],
+)
+def test_the_publishes_of_a_transaction_that_ends_are_taken_apart_in_several_turns(number: int, end: Any) -> None:
+    harness, client = begin()
+    client.declare("q")
+    gc.collect()
+    others = buffered()
+    harness.broker.work.turn_steps = MANY // 100
+    put(client, "q", MANY)
+    left = [buffered() - others]
+    assert left[0] == MANY
+    client.connection.feed(method_frame(number, end))
+    left.append(buffered() - others)
+    while left[-1] > 0 and len(left) < MANY:
+        harness.broker.end_turn()
+        left.append(buffered() - others)
+    assert left[-1] == 0
+    assert max(one - other for one, other in pairwise(left)) <= MANY // 5, "many go at once"
