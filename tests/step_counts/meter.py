@@ -12,6 +12,7 @@ from engine_harness import Client, Harness
 
 from step_counts.step_counter import Count
 from warren.amqp.codec import method_frame
+from warren.channels import channel, fast_path
 from warren.msgstore.log import reclamation
 from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
 
@@ -21,6 +22,7 @@ TURN_STEPS = 100
 AT_ONCE_STEPS = 10
 AT_ONCE_ACKS = 20
 LEAVE_MAX = 20
+QUEUES_AT_ONCE = 20
 DUE_MAX = 20
 THINGS_PER_STEP = 1
 ENTRIES_PER_STEP = 1
@@ -47,6 +49,8 @@ class Meter(Harness):
         for module in (expiry, length_limit, delivery_timeout):
             setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
+        for module in (fast_path, channel):
+            setattr(module, "QUEUES_AT_ONCE", QUEUES_AT_ONCE)  # noqa: B010
         setattr(reclamation, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
         setattr(reclamation, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010
         setattr(reclamation, "ENTRIES_PER_STEP", ENTRIES_PER_STEP)  # noqa: B010

@@ -603,13 +603,24 @@ def channel_close_in_a_transaction(meter: Meter, n: int) -> Act:
 # --- publishing and getting ---------------------------------------------------------------------------------------
 
 
-@case(m.BasicPublish, LINEAR)
+@case(m.BasicPublish, BOUNDED)
 def publish_to_a_fanout(meter: Meter, n: int) -> Act:
     client = meter.channel()
     feed(client, 1, exchange_declare("x", "fanout"))
     for at in range(n):
         feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    client.feed(publish_frames("x", "k", b"x"))  # the route is known then
     return lambda: client.feed(publish_frames("x", "k", b"x"))
+
+
+@case(m.TxCommit, BOUNDED)
+def commit_of_a_publish_to_a_fanout(meter: Meter, n: int) -> Act:
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x", "fanout"), m.TxSelect())
+    for at in range(n):
+        feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    client.feed(publish_frames("x", "k", b"x"))
+    return sending(client, 1, m.TxCommit())
 
 
 @case(m.BasicAck, LINEAR)

@@ -58,6 +58,7 @@ from warren.channels.fast_path import CHANNEL_CLOSING, REFUSE, RETURN, TAKE, Fas
 from warren.channels.jobs import AckRun, Reply, ReturnRun
 from warren.channels.tracing import ChannelTracer
 from warren.channels.transaction import BufferedPublish, BufferRun, Commit, Rollback, Transaction
+from warren.channels.wide_publish import QUEUES_AT_ONCE, Spread, WidePublish, hand_over
 from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
@@ -69,7 +70,6 @@ from warren.queues.dead_letter import mark_republished, reheaded
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Steps
-from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue import Queue
 from warren.vhosts.history import remember_in
@@ -262,9 +262,29 @@ class Channel(FastChannel):
         if rememberers is not None:
             self.fast_connection.units_left -= remember_in(rememberers, message)
         self._count(route.exchange, body_bytes, len(queues))
+        if self.is_wide(queues):
+            self.publish_wide(message, queues, holders)
+            return
         outcome: i64 = REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory)
+        self._told(message, outcome)
+
+    def is_wide(self, queues: list[Queue]) -> bool:
+        """Tell whether a publish goes to so many queues that it takes several turns."""
+        return len(queues) > QUEUES_AT_ONCE and self.shared.judge is None
+
+    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+        if message.due_ms:
+            negate_delay(message)
+        self.connection.begin(WidePublish(self, message, queues, holders))
+
+    def wide_publish_done(self, spread: Spread, holders: list[Exchange] | None) -> None:
+        """All queues have what was published to very many."""
+        self._told(spread.message, self.handed_over(spread.message, spread.queues, holders, spread.outcome))
+
+    def _told(self, message: Message, outcome: i64) -> None:
+        """Have a publish confirmed, or refused."""
         confirms = self.confirms
-        if confirms is not None:
+        if confirms is not None and self.is_open():
             confirms.count_publish(message, outcome)
             if outcome == REFUSED:
                 self.connection.check_outbox()
@@ -321,14 +341,15 @@ class Channel(FastChannel):
         outcome: i64 = ACCEPTED
         if message.due_ms:
             negate_delay(message)
-            for queue in queues:
-                outcome = _greater(outcome, queue.hold(message, message.due_ms, CHANNEL))
-            if holders is not None:
-                for holder in holders:
-                    self.vhost.hold(holder, message)
-        else:
-            for queue in queues:
-                outcome = _greater(outcome, queue.accept(message, CHANNEL))
+        for queue in queues:
+            outcome = _greater(outcome, hand_over(message, queue))
+        return self.handed_over(message, queues, holders, outcome)
+
+    def handed_over(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, outcome: i64) -> i64:
+        """All queues have `message`: see to exchanges that hold or remember it; return the outcome."""
+        if message.due_ms and holders is not None:
+            for holder in holders:
+                self.vhost.hold(holder, message)
         if self.vhost.seen_keys and (queues or holders) and outcome != REFUSED:
             self._remember(message, queues, holders)
         return outcome
@@ -663,6 +684,23 @@ class Channel(FastChannel):
             commit.go_on(Steps(ALL_STEPS))  # whoever asked adds to the same frame of the log in the same turn
         else:
             self.connection.begin(commit)
+
+    def maybe_spread(self, publish: BufferedPublish) -> Spread | None:
+        """Begin to publish what waited for tx.commit and goes to very many queues; None: it does not.
+
+        `handed_over` follows when all of them have it.
+        """
+        message = publish.message
+        if not self.is_wide(publish.queues) or not publish.has_takers():
+            return None
+        if self.vhost.seen_keys and self._is_repeated(message):
+            return None
+        if publish.rememberers is not None:
+            remember_in(publish.rememberers, message)
+        if message.due_ms:
+            negate_delay(message)
+        self._count(publish.exchange, message.body_bytes, len(publish.queues))
+        return Spread(message, publish.queues)
 
     def publish_buffered(self, publish: BufferedPublish) -> i64:
         """Publish what waited for tx.commit; return the outcome."""

@@ -67,6 +67,7 @@ from warren.channels.access import ROUTES_MAX, Principal, Route
 from warren.channels.confirms import Confirms, PendingConfirms
 from warren.channels.inbound import Inbound
 from warren.channels.transaction import Transaction
+from warren.channels.wide_publish import QUEUES_AT_ONCE
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
 from warren.msgstore.log.message_log import MessageLog
@@ -378,6 +379,9 @@ class FastChannel:
             self.not_to_one(route.exchange, i64(len(queues)))
             if len(queues) == 0:
                 self.unroutable(route, message)
+            elif len(queues) > QUEUES_AT_ONCE:
+                self.publish_wide(message, queues, None)
+                return
         outcome: i64 = ACCEPTED
         for queue in queues:
             found: i64 = queue.publish(message)
@@ -447,6 +451,10 @@ class FastChannel:
 
     def unroutable(self, route: Route, message: Message) -> None:
         """Return a mandatory message; drop another one."""
+        raise AssertionError("overridden")
+
+    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+        """Publish to very many queues, over several turns. `holders`: the exchanges that hold it, too."""
         raise AssertionError("overridden")
 
     def acknowledge(self, tag: i64, multiple: bool) -> None:

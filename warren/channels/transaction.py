@@ -26,6 +26,7 @@ from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.methods import TX_COMMIT
 from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
+from warren.channels.wide_publish import Spread
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.msgstore.log.message import Message
@@ -57,6 +58,13 @@ class BufferedPublish:
         self.holders = holders
         self.rememberers = rememberers
         self.mandatory = mandatory
+
+    def has_takers(self) -> bool:
+        """Tell whether any of the queues that it goes to is left."""
+        for queue in self.queues:
+            if not queue.deleted:
+                return True
+        return False
 
     def left(self) -> list[Queue]:
         """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
@@ -179,6 +187,7 @@ class Commit(Job):
         self._partial: bool = False
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
+        self._spread: Spread | None = None  # of the next publish, if that has begun
 
     def go_on(self, steps: Steps) -> bool:
         log = self._channel.shared.log
@@ -211,14 +220,23 @@ class Commit(Job):
 
     def _publish(self, steps: Steps) -> bool:
         publishes = self._transaction.publishes
+        channel = self._channel
         while self._next_publish < len(publishes):
             if steps.left <= 0:
                 return False
             publish = publishes[self._next_publish]
+            spread = self._spread if self._spread is not None else channel.maybe_spread(publish)
+            if spread is None:
+                steps.left -= 1 + len(publish.queues)
+                outcome: i64 = channel.publish_buffered(publish)
+            else:
+                self._spread = spread
+                if not spread.go_on(steps):
+                    return False
+                self._spread = None
+                outcome = channel.handed_over(publish.message, publish.queues, publish.holders, spread.outcome)
             self._next_publish += 1
-            steps.left -= 1 + len(publish.queues)
             self._transaction.committed(publish)
-            outcome: i64 = self._channel.publish_buffered(publish)
             self._partial = self._partial or outcome == REFUSED
             self._repeats = self._repeats or publish.message.awaits_batch
         return True

@@ -1,0 +1,159 @@
+"""A publish to very many queues takes several turns: order, confirms, the log, and what goes meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_harness import Client, Harness, exchange_declare, publish_frames, queue_declare
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
+from warren.channels.wide_publish import QUEUES_AT_ONCE
+
+MANY = QUEUES_AT_ONCE + 500
+EMPTY = encode_table({})
+PERSISTENT = {"delivery_mode": 2}
+
+
+class Wide:
+    """A broker with a fanout to very many queues, little long work in a turn, and a publisher."""
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self.harness = Harness()
+        self.client: Client = self.harness.channel()
+        calls: list[Any] = [exchange_declare("x", "fanout", durable=durable)]
+        for number in range(MANY):
+            calls += [queue_declare(f"q{number}", durable=durable), m.QueueBind(0, f"q{number}", "x", "", False, EMPTY)]
+        self.client.send(1, *calls)
+        self.client.take_bytes()
+        self.harness.broker.work.turn_steps = 200
+        self.harness.broker.work.end_turn()
+
+    def publish(
+        self, *bodies: bytes, exchange: str = "x", key: str = "k", properties: dict[str, Any] | None = None
+    ) -> None:
+        """Publish in one read, without a turn behind it."""
+        frames = (publish_frames(exchange, key, body, properties=properties) for body in bodies)
+        self.client.connection.feed(b"".join(frames))
+
+    def answers(self) -> list[Any]:
+        """Return the methods that the publisher has received."""
+        return [received.method for received in self.client.take()]
+
+    def counts(self) -> set[int]:
+        """Return how many messages the queues have."""
+        return {int(queue.message_count) for queue in self.harness.vhost.queues.values()}
+
+    def bodies(self, name: str) -> list[bytes]:
+        """Get all messages of a queue, from another connection."""
+        client = self.harness.channel()
+        found = []
+        while (got := client.get(name, no_ack=True)) is not None:
+            assert got.content is not None
+            found.append(got.content.body)
+        return found
+
+
+def test_it_takes_turns_and_comes_to_every_queue_once() -> None:
+    wide = Wide()
+    wide.publish(b"one")
+    assert wide.counts() == {0, 1}, "a part of it is done"
+    wide.harness.settle()
+    assert wide.counts() == {1}
+    assert len(wide.harness.broker.work) == 0
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_each_queue_has_the_messages_of_a_channel_in_their_order(durable: bool) -> None:
+    wide = Wide(durable=durable)
+    wide.client.call(1, m.ConfirmSelect(False))
+    properties = PERSISTENT if durable else {}
+    wide.publish(b"one", b"two", properties=properties)
+    wide.publish(b"three", exchange="", key=f"q{MANY - 1}", properties=properties)
+    wide.harness.settle()
+    assert wide.answers()[-1].delivery_tag == 3
+    assert wide.bodies("q0") == [b"one", b"two"]
+    assert wide.bodies(f"q{MANY - 1}") == [b"one", b"two", b"three"]
+
+
+def test_nothing_is_confirmed_or_written_before_the_last_queue_has_it() -> None:
+    wide = Wide(durable=True)
+    log = wide.harness.broker.log
+    other = wide.harness.channel()
+    for client in (wide.client, other):
+        client.call(1, m.ConfirmSelect(False))
+    wide.harness.settle()
+    written = int(log.next_lsn)
+    wide.publish(b"one", properties=PERSISTENT)
+    other.connection.feed(publish_frames("", "q0", b"beside", properties=PERSISTENT))
+    for _ in range(3):
+        wide.harness.broker.end_turn()
+        log.close_if_due(lingered=True)
+    assert wide.counts() >= {0, 1} and int(log.next_lsn) == written
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicAck(1, False)]
+    assert [each.method for each in other.take()] == [m.BasicAck(1, False)]
+    assert wide.counts() == {1, 2}
+
+
+def test_a_queue_that_refuses_makes_it_a_nack_and_the_others_keep_theirs() -> None:
+    wide = Wide()
+    wide.client.call(1, queue_declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"}))
+    wide.client.call(1, m.QueueBind(0, "full", "x", "", False, EMPTY))
+    wide.client.call(1, m.ConfirmSelect(False))
+    wide.publish(b"one")
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicNack(1, False, False)]
+    assert wide.counts() == {0, 1} and wide.harness.queue("full").message_count == 0
+
+
+def test_a_queue_that_is_deleted_meanwhile_takes_nothing() -> None:
+    wide = Wide()
+    other = wide.harness.channel()
+    wide.publish(b"one")
+    last = wide.harness.queue(f"q{MANY - 1}")
+    other.connection.feed(method_frame(1, m.QueueDelete(0, last.name, False, False, False)))
+    wide.harness.settle()
+    assert last.deleted and last.message_count == 0 and wide.counts() == {1}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_connection_that_is_lost_meanwhile_has_published(durable: bool) -> None:
+    wide = Wide(durable=durable)
+    wide.publish(b"one", properties=PERSISTENT if durable else {})
+    assert 0 in wide.counts()
+    wide.client.hang_up()
+    wide.harness.settle()
+    assert wide.counts() == {1}
+
+
+def test_a_commit_is_as_whole_as_ever() -> None:
+    wide = Wide(durable=True)
+    wide.client.call(1, m.TxSelect())
+    log = wide.harness.broker.log
+    wide.harness.settle()
+    wide.publish(b"one", b"two", properties=PERSISTENT)
+    wide.publish(b"three", exchange="", key="q0", properties=PERSISTENT)
+    assert wide.counts() == {0}
+    written = int(log.next_lsn)
+    wide.client.connection.feed(method_frame(1, m.TxCommit()))
+    for _ in range(3):
+        wide.harness.broker.end_turn()
+        log.close_if_due(lingered=True)
+    assert wide.counts() == {0, 1} and int(log.next_lsn) == written
+    wide.harness.settle()
+    assert wide.answers() == [m.TxCommitOk()]
+    assert wide.bodies("q0") == [b"one", b"two", b"three"] and wide.bodies(f"q{MANY - 1}") == [b"one", b"two"]
+
+
+def test_a_repetition_that_comes_while_the_first_is_under_way_is_dropped() -> None:
+    wide = Wide()
+    wide.client.call(1, exchange_declare("once", "fanout", arguments={"x-message-deduplication": True}))
+    wide.client.send(1, *[m.QueueBind(0, f"q{number}", "once", "", False, EMPTY) for number in range(MANY)])
+    wide.client.take_bytes()
+    headers = encode_table({"x-deduplication-header": "k1"})
+    wide.publish(b"one", b"again", exchange="once", properties={"headers": headers})
+    wide.harness.settle()
+    assert wide.counts() == {1}
