@@ -61,10 +61,7 @@ class BufferedPublish:
 
     def has_takers(self) -> bool:
         """Tell whether any of the queues that it goes to is left."""
-        for queue in self.queues:
-            if not queue.deleted:
-                return True
-        return False
+        return any(not queue.deleted for queue in self.queues)
 
     def left(self) -> list[Queue]:
         """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
