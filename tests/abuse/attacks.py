@@ -310,6 +310,43 @@ def many_bindings(ports: Ports) -> None:
 
 
 @attack
+def wide_publishes(ports: Ports) -> None:
+    """Persistent messages to 20,000 durable queues each."""
+    client = hostile(ports)
+    client.pump([exchange("wide", "fanout")])
+    for number in range(20_000):
+        client.pump([queue(f"wide{number}", durable=True), bind(f"wide{number}", "wide")])
+    client.barrier()
+    client.pump([publish_frames("wide", "", b"x", {"delivery_mode": 2}) for _ in range(4)])
+    client.barrier()
+
+
+@attack
+def remembered_messages(ports: Ports) -> None:
+    """An exchange that remembers 50,000 messages without bodies, to which ten queues are bound."""
+    client = hostile(ports)
+    arguments = encode_table({"x-recent-history-length": 50_000})
+    client.pump(
+        [method_frame(1, m.ExchangeDeclare(0, "past", "x-recent-history", False, False, False, False, True, arguments))]
+    )
+    client.pump([publish_frames("past", "", b"") * 1000 for _ in range(50)])
+    client.pump(queue(f"late{number}") + bind(f"late{number}", "past") for number in range(10))
+    client.barrier()
+
+
+@attack
+def consumers_of_all_priorities(ports: Ports) -> None:
+    """20,000 consumers of one queue with a priority each, none of whom has room, and messages for them."""
+    client = hostile(ports)
+    client.pump([queue("ranks"), method_frame(1, m.BasicQos(0, 1, False))])
+    for number in range(20_000):
+        ranked = encode_table({"x-priority": number})
+        client.pump([method_frame(1, m.BasicConsume(0, "ranks", f"c{number}", False, False, False, True, ranked))])
+    client.pump([publish_frames("", "ranks", b"x") * 1000 for _ in range(25)])
+    client.barrier()
+
+
+@attack
 def unread_listings(ports: Ports) -> None:
     """Lists of 20,000 queues, sixty at a time, sorted and not, of which nothing is read."""
     client = hostile(ports)

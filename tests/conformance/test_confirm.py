@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_harness import Client, Harness, Refusal, publish_frames
+from engine_harness import Client, Harness, Refusal, publish_frames, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
@@ -108,3 +108,28 @@ def test_confirms_do_not_wait_for_declarations(client: Client, harness: Harness)
     declare = m.QueueDeclare(0, "durable", False, True, False, False, False, b"\0\0\0\0")
     client.feed(method_frame(1, declare) + publish_frames("", "q"))
     assert client.expect(m.BasicAck) == m.BasicAck(1, False)
+
+
+@rule("rabbitmq.confirm", "A confirm waits for the declaration of the queue that has the message, of nothing else.")
+@pytest.mark.parametrize("properties", [{}, {"expiration": "60000"}], ids=["plain", "with a property to act on"])
+def test_confirms_wait_for_the_declarations_of_their_queues_only(
+    client: Client, harness: Harness, properties: dict[str, str]
+) -> None:
+    other = harness.channel()
+    client.declare("old", durable=True)
+    confirming(client)
+    harness.hold_commits = True
+    other.send(1, queue_declare("new", durable=True))
+
+    def publish(queue: str) -> list[object]:
+        client.feed(publish_frames("", queue, properties=properties | {"delivery_mode": 2}))
+        harness.broker.log.force()
+        while harness.store.run():  # that of messages: only declarations take their time
+            harness.settle()
+        return [received.method for received in client.take()]
+
+    assert publish("old") == [m.BasicAck(1, False)]
+    assert publish("new") == []
+    harness.hold_commits = False
+    harness.settle()
+    assert client.expect(m.BasicAck) == m.BasicAck(2, False)

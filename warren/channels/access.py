@@ -50,7 +50,7 @@ class Route:
     """What publishing with certain arguments of basic.publish means for one principal.
 
     ``queues`` is where messages go when ``cacheable``; else the destinations depend on each message. ``exchange`` is
-    the one they are published to, the only one that counts them.
+    the one they are published to, the only one that counts them. ``ticket``: see `ticket_of`.
     """
 
     def __init__(
@@ -68,6 +68,16 @@ class Route:
         self.cacheable: bool = cacheable
         self.mandatory: bool = mandatory
         self.immediate: bool = immediate
+        self.ticket: i64 = ticket_of(queues)
+
+
+def ticket_of(queues: list[Queue]) -> i64:
+    """Return the change of the metadata that all of these queues are declared with: a confirm waits for it, too."""
+    ticket: i64 = 0
+    for queue in queues:
+        if queue.ticket > ticket:
+            ticket = queue.ticket
+    return ticket
 
 
 class Principal:

@@ -51,7 +51,7 @@ from warren.amqp.properties import (
     expiration_ms_of,
     known_headers,
 )
-from warren.channels.access import IMPERSONATOR, READ, WRITE, Route
+from warren.channels.access import IMPERSONATOR, READ, WRITE, Route, ticket_of
 from warren.channels.confirms import Confirms
 from warren.channels.control import control
 from warren.channels.fast_path import CHANNEL_CLOSING, REFUSE, RETURN, TAKE, FastChannel
@@ -265,8 +265,13 @@ class Channel(FastChannel):
         if self.is_wide(queues):
             self.publish_wide(message, queues, holders)
             return
-        outcome: i64 = REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory)
-        self._told(message, outcome)
+        if repeated or holders is not None:
+            # The queues that have it, or the exchange that holds it, may be as new as anything.
+            self._told(
+                message, REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory), None
+            )
+        else:
+            self._told(message, self._enqueue(message, queues, holders, route.mandatory), queues)
 
     def is_wide(self, queues: list[Queue]) -> bool:
         """Tell whether a publish goes to so many queues that it takes several turns."""
@@ -279,13 +284,15 @@ class Channel(FastChannel):
 
     def wide_publish_done(self, spread: Spread, holders: list[Exchange] | None) -> None:
         """All queues have what was published to very many."""
-        self._told(spread.message, self.handed_over(spread.message, spread.queues, holders, spread.outcome))
+        outcome: i64 = self.handed_over(spread.message, spread.queues, holders, spread.outcome)
+        self._told(spread.message, outcome, spread.queues if holders is None else None)
 
-    def _told(self, message: Message, outcome: i64) -> None:
-        """Have a publish confirmed, or refused."""
+    def _told(self, message: Message, outcome: i64, queues: list[Queue] | None) -> None:
+        """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
         confirms = self.confirms
         if confirms is not None and self.is_open():
-            confirms.count_publish(message, outcome)
+            ticket: i64 = self.connection.broker.journal.last_ticket if queues is None else ticket_of(queues)
+            confirms.count_publish(message, outcome, ticket)
             if outcome == REFUSED:
                 self.connection.check_outbox()
 
@@ -303,7 +310,7 @@ class Channel(FastChannel):
         self._count(route.exchange, body_bytes, 0)
         confirms = self.confirms
         if confirms is not None:
-            confirms.count_publish(Message(route.envelope, b"", 0, 0, 0, False), ACCEPTED)
+            confirms.count_publish(Message(route.envelope, b"", 0, 0, 0, False), ACCEPTED, 0)
 
     def _is_repeated(self, message: Message) -> bool:
         """Tell whether its exchange has accepted `message` before, and so drops it."""

@@ -18,8 +18,8 @@ The delivery tag is the number of a publish. They count from 1; three of them sa
 4. A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done". There
    is one for the open batch at most, and one for the batch under way. While there is one, nothing behind it is
    confirmed: confirms are in order.
-5. A queue may be so new that its own declaration is not committed: what is stored waits for the metadata changes before
-   it, too.
+5. A queue may be so new that its own declaration is not committed: what is stored there waits for that, too. Changes
+   that others make hold nobody's confirms back.
 6. A channel that is closed is told nothing more.
 
 What a publish came to is decided elsewhere (``queues.outcome``); the frames go into the outbox of the connection.
@@ -87,10 +87,10 @@ class Mark:
 
     __slots__ = ("batch", "ticket", "up_to")
 
-    def __init__(self, batch: i64, up_to: i64, ticket: int) -> None:
+    def __init__(self, batch: i64, up_to: i64, ticket: i64) -> None:
         self.batch: i64 = batch
         self.up_to: i64 = up_to
-        self.ticket: int = ticket
+        self.ticket: i64 = ticket
 
 
 class Confirms(BatchWaiter):
@@ -116,8 +116,11 @@ class Confirms(BatchWaiter):
 
     # --- what is published ------------------------------------------------------------------------------------------
 
-    def count_publish(self, message: Message, outcome: i64) -> None:
-        """Number a publish: it is refused now, or confirmed at the end of the turn or when it is on disk."""
+    def count_publish(self, message: Message, outcome: i64, ticket: i64) -> None:
+        """Number a publish: it is refused now, or confirmed at the end of the turn or when it is on disk.
+
+        `ticket`: of the latest declaration of the queues that have it.
+        """
         number: i64 = self.published + 1
         self.published = number
         if outcome == REFUSED:
@@ -125,22 +128,22 @@ class Confirms(BatchWaiter):
             return
         self._accepted = number
         if message.row >= 0 or message.awaits_batch:
-            self._mark(number)
+            self._mark(number, ticket)
         elif not self._is_due:
             self._is_due = True
             self._pending.due.append(self)
 
-    def _mark(self, number: i64) -> None:
+    def _mark(self, number: i64, ticket: i64) -> None:
         """Have what was published up to `number` wait for the open batch."""
         pending = self._pending
         batch: i64 = pending.log.batch.number
-        ticket = pending.journal.last_ticket
         marks = self._marks
         if marks:
             mark = marks[-1]
             if mark.batch == batch:
                 mark.up_to = number
-                mark.ticket = ticket
+                if ticket > mark.ticket:
+                    mark.ticket = ticket
                 return
         marks.append(Mark(batch, number, ticket))
         pending.log.wait(self, self._syncs)
@@ -171,7 +174,7 @@ class Confirms(BatchWaiter):
             mark = marks[0]
             if mark.batch > batch:
                 break
-            if mark.ticket > pending.journal.committed_ticket:
+            if mark.ticket > i64(pending.journal.committed_ticket):
                 pending.undeclared.append(self)
                 break
             confirmable = mark.up_to

@@ -389,7 +389,7 @@ class FastChannel:
                 outcome = found
         confirms = self.confirms
         if confirms is not None:
-            confirms.count_publish(message, outcome)
+            confirms.count_publish(message, outcome, route.ticket)
             if outcome == REFUSED:
                 self.fast_connection.check_outbox()
 

@@ -88,6 +88,7 @@ class Queue(Destination):
         self.redelivered: i64 = 0
         self.acked: i64 = 0
         self.deaths: DeathCounts | None = None  # None: none
+        self.ticket: i64 = 0  # of its declaration in the journal of metadata; 0: of none that is to be waited for
         self.seen_activity: i64 = -1  # of `queues.activity`
 
         self.consumers: dict[Consumer, None] = {}  # in registration order

@@ -333,7 +333,7 @@ class VirtualHost(QueueHost):
             QueueArguments.check_equivalent(queue, declaration)
             self.churn.queues_declared += 1
             queue.used()
-            return self._journal.last_ticket if queue.durable else 0
+            return int(queue.ticket)
         stored = self._restored_id > 0
         parsed = QueueArguments(declaration, self.name, stored=stored)
         store_id = 0
@@ -360,7 +360,10 @@ class VirtualHost(QueueHost):
         self.watcher.queue_created(self.name, queue, by)
         if not queue.durable:
             return 0
-        return self._journal.append(QueuePut.of(self.name, declaration, queue.store_id))
+        ticket = self._journal.append(QueuePut.of(self.name, declaration, queue.store_id))
+        if not self._restoring:
+            queue.ticket = ticket
+        return ticket
 
     def _with_default_type(self, queue: Queue | None, declaration: QueueDeclaration) -> QueueDeclaration:
         """Return the declaration of `queue`, or of a new one, with the type that it left to us (5)."""

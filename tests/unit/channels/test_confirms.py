@@ -43,7 +43,7 @@ class Publisher:
     def publish(self, count: int = 1, outcome: int = ACCEPTED) -> None:
         """Publish messages that nobody stores."""
         for _ in range(count):
-            self.confirms.count_publish(timed_message(b"x", persistent=False), outcome)
+            self.confirms.count_publish(timed_message(b"x", persistent=False), outcome, 0)
 
     def refuse(self) -> None:
         self.publish(outcome=REFUSED)
@@ -54,7 +54,7 @@ class Publisher:
             message = timed_message(b"x")
             self.log.batch.add(self._index, message, self._stored_count)
             self._stored_count += 1
-            self.confirms.count_publish(message, ACCEPTED)
+            self.confirms.count_publish(message, ACCEPTED, self.journal.last_ticket)
 
     def end_turn(self) -> None:
         self.pending.end_turn()
@@ -128,7 +128,7 @@ def test_a_repetition_waits_for_the_disk_as_what_it_repeats_does(publisher: Publ
     repeated = timed_message(b"x")
     repeated.awaits_batch = True
     publisher.stored.log.batch.add(publisher.stored.index(1), timed_message(b"x"), 0)
-    publisher.confirms.count_publish(repeated, REPEATED)
+    publisher.confirms.count_publish(repeated, REPEATED, 0)
     publisher.end_turn()
     assert publisher.answers() == []
     publisher.write()
