@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_harness import Client, Harness, Refusal, body_of, publish_frames
+from engine_harness import Client, Harness, Refusal, body_of, publish_frames, queue_declare
 
 from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
 
 from .rules import rule
 
@@ -204,3 +205,24 @@ def test_a_commit_with_nothing_to_store_is_answered(client: Client, harness: Har
         commit(client)
         harness.broker.log.force()
         harness.settle()
+
+
+@rule("rabbitmq.tx.commit", "commit is answered when the queues that have its messages are declared for good, too.")
+def test_a_commit_waits_for_the_declarations_of_its_queues_only(client: Client, harness: Harness) -> None:
+    other = harness.channel()
+    client.declare("old", durable=True)
+    transactional(client)
+    harness.hold_commits = True
+    other.send(1, queue_declare("new", durable=True))
+
+    def publish(queue: str) -> list[object]:
+        client.feed(publish_frames("", queue, properties={"delivery_mode": 2}) + method_frame(1, m.TxCommit()))
+        while harness.store.run():  # that of messages: only declarations take their time
+            harness.settle()
+        return [received.method for received in client.take()]
+
+    assert publish("old") == [m.TxCommitOk()]
+    assert publish("new") == []
+    harness.hold_commits = False
+    harness.settle()
+    assert client.expect(m.TxCommitOk) == m.TxCommitOk()

@@ -291,10 +291,13 @@ class Channel(FastChannel):
         """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
         confirms = self.confirms
         if confirms is not None and self.is_open():
-            ticket: i64 = self.connection.broker.journal.last_ticket if queues is None else ticket_of(queues)
-            confirms.count_publish(message, outcome, ticket)
+            confirms.count_publish(message, outcome, self.ticket_of(queues))
             if outcome == REFUSED:
                 self.connection.check_outbox()
+
+    def ticket_of(self, queues: list[Queue] | None) -> i64:
+        """Return the change of the metadata that a message in `queues` waits for; None: it may be in anything."""
+        return self.connection.broker.journal.last_ticket if queues is None else ticket_of(queues)
 
     def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:
         """Count a message published to `exchange` that goes to so many queues."""

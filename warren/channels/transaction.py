@@ -3,7 +3,8 @@
     tx.select      the channel has a `Transaction` from now on; one with confirms has none: 406
     basic.publish  routed at once, and kept with the queues that it goes to
     basic.ack      the deliveries leave the ledger and are kept, unacked; so with basic.nack and basic.reject
-    tx.commit      `Commit`: publishes, then acknowledgements, then what is given back; the answer waits for the disk
+    tx.commit      `Commit`: publishes, then acknowledgements, then what is given back; the answer waits for the disk,
+                   and for the declarations of the queues
     tx.rollback    `Rollback`: publishes are forgotten, deliveries are back in the ledger, unacked
 
 1. Nothing of it is visible to anybody before tx.commit.
@@ -185,6 +186,7 @@ class Commit(Job):
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
         self._spread: Spread | None = None  # of the next publish, if that has begun
+        self._ticket: i64 = 0  # of the latest declaration of what has the messages
 
     def go_on(self, steps: Steps) -> bool:
         log = self._channel.shared.log
@@ -234,6 +236,10 @@ class Commit(Job):
                 outcome = channel.handed_over(publish.message, publish.queues, publish.holders, spread.outcome)
             self._next_publish += 1
             self._transaction.committed(publish)
+            if publish.message.persistent:
+                ticket: i64 = channel.ticket_of(publish.queues if publish.holders is None else None)
+                if ticket > self._ticket:
+                    self._ticket = ticket
             self._partial = self._partial or outcome == REFUSED
             self._repeats = self._repeats or publish.message.awaits_batch
         return True
@@ -276,7 +282,7 @@ class Commit(Job):
             log.force()
             batch = int(log.batch.number)
         if channel.is_open():
-            channel.reply(m.TxCommitOk(), 0, batch)
+            channel.reply(m.TxCommitOk(), int(self._ticket), batch)
 
 
 class Rollback(Job):
