@@ -25,6 +25,8 @@ from warren.perf.client import CHANNEL, Connection, open_many
 # The queues that bindings lead to, and that consumers share.
 HUBS: Final = 1000
 CONSUMERS_EACH: Final = 5
+# An exchange may have 500,000 bindings, and a queue as many.
+EXCHANGES: Final = 10
 HEARTBEAT_S: Final = 30
 # Descriptors that the broker, or this process, needs for anything else.
 _OTHER_FILES: Final = 1000
@@ -74,9 +76,9 @@ class Queues(Crowd):
 
 
 class Bindings(Crowd):
-    """Bindings with keys of their own from one durable topic exchange to a thousand durable queues."""
+    """Bindings with keys of their own from ten durable topic exchanges to a thousand durable queues."""
 
-    title = "bindings of a topic exchange"
+    title = "bindings of ten topic exchanges"
     sizes = (10_000, 100_000, 1_000_000)
     rabbit_sizes = (10_000, 100_000)
     page = "/api/bindings/%2F"
@@ -85,14 +87,16 @@ class Bindings(Crowd):
     def make(self, broker: Broker, size: int) -> None:
         with Connection.open(broker.address) as connection:
             _declare(connection, "hub", HUBS)
-            connection.declare_exchange("crowd", "topic", durable=True)
-            for start in range(0, size, 10_000):
-                numbers = range(start, min(size, start + 10_000))
-                connection.bind("crowd", [(f"hub-{n % HUBS}", f"site.{n}.*", {}) for n in numbers])
+            for exchange in range(EXCHANGES):
+                connection.declare_exchange(f"crowd-{exchange}", "topic", durable=True)
+                for start in range(exchange, size, 10_000 * EXCHANGES):
+                    numbers = range(start, min(size, start + 10_000 * EXCHANGES), EXCHANGES)
+                    connection.bind(f"crowd-{exchange}", [(f"hub-{n % HUBS}", f"site.{n}.*", {}) for n in numbers])
 
     def change(self, connection: Connection, number: int) -> None:
-        connection.bind("crowd", [("hub-0", f"one.more.{number}", {})])
-        arguments = b"\0\0" + b"".join(frames.short_string(each) for each in ("hub-0", "crowd", f"one.more.{number}"))
+        key = f"one.more.{number}"
+        connection.bind("crowd-0", [("hub-0", key, {})])
+        arguments = b"\0\0" + b"".join(frames.short_string(each) for each in ("hub-0", "crowd-0", key))
         connection.call(frames.QUEUE_UNBIND, frames.QUEUE_UNBIND_OK, arguments + frames.field_table({}))
 
 
