@@ -29,7 +29,7 @@ CONSUMERS_EACH: Final = 5
 EXCHANGES: Final = 10
 HEARTBEAT_S: Final = 30
 # Descriptors that the broker, or this process, needs for anything else.
-_OTHER_FILES: Final = 1000
+_OTHER_FILES: Final = 2000
 _HTTP_S: Final = 120.0
 
 
@@ -105,7 +105,7 @@ class Connections(Crowd):
 
     title = "connections with five consumers each"
     sizes = (1_000, 10_000, 20_000)
-    rabbit_sizes = (1_000, 5_000)
+    rabbit_sizes = (1_000, 10_000)
     page = "/api/connections"
     most_idle_percent = 3.0
     stays = False
