@@ -262,7 +262,7 @@ class Channel(FastChannel):
         if rememberers is not None:
             self.fast_connection.units_left -= remember_in(rememberers, message)
         self._count(route.exchange, body_bytes, len(queues))
-        if self.is_wide(queues):
+        if self._is_wide(message, queues):
             self.publish_wide(message, queues, holders)
             return
         if repeated or holders is not None:
@@ -273,9 +273,14 @@ class Channel(FastChannel):
         else:
             self._told(message, self._enqueue(message, queues, holders, route.mandatory), queues)
 
-    def is_wide(self, queues: list[Queue]) -> bool:
-        """Tell whether a publish goes to so many queues that it takes several turns."""
-        return len(queues) > QUEUES_AT_ONCE and self.shared.judge is None
+    def _is_wide(self, message: Message, queues: list[Queue]) -> bool:
+        """Tell whether a publish goes to so many queues that it takes several turns.
+
+        Not where repetitions are dropped: one by another connection could come before the first is remembered.
+        """
+        if len(queues) <= QUEUES_AT_ONCE or self.shared.judge is not None:
+            return False
+        return self.vhost.seen_keys.get(message.envelope.exchange) is None
 
     def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
         if message.due_ms:
@@ -701,9 +706,7 @@ class Channel(FastChannel):
         `handed_over` follows when all of them have it.
         """
         message = publish.message
-        if not self.is_wide(publish.queues) or not publish.has_takers():
-            return None
-        if self.vhost.seen_keys and self._is_repeated(message):
+        if not self._is_wide(message, publish.queues) or not publish.has_takers():
             return None
         if publish.rememberers is not None:
             remember_in(publish.rememberers, message)

@@ -154,6 +154,8 @@ def test_a_repetition_that_comes_while_the_first_is_under_way_is_dropped() -> No
     wide.client.send(1, *[m.QueueBind(0, f"q{number}", "once", "", False, EMPTY) for number in range(MANY)])
     wide.client.take_bytes()
     headers = encode_table({"x-deduplication-header": "k1"})
+    other = wide.harness.channel()
     wide.publish(b"one", b"again", exchange="once", properties={"headers": headers})
+    other.connection.feed(publish_frames("once", "k", b"and again", properties={"headers": headers}))
     wide.harness.settle()
     assert wide.counts() == {1}
