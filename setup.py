@@ -6,6 +6,7 @@ WARREN_COMPILE=0 skips compilation. A failed compilation is an error, not a fall
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -32,6 +33,27 @@ def has_compiler() -> bool:
     return shutil.which(command.split()[0]) is not None
 
 
+# What mypyc writes to free an object without a header for the collector (`mypyc_attr(acyclic=True)`).
+ACYCLIC_DEALLOC = re.compile(
+    r"""(?P<head> _dealloc\(\w+[ ]\*self\)\n \s*\{\n) \s*CPy_TRASHCAN_BEGIN\(self,[ ]\w+\)\n
+        (?P<body> .*_clear\(.*\n .*tp_free.*\n) \s*CPy_TRASHCAN_END\(self\)\n""",
+    re.VERBOSE,
+)
+
+
+def keep_acyclic_from_trashcan(path: Path) -> None:
+    """Mend what mypyc 2.4 gets wrong in the C file at `path`.
+
+    The trashcan, where an interpreter puts what lies too deep to be freed at once, links its objects through the header
+    for the collector. An object without one has its link written into whatever lies before it in memory. Our acyclic
+    classes need no trashcan: they lead to nothing deep.
+    """
+    text = path.read_text()
+    mended = ACYCLIC_DEALLOC.sub(r"\g<head>\g<body>", text)
+    if mended != text:
+        path.write_text(mended)
+
+
 if os.environ.get("WARREN_COMPILE", "1") == "0" or not has_compiler():
     print("warren: no C compiler used: the engine will run interpreted, several times slower", file=sys.stderr)
     setup()
@@ -43,4 +65,7 @@ else:
     for extension in extensions:
         # Python asks for -Wall, which takes half of the time to compile, for code that nobody reads.
         extension.extra_compile_args.append("-Wno-all")
+        for source in extension.sources:
+            if Path(source).name.startswith("__native"):
+                keep_acyclic_from_trashcan(Path(source))
     setup(ext_modules=extensions)
