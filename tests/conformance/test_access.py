@@ -237,6 +237,18 @@ def test_names_in_patterns_are_quoted(harness: Harness) -> None:
     assert client.refusal().code == 403
 
 
+@rule("abuse.patterns", "A topic pattern that a name makes too long is refused whole, and its user can still log in.")
+def test_names_that_make_a_pattern_too_long_are_refused_when_it_is_set(harness: Harness) -> None:
+    name = "." * 200
+    harness.add_user(name)
+    with pytest.raises(ValueError, match="pattern longer than 1024 bytes"):
+        harness.broker.administer(TopicPermissionPut(name, "/", "amq.topic", "^{username}", "^$"))
+    assert harness.broker.access.topic_permissions == {}
+    client = harness.channel(name)
+    client.publish("amq.topic", "anything")
+    client.nothing()
+
+
 # --- topic permissions ------------------------------------------------------------------------------------------------
 
 

@@ -10,11 +10,13 @@ from durable_harness import DurableHarness
 from engine_harness import Client, Harness, Received, Refusal, exchange_declare, publish_frames
 
 from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
 from warren.amqp.field_table import Table, decode_table, encode_table
 from warren.exchanges.murmur3 import murmur3
+from warren.queues.long_work import TURN_STEPS
 from warren.streams.groups import GROUP
 from warren.streams.stream import Stream
-from warren.vhosts.metadata import BindingPut, ExchangePut, QueuePut, VhostLimitsPut
+from warren.vhosts.metadata import BindingPut, ExchangePut, PolicyPut, QueuePut, VhostLimitsPut
 from warren.vhosts.super_streams import PARTITIONS_MAX, partitions_of
 
 from .rules import rule
@@ -901,3 +903,24 @@ def test_moves_while_an_offset_is_looked_for() -> None:
     harness.settle()
     clients[0].nothing()
     assert [offset_of(each) for each in third.deliveries()] == [0, 1, 2, 3, 4]
+
+
+@rule("abuse.patterns", "Partitions follow their policies before the declaration is answered, a few of them in a turn.")
+def test_a_turn_finds_the_policies_of_a_few_partitions(harness: Harness) -> None:
+    for at in range(3):
+        policy = PolicyPut("/", f"p{at}", "a(.?){250}z", "streams", 1, '{"max-age":"1D"}')
+        harness.broker.administer(policy)
+    harness.broker.administer(PolicyPut("/", "mine", "^e", "streams", 0, '{"max-age":"2D"}'))
+    harness.settle()
+    client = harness.channel()
+    searched = harness.vhost.policies.searched
+    client.connection.feed(method_frame(1, declaration(100, name="e" * 200)))
+    turn = harness.vhost.policies.searched - searched
+    harness.settle()
+    client.expect(m.ExchangeDeclareOk)
+    followed = [queue.policies.policy_name() for queue in harness.vhost.queues.values()]
+    assert followed == ["mine"] * 100
+    whole = harness.vhost.policies.searched - searched
+    each = whole // 101
+    assert whole > 10 * turn
+    assert turn <= TURN_STEPS + 2 * each

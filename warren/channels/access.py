@@ -4,7 +4,8 @@
    what they ask for are the table of RabbitMQ's access control page.
 2. A change of permissions holds for open connections from the next operation on: principals are refreshed in place
    and cached publish routes, which embed a granted permission, are forgotten.
-3. Patterns (`vhosts.pattern`) are compiled once; answers are cached per name, boundedly.
+3. Patterns (`vhosts.pattern`) are compiled once, those for topics when they are asked first; answers are cached per
+   name, boundedly. What has to be searched is counted in steps, which the connection that asks pays for.
 4. `Usage` counts the open connections of each user and the channels on them, over all vhosts.
 """
 
@@ -81,7 +82,10 @@ def ticket_of(queues: list[Queue]) -> i64:
 
 
 class Principal:
-    """A user in a vhost, shared by all connections that logged in so."""
+    """A user in a vhost, shared by all connections that logged in so.
+
+    ``searched``: how many steps its patterns have taken so far, for whoever asks to pay the difference.
+    """
 
     def __init__(self, user: UserPut, vhost: str) -> None:
         self.user = user
@@ -89,8 +93,10 @@ class Principal:
         self.allowed: bool = False  # may use the vhost at all
         self.routes: dict[bytes, Route] = {}
         self.routes_version: i64 = 0
+        self.searched: i64 = 0
         self._patterns: list[Pattern] = []
-        self._topic_patterns: dict[str, tuple[Pattern, Pattern]] = {}
+        self._topics: dict[str, TopicPermissionPut] = {}
+        self._topic_patterns: dict[tuple[int, str], Pattern] = {}
         self._answers: dict[tuple[int, str], bool] = {}
 
     def grant(self, permission: PermissionPut | None, topics: list[TopicPermissionPut], user: UserPut) -> None:
@@ -100,17 +106,11 @@ class Principal:
         self._patterns = []
         if permission is not None:
             for text in (permission.configure, permission.write, permission.read):
-                self._patterns.append(Pattern(text))
-        self._topic_patterns = {
-            topic.exchange: (Pattern(self._expand(topic.write)), Pattern(self._expand(topic.read))) for topic in topics
-        }
+                self._patterns.append(Pattern(text, stored=True))
+        self._topics = {topic.exchange: topic for topic in topics}
+        self._topic_patterns = {}
         self._answers = {}
         self.routes = {}
-
-    def _expand(self, pattern: str) -> str:
-        # Substituted values are escaped: a user called ".*" must not widen a pattern.
-        pattern = pattern.replace("{username}", _escaped(self.user.name))
-        return pattern.replace("{vhost}", _escaped(self.vhost))
 
     def may(self, action: int, name: str) -> bool:
         """Tell whether `action` on the exchange or queue called `name` is granted."""
@@ -119,7 +119,9 @@ class Principal:
         question = (action, name)
         answer = self._answers.get(question)
         if answer is None:
-            answer = self._patterns[action].matches(name)
+            pattern = self._patterns[action]
+            self.searched += pattern.steps(name)
+            answer = pattern.matches(name)
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers = {}
             self._answers[question] = answer
@@ -145,10 +147,15 @@ class Principal:
         Raises:
             ChannelException: 403.
         """
-        patterns = self._topic_patterns.get(exchange)
-        if patterns is None:
+        topic = self._topics.get(exchange)
+        if topic is None:
             return
-        pattern = patterns[0] if action == WRITE else patterns[1]
+        key = (action, exchange)
+        pattern = self._topic_patterns.get(key)
+        if pattern is None:
+            pattern = _topic_pattern(topic.write if action == WRITE else topic.read, topic, stored=True)
+            self._topic_patterns[key] = pattern
+        self.searched += pattern.steps(routing_key)
         if not pattern.matches(routing_key):
             raise ChannelException(
                 ACCESS_REFUSED,
@@ -258,8 +265,8 @@ class AccessControl:
             limits = parse_limits(change.definition, USER_LIMITS, "user-limits", stored=stored)
         self.usage(change.user).limits = limits
 
-    def apply(self, change: AccessChange) -> None:
-        """Apply a change and make it hold for everybody who is logged in.
+    def apply(self, change: AccessChange, *, stored: bool = False) -> None:
+        """Apply a change and make it hold for everybody who is logged in. `stored`: it comes from the catalogue.
 
         Raises:
             ValueError: a pattern is not a regular expression. Nothing is changed.
@@ -279,16 +286,14 @@ class AccessControl:
             rights.vhosts.clear()
             rights.topics.clear()
         elif isinstance(change, PermissionPut):
-            for text in (change.configure, change.write, change.read):
-                Pattern(text)
+            check_patterns(change, stored=stored)
             self.permissions[(change.user, change.vhost)] = change
             self._rights_of(change.user).vhosts[change.vhost] = None
         elif isinstance(change, PermissionDelete):
             self.permissions.pop((change.user, change.vhost), None)
             self._rights_of(change.user).vhosts.pop(change.vhost, None)
         elif isinstance(change, TopicPermissionPut):
-            for text in (change.write, change.read):
-                Pattern(text)
+            check_patterns(change, stored=stored)
             topic_key = (change.user, change.vhost, change.exchange)
             self.topic_permissions[topic_key] = change
             self._rights_of(change.user).topics[topic_key] = change
@@ -336,6 +341,31 @@ class AccessControl:
         key = (principal.user.name, principal.vhost)
         topics = [put for put in self._rights_of(user.name).topics.values() if put.vhost == principal.vhost]
         principal.grant(self.permissions.get(key), topics, user)
+
+
+def check_patterns(change: PermissionPut | TopicPermissionPut, *, stored: bool = False) -> None:
+    """Make sure that the patterns of `change` are such. `stored`: it comes from the catalogue.
+
+    Raises:
+        ValueError: one is not a regular expression, or too large.
+    """
+    if isinstance(change, PermissionPut):
+        for text in (change.configure, change.write, change.read):
+            Pattern(text, stored=stored)
+        return
+    for text in (change.write, change.read):
+        _topic_pattern(text, change, stored=stored)
+
+
+def _topic_pattern(text: str, topic: TopicPermissionPut, *, stored: bool) -> Pattern:
+    """Compile a pattern of `topic` as it is meant for its user and vhost.
+
+    Raises:
+        ValueError: it is none.
+    """
+    # Substituted values are escaped: a user called ".*" must not widen a pattern.
+    text = text.replace("{username}", _escaped(topic.user)).replace("{vhost}", _escaped(topic.vhost))
+    return Pattern(text, stored=stored)
 
 
 def _escaped(text: str) -> str:

@@ -606,7 +606,7 @@ class Broker:
             case ExchangePut() | QueuePut() | BindingPut():
                 self.vhosts[change.vhost].restore(change)
             case UserPut() | PermissionPut() | TopicPermissionPut():
-                self.access.apply(change)
+                self.access.apply(change, stored=True)
             case UserLimitsPut():
                 self.access.limit(change, stored=True)
             case VhostLimitsPut():

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 EXPIRATION_MAX_MS: Final = 315360000000
+TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 8,000 with an ordinary pattern
 
 
 class Channel(FastChannel):
@@ -233,10 +234,7 @@ class Channel(FastChannel):
         if flags & EXPIRATION:
             message.expiration_ms = expiration_ms_of(header)
         if len(keys) > 1 and isinstance(vhost.exchange(envelope.exchange), TopicExchange):
-            principal = self.fast_connection.fast_principal
-            assert principal is not None
-            for key in keys:
-                principal.authorize_topic(WRITE, envelope.exchange, key)
+            self._authorize_topics(envelope.exchange, keys)
         holders: list[Exchange] | None = None
         rememberers: list[RecentHistoryExchange] | None = None
         repeated = bool(vhost.seen_keys) and self.transaction is None and self._is_repeated(message)
@@ -272,6 +270,27 @@ class Channel(FastChannel):
             )
         else:
             self._told(message, self._enqueue(message, queues, holders, route.mandatory), queues)
+
+    def _authorize_topics(self, exchange: str, keys: list[str]) -> None:
+        """Make sure that a message may be published with all of its routing keys.
+
+        Raises:
+            ChannelException: 403; 406, finding out is too much work.
+        """
+        principal = self.fast_connection.fast_principal
+        assert principal is not None
+        searched: i64 = principal.searched
+        try:
+            for key in keys:
+                principal.authorize_topic(WRITE, exchange, key)
+                if principal.searched - searched > TOPIC_STEPS_MAX:
+                    raise ChannelException(
+                        PRECONDITION_FAILED,
+                        f"a message for exchange '{exchange}' in vhost '{self.vhost.name}' has more routing keys than "
+                        "its topic permissions can be asked about at a time",
+                    )
+        finally:
+            self.fast_connection.units_left -= principal.searched - searched
 
     def _is_wide(self, message: Message, queues: list[Queue]) -> bool:
         """Tell whether a publish goes to so many queues that it takes several turns.

@@ -211,7 +211,11 @@ class FastChannel:
         found = principal.routes.get(arguments)
         if found is None:
             connection.units_left -= ROUTE_UNITS
-            found = self.make_route(arguments)
+            searched: i64 = principal.searched
+            try:
+                found = self.make_route(arguments)
+            finally:
+                connection.units_left -= principal.searched - searched
             connection.units_left -= len(found.queues)
             if found.cacheable:
                 if len(principal.routes) >= ROUTES_MAX:
@@ -677,8 +681,12 @@ class FastConnection:
                         pos = next_pos
                         continue
                 self.units_left -= METHOD_UNITS
-                if not self.method_frame(number, channel, data, payload, next_pos - 1):
-                    return pos
+                searched: i64 = self.searched()
+                try:
+                    if not self.method_frame(number, channel, data, payload, next_pos - 1):
+                        return pos
+                finally:
+                    self.units_left -= self.searched() - searched
                 # Channels come and go, and so may the whole connection.
                 number = -1
             elif frame_type in (FRAME_BODY, FRAME_HEADER):
@@ -690,6 +698,12 @@ class FastConnection:
                 self.other_frame(frame_type, number, size)
             pos = next_pos
         return pos
+
+    def searched(self) -> i64:
+        """Return how many steps the patterns of permissions and policies have taken so far."""
+        principal = self.fast_principal
+        vhost = self.fast_vhost
+        return 0 if principal is None or vhost is None else principal.searched + vhost.policies.searched
 
     def _content_in_one_piece(self, channel: FastChannel, data: bytes, start: i64, end: i64) -> i64:
         """Take header and single body frame lying at `start`; return the position behind, or -1 if they do not.

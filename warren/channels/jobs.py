@@ -181,8 +181,10 @@ class Recheck(Job):
         while self._next < len(self._consumers):
             if steps.left <= 0:
                 return False
-            steps.left -= CONSUMER_STEPS
+            connection = self._channel.connection
+            searched: i64 = connection.searched()
             self._channel.recheck(self._consumers[self._next])
+            steps.left -= CONSUMER_STEPS + connection.searched() - searched
             self._next += 1
         return True
 

@@ -23,6 +23,7 @@ from warren.queues.claims import ClaimQueue
 from warren.queues.long_work import AT_ONCE_STEPS
 from warren.vhosts.history import is_in_use, maybe_history_bind
 from warren.vhosts.limits import MAX_QUEUES, is_reached
+from warren.vhosts.policy_run import FirstPolicies
 from warren.vhosts.super_streams import SuperStreamDeclaration, declare_super_stream, maybe_super_stream
 from warren.vhosts.unbinding import Unbinding
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, in_use
@@ -167,8 +168,11 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
     if wanted is not None:
         _check_partitions(channel, wanted)
         ticket = declare_super_stream(vhost, wanted, channel.connection.user_name)
-    else:
-        ticket = vhost.declare_exchange(declaration, channel.connection.user_name)
+        channel.connection.begin(FirstPolicies(vhost, wanted.partition_names()))
+        if not method.no_wait:
+            channel.reply_when_done(m.ExchangeDeclareOk(), ticket)
+        return
+    ticket = vhost.declare_exchange(declaration, channel.connection.user_name)
     if not method.no_wait:
         channel.reply(m.ExchangeDeclareOk(), ticket)
 

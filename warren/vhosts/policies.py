@@ -7,7 +7,9 @@
    (`queues.claims`), whatever its pattern.
 3. A book holds valid policies only. What is valid is decided here for the keys, in ``queues.effective_policy`` for
    their values.
-4. The default exchange has no alternate. No policy gives one to the broker's own exchanges: a policy for all exchanges
+4. All patterns of a book together are bounded in size, since a declaration may try every one of them; a change that
+   makes them no larger is always taken, and so is what is stored.
+5. The default exchange has no alternate. No policy gives one to the broker's own exchanges: a policy for all exchanges
    is not meant for traces and events that nobody asked for.
 
 Which setting holds where both policies and an argument have one is decided in ``queues.effective_policy``.
@@ -19,6 +21,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from warren.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
 from warren.queues.arguments import BY_KEY
 from warren.queues.claim_names import is_claims_name
@@ -29,6 +33,8 @@ from warren.vhosts.pattern import Pattern
 
 APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX: Final = (1 << 63) - 1
+# Of the patterns of a vhost, in instructions of RE2, and one more for each policy: the longest name takes 20 ms then.
+SIZE_MAX: Final = 10_000
 BROKERS_OWN: Final = "amq.rabbitmq."
 
 _EXCHANGES: Final = 1
@@ -93,20 +99,20 @@ OPERATOR_KEYS: Final = (
 
 
 class Policy(PolicySettings):
-    """A policy, read and compiled.
+    """A policy, read and compiled. `stored`: the catalogue remembers it.
 
     Raises:
         ValueError: it is not valid; the text is RabbitMQ's, with a line for each reason.
     """
 
-    def __init__(self, put: PolicyPut) -> None:
+    def __init__(self, put: PolicyPut, *, stored: bool = False) -> None:
         self.put = put
         super().__init__(put.name, {})
         self.priority = put.priority
         errors: list[str] = []
         try:
             self.definition = parse_definition(put.definition)
-            error = _definition_error(self.definition, put.operator)
+            error = _definition_error(self.definition, put.operator, stored)
             if error:
                 errors.append(error)
         except ValueError as invalid:
@@ -116,7 +122,7 @@ class Policy(PolicySettings):
             errors.append(f"apply-to '{put.apply_to}' unrecognised; should be one of: {choices}, or 'all'")
         try:
             # Unlike in a permission an empty pattern is found in every name.
-            self._pattern = Pattern(put.pattern or ".*")
+            self.pattern = Pattern(put.pattern or ".*", stored=stored)
         except ValueError as invalid:
             errors.append(f"pattern should be regular expression but is invalid: {invalid}")
         if abs(put.priority) > PRIORITY_MAX:
@@ -127,31 +133,37 @@ class Policy(PolicySettings):
         for key in self.definition:
             self._targets &= _support(key) | _EXCHANGES
 
-    def applies_to(self, target: int, name: str) -> bool:
-        """Tell whether this is for the `target`, one of the bits of `_ALL`, called `name`."""
-        return self._targets & target != 0 and self._pattern.matches(name)
+    @property
+    def size(self) -> i64:
+        """What it is of the size of all."""
+        return 1 + self.pattern.size
+
+    def is_for(self, target: int) -> bool:
+        """Tell whether this is for the `target`, one of the bits of `_ALL`, if it has the right name."""
+        return self._targets & target != 0
 
     def applies_to_exchange(self, name: str) -> bool:
         """Tell whether this is for the exchange called `name`."""
-        return self.applies_to(_EXCHANGES, name)
+        return self.is_for(_EXCHANGES) and self.pattern.matches(name)
 
 
 class PolicyBook:
-    """The policies of one vhost by name, and which of them apply to what."""
+    """The policies of one vhost by name, and which of them apply to what.
+
+    ``searched``: how many steps looking for them has taken so far, for whoever asks to pay the difference.
+    """
 
     def __init__(self) -> None:
+        self.searched: i64 = 0
+        self.size: i64 = 0
         self.policies: dict[str, Policy] = {}
         self.operator_policies: dict[str, Policy] = {}
         # The same in the order in which they are asked.
         self._ordered: list[Policy] = []
         self._operators_ordered: list[Policy] = []
 
-    def count(self) -> int:
-        """Return how many policies and operator policies there are."""
-        return len(self._ordered) + len(self._operators_ordered)
-
-    def put(self, change: PolicyPut) -> bool:
-        """Add a policy, or replace the one of its name; False: it is there just so.
+    def put(self, change: PolicyPut, *, stored: bool = False) -> bool:
+        """Add a policy, or replace the one of its name; False: it is there just so. `stored`: in the catalogue, too.
 
         Raises:
             ValueError: it is not valid. Nothing is changed.
@@ -159,7 +171,14 @@ class PolicyBook:
         old = (self.operator_policies if change.operator else self.policies).get(change.name)
         if old is not None and old.put == change:
             return False
-        policy = Policy(change)
+        policy = Policy(change, stored=stored)
+        more: i64 = policy.size - (0 if old is None else old.size)
+        if more > 0 and self.size + more > SIZE_MAX and not stored:
+            raise ValueError(
+                f"the patterns of all policies in vhost '{change.vhost}' would have a size of "
+                f"{int(self.size + more)} when compiled, at most {SIZE_MAX} is allowed"
+            )
+        self.size += more
         if change.operator:
             self.operator_policies[change.name] = policy
             self._operators_ordered = _in_order(self.operator_policies)
@@ -170,8 +189,10 @@ class PolicyBook:
 
     def delete(self, name: str, *, operator: bool) -> bool:
         """Remove the policy, or operator policy, called `name`; False: there is none."""
-        if (self.operator_policies if operator else self.policies).pop(name, None) is None:
+        policy = (self.operator_policies if operator else self.policies).pop(name, None)
+        if policy is None:
             return False
+        self.size -= policy.size
         if operator:
             self._operators_ordered = _in_order(self.operator_policies)
         else:
@@ -185,13 +206,13 @@ class PolicyBook:
         """
         if is_claims_name(name) and kind == "queue":
             return None
-        return _first(self._ordered, _EXCHANGES if kind == "exchange" else _QUEUE_TYPES[queue_type], name)
+        return self._first(self._ordered, _EXCHANGES if kind == "exchange" else _QUEUE_TYPES[queue_type], name)
 
     def maybe_operator_policy(self, name: str, queue_type: str = "classic") -> Policy | None:
         """Return the operator policy of the queue called `name`."""
         if is_claims_name(name):
             return None
-        return _first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
+        return self._first(self._operators_ordered, _QUEUE_TYPES[queue_type], name)
 
     def of_queue(self, name: str, queue_type: str = "classic") -> EffectivePolicy:
         """Return what applies to the queue called `name`, which is ``classic``, ``quorum`` or ``stream``."""
@@ -200,6 +221,15 @@ class PolicyBook:
     def of_exchange(self, name: str) -> EffectivePolicy:
         """Return what applies to the exchange called `name`."""
         return _together(self.maybe_policy("exchange", name), None)
+
+    def _first(self, ordered: list[Policy], target: int, name: str) -> Policy | None:
+        for policy in ordered:
+            self.searched += 1
+            if policy.is_for(target):
+                self.searched += policy.pattern.steps(name)
+                if policy.pattern.matches(name):
+                    return policy
+        return None
 
     def has_setting(self, keys: tuple[str, ...]) -> bool:
         """Tell whether any policy sets one of `keys`."""
@@ -221,13 +251,6 @@ def alternate_of(exchange: Exchange, policies: EffectivePolicy) -> str:
     return policies.maybe_text(ALTERNATE_EXCHANGE) or ""
 
 
-def _first(ordered: list[Policy], target: int, name: str) -> Policy | None:
-    for policy in ordered:
-        if policy.applies_to(target, name):
-            return policy
-    return None
-
-
 def _together(policy: Policy | None, operator_policy: Policy | None) -> EffectivePolicy:
     return NO_POLICY if policy is None and operator_policy is None else EffectivePolicy(policy, operator_policy)
 
@@ -241,7 +264,7 @@ def _descending(policy: Policy) -> int:
     return -policy.priority
 
 
-def _definition_error(definition: dict[str, object], operator: bool) -> str:
+def _definition_error(definition: dict[str, object], operator: bool, stored: bool) -> str:
     """Return why no policy may have `definition`, or ``""``. Wrong values come first, as in RabbitMQ."""
     if not definition:
         return "no policy provided"
@@ -250,7 +273,7 @@ def _definition_error(definition: dict[str, object], operator: bool) -> str:
         if _support(key) == 0 or (operator and key not in OPERATOR_KEYS):
             unknown[key] = definition[key]
             continue
-        error = _value_error(key, definition[key])
+        error = _value_error(key, definition[key], stored)
         if error:
             return error
     if unknown:
@@ -270,22 +293,22 @@ def _support(key: str) -> int:
     return (_CLASSIC if row.classic else 0) | (_QUORUM if row.quorum else 0) | (_STREAMS if row.stream else 0)
 
 
-def _value_error(key: str, value: object) -> str:
+def _value_error(key: str, value: object, stored: bool) -> str:
     if key in BY_KEY and BY_KEY[key].noun:
         return policy_key_error(key, value)
     if key == ALTERNATE_EXCHANGE and not isinstance(value, str):
         return f"{erlang_term(value)} is not a valid alternate exchange name"
     if key in _FEDERATION:
-        return _federation_error(key, value)
+        return _federation_error(key, value, stored)
     return ""
 
 
-def _federation_error(key: str, value: object) -> str:
+def _federation_error(key: str, value: object, stored: bool) -> str:
     if not isinstance(value, str):
         return f"{erlang_term(value)} is not a valid federation upstream {_FEDERATION[key]}"
     if key == "federation-upstream-pattern":
         try:
-            Pattern(value)
+            Pattern(value, stored=stored)
         except ValueError as invalid:
             return f"could not compile pattern {value} to a regular expression. Error: {invalid}"
     return ""

@@ -4,11 +4,14 @@
    what holds then, and those who watch are told once, however many changes that comes from.
 2. A vhost has one run. A change that comes while it is under way makes it go round once more; the changes hold nothing
    but themselves, of each policy the latest.
+3. What is declared one at a time follows its policies at once, and whoever declares it pays for finding them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
 
 from warren.exchanges.exchange import Exchange
 from warren.queues.effective_policy import EffectivePolicy, PolicySettings
@@ -19,7 +22,7 @@ from warren.vhosts.metadata import PolicyDelete, PolicyPut
 if TYPE_CHECKING:
     from warren.vhosts.virtual_host import VirtualHost
 
-POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, and one for each policy
+POLICY_STEPS: Final = 8  # for one queue or exchange that is to follow another policy, besides finding it
 
 
 class PolicyChange:
@@ -58,12 +61,12 @@ class PolicyRun(Job):
     def go_on(self, steps: Steps) -> bool:
         self._is_under_way = True
         vhost = self._vhost
-        each = POLICY_STEPS + vhost.policies.count()  # all are tried where none applies
+        policies = vhost.policies
         moved = False
         while self._next < len(self._exchanges) + len(self._queues) or self._begin_round():
             if steps.left <= 0:
                 break
-            steps.left -= each
+            searched: i64 = policies.searched
             moved = True
             at = self._next
             self._next += 1
@@ -71,6 +74,7 @@ class PolicyRun(Job):
                 vhost.follow_policies_of_exchange(self._exchanges[at])
             else:
                 self._follow(self._queues[at - len(self._exchanges)])
+            steps.left -= POLICY_STEPS + policies.searched - searched
         else:
             self._is_under_way = False
         if moved:
@@ -107,6 +111,31 @@ class PolicyRun(Job):
             return None
         key = (operator, settings.name)
         return self._later.get(key) or self._rounds.get(key)
+
+
+class FirstPolicies(Job):
+    """Queues that were declared many at a time, by `VirtualHost.declare_queue` without their policies, follow them.
+
+    Who has not been reached yet follows none.
+    """
+
+    def __init__(self, vhost: VirtualHost, names: list[str]) -> None:
+        self._vhost = vhost
+        self._names = names if vhost.policies.size > 0 else []
+        self._next: int = 0
+
+    def go_on(self, steps: Steps) -> bool:
+        policies = self._vhost.policies
+        while self._next < len(self._names):
+            if steps.left <= 0:
+                return False
+            searched: i64 = policies.searched
+            queue = self._vhost.queues.get(self._names[self._next])
+            if queue is not None:
+                self._vhost.follow_policies_of_queue(queue)
+            self._next += 1
+            steps.left -= POLICY_STEPS + policies.searched - searched
+        return True
 
 
 def _settings(policies: EffectivePolicy, operator: bool) -> PolicySettings | None:

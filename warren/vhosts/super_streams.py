@@ -226,6 +226,8 @@ def check_declaration(vhost: VirtualHost, wanted: SuperStreamDeclaration) -> Non
 def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by: str) -> int:
     """Make what `wanted` says, unless it is there. Return the ticket to wait for; everything is in one batch.
 
+    The caller has the partitions follow their policies, by `FirstPolicies`.
+
     Raises:
         ChannelException: 405 or 406, see `check_declaration`; or the exchange has a bad argument. Nothing is made.
     """
@@ -236,7 +238,7 @@ def declare_super_stream(vhost: VirtualHost, wanted: SuperStreamDeclaration, by:
         return ticket
     exchange = vhost.exchanges[wanted.name]
     for order, declaration in enumerate(wanted.streams):
-        vhost.declare_queue(declaration, by=by)
+        vhost.declare_queue(declaration, by=by, follows_policies=False)
         arguments = encode_table({PARTITION_ORDER: order})
         is_last = order + 1 == len(wanted.keys)
         ticket = vhost.bind(

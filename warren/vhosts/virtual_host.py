@@ -40,6 +40,7 @@ from warren.queues.counters import Churn, MessageCounts
 from warren.queues.dead_letter import mark_republished
 from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delivery import DeliveryLedger
+from warren.queues.effective_policy import NO_POLICY
 from warren.queues.lanes import EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS
 from warren.queues.long_work import LongWork
 from warren.queues.origin import BROKER
@@ -311,11 +312,17 @@ class VirtualHost(QueueHost):
     # --- queues ---------------------------------------------------------------------------------------------------
 
     def declare_queue(
-        self, declaration: QueueDeclaration, connection: object | None = None, by: str = INTERNAL_USER
+        self,
+        declaration: QueueDeclaration,
+        connection: object | None = None,
+        by: str = INTERNAL_USER,
+        *,
+        follows_policies: bool = True,
     ) -> int:
         """Create the queue, or check that the one there is equivalent. Return the ticket to wait for.
 
-        `connection` is the one that declares, to which an exclusive queue belongs.
+        `connection` is the one that declares, to which an exclusive queue belongs. Without `follows_policies` the
+        caller has a new queue follow them, by `FirstPolicies`.
 
         Raises:
             ChannelException: 405, owned by another connection or exclusiveness differs; 406, bad or inequivalent.
@@ -347,7 +354,7 @@ class VirtualHost(QueueHost):
             owner = connection if exclusive else None
             queue = Queue(declaration, owner, self._runnable, self, store_id)
         queue.parsed = parsed
-        rules = self._take_policies(queue)
+        rules = self._take_policies(queue) if follows_policies else rules_of(parsed, NO_POLICY)
         queue.single_active = rules.single_active
         if rules.max_priority > 0:
             queue.make_lanes(int(rules.max_priority))
@@ -508,7 +515,7 @@ class VirtualHost(QueueHost):
         Raises:
             ValueError: it is not valid.
         """
-        self.policies.put(change)
+        self.policies.put(change, stored=True)
         if not change.operator:
             policy = self.policies.policies[change.name]
             for exchange in self.exchanges.values():

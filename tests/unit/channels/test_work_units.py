@@ -9,7 +9,11 @@ from engine_harness import Client, Harness, content_frames, exchange_declare, pu
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
+from warren.amqp.field_table import encode_table
+from warren.channels.channel import TOPIC_STEPS_MAX
 from warren.channels.fast_path import CARE_UNITS, METHOD_UNITS, PAUSED_TURN, ROUTE_UNITS
+from warren.vhosts.metadata import PolicyPut, TopicPermissionPut
+from warren.vhosts.pattern import Pattern
 
 QOS = method_frame(1, m.BasicQos(0, 1, False))
 QOS_OK = method_frame(1, m.BasicQosOk())
@@ -171,3 +175,64 @@ def content_apart(body: bytes) -> bytes:
     header = contents[: -len(body) - 8]
     heartbeat = b"\x08\0\0\0\0\0\0\xce"
     return publish + heartbeat + header + heartbeat + contents[len(header) :]
+
+
+LARGE = "^(.?){150}z"
+LONG = "n" * 200
+
+
+def test_who_declares_pays_for_the_policies_that_are_tried() -> None:
+    harness = Harness()
+    client = harness.channel()
+    declares = [method_frame(1, queue_declare(LONG + "q")), method_frame(1, exchange_declare(LONG + "e"))]
+    again = [method_frame(1, queue_declare(LONG + "q")), method_frame(1, exchange_declare(LONG + "e"))]
+    for at in range(3):
+        policy = PolicyPut("/", f"p{at}", LARGE, "all", 0, '{"max-length":10}')
+        harness.broker.administer(policy)
+    harness.settle()
+    each = Pattern(LARGE).steps(LONG + "q")
+    assert [units_of(harness, client, data) for data in declares] == [1 + METHOD_UNITS + 3 * (1 + each)] * 2
+    assert [units_of(harness, client, data) for data in again] == [1 + METHOD_UNITS] * 2
+
+
+def test_who_asks_what_is_permitted_pays_for_the_patterns() -> None:
+    harness = Harness()
+    harness.add_user("u", configure=LARGE)
+    client = harness.channel("u")
+    each = Pattern(LARGE).steps(LONG)
+    declare = method_frame(1, queue_declare(LONG))
+    assert units_of(harness, client, declare) == 1 + METHOD_UNITS + each  # refused
+    assert units_of(harness, client, method_frame(1, m.ChannelCloseOk())) == 1 + METHOD_UNITS
+
+
+def test_who_publishes_pays_for_topic_permissions() -> None:
+    harness = Harness()
+    harness.add_user("u")
+    harness.broker.administer(TopicPermissionPut("u", "/", "amq.topic", LARGE, ".*"))
+    client = harness.channel("u")
+    key = "n" * 140 + "z"
+    each = Pattern(LARGE).steps(key)
+    plain = 1 + ROUTE_UNITS + 1  # routing takes a step
+    permitted = publish_frames("amq.topic", key)
+    assert units_of(harness, client, permitted) == plain + 1 + each
+    assert units_of(harness, client, permitted) == 1
+    assert units_of(harness, client, publish_frames("amq.topic", LONG)) > each  # refused
+
+
+def test_a_message_with_very_many_topics_is_refused_where_each_has_to_be_permitted() -> None:
+    harness = Harness()
+    harness.add_user("u")
+    harness.broker.administer(TopicPermissionPut("u", "/", "amq.topic", "k(.?){50}", ".*"))
+    client = harness.channel("u")
+
+    def publish(count: int) -> bytes:
+        headers = encode_table({"CC": [f"key-{at}" for at in range(count)]})
+        return publish_frames("amq.topic", "k", properties={"headers": headers})
+
+    each = Pattern("k(.?){50}").steps("key-1000")
+    client.feed(publish(TOPIC_STEPS_MAX // (2 * each)))
+    client.nothing()
+    client.feed(publish(2 * TOPIC_STEPS_MAX // each))
+    close = client.expect(m.ChannelClose)
+    assert close.reply_code == 406
+    assert "has more routing keys than its topic permissions can be asked about" in close.reply_text

@@ -490,6 +490,18 @@ def test_what_a_page_says_is_of_one_moment(node: Node) -> None:
 # --- chosen families --------------------------------------------------------------------------------------------------
 
 
+def test_what_is_tried_for_a_queue_at_a_time_is_bounded(node: Node) -> None:
+    """However many patterns there are, and however large."""
+    small = "&".join(["queue=^q(.?){9}"] * 20)
+    node.samples(f"/metrics/detailed?family=queue_coarse_metrics&{small}")
+    with pytest.raises(HttpError) as refusal:
+        node.samples(f"/metrics/detailed?family=queue_coarse_metrics&queue=a(.?){{250}}&{small}&queue=b(.?){{250}}")
+    assert (refusal.value.status, refusal.value.reason) == (
+        400,
+        "the patterns for the names of queues are too large together",
+    )
+
+
 def test_a_detailed_page_has_the_families_that_are_asked_for_and_no_others(node: Node) -> None:
     client = node.harness.channel()
     node.declare(client, "q")

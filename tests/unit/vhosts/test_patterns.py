@@ -85,6 +85,33 @@ def test_a_refusal_names_the_pattern_and_the_reason() -> None:
         Pattern("^(?!a{2000})b")
 
 
+@pytest.mark.parametrize("pattern", ["a(.?){500}(.?){500}z", r"(\pL?){100}", "^(?!(.?){900}z)a", "a{1000}" * 9])
+def test_what_would_take_long_for_one_name_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"^pattern .*: pattern too large"):
+        Pattern(pattern)
+
+
+def test_a_large_pattern_that_is_stored_is_kept() -> None:
+    stored = Pattern("^(.?){500}(.?){500}z", stored=True)
+    assert stored.matches("a" * 900 + "z")
+    assert not stored.matches("a" * 900)
+    assert Pattern("a" * (PATTERN_MAX_BYTES + 1), stored=True).matches("a" * 2000)
+
+
+def test_searching_takes_more_steps_the_larger_the_pattern_and_the_longer_the_name() -> None:
+    small, large = Pattern("^amq"), Pattern("a(.?){100}z")
+    assert (small.steps("a"), small.steps("a" * 255)) == (2, 2 + small.size * 255 // 128)
+    assert large.size > 100 * small.size > 0
+    assert large.steps("a" * 255) > 1000
+    assert Pattern("^(?!amq)b").steps("a") == 2 * small.steps("a")
+    assert [Pattern(text).steps("a" * 255) for text in ("", "^$", ".*")] == [0, 0, 0]
+
+
+def test_groups_cost_nothing() -> None:
+    """Whatever matches would be searched once more for what they have captured."""
+    assert Pattern("((a)(b))+").size == Pattern("(?:ab)+").size
+
+
 _CHARACTERS = st.sampled_from("ab.|")
 _PIECES = st.recursive(
     st.one_of(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from warren.vhosts.metadata import PolicyPut
-from warren.vhosts.policies import PRIORITY_MAX, PolicyBook
+from warren.vhosts.policies import PRIORITY_MAX, SIZE_MAX, PolicyBook
 
 
 def policy(
@@ -224,3 +224,59 @@ def test_operator_policies_take_what_limits(definition: dict[str, object]) -> No
 def test_operator_policies_take_nothing_else(key: str) -> None:
     text = refusal(PolicyPut("/", "p", "", "all", 0, json.dumps({"expires": 1, key: "x"}), operator=True))
     assert text == f'[{{<<"{key}">>,<<"x">>}}] are not recognised policy settings'
+
+
+LARGE = "a(.?){150}z"
+
+
+def filled() -> PolicyBook:
+    """Return a book with as many large patterns as there may be."""
+    book = PolicyBook()
+    for at in range(SIZE_MAX):
+        try:
+            book.put(policy(f"p{at}", LARGE, operator=at % 2 == 1))
+        except ValueError:
+            return book
+    raise AssertionError("no bound")
+
+
+def test_the_patterns_of_a_vhost_are_bounded_together() -> None:
+    book = filled()
+    count = len(book.policies) + len(book.operator_policies)
+    assert count == SIZE_MAX // book.policies["p0"].size > 2
+    with pytest.raises(ValueError, match=r"^the patterns of all policies in vhost '/' would have a size of \d+ when"):
+        book.put(policy("more", LARGE))
+    assert "more" not in book.policies
+
+
+def test_who_has_no_room_for_another_pattern_can_replace_and_delete() -> None:
+    book = filled()
+    assert book.put(policy("p0", LARGE, expires=7))
+    assert book.put(policy("p0", "a(.?){149}z"))
+    assert book.delete("p1", operator=True)
+    assert book.put(policy("more", LARGE))
+    with pytest.raises(ValueError, match="when compiled"):
+        book.put(policy("p0", "a(.?){290}z"))
+
+
+def test_policies_that_are_stored_are_kept_however_many() -> None:
+    book = filled()
+    assert book.put(policy("stored", LARGE), stored=True)
+    assert book.put(policy("larger", "a(.?){500}(.?){500}z"), stored=True)
+    assert book.size > SIZE_MAX
+    assert book.put(policy("larger", "a"))
+
+
+def test_finding_a_policy_is_counted_by_what_was_tried() -> None:
+    book = book_of(policy("a", "^nosuch", priority=1), policy("b", LARGE, "exchanges"), policy("c", "", priority=-1))
+
+    def searched(name: str) -> int:
+        before = book.searched
+        book.of_queue(name)
+        return int(book.searched - before)
+
+    assert searched("nosuch") == 1 + book.policies["a"].pattern.steps("nosuch")
+    assert searched("q" * 200) == 3 + book.policies["a"].pattern.steps("q" * 200)
+    before = book.searched
+    book.of_exchange("q" * 200)
+    assert book.searched - before > 500

@@ -582,6 +582,9 @@ MEMORY_OF: Final = {
 }
 
 
+PATTERNS_SIZE_MAX: Final = 4096  # when compiled: all of them are tried for a queue without a pause
+
+
 class Choice:
     """What a detailed page is asked for. ``vhosts`` None: all of them.
 
@@ -598,18 +601,24 @@ class Choice:
         vhosts = {value for name, value in pairs if name == "vhost"}
         self.vhosts = vhosts or None
         self.queues: list[Pattern] = []
+        size = 0
         for name, value in pairs:
             if name == "queue" and value:
                 try:
-                    self.queues.append(Pattern(value))
+                    pattern = Pattern(value)
                 except ValueError as error:
                     raise bad_request(str(error)) from None
+                size += pattern.size
+                if size > PATTERNS_SIZE_MAX:
+                    raise bad_request("the patterns for the names of queues are too large together")
+                self.queues.append(pattern)
 
     async def matching(self, queues: Iterable[Queue]) -> list[Queue]:
         """Return those whose name one of the patterns is found in."""
         found: list[Queue] = []
-        for chunk in chunks(queues):
-            found += [queue for queue in chunk if any(pattern.matches(queue.name) for pattern in self.queues)]
+        for queue in queues:
+            if any(pattern.matches(queue.name) for pattern in self.queues):
+                found.append(queue)
             await give_way()
         return found
 

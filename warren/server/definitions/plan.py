@@ -30,6 +30,7 @@ from warren.amqp.codec import NAME_MAX_BYTES
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import AmqpError
 from warren.amqp.field_table import EMPTY_TABLE, encode_table, find_tag, with_length
+from warren.channels.access import check_patterns
 from warren.channels.broker import Broker
 from warren.channels.topology import RESERVED_PREFIX, check_name
 from warren.exchanges.exchange import Exchange
@@ -71,7 +72,6 @@ from warren.vhosts.metadata import (
     check_storable,
 )
 from warren.vhosts.parameters import Parameter, own_change
-from warren.vhosts.pattern import Pattern
 from warren.vhosts.policies import Policy
 from warren.vhosts.virtual_host import (
     CONTROL_EXCHANGE,
@@ -328,7 +328,7 @@ class _Planner:
 
     def _permission(self, item: Any) -> None:
         put = PermissionPut(item.user, self._known_vhost(item.vhost), item.configure, item.write, item.read)
-        self._check_patterns(put, (put.configure, put.write, put.read))
+        self._check_permission(put)
         current: PermissionPut | None = self._planned(
             ("permission", put.user, put.vhost), self._broker.access.permissions.get((put.user, put.vhost))
         )
@@ -339,7 +339,7 @@ class _Planner:
 
     def _topic_permission(self, item: Any) -> None:
         put = TopicPermissionPut(item.user, self._known_vhost(item.vhost), item.exchange, item.write, item.read)
-        self._check_patterns(put, (put.write, put.read))
+        self._check_permission(put)
         key = (put.user, put.vhost, put.exchange)
         there = self._broker.access.topic_permissions.get(key)
         current: TopicPermissionPut | None = self._planned(("topic_permission", *key), there)
@@ -359,10 +359,9 @@ class _Planner:
             return ""
         return f"the user who imports would lose permissions: {', '.join(taken)}"
 
-    def _check_patterns(self, put: PermissionPut | TopicPermissionPut, patterns: tuple[str, ...]) -> None:
+    def _check_permission(self, put: PermissionPut | TopicPermissionPut) -> None:
         check_storable(put)
-        for pattern in patterns:
-            Pattern(pattern)
+        check_patterns(put)
         if put.user not in self._users and put.user not in self._broker.access.users:
             raise ValueError(f"user '{put.user}' does not exist")
 
