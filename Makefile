@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants screenshots clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules screenshots clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -82,6 +82,9 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 
 mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
+
+mutants-rules: setup-test ## break the rules of the engine at random, in 300 ways: a test has to notice nine in ten (ARGS="--seed 7")
+	cd tests && PYTHONPATH=. ../.venv/bin/python -m mutation $(ARGS)
 
 screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium
 	cd tests && ../.venv/bin/python -m browser.screenshots $(ARGS)
