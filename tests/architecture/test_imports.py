@@ -172,8 +172,12 @@ def test_the_engine_touches_nothing_outside(package: str) -> None:
 @pytest.mark.parametrize("package", ENGINE)
 def test_the_engine_opens_and_prints_nothing(package: str) -> None:
     for path in modules(package):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        tree = ast.parse(path.read_text())
+        # A hash differs from process to process: it may say where something is in a dict, and nothing else.
+        hashing = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__hash__"]
+        allowed = {call for function in hashing for call in ast.walk(function)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node not in allowed:
                 assert node.func.id not in ("open", "print", "input", "eval", "exec", "hash", "id"), (
                     f"{relative(path)}:{node.lineno} calls {node.func.id}"
                 )

@@ -254,7 +254,7 @@ def _check_room_for_binding(
     channel: Channel, source: Exchange, destination: Destination, binding_key: str, arguments: bytes
 ) -> None:
     limit = channel.connection.broker.limits.bindings_per_exchange_max
-    if len(source.bindings) >= limit and (destination, binding_key, arguments) not in source.bindings:
+    if len(source.bindings) >= limit and not source.has_binding(destination, binding_key, arguments):
         raise ChannelException(
             PRECONDITION_FAILED,
             f"cannot bind from exchange '{source.name}' in vhost '{channel.vhost.name}': its limit of {limit} "
@@ -262,7 +262,7 @@ def _check_room_for_binding(
         )
     _check_arguments(channel, arguments)
     limit = channel.connection.broker.limits.binding_bytes_per_exchange_max
-    if source.binding_bytes + len(arguments) > limit and (destination, binding_key, arguments) not in source.bindings:
+    if source.binding_bytes + len(arguments) > limit and not source.has_binding(destination, binding_key, arguments):
         raise ChannelException(
             PRECONDITION_FAILED,
             f"cannot bind from exchange '{source.name}' in vhost '{channel.vhost.name}': its limit of {limit} bytes "

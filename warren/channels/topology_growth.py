@@ -89,5 +89,5 @@ def _is_new(
     """Tell whether there is no such binding, though there may be: both of its ends are there."""
     source = channel.vhost.exchanges.get(source_name)
     return (
-        source is not None and destination is not None and (destination, binding_key, arguments) not in source.bindings
+        source is not None and destination is not None and not source.has_binding(destination, binding_key, arguments)
     )

@@ -1,6 +1,7 @@
 """A binding: the standing order of an exchange to pass on what matches a binding key and arguments.
 
-1. Identity is (source, destination, routing_key, arguments); arguments compare as the encoded bytes.
+1. Identity is (source, destination, routing_key, arguments); arguments compare as the encoded bytes. Two bindings are
+   equal when these are, so that a binding is its own key in a dict: a million of them need no tuple each.
 2. A bound binding is a link of two chains of its source exchange: the bindings to the same destination, and
    the bindings that its exchange type looks up together (the same routing key). The chains live in the
    bindings, so a hundred thousand bindings need no list or set each, and taking one out costs the same
@@ -32,11 +33,24 @@ class Binding:
         self.source = source
         self.destination = destination
         self.routing_key = routing_key
-        self.arguments = arguments
+        # Most have none: these need not keep four bytes of their own.
+        self.arguments = EMPTY_TABLE if arguments == EMPTY_TABLE else arguments
         self.next_to_destination: Binding | None = None
         self.previous_to_destination: Binding | None = None
         self.next_in_bucket: Binding | None = None
         self.previous_in_bucket: Binding | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Binding)
+            and self.source is other.source
+            and self.destination is other.destination
+            and self.routing_key == other.routing_key
+            and self.arguments == other.arguments
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.destination, self.routing_key, self.arguments))
 
     @property
     def durable(self) -> bool:

@@ -1,7 +1,7 @@
 """What all exchange types share: bindings, alternate exchange, what a redeclaration must agree with.
 
-1. ``bindings`` holds every binding that has this exchange as its source, once per identity, in the order of
-   binding.
+1. ``bindings`` holds every binding that has this exchange as its source, once per identity, as its own key, in the
+   order of binding.
 2. ``by_destination`` holds for each destination with a binding the first of its chain, ``downstream`` exactly
    those of them that are exchanges.
 3. `bind`, `unbind` and `unbind_destination` keep the type's own index (`_index`, `_unindex`) in step with
@@ -26,8 +26,6 @@ from warren.exchanges.destination import Destination
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 SUPER_STREAM: Final = "x-super-stream"
-
-BindingIdentity = tuple[Destination, str, bytes]
 
 
 class Exchange(Destination):
@@ -56,7 +54,7 @@ class Exchange(Destination):
         # What channels have published here; how many more went to queues than came in, negative: fewer.
         self.published_in: i64 = 0
         self.spread: i64 = 0
-        self.bindings: dict[BindingIdentity, Binding] = {}
+        self.bindings: dict[Binding, Binding] = {}
         self.binding_bytes: i64 = 0  # of their arguments
         self.by_destination: dict[Destination, Binding] = {}
         self.downstream: dict[Exchange, None] = {}
@@ -82,6 +80,10 @@ class Exchange(Destination):
         """Return whether any binding leads from here to `destination`."""
         return destination in self.by_destination
 
+    def has_binding(self, destination: Destination, routing_key: str, arguments: bytes) -> bool:
+        """Return whether there is the binding of this identity."""
+        return Binding(self, destination, routing_key, arguments) in self.bindings
+
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         """Append the destination of each matching binding to `found`, one possibly several times."""
         raise NotImplementedError
@@ -104,10 +106,9 @@ class Exchange(Destination):
 
     def bind(self, binding: Binding) -> bool:
         """Add `binding`, whose source is this exchange; return False if an identical one was there."""
-        identity = (binding.destination, binding.routing_key, binding.arguments)
-        if identity in self.bindings:
+        if binding in self.bindings:
             return False
-        self.bindings[identity] = binding
+        self.bindings[binding] = binding
         self.binding_bytes += len(binding.arguments)
         destination = binding.destination
         first = self.by_destination.get(destination)
@@ -119,7 +120,7 @@ class Exchange(Destination):
 
     def unbind(self, destination: Destination, routing_key: str, arguments: bytes) -> Binding | None:
         """Remove and return the binding of this identity, or return None when there is none."""
-        binding = self.bindings.pop((destination, routing_key, arguments), None)
+        binding = self.bindings.pop(Binding(self, destination, routing_key, arguments), None)
         if binding is None:
             return None
         self.binding_bytes -= len(arguments)
@@ -144,7 +145,7 @@ class Exchange(Destination):
         for gone in removed:
             gone.next_to_destination = None
             gone.previous_to_destination = None
-            del self.bindings[(destination, gone.routing_key, gone.arguments)]
+            del self.bindings[gone]
             self.binding_bytes -= len(gone.arguments)
             self._unindex(gone)
         return removed

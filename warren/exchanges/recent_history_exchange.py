@@ -21,9 +21,10 @@ from mypy_extensions import i64
 from warren.amqp.declarations import ExchangeDeclaration
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.term_text import term_text
+from warren.exchanges.binding import Binding
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import BindingIdentity, Exchange
+from warren.exchanges.exchange import Exchange
 
 HISTORY_LENGTH: Final = "x-recent-history-length"
 NO_STORE: Final = "x-recent-history-no-store"
@@ -69,7 +70,7 @@ class RecentHistoryExchange(Exchange):
         self.count: i64 = 0  # of what is remembered
         self.remembered: i64 = 0  # how many there have been
         # Binds whose queue does not have all of it yet. The exchange is in use by them, as by bindings.
-        self.pending: dict[BindingIdentity, None] = {}
+        self.pending: dict[Binding, None] = {}
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
         self.match_keys([routing_key], content, found)

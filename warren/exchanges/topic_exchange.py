@@ -11,7 +11,8 @@ whatever the next word is, and entering a node enters its ``#`` child too, since
    message grows with the number of its words times the nodes that match so far, never with the number of ways
    to match. Each node for a word is a step of `Content.steps_left`.
 3. The bindings of a node are looked at once per message, however many of its routing keys lead there.
-4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains.
+4. A node with one child by word keeps it without a dict: most nodes of a large trie are links of such chains. Where
+   nothing has gone on, as at the end of most binding keys, the node is a mere `TopicLeaf`.
 
 Source: AMQP 0-9-1 section 3.1.3.3 "the topic exchange type"; empty words as RabbitMQ 3.10.8 treats them.
 """
@@ -33,21 +34,28 @@ WORDS_MAX: Final = 128
 HASHES_MAX: Final = 2
 
 
-class TopicNode:
+class TopicLeaf:
+    """The place in the trie where the words of some binding keys end; no others go on from here."""
+
+    def __init__(self) -> None:
+        self.first: Binding | None = None
+
+    def is_empty(self) -> bool:
+        return self.first is None
+
+
+class TopicNode(TopicLeaf):
     """The place in the trie where the words of some binding keys lead."""
 
-    def __init__(self, is_hash: bool) -> None:
-        self.is_hash = is_hash
-        self.first: Binding | None = None
-        self.star: TopicNode | None = None
-        self.hash: TopicNode | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.star: TopicLeaf | None = None
+        self.hash: TopicHash | None = None
         self.only_word: str | None = None
-        self.only_child: TopicNode | None = None
-        self.other_children: dict[str, TopicNode] | None = None
-        # The last step of a walk that reached this ``#`` node.
-        self.step: i64 = 0
+        self.only_child: TopicLeaf | None = None
+        self.other_children: dict[str, TopicLeaf] | None = None
 
-    def child(self, word: str) -> TopicNode | None:
+    def child(self, word: str) -> TopicLeaf | None:
         """Return the child that `word` of a routing key leads to, wildcards aside."""
         if self.only_word == word:
             return self.only_child
@@ -55,7 +63,7 @@ class TopicNode:
             return self.other_children.get(word)
         return None
 
-    def child_of_pattern(self, word: str) -> TopicNode | None:
+    def child_of_pattern(self, word: str) -> TopicLeaf | None:
         """Return the child that `word` of a binding key leads to."""
         if word == "*":
             return self.star
@@ -63,21 +71,20 @@ class TopicNode:
             return self.hash
         return self.child(word)
 
-    def add(self, word: str) -> TopicNode:
-        """Create and return the child that `word` of a binding key leads to."""
-        node = TopicNode(word == "#")
+    def put(self, word: str, child: TopicLeaf) -> None:
+        """Have `word` of a binding key lead to `child`, in place of what it led to."""
         if word == "*":
-            self.star = node
+            self.star = child
         elif word == "#":
-            self.hash = node
-        elif self.only_child is None:
+            assert isinstance(child, TopicHash)
+            self.hash = child
+        elif self.only_child is None or self.only_word == word:
             self.only_word = word
-            self.only_child = node
+            self.only_child = child
         elif self.other_children is None:
-            self.other_children = {word: node}
+            self.other_children = {word: child}
         else:
-            self.other_children[word] = node
-        return node
+            self.other_children[word] = child
 
     def remove(self, word: str) -> None:
         """Forget the child that `word` of a binding key leads to."""
@@ -104,12 +111,20 @@ class TopicNode:
         )
 
 
+class TopicHash(TopicNode):
+    """The node of a ``#``. ``step``: the last step of a walk that reached it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step: i64 = 0
+
+
 class TopicExchange(Exchange):
     """An exchange of type ``topic``."""
 
     def __init__(self, declaration: ExchangeDeclaration) -> None:
         super().__init__(declaration)
-        self._root = TopicNode(False)
+        self._root = TopicNode()
         self._step: i64 = 0
 
     def match(self, routing_key: str, content: Content, found: list[Destination]) -> None:
@@ -120,7 +135,7 @@ class TopicExchange(Exchange):
         if len(routing_keys) == 1:
             self.match(routing_keys[0], content, found)
             return
-        nodes: dict[TopicNode, None] = {}
+        nodes: dict[TopicLeaf, None] = {}
         for routing_key in routing_keys:
             for node in self._reached(routing_key, content):
                 nodes[node] = None
@@ -129,9 +144,9 @@ class TopicExchange(Exchange):
         for node in nodes:
             append_bucket(node.first, found)
 
-    def _reached(self, routing_key: str, content: Content) -> list[TopicNode]:
+    def _reached(self, routing_key: str, content: Content) -> list[TopicLeaf]:
         """Return the nodes that the words of `routing_key` lead to, none when there are no steps left."""
-        nodes: list[TopicNode] = []
+        nodes: list[TopicLeaf] = []
         self._step += 1
         self._enter(self._root, nodes)
         if routing_key:
@@ -157,13 +172,15 @@ class TopicExchange(Exchange):
                 f"binding key '{routing_key}' has {hashes} '#' words, at most {HASHES_MAX} are allowed",
             )
 
-    def _advance(self, nodes: list[TopicNode], word: str) -> list[TopicNode]:
+    def _advance(self, nodes: list[TopicLeaf], word: str) -> list[TopicLeaf]:
         """Return the nodes that `word` leads to from `nodes`."""
-        reached: list[TopicNode] = []
+        reached: list[TopicLeaf] = []
         self._step += 1
         for node in nodes:
+            if not isinstance(node, TopicNode):
+                continue
             # Parents stand before their children: if a parent enters this node again, it has done so by now.
-            if node.is_hash and node.step != self._step:
+            if isinstance(node, TopicHash) and node.step != self._step:
                 self._enter(node, reached)
             child = node.child(word)
             if child is not None:
@@ -173,9 +190,11 @@ class TopicExchange(Exchange):
                 self._enter(star, reached)
         return reached
 
-    def _enter(self, node: TopicNode, reached: list[TopicNode]) -> None:
+    def _enter(self, node: TopicLeaf, reached: list[TopicLeaf]) -> None:
         """Append `node` and the ``#`` nodes that no word at all leads to from there."""
         reached.append(node)
+        if not isinstance(node, TopicNode):
+            return
         below = node.hash
         while below is not None:
             below.step = self._step
@@ -183,27 +202,52 @@ class TopicExchange(Exchange):
             below = below.hash
 
     def _index(self, binding: Binding) -> None:
+        words = _words(binding.routing_key)
         node = self._root
-        for word in _words(binding.routing_key):
-            below = node.child_of_pattern(word)
-            node = node.add(word) if below is None else below
-        node.first = chained_in_bucket(node.first, binding)
+        for word in words[:-1]:
+            node = _node_below(node, word)
+        end: TopicLeaf = node
+        if words:
+            end = _leaf_below(node, words[-1])
+        end.first = chained_in_bucket(end.first, binding)
 
     def _unindex(self, binding: Binding) -> None:
         words = _words(binding.routing_key)
-        path: list[TopicNode] = [self._root]
-        node = self._root
+        path: list[TopicNode] = []
+        end: TopicLeaf = self._root
         for word in words:
-            below = node.child_of_pattern(word)
+            assert isinstance(end, TopicNode)
+            path.append(end)
+            below = end.child_of_pattern(word)
             assert below is not None
-            node = below
-            path.append(node)
-        assert node.first is not None
-        node.first = unchained_in_bucket(node.first, binding)
-        depth = len(words)
-        while depth > 0 and path[depth].is_empty():
-            depth -= 1
-            path[depth].remove(words[depth])
+            end = below
+        assert end.first is not None
+        end.first = unchained_in_bucket(end.first, binding)
+        while path and end.is_empty():
+            end = path.pop()
+            assert isinstance(end, TopicNode)
+            end.remove(words[len(path)])
+
+
+def _leaf_below(node: TopicNode, word: str) -> TopicLeaf:
+    """Return the child that `word` of a binding key leads to, a new leaf when there is none."""
+    below = node.child_of_pattern(word)
+    if below is None:
+        below = TopicHash() if word == "#" else TopicLeaf()
+        node.put(word, below)
+    return below
+
+
+def _node_below(node: TopicNode, word: str) -> TopicNode:
+    """Return the child that `word` of a binding key leads to, from which other words may go on."""
+    below = node.child_of_pattern(word)
+    if isinstance(below, TopicNode):
+        return below
+    grown = TopicHash() if word == "#" else TopicNode()
+    if below is not None:
+        grown.first = below.first
+    node.put(word, grown)
+    return grown
 
 
 def _words(binding_key: str) -> list[str]:

@@ -51,7 +51,7 @@ from warren.server.authenticator import Authenticator, Users
 from warren.server.catalogue_writer import CatalogueWriter, InThread
 from warren.server.catalogue_writer import Store as MetadataFiles
 from warren.server.clock import SteadyClock
-from warren.server.cyclic_collector import bound_collector, collect_lately
+from warren.server.cyclic_collector import bound_collector, collect_lately, pause_collector
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
@@ -122,6 +122,7 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
         _check_file_size_limit(directory, settings.store.segment_bytes)
         descriptors = raise_limit()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        pause_collector()
         # What is loaded on an empty store is all there is.
         catalogue = Catalogue.open(settings.catalogue_url(), first_contents=settings.load_definitions is None)
         application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins, descriptors=descriptors)

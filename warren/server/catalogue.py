@@ -111,6 +111,7 @@ SCHEMA_VERSION: Final = 4
 DEFINITIONS_HASH: Final = "internal_definitions_hash"
 _UNFILLED: Final = '""'
 
+LOADED_AT_ONCE: Final = 1000  # rows
 _CONNECT_TIMEOUT_S: Final = 5
 _LOCK_WAIT_MS: Final = 5000
 _WAL_KEPT_BYTES: Final = 16 << 20
@@ -267,14 +268,15 @@ class Catalogue:
         Raises CatalogueError when the store cannot be read.
         """
         for table, from_row in _LOADING_ORDER:
+            order = [table.c.ordinal] if table is _bindings else list(table.primary_key)
             try:
                 with self._engine.begin() as connection:
-                    order = [table.c.ordinal] if table is _bindings else list(table.primary_key)
-                    rows = connection.execute(select(table).order_by(*order)).all()
+                    # Of a million bindings some at a time: all their rows would take more than the bindings themselves.
+                    some_at_a_time = connection.execution_options(yield_per=LOADED_AT_ONCE)
+                    for row in some_at_a_time.execute(select(table).order_by(*order)):
+                        yield from_row(row)
             except SQLAlchemyError as error:
                 raise CatalogueError(f"metadata store: {_one_line(error)}") from None
-            for row in rows:
-                yield from_row(row)
 
     def commit(self, changes: Sequence[MetadataChange]) -> None:
         """Make `changes` durable, in their order, all or none.
@@ -741,8 +743,10 @@ def _is_storable(text: str) -> bool:
 
 
 def _binding_put(row: Row[Any]) -> BindingPut:
-    routing_key = row.routing_key.decode()
-    return BindingPut(row.vhost, row.source, row.destination, row.destination_type, routing_key, row.arguments)
+    # By position: there may be a million of them, and a look-up by name takes as long as all the rest.
+    values: Any = row
+    vhost, source, destination_type, destination, routing_key, _, arguments, _ = values
+    return BindingPut(vhost, source, destination, destination_type, routing_key.decode(), arguments)
 
 
 def _vhost_put(row: Row[Any]) -> VhostPut:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from warren.exchanges.binding import Binding
 from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
@@ -78,7 +79,7 @@ def maybe_history_bind(
     history = history_of(source)
     if history is None or not isinstance(destination, Queue):
         return None
-    if (destination, routing_key, arguments) in source.bindings:
+    if source.has_binding(destination, routing_key, arguments):
         return None
     source.check_binding(routing_key, arguments)
     return HistoryBind(vhost, source, history, destination, routing_key, arguments, by, done)
@@ -102,9 +103,7 @@ class HistoryBind(Job):
         self._source = source
         self.history = history
         self._queue = queue
-        self._routing_key = routing_key
-        self._arguments = arguments
-        self._identity = (queue, routing_key, arguments)
+        self._binding = Binding(source, queue, routing_key, arguments)
         self._by = by
         self._done = done
         self.is_done: bool = False
@@ -115,10 +114,10 @@ class HistoryBind(Job):
     def go_on(self, steps: Steps) -> bool:
         history = self.history
         if not self._begun:
-            if self._identity in history.pending:
+            if self._binding in history.pending:
                 return False
             if self._is_wanted():
-                history.pending[self._identity] = None
+                history.pending[self._binding] = None
                 self._next = history.oldest
                 self._seen = history.remembered
             self._begun = True
@@ -128,8 +127,9 @@ class HistoryBind(Job):
             return False
         ticket = 0
         if self._is_wanted():
-            ticket = self._vhost.bind(self._source, self._queue, self._routing_key, self._arguments, self._by)
-        history.pending.pop(self._identity, None)
+            wanted = self._binding
+            ticket = self._vhost.bind(self._source, self._queue, wanted.routing_key, wanted.arguments, self._by)
+        history.pending.pop(self._binding, None)
         if self._vhost.is_to_auto_delete(self._source):
             self._vhost.delete_exchange(self._source, self._by)
         self.is_done = True
@@ -138,7 +138,7 @@ class HistoryBind(Job):
 
     def _is_wanted(self) -> bool:
         """Tell whether both ends are there, and not bound: another bind may have been done meanwhile."""
-        return not (self._source.deleted or self._queue.deleted or self._identity in self._source.bindings)
+        return not (self._source.deleted or self._queue.deleted or self._binding in self._source.bindings)
 
     def _bring(self, steps: Steps) -> bool:
         history = self.history

@@ -428,13 +428,8 @@ class VirtualHost(QueueHost):
         source.check_binding(routing_key, arguments)
         binding = Binding(source, destination, routing_key, arguments)
         durable = source.durable and destination.durable
-        if not source.bind(binding):
+        if not self._add_binding(binding):
             return self._journal.last_ticket if durable else 0
-        sources = self._incoming.get(destination)
-        if sources is None:
-            sources = set()
-            self._incoming[destination] = sources
-        sources.add(source)
         if is_last:
             self.partitions_moved(source, [])
         self.topology_version += 1
@@ -451,6 +446,18 @@ class VirtualHost(QueueHost):
                 arguments,
             )
         )
+
+    def _add_binding(self, binding: Binding) -> bool:
+        """Have the source of `binding` pass on what matches; return False if an identical one was there."""
+        source = binding.source
+        if not source.bind(binding):
+            return False
+        sources = self._incoming.get(binding.destination)
+        if sources is None:
+            sources = set()
+            self._incoming[binding.destination] = sources
+        sources.add(source)
+        return True
 
     def unbind(
         self,
@@ -643,6 +650,9 @@ class VirtualHost(QueueHost):
         Raises:
             ChannelException: the catalogue holds something that this version refuses.
         """
+        if isinstance(change, BindingPut):
+            self._restore_binding(change)
+            return
         journal = self._journal
         watcher = self.watcher
         self._journal = MetadataJournal()
@@ -652,24 +662,27 @@ class VirtualHost(QueueHost):
             if isinstance(change, ExchangePut):
                 if change.name not in self.exchanges:
                     self.declare_exchange(change.declaration)
-            elif isinstance(change, QueuePut):
+            else:
                 self._restored_id = change.queue_id
                 if change.queue_id >= self.log.next_queue_id:
                     self.log.next_queue_id = change.queue_id + 1
                 self.declare_queue(change.declaration)
-            else:
-                source = self.exchange(change.source)
-                destination: Destination
-                if change.destination_type == "queue":
-                    destination = self.queue(change.destination, None)
-                else:
-                    destination = self.exchange(change.destination)
-                self.bind(source, destination, change.routing_key, change.arguments)
         finally:
             self._journal = journal
             self.watcher = watcher
             self._restored_id = 0
             self._restoring = False
+
+    def _restore_binding(self, change: BindingPut) -> None:
+        source = self.exchange(change.source)
+        destination: Destination
+        if change.destination_type == "queue":
+            destination = self.queue(change.destination, None)
+        else:
+            destination = self.exchange(change.destination)
+        source.check_binding(change.routing_key, change.arguments)
+        self._add_binding(Binding(source, destination, change.routing_key, change.arguments))
+        self.partitions_moved(source, [])
 
 
 def standard_exchanges(vhost_name: str, seed: int = 0) -> list[Exchange]:

@@ -9,16 +9,23 @@ from hypothesis import strategies as st
 from warren.amqp.field_table import EMPTY_TABLE
 from warren.exchanges.binding import Binding
 from warren.exchanges.destination import Destination
-from warren.exchanges.exchange import BindingIdentity, Exchange
+from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
 
 from .topology import bind, exchange, headers_content, matched, queue, table_bytes, unbind, unbind_all
 
 MANY = 30_000
 
+BindingIdentity = tuple[Destination, str, bytes]
+
+
+def identity_of(binding: Binding) -> BindingIdentity:
+    return (binding.destination, binding.routing_key, binding.arguments)
+
 
 def assert_consistent(source: Exchange, expected: list[BindingIdentity]) -> None:
-    assert list(source.bindings) == expected
+    assert list(map(identity_of, source.bindings)) == expected
+    assert all(key is binding for key, binding in source.bindings.items())
     assert set(source.by_destination) == {destination for destination, _, _ in expected}
     assert {id(other) for other in source.downstream} == {
         id(destination) for destination, _, _ in expected if not destination.is_queue
@@ -28,7 +35,7 @@ def assert_consistent(source: Exchange, expected: list[BindingIdentity]) -> None
         link: Binding | None = first
         last: Binding | None = None
         while link is not None:
-            chain.append((link.destination, link.routing_key, link.arguments))
+            chain.append(identity_of(link))
             assert link is first or link.previous_to_destination is last
             last, link = link, link.next_to_destination
         assert first.previous_to_destination is last
@@ -75,16 +82,14 @@ def test_binds_and_unbinds_in_any_order_leave_what_a_plain_list_would_hold(
                 assert_unlinked(removed)
         else:
             gone = source.unbind_destination(destination)
-            assert [(b.destination, b.routing_key, b.arguments) for b in gone] == [
-                kept for kept in expected if kept[0] is destination
-            ]
+            assert list(map(identity_of, gone)) == [kept for kept in expected if kept[0] is destination]
             expected = [kept for kept in expected if kept[0] is not destination]
             for binding in gone:
                 assert_unlinked(binding)
         assert_consistent(source, expected)
         for other in destinations:
             assert source.is_bound_to(other) is any(kept[0] is other for kept in expected)
-    everything = [source.bindings[identity] for identity in expected]
+    everything = list(source.bindings)
     assert {id(each) for each in unbind_all(source)} == {id(each) for each in everything}
     assert_consistent(source, [])
     for binding in everything:

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from warren.server.cyclic_collector import YOUNG_OBJECTS, YOUNG_ROUNDS, bound_collector, collect_lately
+from warren.server.cyclic_collector import (
+    YOUNG_OBJECTS,
+    YOUNG_ROUNDS,
+    bound_collector,
+    collect_lately,
+    pause_collector,
+)
 
 # What a collection that is wanted by `collect_lately` looks at, at most.
 LATELY = YOUNG_OBJECTS * (YOUNG_ROUNDS + 3)
@@ -21,6 +27,7 @@ def collector() -> Iterator[None]:
     bound_collector()
     yield
     gc.set_threshold(*thresholds)
+    gc.enable()
     gc.unfreeze()
 
 
@@ -60,4 +67,15 @@ def test_a_cycle_is_found_while_it_is_young_and_when_the_broker_is_quiet() -> No
     busy = weakref.ref(Knot())
     kept = [[number] for number in range(2 * YOUNG_OBJECTS)]
     assert busy() is None
+    assert kept
+
+
+def test_nothing_is_looked_at_while_the_broker_starts() -> None:
+    """(4)"""
+    pause_collector()
+    knot = weakref.ref(Knot())
+    kept = [[number] for number in range(2 * YOUNG_OBJECTS)]
+    assert knot() is not None
+    bound_collector()
+    assert gc.isenabled()
     assert kept

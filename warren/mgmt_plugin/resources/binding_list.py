@@ -123,7 +123,7 @@ async def _chain(source: Exchange, destination: Destination) -> list[Binding]:
         found.append(binding)
         if len(found) % PIECE == 0:
             await give_way()
-            if source.bindings.get((destination, binding.routing_key, binding.arguments)) is not binding:
+            if source.bindings.get(binding) is not binding:
                 found = []
                 binding = source.by_destination.get(destination)
                 continue
