@@ -290,6 +290,7 @@ class Machine:
         self.reader: deque[Errand | CheckpointJob | UnlinkJob] = deque()
         self.finished: deque[Errand | CheckpointJob] = deque()
         self._sync_waits: list[int] = []
+        self._holds = False
         self._declared.clear()
         self._restore(recovered.stored, clean=found.clean)
         log = self.log
@@ -461,6 +462,16 @@ class Machine:
         self._look()
         if confirm:
             self.confirm()
+
+    def hold_batch(self) -> None:
+        """Keep the batch open over turns, as a long tx.commit does; it may be written in portions."""
+        self._holds = self._holds or self.log.hold()
+
+    def release_batch(self) -> None:
+        """Let the batch be closed that is held."""
+        if self._holds:
+            self._holds = False
+            self.log.release()
 
     def confirm(self) -> None:
         """Promise that what has happened so far is durable once its batch is done, as confirms and tx.commit-ok do."""
@@ -752,6 +763,7 @@ class Machine:
 
     def rest(self) -> bool:
         """Let everybody run until nothing is left to do; False when the disk does not let them."""
+        self.release_batch()
         for _ in range(_STEPS_MAX):
             self.turn(lingered=not self.log.is_idle())
             if not (self.commit() or self.read() or self.finish()):

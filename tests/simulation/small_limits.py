@@ -26,7 +26,7 @@ _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
         "READ_GAP_BYTES": 64,
         "HEAD_GAP_MAX": 8,
     },
-    batch: {"PLACES_MAX": 2},
+    batch: {"PLACES_MAX": 2, "PORTION_ROWS": 3, "FURTHER_PORTION_ROWS": 2},
     message_log: {"PAGED_BYTES_MAX": 1000},
     doomed_pages: {"DOOMED_PER_JOB": 1},
     reclamation: {"AT_ONCE_STEPS": 0, "THINGS_PER_STEP": 1},

@@ -66,6 +66,8 @@ class Life:
             (self._delete, 0.3),
             (self._declare, 0.8),
             (self._transaction, 1),
+            (self._hold_batch, 0.5),
+            (self._release_batch, 0.7),
             (self._consume, 0.5),
             (self._cancel, 0.3),
             (self._rest, 1),
@@ -248,6 +250,12 @@ class Life:
             if tag is not None:
                 self.random.choice((self.machine.ack, self.machine.ack, self.machine.reject, self.machine.requeue))(tag)
         self.machine.confirm()
+
+    def _hold_batch(self) -> None:
+        self.machine.hold_batch()
+
+    def _release_batch(self) -> None:
+        self.machine.release_batch()
 
     def _consume(self) -> None:
         name = self._name()

@@ -13,7 +13,7 @@ from engine_harness import Client, Harness
 from step_counts.step_counter import Count
 from warren.amqp.codec import method_frame
 from warren.channels import channel, fast_path
-from warren.msgstore.log import reclamation
+from warren.msgstore.log import batch, reclamation
 from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
 
 TURNS_MAX = 200000
@@ -24,6 +24,8 @@ AT_ONCE_ACKS = 20
 LEAVE_MAX = 20
 QUEUES_AT_ONCE = 20
 DUE_MAX = 20
+PORTION_ROWS = 20
+FURTHER_PORTION_ROWS = 20
 THINGS_PER_STEP = 1
 ENTRIES_PER_STEP = 1
 PAGE_ENTRIES = 16
@@ -51,6 +53,8 @@ class Meter(Harness):
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
         for module in (fast_path, channel):
             setattr(module, "QUEUES_AT_ONCE", QUEUES_AT_ONCE)  # noqa: B010
+        setattr(batch, "PORTION_ROWS", PORTION_ROWS)  # noqa: B010
+        setattr(batch, "FURTHER_PORTION_ROWS", FURTHER_PORTION_ROWS)  # noqa: B010
         setattr(reclamation, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010
         setattr(reclamation, "THINGS_PER_STEP", THINGS_PER_STEP)  # noqa: B010
         setattr(reclamation, "ENTRIES_PER_STEP", ENTRIES_PER_STEP)  # noqa: B010

@@ -554,7 +554,7 @@ def delete_of_an_exchange_that_remembers(meter: Meter, n: int) -> Act:
 # --- transactions -------------------------------------------------------------------------------------------------
 
 
-@case(m.TxCommit, LINEAR)
+@case(m.TxCommit, BOUNDED)
 def commit_of_publishes(meter: Meter, n: int) -> Act:
     client = meter.channel()
     client.declare("q", durable=True)
@@ -621,6 +621,46 @@ def commit_of_a_publish_to_a_fanout(meter: Meter, n: int) -> Act:
         feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
     client.feed(publish_frames("x", "k", b"x"))
     return sending(client, 1, m.TxCommit())
+
+
+def durable_fanout(meter: Meter, n: int) -> Client:
+    """Return a client, and exchange x with n durable queues."""
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x", "fanout"))
+    for at in range(n):
+        feed(client, 1, queue_declare(f"q{at}", durable=True), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    return client
+
+
+@case(m.BasicPublish, BOUNDED)
+def publish_to_a_durable_fanout(meter: Meter, n: int) -> Act:
+    client = durable_fanout(meter, n)
+    return lambda: client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}))
+
+
+@case(m.TxCommit, BOUNDED)
+def commit_of_publishes_to_durable_queues(meter: Meter, n: int) -> Act:
+    client = durable_fanout(meter, 10)
+    feed(client, 1, m.TxSelect())
+    for _ in range(n):
+        client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}))
+    return sending(client, 1, m.TxCommit())
+
+
+@case(m.TxCommit, BOUNDED)
+def commit_of_acks_in_many_queues(meter: Meter, n: int) -> Act:
+    client = durable_fanout(meter, n)
+    client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}))
+    feed(client, 1, m.TxSelect(), *[m.BasicGet(0, f"q{at}", False) for at in range(n)], m.BasicAck(0, True))
+    return sending(client, 1, m.TxCommit())
+
+
+@case(m.BasicRecover, BOUNDED)
+def recover_of_many_queues(meter: Meter, n: int) -> Act:
+    client = durable_fanout(meter, n)
+    client.feed(publish_frames("x", "k", b"x", properties={"delivery_mode": 2}))
+    feed(client, 1, *[m.BasicGet(0, f"q{at}", False) for at in range(n)])
+    return sending(client, 1, m.BasicRecover(True))
 
 
 @case(m.BasicAck, LINEAR)

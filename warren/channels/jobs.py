@@ -77,6 +77,8 @@ class Returning:
         self._queues: dict[Queue, None] = {}
         self._last: Queue | None = None
         self._dropped_from: dict[Queue, None] = {}
+        self._ending: list[Queue] | None = None  # those queues, once all are back, the others behind them
+        self._next: int = 0
 
     def put_back(self, delivery: Delivery, *, requeue: bool, failed: bool, delay_ms: int = -1) -> i64:
         """Requeue or drop `delivery`, which is out of the ledger; return how many steps that took."""
@@ -93,12 +95,23 @@ class Returning:
             queue.reject(delivery)
         return 1 if queue.keeper is None else KEPT_STEPS
 
-    def end(self) -> None:
-        """All are back."""
-        for queue in self._queues:
-            queue.end_return()
-        for queue in self._dropped_from:
-            queue.wake()
+    def end(self, steps: Steps) -> bool:
+        """All are back: have their queues go on, one by one; True when all do."""
+        ending = self._ending
+        if ending is None:
+            ending = list(self._queues)
+            ending.extend(self._dropped_from)
+            self._ending = ending
+        while self._next < len(ending):
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            if self._next < len(self._queues):
+                ending[self._next].end_return()
+            else:
+                ending[self._next].wake()
+            self._next += 1
+        return True
 
 
 class DeliveryRun(Job):
@@ -128,8 +141,7 @@ class ReturnRun(DeliveryRun):
         while steps.left > 0:
             delivery = self.maybe_take()
             if delivery is None:
-                self._returning.end()
-                return True
+                return self._returning.end(steps)
             steps.left -= self._returning.put_back(
                 delivery, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
             )
@@ -221,7 +233,8 @@ class ChannelEnd(Job):
             if delivery is None:
                 break
             steps.left -= self._returning.put_back(delivery, requeue=True, failed=True)
-        self._returning.end()
+        if not self._returning.end(steps):
+            return False
         channel.ended()
         if self._told:
             channel.connection.channel_ended(channel, self._refusal, self._method_id)

@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -27,7 +27,7 @@ from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.methods import TX_COMMIT
 from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
-from warren.channels.wide_publish import Spread
+from warren.channels.wide_publish import STORED_STEPS, Spread
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
 from warren.msgstore.log.message import Message
@@ -39,6 +39,10 @@ from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
     from warren.channels.channel import Channel
+
+
+# What the first acknowledgement in a queue takes besides: the frame of the log says of each queue what is gone.
+QUEUE_STEPS: Final = 2
 
 
 class BufferedPublish:
@@ -63,6 +67,11 @@ class BufferedPublish:
     def has_takers(self) -> bool:
         """Tell whether any of the queues that it goes to is left."""
         return any(not queue.deleted for queue in self.queues)
+
+    def steps(self) -> i64:
+        """Return how many steps it takes to publish it."""
+        each: i64 = 1 + STORED_STEPS if self.message.persistent else 1
+        return 1 + each * i64(len(self.queues))
 
     def left(self) -> list[Queue]:
         """Return the queues that it goes to; one that was deleted since the publish takes nothing any more."""
@@ -178,15 +187,17 @@ class Commit(Job):
         self._channel = channel
         self._transaction = transaction
         self._next_publish: int = 0
-        self._next_acked: int = 0
         self._next_rejected: int = 0
-        self._woken: dict[Queue, None] = {}
+        self._settled: dict[Queue, None] = {}  # queues of what was acknowledged
+        self._woken: list[Queue] | None = None  # the same, once all is settled
+        self._next_woken: int = 0
         self._returning = Returning(channel.ledger)
         self._partial: bool = False
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
         self._spread: Spread | None = None  # of the next publish, if that has begun
         self._ticket: i64 = 0  # of the latest declaration of what has the messages
+        transaction.acked.reverse()  # it is taken from the end, the oldest first
 
     def go_on(self, steps: Steps) -> bool:
         log = self._channel.shared.log
@@ -199,9 +210,8 @@ class Commit(Job):
                 steps = Steps(ALL_STEPS)
         if not (self._publish(steps) and self._settle(steps) and self._put_back(steps)):
             return False
-        self._returning.end()
-        for queue in self._woken:
-            queue.wake()
+        if not (self._returning.end(steps) and self._wake(steps)):
+            return False
         self._transaction.forget_publishes()
         if self._holds:
             log.release()
@@ -212,7 +222,7 @@ class Commit(Job):
         transaction = self._transaction
         needed: i64 = len(transaction.acked) + KEPT_STEPS * len(transaction.rejected)
         for publish in transaction.publishes:
-            needed += 1 + len(publish.queues)
+            needed += publish.steps()
             if needed > steps:
                 break
         return needed > steps
@@ -226,7 +236,7 @@ class Commit(Job):
             publish = publishes[self._next_publish]
             spread = self._spread if self._spread is not None else channel.maybe_spread(publish)
             if spread is None:
-                steps.left -= 1 + len(publish.queues)
+                steps.left -= publish.steps()
                 outcome: i64 = channel.publish_buffered(publish)
             else:
                 self._spread = spread
@@ -247,16 +257,18 @@ class Commit(Job):
     def _settle(self, steps: Steps) -> bool:
         acked = self._transaction.acked
         ledger = self._channel.ledger
-        while self._next_acked < len(acked):
+        while acked:
             if steps.left <= 0:
                 return False
             steps.left -= 1
-            delivery = acked[self._next_acked]
-            self._next_acked += 1
+            delivery = acked.pop()
             ledger.acked += 1
             ledger.release(delivery)
-            delivery.queue.settle(delivery)
-            self._woken[delivery.queue] = None
+            queue = delivery.queue
+            queue.settle(delivery)
+            if queue not in self._settled:
+                self._settled[queue] = None
+                steps.left -= QUEUE_STEPS
         return True
 
     def _put_back(self, steps: Steps) -> bool:
@@ -267,6 +279,19 @@ class Commit(Job):
             delivery, requeue, failed = rejected[self._next_rejected]
             self._next_rejected += 1
             steps.left -= self._returning.put_back(delivery, requeue=requeue, failed=failed)
+        return True
+
+    def _wake(self, steps: Steps) -> bool:
+        woken = self._woken
+        if woken is None:
+            woken = list(self._settled)
+            self._woken = woken
+        while self._next_woken < len(woken):
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            woken[self._next_woken].wake()
+            self._next_woken += 1
         return True
 
     def _answer(self) -> None:

@@ -2,8 +2,8 @@
 
 1. Nothing else that comes from the connection is handled meanwhile: in each queue, messages of one channel are in the
    order of their publishes. The confirm, or the basic.nack if any queue refused it, comes after the last queue.
-2. What is stored is in one frame of the log, and so in all queues after a crash, or in none: the batch is held open.
-   Everybody's confirms wait for its end.
+2. What is stored is in one frame of the log, and so in all queues after a crash, or in none: the batch is held open,
+   and written in portions meanwhile. Everybody's confirms wait for its end.
 3. The queues are those of its route when it was published. One that is deleted meanwhile takes nothing.
 """
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 QUEUES_AT_ONCE: Final = 2048
 # A queue with rules looks at lengths and times, and may have to make room.
 RULED_STEPS: Final = 4
+# What is stored is written and entered besides, a queue's name too.
+STORED_STEPS: Final = 2
 
 
 def hand_over(message: Message, queue: Queue) -> i64:
@@ -49,16 +51,19 @@ class Spread:
         message = self.message
         at = self._next
         outcome: i64 = self.outcome
+        besides: i64 = STORED_STEPS if message.persistent else 0
         while at < len(queues) and steps.left > 0:
             queue = queues[at]
             at += 1
-            steps.left -= 1 if queue.keeper is None else RULED_STEPS
+            steps.left -= besides + (1 if queue.keeper is None else RULED_STEPS)
             if not queue.deleted:
                 found: i64 = hand_over(message, queue)
                 if found > outcome:
                     outcome = found
         self._next = at
         self.outcome = outcome
+        if message.row >= 0:
+            message.awaits_batch = True  # its rows may be written, and forgotten, before the last queue has it
         return at == len(queues)
 
 

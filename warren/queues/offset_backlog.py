@@ -89,7 +89,7 @@ class OffsetBacklog(Backlog):
         """The batch that has just been closed has everything below offset `end` that none before it had."""
         if end > self._stored_to:
             self._stored_to = end
-            self._closed.append((int(end), int(self.log.next_lsn)))
+            self._closed.append((int(end), int(self.log.entered_lsn())))
             if len(self._closed) > CLOSED_MAX:
                 self.synced_to()
 

@@ -98,6 +98,26 @@ def test_nothing_is_confirmed_or_written_before_the_last_queue_has_it() -> None:
     assert wide.counts() == {1, 2}
 
 
+def test_what_is_written_in_portions_is_confirmed_when_all_of_it_is() -> None:
+    wide = Wide(durable=True)
+    log = wide.harness.broker.log
+    wide.client.call(1, m.ConfirmSelect(False))
+    wide.harness.settle()
+    wide.publish(b"one", properties=PERSISTENT)
+    consumer = wide.harness.channel()
+    consumer.connection.feed(method_frame(1, m.BasicGet(0, "q0", True)) + method_frame(1, m.BasicGet(0, "q1", False)))
+    while len(wide.harness.broker.work):
+        wide.harness.broker.end_turn()
+        if log.batch.is_held:
+            log.write_ahead()
+        assert wide.answers() == []
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicAck(1, False)]
+    assert wide.harness.queue(f"q{MANY - 1}").persistent() == (1, 3)
+    assert wide.harness.queue("q0").persistent() == (0, 0) and wide.harness.queue("q1").unacked_count == 1
+    log.check_invariants()
+
+
 def test_a_queue_that_refuses_makes_it_a_nack_and_the_others_keep_theirs() -> None:
     wide = Wide()
     wide.client.call(1, queue_declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"}))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from stored_log import StoredLog, timed_message
+import pytest
+from stored_log import StoredLog, entries, timed_message
 
-from warren.msgstore.log.message_log import LINGER_ROWS
+from warren.msgstore.log.batch import PORTION_BYTES, PORTION_ROWS, BatchWaiter
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import FURTHER_ROWS, LINGER_ROWS
 from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
 
 
@@ -141,3 +144,223 @@ def test_a_queue_of_which_only_a_copy_is_written_is_named_in_the_next_frame() ->
     assert images.count(b"copied") == 2 and images.index(b"copied") < images.rindex(b"copied")
     last = images.rindex(b"copied")
     assert b"/q" in images[last + 6 : images.index(b"another")]
+
+
+class _Portions:
+    """A log whose open batch is held, with a queue that has had messages before."""
+
+    def __init__(self) -> None:
+        self.store = StoredLog()
+        self.log = self.store.log
+        self.index = self.store.index(1)
+        self.messages: dict[int, Message] = {}
+        self.put(0, 1, 2)
+        self.store.rest()
+        assert self.log.hold()
+
+    def put(self, *numbers: int, index: QueueIndex | None = None) -> None:
+        for number in numbers:
+            self.messages[number] = timed_message(b"%d" % number)
+            self.log.batch.add(index or self.index, self.messages[number], number)
+
+    def settle(self, *numbers: int) -> None:
+        for number in numbers:
+            self.store.settle(self.index, self.messages[number], number)
+
+    def end(self) -> None:
+        """Close the batch, and check that a restart finds what there is: from all frames, and from a checkpoint."""
+        self.log.release()
+        self.log.checkpoints.want()
+        self.store.rest()
+        self.log.check_invariants()
+        there = entries(self.log, self.store.disk)
+        for restarted in (self.store.restarted(), self.store.restarted(self.store.written_checkpoint())):
+            found = entries(restarted, self.store.disk)
+            assert {key: live for key, live in found.items() if live} == {
+                key: live for key, live in there.items() if live
+            }
+
+    def live(self) -> set[int]:
+        return set(entries(self.log, self.store.disk).get(1, {}))
+
+
+def test_portions_are_one_frame_and_nothing_of_it_is_written_before_the_last() -> None:
+    """(4)"""
+    portions = _Portions()
+    frames = portions.store.disk.commits
+    for first in (3, 6, 9):
+        portions.put(*range(first, first + 3))
+        portions.log.write_ahead()
+        assert portions.store.disk.commits == frames and portions.log.in_flight is None
+        assert [portions.messages[first + at].row for at in range(3)] == [-1] * 3
+    portions.put(12)
+    portions.end()
+    assert portions.store.disk.commits == frames + 1
+    assert portions.live() == set(range(13))
+    assert [portions.store.message(portions.index, number).body() for number in (3, 8, 12)] == [b"3", b"8", b"12"]
+
+
+def test_what_is_settled_after_its_portion_is_gone() -> None:
+    """(4)"""
+    portions = _Portions()
+    portions.put(3, 4, 5)
+    portions.settle(1, 3)  # of the frame before, and never written
+    portions.log.write_ahead()
+    portions.put(6, 7)
+    portions.settle(4, 6)
+    portions.log.write_ahead()
+    portions.settle(7)
+    portions.end()
+    assert portions.live() == {0, 2, 5}
+
+
+def test_a_number_that_is_stored_again_in_a_later_portion_is_what_came_last() -> None:
+    """(4): as `Queue.replace` and the producers of ``seen_keys`` do."""
+    portions = _Portions()
+    portions.settle(0)
+    portions.put(0)
+    portions.log.write_ahead()
+    portions.settle(0)
+    portions.messages[0] = timed_message(b"again")
+    portions.log.batch.add(portions.index, portions.messages[0], 0)
+    portions.end()
+    assert portions.live() == {0, 1, 2}
+    assert portions.store.message(portions.index, 0).body() == b"again"
+
+
+def test_a_purge_and_the_end_of_a_queue_reach_what_is_in_earlier_portions() -> None:
+    """(4)"""
+    portions = _Portions()
+    other = portions.store.index(2)
+    portions.put(3, 4)
+    portions.put(100, 101, index=other)
+    portions.log.write_ahead()
+    portions.put(5)
+    portions.log.batch.settle_waiting(portions.index, 0, 6)
+    portions.log.delete_queue(other)
+    portions.log.write_ahead()
+    portions.put(6)
+    portions.end()
+    assert portions.live() == {6}
+    assert 2 not in portions.store.restarted().indexes
+
+
+def test_pages_may_be_written_in_any_portion() -> None:
+    """(4): a page is as it is when its portion is written."""
+    portions = _Portions()
+    portions.put(3, 4, 5)
+    portions.log.batch.write_page(portions.index, 0)
+    portions.log.write_ahead()
+    portions.settle(2, 4)
+    portions.put(6)
+    portions.log.batch.write_page(portions.index, 0)
+    portions.log.batch.write_page(portions.index, 1)
+    portions.log.write_ahead()
+    portions.settle(3)
+    portions.end()
+    portions.store.unload(portions.index, 1)
+    assert portions.live() == {0, 1, 5, 6}
+
+
+def test_whoever_waits_for_a_batch_in_portions_is_told_once_when_all_of_it_is_written() -> None:
+    told: list[int] = []
+
+    class Waiter(BatchWaiter):
+        def batch_done(self, batch: int) -> None:
+            told.append(int(batch))
+
+    portions = _Portions()
+    number = int(portions.log.batch.number)
+    portions.log.wait(Waiter(), True)
+    for first in (3, 4):
+        portions.put(first)
+        portions.log.write_ahead()
+        portions.log.close_if_due()
+        assert not told and portions.log.batch.number == number
+    durable = int(portions.log.durable_lsn)
+    assert portions.log.entered_lsn() > durable
+    portions.end()
+    assert told == [number] and portions.log.durable_lsn > durable
+
+
+def test_a_frame_in_portions_begins_a_segment_and_others_go_on_in_it() -> None:
+    portions = _Portions()
+    segments = portions.log.segments.segments
+    before = len(segments)
+    portions.put(3)
+    portions.log.write_ahead()
+    assert not segments[before - 1].sealed, "what is in flight may be on its way there"
+    portions.put(4)
+    portions.end()
+    assert len(segments) == before + 1 and segments[before - 1].sealed and not segments[-1].sealed
+    portions.put(5)
+    portions.store.rest()
+    assert len(segments) == before + 1
+    assert portions.store.message(portions.index, 5).body() == b"5"
+
+
+def test_a_frame_larger_than_a_segment_has_one_of_its_size() -> None:
+    portions = _Portions()
+    for number in range(3, 8):
+        portions.messages[number] = timed_message(bytes(1 << 15))
+        portions.log.batch.add(portions.index, portions.messages[number], number)
+        portions.log.write_ahead()
+    portions.end()
+    segment = portions.log.segments.segments[-1]
+    assert segment.capacity >= 5 << 15 and segment.end_lsn <= segment.base_lsn + segment.capacity
+    assert portions.live() == set(range(8))
+
+
+@pytest.mark.parametrize("rows", [PORTION_ROWS - 1, PORTION_ROWS])
+def test_a_held_batch_of_many_rows_is_written_in_portions(rows: int) -> None:
+    portions = _Portions()
+    other = portions.store.index(2)
+    message = timed_message(b"x")
+    for number in range(rows):
+        portions.log.batch.add(other, message, number)
+    portions.log.close_if_due()
+    assert (other.live_count, len(portions.log.batch.messages)) == ((0, rows) if rows < PORTION_ROWS else (rows, 0))
+    portions.end()
+    assert other.live_count == rows
+
+
+def test_a_held_batch_of_many_bytes_is_written_in_portions_but_no_content_many_times() -> None:
+    portions = _Portions()
+    large = timed_message(bytes(PORTION_BYTES))
+    for number in range(3, 10):
+        portions.log.batch.add(portions.index, large, number)
+    portions.log.close_if_due()
+    assert portions.index.live_count == 3, "it may come to further queues, and would be written again for them"
+    portions.log.batch.add(portions.index, timed_message(b"x"), 10)
+    portions.log.close_if_due()
+    assert portions.index.live_count == 11 and large.row == -1
+    portions.end()
+
+
+def test_a_held_batch_with_many_acks_is_written_in_portions() -> None:
+    portions = _Portions()
+    indexes = [portions.store.index(10 + at) for at in range(4)]
+    count = PORTION_ROWS // 2 + 4
+    message = timed_message(b"x")
+    for index in indexes:
+        for number in range(count):
+            portions.log.batch.add(index, message, number)
+    portions.log.write_ahead()
+    for index in indexes:
+        for number in range(0, count, 2):
+            portions.store.settle(index, message, number)
+    assert portions.log.batch.is_portion()
+    portions.log.close_if_due()
+    assert not portions.log.batch.acking
+    portions.end()
+
+
+def test_publishers_wait_while_the_open_batch_has_very_many_rows() -> None:
+    log = StoredLog().log
+    index = log.new_index(1, "/", "q", 0, False)
+    message = timed_message(b"x")
+    for number in range(FURTHER_ROWS + 1):
+        log.batch.add(index, message, number)
+    assert not log.is_crowded()
+    log.batch.add(index, message, FURTHER_ROWS + 1)
+    assert log.is_crowded() and not log.is_congested()

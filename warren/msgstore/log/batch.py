@@ -9,10 +9,14 @@
 3. When the frame is written the next batch is open already: what the queues ask for when they are told of the end of
    this one, and the name of a queue of which only a copy was written, goes there.
 
-    order of records in a frame:  EPOCH  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
+4. A large batch that is held open is written in portions: each has the records that a frame would have if the batch
+   were closed then, and is entered at once (`MessageLog.write_ahead`). So the frame is what such frames would be, one
+   behind the other, and what is settled after its portion is acknowledged in a later one.
 
-A page is written as it is when the batch is closed: without what the batch settles, so its acks come before, and not
-yet with what the batch stores and copies, so that comes behind.
+    order of records in a portion:  EPOCH  QUEUE  ACK  PAGE  MESSAGE (and copies)  QUEUE_DELETED
+
+A page is written as it is when the portion is: without what that settles, so its acks come before, and not yet with
+what it stores and copies, so that comes behind.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from warren.msgstore.log.records import (
     DROPPABLE,
     EXPIRES,
     MOVED,
+    PLACE_BYTES,
     PLACES_MAX,
     RecordWriter,
     place_count,
@@ -44,6 +49,11 @@ LARGE_BODY_BYTES: Final = 1 << 20
 ROWS_LOOKED_AT: Final = 8
 # What of the memory of a message is not written with it, about.
 _UNWRITTEN_BYTES: Final = 122
+# A batch that is held is written in portions from so many rows and ranges of what was acknowledged on, or when so much
+# is to be written for them: its frame takes a segment. Further portions may be smaller.
+PORTION_ROWS: Final = 8192
+FURTHER_PORTION_ROWS: Final = 2048
+PORTION_BYTES: Final = 8 << 20
 
 
 def written_bytes(message: Message) -> i64:
@@ -69,7 +79,10 @@ class CopyRow:
 
 
 class Batch:
-    """The batch with a `number`; they count from 1 in each life of the process. It is open until it is written."""
+    """The batch with a `number`; they count from 1 in each life of the process. It is open until it is written.
+
+    Of one that is written in portions this is what is left of it; `further` makes the next.
+    """
 
     def __init__(self, log: MessageLog, number: i64) -> None:
         self.number: i64 = number
@@ -81,8 +94,11 @@ class Batch:
         self.was_held: bool = False
         # What is in it.
         self.is_begun: bool = False  # there is something
+        self.is_further: bool = False  # there were portions before
         self.row_bytes: i64 = 0
         self.large_bytes: i64 = 0  # of that, messages with bodies of at least `LARGE_BODY_BYTES`
+        self.ahead_bytes: i64 = 0  # of it, what was in earlier portions
+        self.further_rows: i64 = 0  # those of messages that have one already
         self.messages: list[Message] = []  # of row n
         self.acking: list[QueueIndex] = []
         self.epoch_time_ms: i64 = -1  # not negative: the epoch begins with it
@@ -112,6 +128,8 @@ class Batch:
             self.row_bytes += added
             if message.body_bytes >= LARGE_BODY_BYTES:
                 self.large_bytes += added
+        else:
+            self.further_rows += 1
         self.messages.append(message)
         self._indexes.append(index)
         self._numbers = append(self._numbers, number)
@@ -209,6 +227,34 @@ class Batch:
                 on_open()
 
     # --- the frame --------------------------------------------------------------------------------------------------
+
+    def is_portion(self) -> bool:
+        """Tell whether so much is in it that a portion of it should be written, where more is to come."""
+        rows: i64 = len(self.messages)
+        size: i64 = self.row_bytes - self.ahead_bytes + PLACE_BYTES * rows
+        count: i64 = rows
+        for index in self.acking:
+            count += index.ack_range_count()
+        least: i64 = FURTHER_PORTION_ROWS if self.is_further else PORTION_ROWS
+        if count < least and size < PORTION_BYTES:
+            return False
+        # If the last message is on its way to further queues its content is written once more for those.
+        return rows == 0 or rows >= PLACES_MAX or size >= 2 * self.messages[rows - 1].memory_bytes
+
+    def further(self) -> Batch:
+        """Return what the same batch goes on with when a portion of it has been written."""
+        batch = Batch(self._log, self.number)
+        batch.waiters = self.waiters
+        batch.wants_sync = self.wants_sync
+        batch.is_forced = self.is_forced
+        batch.is_held = self.is_held
+        batch.was_held = self.was_held
+        batch.is_begun = True
+        batch.is_further = True
+        batch.row_bytes = self.row_bytes
+        batch.large_bytes = self.large_bytes
+        batch.ahead_bytes = self.row_bytes
+        return batch
 
     def write(self, writer: RecordWriter) -> None:
         """Write the records. Nothing comes in any more."""

@@ -9,6 +9,10 @@ the next batch gathers, so that the batches grow with the load and no timer deci
 3. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
    are the references of the segments, but for those in ``reclamation`` and of doomed pages. Checkpoints are taken then.
 
+4. A batch that is held open over many turns is written in portions when it is large (`write_ahead`), so that closing
+   it is no long work: its frame begins a segment, for then it is known where what is in it will be. The portions are
+   handed to the committer together, as one frame.
+
 What is in a batch, and the frame that becomes of it, is in ``batch.py``; when checkpoints are taken, and which segments
 go then, in ``checkpoint_cycle.py``.
 """
@@ -57,6 +61,8 @@ PAGED_BYTES_MAX: Final = 4 << 20
 PAGED_ROWS_MAX: Final = 16384
 # With so much in the open batch publishers wait, until the shell knows better what the disk can take.
 BATCH_BYTES: Final = 8 << 20
+# Likewise with so many rows more than messages: each takes time when the batch is closed.
+FURTHER_ROWS: Final = 32768
 
 
 class Damage:
@@ -71,6 +77,15 @@ class Damage:
         self.vhost = vhost
         self.queue = queue
         self.sequence_number = sequence_number
+
+
+class FrameAhead:
+    """The frame of a batch that is written in portions: it will begin at `lsn`, as the first of `segment`."""
+
+    def __init__(self, writer: RecordWriter, segment: Segment) -> None:
+        self.writer = writer
+        self.segment = segment
+        self.lsn: i64 = segment.base_lsn + SEGMENT_HEADER_BYTES
 
 
 class MessageLog:
@@ -102,6 +117,7 @@ class MessageLog:
         self.batch = Batch(self, 1)  # the open one
         self.batch_bytes: i64 = BATCH_BYTES  # with more in it publishers wait; set by the shell
         self.on_open: Callable[[], None] | None = None  # something is in the batch: close it in `LINGER_S`
+        self._ahead: FrameAhead | None = None  # of the open batch, if portions of it are written
 
         # The log.
         self.next_lsn: i64 = 0  # where the next frame begins, unless it needs a new segment
@@ -236,8 +252,9 @@ class MessageLog:
         return most - batch.row_bytes
 
     def is_crowded(self) -> bool:
-        """Tell whether so much of that is of small messages that those who publish such should wait."""
-        return self.batch.row_bytes - self.batch.large_bytes > self.batch_bytes
+        """Tell whether so much of that is of small messages, or for many queues, that all publishers should wait."""
+        batch = self.batch
+        return batch.row_bytes - batch.large_bytes > self.batch_bytes or batch.further_rows > FURTHER_ROWS
 
     def is_idle(self) -> bool:
         """Tell whether everything is written."""
@@ -247,11 +264,16 @@ class MessageLog:
     def close_if_due(self, *, lingered: bool = False) -> None:
         """Close the open batch when it is time: somebody waits, it is large, or it has `lingered`."""
         batch = self.batch
-        if self.in_flight is not None or batch.is_held:
+        if batch.is_held:
+            if batch.is_portion():
+                self.write_ahead()
+            return
+        if self.in_flight is not None:
             return
         due = (
             len(batch.waiters) > 0
             or batch.is_forced
+            or self._ahead is not None
             or lingered
             or batch.row_bytes >= LINGER_BYTES
             or batch.row_bytes > self.batch_bytes
@@ -260,15 +282,38 @@ class MessageLog:
         if due:
             self._close(batch)
 
+    def write_ahead(self) -> None:
+        """Write a portion of the open batch, see (4): what is in it now. It stays open."""
+        ahead = self._ahead
+        if ahead is None:
+            segment = Segment(self.next_segment, self.next_base_lsn, self.segment_bytes)
+            segment.end_lsn = segment.base_lsn + SEGMENT_HEADER_BYTES
+            self.next_segment += 1
+            self.segments.add(segment)
+            ahead = FrameAhead(RecordWriter(self.checksum), segment)
+            self._ahead = ahead
+        batch = self.batch
+        batch.write(ahead.writer)
+        ahead.segment.capacity = self._capacity_for(FRAME_HEADER_BYTES + ahead.writer.payload_bytes)
+        self.batch = batch.further()
+        batch.enter(ahead.lsn + FRAME_HEADER_BYTES)
+        batch.close()
+
+    def entered_lsn(self) -> i64:
+        """Return an LSN up to which the log is durable when everything is that has been entered so far."""
+        ahead = self._ahead
+        return self.next_lsn if ahead is None else ahead.lsn + FRAME_HEADER_BYTES
+
     def _close(self, batch: Batch) -> None:
         """Make a `CommitJob` of the open batch."""
-        writer = RecordWriter(self.checksum)
+        ahead = self._ahead
+        writer = RecordWriter(self.checksum) if ahead is None else ahead.writer
         batch.write(writer)
         self.checkpoints.log_grows_to(self.next_lsn + writer.payload_bytes)
         self.batch = Batch(self, batch.number + 1)
         job: CommitJob | None = None
         if writer.record_count:
-            frame: i64 = self._place_frame(writer.payload_bytes)
+            frame: i64 = self._place_frame(writer.payload_bytes) if ahead is None else self._place_ahead(ahead)
             job = self._job(batch, writer, frame)
             batch.enter(frame + FRAME_HEADER_BYTES)
         elif batch.wants_sync and self.durable_lsn < self.next_lsn:
@@ -294,9 +339,7 @@ class MessageLog:
                 self.next_lsn = current.end_lsn
                 return lsn
             current.sealed = True
-        capacity: i64 = self.segment_bytes
-        if capacity < SEGMENT_HEADER_BYTES + size:
-            capacity = padded(SEGMENT_HEADER_BYTES + size)
+        capacity: i64 = self._capacity_for(size)
         base: i64 = self.next_base_lsn
         segment = Segment(self.next_segment, base, capacity)
         self.next_segment += 1
@@ -305,6 +348,25 @@ class MessageLog:
         self.segments.add(segment)
         self.next_lsn = segment.end_lsn
         return base + SEGMENT_HEADER_BYTES
+
+    def _place_ahead(self, ahead: FrameAhead) -> i64:
+        """Return the LSN of a frame that was written in portions: its size is known now."""
+        self._ahead = None
+        segment = ahead.segment
+        size: i64 = FRAME_HEADER_BYTES + ahead.writer.payload_bytes
+        segment.capacity = self._capacity_for(size)
+        segment.end_lsn = ahead.lsn + size
+        segments = self.segments.segments
+        if len(segments) > 1:
+            segments[-2].sealed = True
+        self.next_base_lsn = segment.base_lsn + segment.capacity
+        self.next_lsn = segment.end_lsn
+        return ahead.lsn
+
+    def _capacity_for(self, frame_bytes: i64) -> i64:
+        """Return the size of a segment that begins with such a frame."""
+        least: i64 = padded(SEGMENT_HEADER_BYTES + frame_bytes)
+        return self.segment_bytes if self.segment_bytes > least else least
 
     def _job(self, batch: Batch, writer: RecordWriter, lsn: i64) -> CommitJob:
         segment = self.segments.segments[-1]

@@ -464,6 +464,10 @@ class QueueIndex:
             self._acking = True
             self.log.batch.acking.append(self)
 
+    def ack_range_count(self) -> i64:
+        """Return how many ranges the next frame says are gone, joined or not."""
+        return i64(len(self._ack_ranges)) + 1
+
     def take_acks(self) -> list[tuple[int, int]]:
         """Return what was noted as (first, count), ascending and joined."""
         self._acking = False

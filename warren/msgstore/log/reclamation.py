@@ -34,6 +34,7 @@ ENTRIES_PER_STEP: Final = 64
 BYTES_PER_STEP: Final = 16 << 10
 # So much is settled at once: for what is small no batch is held.
 AT_ONCE_STEPS: Final = 64
+_ALL_STEPS: Final = 1 << 40
 
 
 class _Heap:
@@ -108,8 +109,7 @@ class Reclamation:
             return
         self._settle_some(AT_ONCE_STEPS)
         if self._unsettled and not self._log.hold():
-            while self._unsettled:
-                self._settle_some(AT_ONCE_STEPS)
+            self._settle_some(_ALL_STEPS)
 
     def add_page(self, page: IndexPage) -> None:
         """Take a resident page that is out of its index; its PAGE record is released already."""
