@@ -420,6 +420,20 @@ MUTANTS: Final = (
         ),
     ),
     mutant(
+        "portion-in-the-wrong-place",
+        "messages of a long transaction cannot be read back",
+        (LOG, "        batch.enter(ahead.lsn + FRAME_HEADER_BYTES)\n", "        batch.enter(ahead.lsn)\n"),
+    ),
+    mutant(
+        "portion-goes-on-in-the-old-segment",
+        "what is written behind a long transaction lies where its segment is",
+        (
+            LOG,
+            "        self.next_base_lsn = segment.base_lsn + segment.capacity\n        self.next_lsn",
+            "        self.next_lsn",
+        ),
+    ),
+    mutant(
         "flag-lost-on-disk",
         "a message that was tried before looks as if it were new",
         ("msgstore/log/records.py", lines("if flags & DELIVERED:", "    message.attempts = 1"), ""),

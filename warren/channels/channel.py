@@ -58,7 +58,7 @@ from warren.channels.fast_path import CHANNEL_CLOSING, REFUSE, RETURN, TAKE, Fas
 from warren.channels.jobs import AckRun, Reply, ReturnRun
 from warren.channels.tracing import ChannelTracer
 from warren.channels.transaction import BufferedPublish, BufferRun, Commit, Rollback, Transaction
-from warren.channels.wide_publish import QUEUES_AT_ONCE, Spread, WidePublish, hand_over
+from warren.channels.wide_publish import QUEUES_AT_ONCE, OnceMore, Spread, WidePublish, hand_over
 from warren.exchanges.content import STEPS_MAX, Content
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.recent_history_exchange import RecentHistoryExchange
@@ -69,9 +69,10 @@ from warren.queues.counters import SMALL_MAX_BYTES
 from warren.queues.dead_letter import mark_republished, reheaded
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
-from warren.queues.long_work import ALL_STEPS, Steps
+from warren.queues.long_work import ALL_STEPS, Job, Steps
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue import Queue
+from warren.queues.seen_keys import Claim, MessageKeys
 from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE, VirtualHost
 
@@ -235,34 +236,62 @@ class Channel(FastChannel):
             message.expiration_ms = expiration_ms_of(header)
         if len(keys) > 1 and isinstance(vhost.exchange(envelope.exchange), TopicExchange):
             self._authorize_topics(envelope.exchange, keys)
+        job: Job | None = None
+        if self.transaction is None and self.is_claimed(message):
+            job = OnceMore(self, route, message, keys, header, wants_hold=False)
+        else:
+            job = self.publish_routed(route, route.queues, message, keys, header, holds=False)
+        if job is not None:
+            self.connection.begin(job)
+
+    def publish_routed(
+        self, route: Route, remembered: list[Queue], message: Message, keys: list[str], header: bytes, *, holds: bool
+    ) -> Job | None:
+        """Route a message and publish it; return what is left to be done of that, None: nothing.
+
+        `remembered`: where it goes if `route` can be remembered; `keys`: its routing key and those of CC and BCC;
+        `holds`: whoever calls holds the batch.
+
+        Raises:
+            ChannelException: 404, the exchange is gone; 406, routing it is too much work.
+        """
+        vhost = self.vhost
+        exchange = message.envelope.exchange
         holders: list[Exchange] | None = None
         rememberers: list[RecentHistoryExchange] | None = None
         repeated = bool(vhost.seen_keys) and self.transaction is None and self._is_repeated(message)
         if repeated:
-            queues = []
+            queues: list[Queue] = []
         elif route.cacheable and len(keys) == 1:
-            queues = route.queues
+            queues = remembered
             message.sole = len(queues) == 1
         else:
             routed = Content(header)
             routed.due_ms = message.due_ms
-            queues = vhost.route(vhost.exchange(envelope.exchange), keys, routed)
+            queues = vhost.route(vhost.exchange(exchange), keys, routed)
             self.fast_connection.units_left -= STEPS_MAX - routed.steps_left
-            _check_steps(routed, envelope.exchange, vhost.name)
+            _check_steps(routed, exchange, vhost.name)
             holders = routed.holders
             rememberers = routed.rememberers
+        claimed: MessageKeys | None = None
+        is_wide = self._is_wide(queues)
+        if is_wide and self.transaction is None and vhost.seen_keys:
+            claimed = self._keys_of(message)
+            if claimed is not None and message.persistent and not holds:
+                return OnceMore(self, route, message, keys, header, wants_hold=True)
         if self._tracer is not None:
             self._tracer.published(keys, message, queues)
         transaction = self.transaction
         if transaction is not None:
             transaction.add(BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory))
-            return
+            return None
         if rememberers is not None:
             self.fast_connection.units_left -= remember_in(rememberers, message)
-        self._count(route.exchange, body_bytes, len(queues))
-        if self._is_wide(message, queues):
-            self.publish_wide(message, queues, holders)
-            return
+        self._count(route.exchange, message.body_bytes, len(queues))
+        if is_wide:
+            if message.due_ms:
+                negate_delay(message)
+            return WidePublish(self, Spread(message, queues, self._claim(message, claimed)), holders, holds=holds)
         if repeated or holders is not None:
             # The queues that have it, or the exchange that holds it, may be as new as anything.
             self._told(
@@ -270,6 +299,7 @@ class Channel(FastChannel):
             )
         else:
             self._told(message, self._enqueue(message, queues, holders, route.mandatory), queues)
+        return None
 
     def _authorize_topics(self, exchange: str, keys: list[str]) -> None:
         """Make sure that a message may be published with all of its routing keys.
@@ -292,23 +322,35 @@ class Channel(FastChannel):
         finally:
             self.fast_connection.units_left -= principal.searched - searched
 
-    def _is_wide(self, message: Message, queues: list[Queue]) -> bool:
-        """Tell whether a publish goes to so many queues that it takes several turns.
-
-        Not where repetitions are dropped: one by another connection could come before the first is remembered.
-        """
-        if len(queues) <= QUEUES_AT_ONCE or self.shared.judge is not None:
-            return False
-        return self.vhost.seen_keys.get(message.envelope.exchange) is None
+    def _is_wide(self, queues: list[Queue]) -> bool:
+        """Tell whether a publish goes to so many queues that it takes several turns."""
+        return len(queues) > QUEUES_AT_ONCE and self.shared.judge is None
 
     def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
-        if message.due_ms:
-            negate_delay(message)
-        self.connection.begin(WidePublish(self, message, queues, holders))
+        self.connection.begin(WidePublish(self, Spread(message, queues, None), holders))
+
+    def _keys_of(self, message: Message) -> MessageKeys | None:
+        """Return what its exchange knows `message` by; None when that drops no repetitions."""
+        seen = self.vhost.seen_keys.get(message.envelope.exchange)
+        return None if seen is None else seen.keys_of(message)
+
+    def _claim(self, message: Message, keys: MessageKeys | None) -> Claim | None:
+        return None if keys is None else Claim(self.vhost.seen_keys[message.envelope.exchange], keys)
+
+    def is_claimed(self, message: Message) -> bool:
+        """Tell whether another message is under way of which this one may be a repetition."""
+        seen_keys = self.vhost.seen_keys
+        if not seen_keys:
+            return False
+        seen = seen_keys.get(message.envelope.exchange)
+        if seen is None or not seen.has_claims():
+            return False
+        keys = seen.keys_of(message)
+        return keys is not None and seen.is_claimed(keys)
 
     def wide_publish_done(self, spread: Spread, holders: list[Exchange] | None) -> None:
         """All queues have what was published to very many."""
-        outcome: i64 = self.handed_over(spread.message, spread.queues, holders, spread.outcome)
+        outcome: i64 = self.spread_done(spread, holders)
         self._told(spread.message, outcome, spread.queues if holders is None else None)
 
     def _told(self, message: Message, outcome: i64, queues: list[Queue] | None) -> None:
@@ -377,9 +419,16 @@ class Channel(FastChannel):
             negate_delay(message)
         for queue in queues:
             outcome = _greater(outcome, hand_over(message, queue))
-        return self.handed_over(message, queues, holders, outcome)
+        return self._handed_over(message, queues, holders, outcome)
 
-    def handed_over(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, outcome: i64) -> i64:
+    def spread_done(self, spread: Spread, holders: list[Exchange] | None) -> i64:
+        """All queues have what goes to very many; return the outcome."""
+        outcome: i64 = self._handed_over(spread.message, spread.queues, holders, spread.outcome)
+        if spread.claim is not None:
+            spread.claim.end()
+        return outcome
+
+    def _handed_over(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, outcome: i64) -> i64:
         """All queues have `message`: see to exchanges that hold or remember it; return the outcome."""
         if message.due_ms and holders is not None:
             for holder in holders:
@@ -722,17 +771,20 @@ class Channel(FastChannel):
     def maybe_spread(self, publish: BufferedPublish) -> Spread | None:
         """Begin to publish what waited for tx.commit and goes to very many queues; None: it does not.
 
-        `handed_over` follows when all of them have it.
+        `spread_done` follows when all of them have it. `is_claimed` is False.
         """
         message = publish.message
-        if not self._is_wide(message, publish.queues) or not publish.has_takers():
+        if not self._is_wide(publish.queues) or not publish.has_takers():
+            return None
+        keys: MessageKeys | None = self._keys_of(message) if self.vhost.seen_keys else None
+        if keys is not None and self.vhost.seen_keys[message.envelope.exchange].knows(keys):
             return None
         if publish.rememberers is not None:
             remember_in(publish.rememberers, message)
         if message.due_ms:
             negate_delay(message)
         self._count(publish.exchange, message.body_bytes, len(publish.queues))
-        return Spread(message, publish.queues)
+        return Spread(message, publish.queues, self._claim(message, keys))
 
     def publish_buffered(self, publish: BufferedPublish) -> i64:
         """Publish what waited for tx.commit; return the outcome."""

@@ -180,7 +180,8 @@ class Commit(Job):
     """tx.commit: publishes, then acknowledgements, then what is given back.
 
     The batch of the log is held open until the last of it is done (2); there is nothing to hold where it is done at
-    once. Two that are long do not hold the same batch: the second one waits.
+    once. Two that are long do not hold the same batch: the second one waits. So does what may be a repetition of a
+    message that is under way (`SeenKeys` (8)).
     """
 
     def __init__(self, channel: Channel, transaction: Transaction) -> None:
@@ -202,7 +203,7 @@ class Commit(Job):
     def go_on(self, steps: Steps) -> bool:
         log = self._channel.shared.log
         if not self._holds:
-            if self._is_longer_than(steps.left):
+            if self._is_longer_than(steps.left) or self._has_to_wait():
                 if not log.hold():
                     return False
                 self._holds = True
@@ -227,6 +228,12 @@ class Commit(Job):
                 break
         return needed > steps
 
+    def _has_to_wait(self) -> bool:
+        """Tell whether some of it may be a repetition of what is under way. It is short."""
+        if not self._channel.vhost.seen_keys:
+            return False
+        return any(self._channel.is_claimed(publish.message) for publish in self._transaction.publishes)
+
     def _publish(self, steps: Steps) -> bool:
         publishes = self._transaction.publishes
         channel = self._channel
@@ -234,7 +241,11 @@ class Commit(Job):
             if steps.left <= 0:
                 return False
             publish = publishes[self._next_publish]
-            spread = self._spread if self._spread is not None else channel.maybe_spread(publish)
+            spread = self._spread
+            if spread is None:
+                if channel.is_claimed(publish.message):
+                    return False
+                spread = channel.maybe_spread(publish)
             if spread is None:
                 steps.left -= publish.steps()
                 outcome: i64 = channel.publish_buffered(publish)
@@ -243,7 +254,7 @@ class Commit(Job):
                 if not spread.go_on(steps):
                     return False
                 self._spread = None
-                outcome = channel.handed_over(publish.message, publish.queues, publish.holders, spread.outcome)
+                outcome = channel.spread_done(spread, publish.holders)
             self._next_publish += 1
             self._transaction.committed(publish)
             if publish.message.persistent:

@@ -5,6 +5,8 @@
 2. What is stored is in one frame of the log, and so in all queues after a crash, or in none: the batch is held open,
    and written in portions meanwhile. Everybody's confirms wait for its end.
 3. The queues are those of its route when it was published. One that is deleted meanwhile takes nothing.
+4. Where an exchange drops repetitions the key is claimed when the first queue gets the message (`SeenKeys` (8)). Before
+   that the batch is held, and what another one has claimed is waited for: then it is looked up and routed (`OnceMore`).
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from warren.amqp.errors import ChannelException
+from warren.amqp.methods import BASIC_PUBLISH
+from warren.channels.access import Route
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Message
 from warren.queues.long_work import Job, Steps
 from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED
 from warren.queues.queue import Queue
+from warren.queues.seen_keys import Claim
 
 if TYPE_CHECKING:
     from warren.channels.channel import Channel
@@ -39,9 +45,10 @@ def hand_over(message: Message, queue: Queue) -> i64:
 class Spread:
     """A message on its way to its queues, and what has come of it so far."""
 
-    def __init__(self, message: Message, queues: list[Queue]) -> None:
+    def __init__(self, message: Message, queues: list[Queue], claim: Claim | None) -> None:
         self.message = message
         self.queues = queues
+        self.claim = claim
         self.outcome: i64 = ACCEPTED
         self._next: int = 0
 
@@ -68,13 +75,18 @@ class Spread:
 
 
 class WidePublish(Job):
-    """A publish that is no part of a transaction. `holders`: the exchanges that hold it, too."""
+    """A publish that is no part of a transaction. `holders`: the exchanges that hold it, too.
 
-    def __init__(self, channel: Channel, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+    `holds`: the batch is held already.
+    """
+
+    def __init__(
+        self, channel: Channel, spread: Spread, holders: list[Exchange] | None, *, holds: bool = False
+    ) -> None:
         self._channel = channel
-        self._spread = Spread(message, queues)
+        self._spread = spread
         self._holders = holders
-        self._holds: bool = False
+        self._holds: bool = holds
 
     def go_on(self, steps: Steps) -> bool:
         spread = self._spread
@@ -89,3 +101,48 @@ class WidePublish(Job):
             log.release()
         self._channel.wide_publish_done(spread, self._holders)
         return True
+
+
+class OnceMore(Job):
+    """A publish to an exchange that drops repetitions, which goes on when it can be said whether it is one.
+
+    `keys`: its routing key and those of CC and BCC. `wants_hold`: it is to go to very many queues, and be stored.
+    """
+
+    def __init__(
+        self, channel: Channel, route: Route, message: Message, keys: list[str], header: bytes, *, wants_hold: bool
+    ) -> None:
+        self._channel = channel
+        self._route = route
+        self._message = message
+        self._keys = keys
+        self._header = header
+        self._wants_hold = wants_hold
+        self._holds: bool = False
+        self._further: Job | None = None  # the rest of it
+
+    def go_on(self, steps: Steps) -> bool:
+        if self._further is not None:
+            return self._further.go_on(steps)
+        channel = self._channel
+        log = channel.shared.log
+        message = self._message
+        if channel.is_claimed(message):
+            return False
+        if self._wants_hold and not self._holds:
+            if not log.hold():
+                return False
+            self._holds = True
+        route = self._route
+        left = [queue for queue in route.queues if not queue.deleted]
+        try:
+            further = channel.publish_routed(route, left, message, self._keys, self._header, holds=self._holds)
+        except ChannelException as error:
+            channel.connection.refuse(channel, error, BASIC_PUBLISH)
+            further = None
+        if further is None:
+            if self._holds:
+                log.release()
+            return True
+        self._further = further
+        return further.go_on(steps)

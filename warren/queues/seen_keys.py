@@ -26,6 +26,9 @@
    alternate.
 6. After a restart nothing may be published before `is_restoring` is False.
 7. Neither a purge nor a delivery forgets a key.
+8. A message on its way to very many queues is accepted when the last of them has it, or none refused it. Until then its
+   key and its producer are claimed: a publish with one of them waits, and is looked at when that is decided. Whoever
+   has a claim waits for nothing, so that nobody waits for ever.
 
 Gaps in the numbers of a producer mean nothing, so they cannot be filled: whoever gets a nack for 5 and an ack for 6
 cannot send 5 again under that number.
@@ -85,6 +88,19 @@ class MessageKeys:
         self.sequence: i64 = 0
 
 
+class Claim:
+    """What says that a message with these keys is on its way to very many queues of an exchange, see (8)."""
+
+    def __init__(self, seen: SeenKeys, keys: MessageKeys) -> None:
+        self._seen = seen
+        self._keys = keys
+        seen.claim(keys)
+
+    def end(self) -> None:
+        """It is accepted and remembered, or it is not."""
+        self._seen.let_go(self._keys)
+
+
 class SeenKeys(Timer):
     """What one queue or exchange remembers; `lane` and `producer_lane` are where, in the log, when it is `durable`."""
 
@@ -103,6 +119,8 @@ class SeenKeys(Timer):
         self.dropped: i64 = 0  # repetitions
         self._log = log
         self._timers = timers
+        self._claimed_keys: set[bytes] = set()
+        self._claimed_producers: set[bytes] = set()
         self._durable = durable
         self._header = rules.dedup_header
         self._header_entry = _entry_name(rules.dedup_header)
@@ -168,6 +186,29 @@ class SeenKeys(Timer):
                 self._plan()
         if keys.producer:
             self._producers.add(keys.producer, keys.sequence, stored)
+
+    # --- what is under way ----------------------------------------------------------------------------------------
+
+    def has_claims(self) -> bool:
+        """Tell whether anything is claimed."""
+        return len(self._claimed_keys) > 0 or len(self._claimed_producers) > 0
+
+    def is_claimed(self, keys: MessageKeys) -> bool:
+        """Tell whether another message has claimed one of these."""
+        return keys.key in self._claimed_keys or keys.producer in self._claimed_producers
+
+    def claim(self, keys: MessageKeys) -> None:
+        """Claim them; nobody has."""
+        assert not self.is_claimed(keys)
+        if keys.key:
+            self._claimed_keys.add(keys.key)
+        if keys.producer:
+            self._claimed_producers.add(keys.producer)
+
+    def let_go(self, keys: MessageKeys) -> None:
+        """They are claimed no more."""
+        self._claimed_keys.discard(keys.key)
+        self._claimed_producers.discard(keys.producer)
 
     # --- time, start and end --------------------------------------------------------------------------------------
 

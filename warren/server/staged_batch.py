@@ -237,6 +237,8 @@ class BatchPublishing:
         while self._management.broker.log.is_congested():
             await trio.sleep(_POLL_S)
         async with self._filled(piece, is_tried=False) as (client, transaction):
+            while self._vhost.has_claims():
+                await trio.sleep(_POLL_S)  # some of it may be a repetition of what is under way
             # From here to the end of `commit` nothing awaits: what is checked is what is published.
             unroutable = transaction.unroutable_count()
             if unroutable and note.mandatory:

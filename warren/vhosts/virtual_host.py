@@ -254,6 +254,10 @@ class VirtualHost(QueueHost):
             return False
         return exchange.name == DEFAULT_EXCHANGE or is_cacheable_route(exchange, self.exchanges)
 
+    def has_claims(self) -> bool:
+        """Tell whether a message is on its way to very many queues that others may be a repetition of."""
+        return any(seen.has_claims() for seen in self.seen_keys.values())
+
     # --- exchanges ------------------------------------------------------------------------------------------------
 
     def declare_exchange(self, declaration: ExchangeDeclaration, by: str = INTERNAL_USER) -> int:

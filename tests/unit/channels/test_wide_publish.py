@@ -168,14 +168,162 @@ def test_a_commit_is_as_whole_as_ever() -> None:
     assert wide.bodies("q0") == [b"one", b"two", b"three"] and wide.bodies(f"q{MANY - 1}") == [b"one", b"two"]
 
 
-def test_a_repetition_that_comes_while_the_first_is_under_way_is_dropped() -> None:
-    wide = Wide()
-    wide.client.call(1, exchange_declare("once", "fanout", arguments={"x-message-deduplication": True}))
-    wide.client.send(1, *[m.QueueBind(0, f"q{number}", "once", "", False, EMPTY) for number in range(MANY)])
-    wide.client.take_bytes()
-    headers = encode_table({"x-deduplication-header": "k1"})
-    other = wide.harness.channel()
-    wide.publish(b"one", b"again", exchange="once", properties={"headers": headers})
-    other.connection.feed(publish_frames("once", "k", b"and again", properties={"headers": headers}))
+class Once(Wide):
+    """The same, with exchange ``once`` that drops repetitions, and another publisher, who waits for confirms."""
+
+    def __init__(self, *, durable: bool) -> None:
+        super().__init__(durable=durable)
+        arguments: dict[str, object] = {"x-message-deduplication": True}
+        self.client.call(1, exchange_declare("once", "fanout", durable=durable, arguments=arguments))
+        self.client.send(1, *[m.QueueBind(0, f"q{number}", "once", "", False, EMPTY) for number in range(MANY)])
+        self.client.take_bytes()
+        self.client.call(1, m.ConfirmSelect(False))
+        self.other = self.harness.channel()
+        self.properties: dict[str, Any] = dict(PERSISTENT) if durable else {}
+
+    def once(self, client: Client, body: bytes, **headers: object) -> None:
+        table: dict[str, object] = headers or {"x-deduplication-header": "k1"}
+        properties = {**self.properties, "headers": encode_table(table)}
+        client.connection.feed(publish_frames("once", "k", body, properties=properties))
+
+    def turns(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.harness.broker.end_turn()
+
+    def dropped(self) -> int:
+        return int(self.harness.vhost.seen_keys["once"].dropped)
+
+
+DURABILITY = pytest.mark.parametrize("durable", [False, True])
+
+
+@DURABILITY
+def test_a_publish_to_an_exchange_that_drops_repetitions_takes_turns(durable: bool) -> None:
+    wide = Once(durable=durable)
+    wide.once(wide.client, b"one")
+    assert wide.counts() == {0, 1}
     wide.harness.settle()
-    assert wide.counts() == {1}
+    assert wide.answers() == [m.BasicAck(1, False)] and wide.counts() == {1}
+    assert not wide.harness.vhost.has_claims()
+
+
+@DURABILITY
+def test_a_repetition_that_comes_while_the_first_is_under_way_is_dropped(durable: bool) -> None:
+    wide = Once(durable=durable)
+    wide.other.call(1, m.ConfirmSelect(False))
+    wide.once(wide.client, b"one")
+    wide.once(wide.client, b"again")
+    wide.once(wide.other, b"and again")
+    wide.turns()
+    assert wide.other.take() == [] and wide.counts() == {0, 1}, "it is not said yet"
+    wide.harness.settle()
+    assert wide.counts() == {1} and wide.dropped() == 2
+    assert [each.method for each in wide.other.take()] == [m.BasicAck(1, False)]
+    assert wide.answers()[-1].delivery_tag == 2
+
+
+@DURABILITY
+def test_what_comes_while_the_first_is_under_way_is_none_when_that_is_refused(durable: bool) -> None:
+    wide = Once(durable=durable)
+    full: dict[str, object] = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    wide.client.call(1, queue_declare("full", durable=durable, arguments=full))
+    wide.client.call(1, m.QueueBind(0, "full", "once", "", False, EMPTY))
+    wide.other.call(1, m.ConfirmSelect(False))
+    wide.once(wide.client, b"one")
+    wide.once(wide.other, b"two")
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicNack(1, False, False)]
+    assert [each.method for each in wide.other.take()] == [m.BasicNack(1, False, False)]
+    assert wide.counts() == {0, 2} and wide.dropped() == 0
+    wide.client.call(1, m.QueueDelete(0, "full", False, False, False))
+    wide.once(wide.other, b"three")
+    wide.harness.settle()
+    assert [each.method.delivery_tag for each in wide.other.take()] == [2] and wide.counts() == {3}
+
+
+@DURABILITY
+def test_another_key_does_not_wait_for_the_first(durable: bool) -> None:
+    wide = Once(durable=durable)
+    wide.once(wide.client, b"one")
+    wide.other.connection.feed(publish_frames("once", "k", b"none"))
+    wide.harness.settle()
+    assert wide.counts() == {2} and wide.dropped() == 0
+
+
+def test_the_numbers_of_a_producer_do_not_go_back() -> None:
+    wide = Once(durable=True)
+    wide.once(wide.client, b"five", **{"x-producer": "p", "x-seq": 5})
+    wide.once(wide.other, b"six", **{"x-producer": "p", "x-seq": 6})
+    wide.harness.settle()
+    wide.once(wide.client, b"six again", **{"x-producer": "p", "x-seq": 6})
+    wide.harness.settle()
+    assert wide.counts() == {2} and wide.dropped() == 1
+
+
+@DURABILITY
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_commit_waits_for_what_it_may_repeat(durable: bool, count: int) -> None:
+    wide = Once(durable=durable)
+    wide.other.call(1, m.TxSelect())
+    for number in range(count):
+        wide.once(wide.other, b"again")
+        wide.other.connection.feed(publish_frames("", f"q{number}", b"beside", properties=wide.properties))
+    wide.once(wide.client, b"one")
+    wide.other.connection.feed(method_frame(1, m.TxCommit()))
+    wide.turns()
+    assert wide.counts() == {0, 1}
+    wide.harness.settle()
+    assert [each.method for each in wide.other.take()] == [m.TxCommitOk()]
+    assert wide.bodies("q0") == [b"one", b"beside"] and wide.dropped() == count
+    assert not wide.harness.vhost.has_claims()
+
+
+@DURABILITY
+def test_a_repetition_waits_for_a_commit_that_publishes_it(durable: bool) -> None:
+    wide = Once(durable=durable)
+    wide.other.call(1, m.TxSelect())
+    wide.once(wide.other, b"one")
+    wide.other.connection.feed(method_frame(1, m.TxCommit()))
+    wide.once(wide.client, b"again")
+    wide.turns()
+    assert wide.answers() == [] and wide.counts() == {0, 1}
+    wide.harness.settle()
+    assert wide.answers() == [m.BasicAck(1, False)] and wide.counts() == {1} and wide.dropped() == 1
+
+
+def test_a_publisher_that_waits_for_a_claim_keeps_nobody_from_the_batch() -> None:
+    """Who holds the batch and waits for a claim, and who has the claim and waits for the batch, would wait for ever."""
+    wide = Once(durable=True)
+    long_one = wide.harness.channel()
+    long_one.call(1, m.TxSelect())
+    wide.once(long_one, b"one")
+    for number in range(300):
+        long_one.connection.feed(publish_frames("", f"q{number}", b"beside", properties=PERSISTENT))
+    wide.once(wide.other, b"two", **{"x-deduplication-header": "k2"})
+    wide.once(wide.client, b"again")
+    long_one.connection.feed(method_frame(1, m.TxCommit()))
+    wide.harness.settle()
+    assert len(wide.harness.broker.work) == 0 and wide.dropped() == 1
+    assert wide.counts() == {2, 3}
+
+
+@DURABILITY
+def test_a_publisher_that_is_lost_while_it_waits_for_a_claim_has_published(durable: bool) -> None:
+    wide = Once(durable=durable)
+    wide.once(wide.client, b"one")
+    wide.once(wide.other, b"again")
+    wide.other.hang_up()
+    wide.client.hang_up()
+    wide.harness.settle()
+    assert wide.counts() == {1} and wide.dropped() == 1 and not wide.harness.vhost.has_claims()
+
+
+def test_an_exchange_that_goes_while_a_publish_to_it_waits_closes_the_channel() -> None:
+    wide = Once(durable=True)
+    wide.once(wide.client, b"one")
+    wide.once(wide.other, b"again")
+    third = wide.harness.channel()
+    third.connection.feed(method_frame(1, m.ExchangeDelete(0, "once", False, False)))
+    wide.harness.settle()
+    assert wide.counts() <= {1, 2} and not wide.harness.broker.work
+    assert wide.answers() == [m.BasicAck(1, False)]

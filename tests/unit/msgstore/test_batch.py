@@ -81,6 +81,14 @@ def test_a_batch_that_is_held_is_closed_when_it_is_released_and_held_once() -> N
     log.log.close_if_due()
     assert log.log.batch.number == 2
     assert log.log.hold(), "another batch"
+    log.log.batch.add(index, timed_message(b"y"), 3)
+    log.log.release()
+    log.disk.run()
+    log.log.close_if_due()
+    assert log.log.batch.number == 2, "nobody waits for it"
+    assert not log.log.hold()
+    log.log.close_if_due()
+    assert log.log.batch.number == 3, "who wants to hold the next one does not have to wait for long"
     log.log.release()
 
 

@@ -223,10 +223,11 @@ class MessageLog:
         """Keep the batch open until `release`; False while another has it held, or had it before it was closed.
 
         What is put into it meanwhile is written in one frame. Nobody holds a batch that others have held already: their
-        confirms, and those of everybody, wait for its end.
+        confirms, and those of everybody, wait for its end. It is closed soon, for somebody waits for the next one.
         """
         batch = self.batch
         if batch.was_held:
+            batch.is_forced = True
             return False
         batch.is_held = True
         batch.was_held = True
