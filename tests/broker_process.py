@@ -78,6 +78,7 @@ class WarrenProcess:
         self.amqp_port = 0
         self.amqps_port = 0
         self.http_port = 0
+        self.https_port = 0
         self._health_url = ""
         self.flags = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0", "prometheus": "off"} | dict(flags or {})
         self._settings = dict(settings or {})
@@ -133,7 +134,7 @@ class WarrenProcess:
         announced = self.out_path.read_bytes()[self._announced_from :].decode()
         if "\n  stop " not in announced:
             return False
-        for scheme in ("amqp", "amqps", "http"):
+        for scheme in ("amqp", "amqps", "http", "https"):
             place = re.search(rf"\b{scheme}://(\S+):(\d+)", announced)
             if place is not None:
                 # From now on this port is ours: a second start gets the same one.

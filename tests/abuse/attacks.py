@@ -1,8 +1,8 @@
 """What hostile peers do: single inputs, each of which is valid and cheap to send, and bounded in count and time.
 
-``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT``, in tests/, makes one of them, in a process of its own
-so that it takes no turn from the innocent client that is measured beside it. ``mallory`` has no tag and may do
-everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks log in as nobody.
+``python -m abuse.attacks NAME AMQP_PORT HTTP_PORT AMQPS_PORT HTTPS_PORT``, in tests/, makes one of them, in a process
+of its own so that it takes no turn from the innocent client that is measured beside it. ``mallory`` has no tag and may
+do everything in vhost ``abuse``; ``mallet`` is a policymaker there; some attacks log in as nobody.
 
 An attack that is refused (a close, a 4xx, a hang-up) has been answered well. What has to hold is in `test_attacks`.
 """
@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from peer_frames import content_header
+from tls_peer import TlsPeer
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
@@ -42,6 +43,7 @@ class Ports(NamedTuple):
     amqp: int
     http: int
     amqps: int
+    https: int
 
 
 Attack = Callable[[Ports], None]
@@ -114,6 +116,22 @@ def raw_http(ports: Ports) -> socket.socket:
     return socket.create_connection(("127.0.0.1", ports.http), timeout=DEADLINE_S)
 
 
+def client_hello() -> bytes:
+    """Return the beginning of a TLS handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    outgoing = ssl.MemoryBIO()
+    handshake = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        handshake.do_handshake()
+    return outgoing.read()
+
+
+def tls(port: int) -> TlsPeer:
+    return TlsPeer(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
+
+
 # --- without a login ------------------------------------------------------------------------------------------------
 
 
@@ -170,14 +188,7 @@ def wrong_passwords(ports: Ports) -> None:
 @attack
 def client_hellos(ports: Ports) -> None:
     """TLS handshakes that are begun and never finished, as many as a core can begin."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    outgoing = ssl.MemoryBIO()
-    handshake = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        handshake.do_handshake()
-    hello = outgoing.read()
+    hello = client_hello()
 
     def burst() -> None:
         socks = [socket.create_connection(("127.0.0.1", ports.amqps), timeout=DEADLINE_S) for _ in range(100)]
@@ -188,6 +199,86 @@ def client_hellos(ports: Ports) -> None:
             sock.close()
 
     until_closed(burst)
+
+
+@attack
+def key_updates(ports: Ports) -> None:
+    """TLS connections that ask for nothing but new keys, which takes the broker longer than any other record."""
+    peers = [tls(ports.amqps) for _ in range(8)]
+    peers += [tls(ports.https) for _ in range(8)]
+    for peer, asked in [(peer, peer.key_updates(2500)) for peer in peers]:
+        with contextlib.suppress(ConnectionError):
+            peer.sock.sendall(asked)
+    time.sleep(1)
+
+
+@attack
+def one_byte_records(ports: Ports) -> None:
+    """TLS records of one byte each, on many connections."""
+    peers = [tls(ports.amqps) for _ in range(30)]
+    for peer in peers:
+        peer.sock.sendall(peer.record(login_frames("mallory", "mallory", VHOST)))
+    for peer, sent in [(peer, peer.records(HEARTBEAT_FRAME * 500, 1)) for peer in peers]:
+        with contextlib.suppress(ConnectionError):
+            peer.sock.sendall(sent)
+    time.sleep(1)
+
+
+@attack
+def handshakes_byte_by_byte(ports: Ports) -> None:
+    """A ClientHello in single bytes on 200 connections, of AMQP and of HTTPS."""
+    hello = client_hello()
+    for port in (ports.amqps, ports.https):
+        socks = [socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) for _ in range(200)]
+        end_s = time.monotonic() + LOAD_S / 2
+        for at in range(len(hello) - 1):
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.sendall(hello[at : at + 1])
+            if time.monotonic() > end_s:
+                break
+        for sock in socks:
+            sock.close()
+
+
+@attack
+def plain_text_on_tls_ports(ports: Ports) -> None:
+    """Protocol headers, requests and garbage where TLS is spoken, each hung up on or left."""
+    texts = [login_frames("guest", "guest", "/"), request("GET", "/api/overview"), os.urandom(1 << 16), b"\x16\x03\x01"]
+
+    def burst() -> None:
+        socks = [
+            socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+            for port in (ports.amqps, ports.https)
+            for _ in range(20)
+        ]
+        for at, sock in enumerate(socks):
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(texts[at % len(texts)])
+        for sock in socks:
+            sock.close()
+
+    until_closed(burst)
+
+
+@attack
+def tls_peers_that_do_not_read(ports: Ports) -> None:
+    """Over TLS they ask for replies, and for all metrics, and read nothing of them; then they vanish."""
+    peers = [tls(ports.amqps) for _ in range(20)]
+    for peer in peers:
+        peer.sock.sendall(peer.record(login_frames("mallory", "mallory", VHOST)))
+        asked = method_frame(1, m.ChannelOpen("")) + method_frame(1, m.BasicQos(0, 1, False)) * 200_000
+        peer.sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            for at in range(0, len(asked), 1 << 14):
+                peer.sock.send(peer.record(asked[at : at + (1 << 14)]))
+    web = [tls(ports.https) for _ in range(20)]
+    for peer in web:
+        with contextlib.suppress(OSError):
+            peer.sock.sendall(peer.record(request("GET", "/api/definitions")))
+    time.sleep(LOAD_S)
+    for peer in [*peers, *web]:
+        peer.close()
 
 
 @attack
@@ -486,9 +577,9 @@ def certificates_of_devices(ports: Ports) -> None:
 
 
 def main() -> None:
-    name, amqp, http, amqps = sys.argv[1:]
+    name, *ports = sys.argv[1:]
     with contextlib.suppress(OSError):
-        ATTACKS[name](Ports(int(amqp), int(http), int(amqps)))
+        ATTACKS[name](Ports(*map(int, ports)))
 
 
 if __name__ == "__main__":

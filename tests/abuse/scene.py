@@ -40,7 +40,7 @@ def broker(directory: Path) -> WarrenProcess:
     """Return a broker, not yet started, whose users are made by `admit`."""
     certificate = Authority(directory / "certificates", "Abuse").issue("/CN=localhost", "DNS:localhost,IP:127.0.0.1")
     settings = SETTINGS | {"tls.certificate": certificate.certificate, "tls.private_key": certificate.key}
-    return WarrenProcess(directory, flags={"amqps": "127.0.0.1:0"}, settings=settings)
+    return WarrenProcess(directory, flags={"amqps": "127.0.0.1:0", "https": "127.0.0.1:0"}, settings=settings)
 
 
 def admit(process: WarrenProcess) -> None:
@@ -70,7 +70,7 @@ def run(process: WarrenProcess, name: str) -> Outcome:
     began_s = time.monotonic()
     with Bystander(process) as bystander:
         command = [sys.executable, "-m", "abuse.attacks", name]
-        ports = [str(process.amqp_port), str(process.http_port), str(process.amqps_port)]
+        ports = [str(process.amqp_port), str(process.http_port), str(process.amqps_port), str(process.https_port)]
         attacker = subprocess.run(
             command + ports, timeout=ATTACK_DEADLINE_S, check=False, capture_output=True, cwd=Path(__file__).parents[1]
         )

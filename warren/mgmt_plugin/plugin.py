@@ -11,6 +11,7 @@ import trio
 from warren.mgmt_plugin.api import Api
 from warren.mgmt_plugin.http.server import HttpTraffic, Load, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
+from warren.mgmt_plugin.http.tls_stream import TlsStream
 from warren.mgmt_plugin.metrics.prometheus import Metrics, MetricsHandlers, MetricsPort
 from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.openapi import DocumentHandlers
@@ -191,8 +192,8 @@ class ManagementPlugin:
             if settings.https is not None and tls is not None:
                 host, port = settings.https.host, settings.https.port
 
-                def wrap(stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
-                    return trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+                def wrap(stream: trio.SocketStream) -> TlsStream:
+                    return TlsStream(stream, tls.context)
 
                 place = await nursery.start(
                     begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks, below

@@ -351,6 +351,7 @@ class Reactor:
         except OSError:
             self._lost(transport)
             return
+        self._units += transport.decrypting_units
         if data is None:
             return
         if transport.linger_deadline_s:

@@ -6,6 +6,7 @@ A transport moves bytes between a socket and an engine connection and decides no
    not read costs one outbox (its soft limit) and one backlog of at most that size, whatever is published for it.
 2. `receive` returns what is there now: ``b""`` at the end of the stream, None when nothing is.
 3. TLS buffers nothing across calls: whatever a receive decrypts is returned by it.
+4. A receive costs some milliseconds at most: TLS records are counted, and of small ones less is read at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
+from warren.server.tls_records import RECORD_UNITS, TlsRecords
+
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
 
 RECEIVE_BYTES: Final = 262144
-TLS_RECEIVE_BYTES: Final = 65536
 # A flush ends when it has sent more than this: a peer that reads as fast as we write is not alone.
 FLUSH_MAX_BYTES: Final = 4 << 20
 # The kernel takes 1,024 pieces in one gathering write.
@@ -34,6 +38,7 @@ class Transport:
         self.address = address  # the peer's, without port
         self.connection: Connection | None = None
         self.interest = 0  # what epoll watches
+        self.decrypting_units: i64 = 0  # what the last receive cost besides
         self.pre_auth = True  # counted by admission control
         self.linger_deadline_s = 0.0  # not 0: we have ended, and wait for the peer to
         self.unsent_deadline_s = 0.0  # not 0: the connection has ended, and its last bytes are not with the kernel
@@ -149,6 +154,7 @@ class TlsTransport(Transport):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshaken = False
+        self._records = TlsRecords()
         self._raw: bytes = b""  # handshake bytes that wait for the socket
 
     def is_ready(self) -> bool:
@@ -161,11 +167,12 @@ class TlsTransport(Transport):
             OSError: the handshake failed (`ssl.SSLError` is one) or the connection is gone.
         """
         try:
-            data = self.sock.recv(TLS_RECEIVE_BYTES)
+            data = self.sock.recv(self._records.receive_bytes)
         except BlockingIOError:
             return False
         if not data:
             raise ConnectionResetError("closed during the TLS handshake")
+        self._records.received(data)
         self._incoming.write(data)
         try:
             self._tls.do_handshake()
@@ -187,16 +194,22 @@ class TlsTransport(Transport):
             self._raw = self._raw[sent:]
 
     def receive(self, limit_bytes: int) -> bytes | None:
+        records = self._records
+        before: i64 = records.count
         try:
-            data = self.sock.recv(TLS_RECEIVE_BYTES)
+            data = self.sock.recv(records.receive_bytes)
         except BlockingIOError:
-            # What came right behind the handshake may still be undecrypted.
-            return self._decrypt()
-        if data:
-            self._incoming.write(data)
+            pass  # what came right behind the handshake may still be undecrypted
         else:
-            self._incoming.write_eof()
-        return self._decrypt()
+            if data:
+                records.received(data)
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+        self.decrypting_units = (records.count - before) * RECORD_UNITS
+        decrypted = self._decrypt()
+        records.check()
+        return decrypted
 
     def _decrypt(self) -> bytes | None:
         """Return everything that can be decrypted now."""
@@ -214,6 +227,7 @@ class TlsTransport(Transport):
                 ended = True
                 break
             parts.append(part)
+            self._records.with_data += 1
         if parts:
             return b"".join(parts)
         return b"" if ended else None

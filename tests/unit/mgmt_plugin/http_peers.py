@@ -22,6 +22,7 @@ from warren.mgmt_plugin.http.server import (
     Response,
     serve_http,
 )
+from warren.mgmt_plugin.http.tls_stream import TlsStream
 
 GET = b"GET /any HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET /any HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -75,9 +76,9 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
 async def running(host: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server()
 
-    def wrap(stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
+    def wrap(stream: trio.SocketStream) -> TlsStream:
         assert context is not None
-        return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        return TlsStream(stream, context)
 
     async with trio.open_nursery() as nursery:
         tls = wrap if context is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 import trustme
+from tls_peer import TlsPeer
 from unit.mgmt_plugin.http_peers import (
     GET,
     LAST,
@@ -161,6 +163,30 @@ def test_over_tls_requests_know_that_they_are(authority: trustme.CA, server_cont
                 answer = b"".join([bytes(chunk) async for chunk in stream])
                 assert answer.startswith(b"HTTP/1.1 200 ")
                 assert server.requests[0].is_tls
+
+    trio.run(main)
+
+
+def test_who_sends_tls_records_without_data_is_hung_up_on(server_context: ssl.SSLContext) -> None:
+    """Each KeyUpdate takes the broker thirty microseconds, and asks for one in return."""
+
+    def attack(address: tuple[str, int]) -> None:
+        peer = TlsPeer(socket.create_connection(address, timeout=30))
+        peer.sock.sendall(
+            peer.key_updates(10) + peer.record(b"GET /any HTTP/1.1\r\n") + peer.record(b"Host: x\r\n\r\n")
+        )
+        assert peer.sock.recv(1)
+        with contextlib.suppress(ConnectionError):
+            peer.sock.sendall(peer.key_updates(1000))
+            while peer.sock.recv(1 << 16):
+                pass
+        peer.close()
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with running(context=server_context) as server:
+                await trio.to_thread.run_sync(attack, server.address)
+                assert len(server.requests) == 1
 
     trio.run(main)
 

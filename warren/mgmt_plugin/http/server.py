@@ -43,6 +43,7 @@ from warren.mgmt_plugin.http.newcomers import Newcomer, Newcomers
 from warren.mgmt_plugin.http.permits import Departures, Permits
 from warren.mgmt_plugin.http.scheduler import give_way, scheduler, work_for
 from warren.mgmt_plugin.http.slots import Slot, Slots, Standing
+from warren.mgmt_plugin.http.tls_stream import TlsStream
 from warren.server.descriptors import UNLIMITED
 from warren.server.errors import listen_error
 from warren.server.histogram import Histogram
@@ -151,7 +152,7 @@ class Request:
 
 
 Respond = Callable[[Request], Awaitable[Response]]
-Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+Stream = trio.SocketStream | TlsStream
 
 
 class HttpTraffic:
@@ -231,7 +232,7 @@ async def serve_http(
     host: str,
     port: int,
     respond: Respond,
-    wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
+    wrap: Callable[[trio.SocketStream], TlsStream] | None,
     load: Load | None = None,
     tasks: Supervision | None = None,
     descriptors_below: int = UNLIMITED.http_below,
@@ -300,7 +301,7 @@ def _own(listener: trio.SocketListener) -> socket.socket:
 async def _converse(
     plain: trio.SocketStream,
     newcomer: Newcomer,
-    wrap: Callable[[trio.SocketStream], trio.SSLStream[trio.SocketStream]] | None,
+    wrap: Callable[[trio.SocketStream], TlsStream] | None,
     port: Port,
 ) -> None:
     peer, slot = newcomer.peer, newcomer.slot

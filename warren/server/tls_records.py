@@ -1,0 +1,67 @@
+"""How many TLS records a peer has sent, and how many of them had data: what it makes the broker do without saying it.
+
+1. A record costs some microseconds, however little is in it: it counts as `RECORD_UNITS` of work.
+2. A KeyUpdate costs ten times as much, and asks for an answer that takes memory until something is sent. OpenSSL takes
+   any number of them, and does not tell. From TLS 1.3 on they look like data from outside, but nothing comes out. Who
+   sends many records without data is hung up on: clients send one after gigabytes, if at all.
+3. Of a peer that sends small records less is read at a time, so that whatever it sends takes some milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+RECORD_UNITS: Final = 8
+EMPTY_MAX: Final = 64  # those of a handshake included, of which a client has up to twenty
+EMPTY_SHARE_SHIFT: Final = 10  # and one for so many with data
+RECEIVE_MIN_BYTES: Final = 4096
+RECEIVE_MAX_BYTES: Final = 65536
+SMALL_BYTES: Final = 512
+_HEAD_BYTES: Final = 5
+
+
+class TlsRecords:
+    """Counts the records of one peer.
+
+    ``with_data``: how many gave something to read; ``receive_bytes``: how much is to be read at a time.
+    """
+
+    def __init__(self) -> None:
+        self.receive_bytes: int = RECEIVE_MIN_BYTES
+        self.count: i64 = 0
+        self.with_data: i64 = 0
+        self._head: bytes = b""  # the beginning of one
+        self._missing: i64 = 0  # of the last one
+
+    def received(self, data: bytes) -> None:
+        """Count the records that begin in `data`, which is what came next."""
+        size: i64 = len(data)
+        before: i64 = self.count
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        at: i64 = self._missing
+        end: i64 = len(data)
+        while at + _HEAD_BYTES <= end:
+            self.count += 1
+            at += _HEAD_BYTES + (i64(data[at + 3]) << 8 | i64(data[at + 4]))
+        self._missing = 0
+        if at < end:
+            self._head = data[at:]
+        else:
+            self._missing = at - end
+        if (self.count - before) * SMALL_BYTES > size:
+            self.receive_bytes = RECEIVE_MIN_BYTES
+        elif size >= self.receive_bytes and self.receive_bytes < RECEIVE_MAX_BYTES:
+            self.receive_bytes *= 2
+
+    def check(self) -> None:
+        """Make sure, when all that was received has been read, that the peer sends data.
+
+        Raises:
+            ConnectionAbortedError: it does not.
+        """
+        if self.count - self.with_data > EMPTY_MAX + (self.with_data >> EMPTY_SHARE_SHIFT):
+            raise ConnectionAbortedError("the peer sends TLS records without data")
