@@ -32,6 +32,7 @@ from warren.amqp.methods import HEARTBEAT_FRAME
 from .attacker import Attacker, login_frames, publish_frames
 
 VHOST = "abuse"
+BODY_BYTES = 32 << 20  # the most that a request may have
 DEADLINE_S = 60.0
 # Repetition ends by itself, whatever the broker does.
 LOAD_S = float(os.environ.get("WARREN_TEST_ABUSE_LOAD_S", "4"))
@@ -542,6 +543,110 @@ def headers_bindings(ports: Ports) -> None:
     with contextlib.suppress(OSError):
         client.pump([method_frame(1, m.ExchangeDelete(0, "headers", False, True))])
         client.barrier()
+
+
+# --- what is read and written in bulk ---------------------------------------------------------------------------------
+
+
+@attack
+def parts_for_very_many_exchanges(ports: Ports) -> None:
+    """A stage whose messages are for half a million exchanges, each of which has to be permitted."""
+    publishes = b"".join(publish_frames(f"e{at}", "", b"") for at in range(500_000))
+    ask_http(ports, "PUT", f"/api/warren/stages/{VHOST}/wide/0", publishes[:BODY_BYTES], "mallory")
+
+
+@attack
+def uploads_that_stop(ports: Ports) -> None:
+    """Parts of stages that are announced, sent but for their last bytes, and left; more than fit into memory."""
+    body = b"x" * BODY_BYTES
+    asked = request("PUT", f"/api/warren/stages/{VHOST}/stopped/0", body, "mallory")[:-100]
+    socks = [raw_http(ports) for _ in range(60)]
+    for sock in socks:
+        sock.settimeout(0.05)
+        with contextlib.suppress(OSError):
+            sock.sendall(asked)
+    time.sleep(1)
+    for sock in socks:
+        sock.close()
+
+
+@attack
+def thousands_of_drains(ports: Ports) -> None:
+    """Sessions that are opened on very many queues, with leases, and never used."""
+    attacker = hostile(ports)
+    attacker.pump(queue(f"drained{at}") for at in range(20_000))
+    attacker.barrier()
+    with contextlib.suppress(ConnectionError), raw_http(ports) as sock:
+        end_s = time.monotonic() + 3 * LOAD_S
+        for at in range(4000):
+            if time.monotonic() > end_s:
+                break
+            path = f"/api/warren/drains/{VHOST}/drained{at % 200}/c{at // 200}/open"
+            body = b'{"owner": "x", "lease_s": 1}'
+            head = request("POST", path, body, "mallory").replace(b"Connection: close\r\n", b"")
+            sock.sendall(head)
+            received = sock.recv(1 << 16)
+            if not received:
+                return
+    time.sleep(2)
+
+
+@attack
+def snapshot_of_what_is_unacked(ports: Ports) -> None:
+    """A snapshot with all that a client has of a queue, which is as much as it may have."""
+    attacker = hostile(ports)
+    attacker.pump([queue("taken")])
+    attacker.pump(islice(iter(lambda: publish_frames("", "taken", b""), None), 400_000))
+    attacker.barrier()
+    attacker.pump([consume("taken", "t")])
+    attacker.barrier()
+    end_s = time.monotonic() + 20
+    while time.monotonic() < end_s:
+        attacker.sock.settimeout(1)
+        try:
+            attacker.sock.recv(1 << 20)
+        except TimeoutError:
+            break
+    for _ in range(3):
+        ask_http(ports, "POST", f"/api/warren/snapshots/{VHOST}/taken", b'{"unacked": true}', "mallory")
+
+
+@attack
+def commits_of_very_many_queries(ports: Ports) -> None:
+    """Batches of nothing, each of another query, which is remembered; then what is remembered is asked for."""
+    end_s = time.monotonic() + 3 * LOAD_S
+    with contextlib.suppress(ConnectionError):
+        socks = [raw_http(ports) for _ in range(8)]
+        for at in range(100_000):
+            for number, sock in enumerate(socks):
+                body = json.dumps({"query": f"{at}-{number}" + "q" * 200, "batch": 1, "stages": []}).encode()
+                head = request("POST", f"/api/warren/stages/{VHOST}/commit", body, "mallory")
+                sock.sendall(head.replace(b"Connection: close\r\n", b""))
+            for sock in socks:
+                sock.recv(1 << 16)
+            if time.monotonic() > end_s:
+                break
+    for _ in range(5):
+        ask_http(ports, "GET", f"/api/warren/stages/{VHOST}/commits", user="mallet")
+
+
+@attack
+def thousands_of_stages(ports: Ports) -> None:
+    """Stages of a message each, and lists of all of them."""
+    part = publish_frames("", "nowhere", b"")
+    end_s = time.monotonic() + 3 * LOAD_S
+    with contextlib.suppress(ConnectionError):
+        socks = [raw_http(ports) for _ in range(8)]
+        for at in range(1200):
+            for number, sock in enumerate(socks):
+                head = request("PUT", f"/api/warren/stages/{VHOST}/s{at}-{number}/0", part, "mallory")
+                sock.sendall(head.replace(b"Connection: close\r\n", b""))
+            for sock in socks:
+                sock.recv(1 << 16)
+            if time.monotonic() > end_s:
+                break
+    for _ in range(5):
+        ask_http(ports, "GET", f"/api/warren/stages/{VHOST}", user="mallet")
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

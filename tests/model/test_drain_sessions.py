@@ -282,6 +282,10 @@ def test_a_queue_has_so_many_drains_and_no_more(monkeypatch: pytest.MonkeyPatch)
     place.open("one")
     place.delete("one")
     place.open("three")
+    place.start_again()
+    with pytest.raises(TooMany):
+        place.open("four")
+    place.open("two")
 
 
 def test_a_user_has_a_share_of_the_drains_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:

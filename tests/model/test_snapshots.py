@@ -42,6 +42,11 @@ LEVELS: Final = 4
 PUBLISHED_MAX: Final = 600
 
 
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots_module, "UNACKED_AT_ONCE", 4)
+
+
 class Desk:
     """What snapshots need of the broker's management. `between`: called where clients would have their turn."""
 
@@ -111,6 +116,37 @@ class Place:
         assert at == len(data) and snapshot.count == len(rows)
         assert snapshot.bytes == sum(len(row.body) for row in rows)
         return snapshot, rows
+
+
+def test_what_clients_have_is_added_in_pieces_and_by_place(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    bodies = place.publish(200)
+    for _ in range(2):
+        place.client.send(1, *[m.BasicGet(0, "q", False) for _ in range(100)])
+        place.client.take()
+        place.client.send(1, m.BasicNack(0, True, True))
+    place.client.send(1, *[m.BasicGet(0, "q", False) for _ in range(100)])
+    place.client.take()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def made() -> Snapshot:
+        async with trio.open_nursery() as nursery:
+            found = place.snapshots.begin(place.broker.queue("q"), "id", "", 60, nursery, unacked=True)
+            nursery.start_soon(others)
+            await found.over.wait()
+            nursery.cancel_scope.cancel()
+        return found
+
+    snapshot = trio.run(made)
+    rows = rows_of(snapshot.path.read_bytes())
+    assert [row.body for row in rows] == bodies
+    assert turns > 2 * 100 // 4
 
 
 class Run:

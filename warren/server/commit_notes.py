@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import nsmallest
 from typing import Final
 
 import msgspec
@@ -64,10 +66,10 @@ class CommitNotes:
         value = self._records.maybe_value(_PLAN + query)
         return None if value is None else msgspec.json.decode(value, type=Plan)
 
-    def all(self) -> dict[str, Note]:
-        """Return all notes by their queries."""
-        found = self._records.values(_COMMIT)
-        return {name[len(_COMMIT) :]: msgspec.json.decode(value, type=Note) for name, value in found}
+    def each(self) -> Iterator[tuple[str, Note]]:
+        """Yield the queries that there are now and their notes; who gives way meanwhile may get notes of before."""
+        for name, value in self._records.values(_COMMIT):
+            yield name[len(_COMMIT) :], msgspec.json.decode(value, type=Note)
 
     def plans(self) -> dict[str, Plan]:
         """Return the plans of all batches that are being published, by their queries."""
@@ -90,15 +92,19 @@ class CommitNotes:
         self._records.forget(_PLAN + query)
         return self._records.forget(_COMMIT + query)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget what is not to be remembered any longer; return how many notes that were."""
-        notes = self.all()
-        due = [query for query, note in notes.items() if note.done and _is_due(note, now_ms)]
-        kept = sorted((note.at_ms, query) for query, note in notes.items() if note.done and not _is_due(note, now_ms))
-        due += [query for _, query in kept[: max(0, len(kept) - NOTES_MAX)]]
-        for query in due:
+    def expire(self, query: str, note: Note) -> None:
+        """Forget a query that is due, if `note` is still the last of it."""
+        if self.maybe_note(query) == note:
             self.forget(query)
-        return len(due)
+
+
+def due(notes: dict[str, Note], now_ms: int) -> list[str]:
+    """Return the queries that are not to be remembered any longer."""
+    found = [query for query, note in notes.items() if note.done and _is_due(note, now_ms)]
+    kept = [(note.at_ms, query) for query, note in notes.items() if note.done and not _is_due(note, now_ms)]
+    if len(kept) > NOTES_MAX:
+        found += [query for _, query in nsmallest(len(kept) - NOTES_MAX, kept)]
+    return found
 
 
 def _is_due(note: Note, now_ms: int) -> bool:

@@ -54,6 +54,7 @@ TURN_S: Final = 30.0
 DRAINS_QUOTA: Final = Quota(total=100, of_user=50)
 # Who wakes so much later than he wanted was kept from hearing readers, too.
 LATE_S: Final = 1.0
+AT_ONCE: Final = 256  # sessions that are looked at without giving way
 _CONGESTED_POLL_S: Final = 0.01
 _RESTORE_POLL_S: Final = 0.02
 
@@ -156,6 +157,7 @@ class Drains:
         self._clock = clock
         self._present: dict[tuple[str, str], _Presence] = {}
         self._leased = trio.Event()
+        self._next_end_s = inf  # when a lease may be over, at the earliest
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -176,7 +178,8 @@ class Drains:
         claims = self._claims(drain)
         with self._under_way(vhost.name, drain.claims_name):
             epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s, by))
-            self._leased.set()
+            if lease_s is not None and self._clock() + lease_s < self._next_end_s:
+                self._leased.set()
             self._management.settle()
             await self._management.commit(ticket)
             async with self._turn(drain, epoch):
@@ -291,7 +294,8 @@ class Drains:
         self.begin_leases()
         while True:
             self._leased = trio.Event()
-            next_s = max(await self.end_leases(), self._clock())
+            self._next_end_s = inf  # whoever opens a session meanwhile may come too late to be looked at
+            self._next_end_s = next_s = max(await self.end_leases(), self._clock())
             with trio.move_on_at(next_s):
                 await self._leased.wait()
             if self._clock() > next_s + LATE_S:
@@ -307,7 +311,9 @@ class Drains:
     async def end_leases(self) -> float:
         """Release what is claimed by sessions whose lease is over; return when another one may be, at the earliest."""
         next_s = inf
-        for (vhost_name, name), presence in list(self._present.items()):
+        for at, ((vhost_name, name), presence) in enumerate(list(self._present.items()), 1):
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             vhost = self._management.broker.vhosts.get(vhost_name)
             claims = None if vhost is None else vhost.queues.get(name)
             if vhost is None or not isinstance(claims, ClaimQueue):
@@ -338,10 +344,6 @@ class Drains:
             log.warning("the lease of a drain has expired: its claims are released", **place, messages=count)
 
     # --- what there is ----------------------------------------------------------------------------------------------
-
-    def of(self, vhost: VirtualHost) -> list[ClaimQueue]:
-        """Return the claims of the sessions of a vhost, by queue and consumer."""
-        return [each for each in vhost.sorted_queues() if isinstance(each, ClaimQueue)]
 
     def find(self, drain: Drain) -> Listed:
         """Return a session.
@@ -385,8 +387,7 @@ class Drains:
 
     def _check_room(self, drain: Drain, user: str) -> None:
         vhost = drain.vhost
-        claims = [each for each in self.of(vhost) if each.source_name == drain.queue]
-        users = [_note_of(vhost, each.name).user for each in claims]
+        users = [_note_of(vhost, name).user for name in vhost.claims_of.get(drain.queue, ())]
         what = f"drains of queue '{drain.queue}'"
         access = self._management.broker.access
         refusal = DRAINS_QUOTA.maybe_refusal(what, access, user, users.count(user), len(users))

@@ -20,6 +20,7 @@ import itertools
 import os
 import time
 from dataclasses import dataclass, field
+from heapq import merge
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from warren.msgstore.log.columns import Columns, ColumnsWriter
 from warren.msgstore.log.message import Message
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claims import ends_of, mark_of
+from warren.queues.delivery import Delivery
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.queue import Queue
 from warren.server.logs import get_logger
@@ -42,8 +44,9 @@ DIRECTORY: Final = "snapshots"
 MAKING_QUOTA: Final = Quota(total=4, of_user=2)
 KEPT_QUOTA: Final = Quota(total=100, of_user=50)
 LOOK_MESSAGES: Final = 512
-# Of what clients have a list is made in one go.
+# Of what clients have a list is made in one go, of references.
 UNACKED_MAX: Final = 1_000_000
+UNACKED_AT_ONCE: Final = 1024  # are sorted, and added
 
 MAKING: Final = "making"
 READY: Final = "ready"
@@ -175,19 +178,17 @@ class Snapshots:
         if self._snapshots.pop(snapshot.id, None) is not None:
             _unlink(snapshot.path)
 
-    def _unacked(self, queue: Queue) -> list[tuple[int, Message]]:
-        """Return what clients have of `queue`, by place."""
-        found = [
-            (int(delivery.sequence_number), delivery.message)
-            for connection in self._management.broker.connections.values()
-            if connection.vhost_name == queue.vhost_name
-            for channel in connection.channels.values()
-            if isinstance(channel, Channel)
-            for delivery in channel.ledger.outstanding_of(queue)
-        ]
-        return sorted(found, key=lambda entry: entry[0])
+    def _unacked(self, queue: Queue) -> list[Delivery]:
+        """Return what clients have of `queue`."""
+        found: list[Delivery] = []
+        for connection in self._management.broker.connections.values():
+            if connection.vhost_name == queue.vhost_name:
+                for channel in connection.channels.values():
+                    if isinstance(channel, Channel):
+                        found += channel.ledger.outstanding_of(queue)
+        return found
 
-    async def _make(self, snapshot: Snapshot, queue: Queue, mark: int, had: list[tuple[int, Message]]) -> None:
+    async def _make(self, snapshot: Snapshot, queue: Queue, mark: int, had: list[Delivery]) -> None:
         began_s = time.monotonic()
         try:
             with snapshot.scope:
@@ -241,13 +242,13 @@ class _Maker:
     """Writes one snapshot."""
 
     def __init__(
-        self, snapshot: Snapshot, queue: Queue, mark: int, had: list[tuple[int, Message]], management: Management
+        self, snapshot: Snapshot, queue: Queue, mark: int, had: list[Delivery], management: Management
     ) -> None:
         self._snapshot = snapshot
         self._queue = queue
         self._had = had
         self._ends = ends_of(queue, mark)
-        self._places = {place for place, _ in had}
+        self._places: set[int] = set()
         self._management = management
         self._minimum_bytes = management.settings.store.disk_free_min_bytes
         self._writer = ColumnsWriter()
@@ -262,10 +263,7 @@ class _Maker:
         """
         self._file = await in_thread(SNAPSHOTS, _create, self._snapshot.path)
         try:
-            for _, message in self._had:
-                if self._add(message, redelivered=True):
-                    await self._write()
-            self._had = []
+            await self._add_unacked()
             cursor = Cursor()
             while not cursor.ended:
                 for seen in await self._look(cursor):
@@ -276,6 +274,22 @@ class _Maker:
             await self._write()
         finally:
             os.close(self._file)
+
+    async def _add_unacked(self) -> None:
+        """Add what clients had, by place."""
+        runs: list[list[tuple[int, Message]]] = []
+        for start in range(0, len(self._had), UNACKED_AT_ONCE):
+            deliveries = self._had[start : start + UNACKED_AT_ONCE]
+            run = sorted([(int(each.sequence_number), each.message) for each in deliveries], key=_place)
+            self._places.update(place for place, _ in run)
+            runs.append(run)
+            await trio.lowlevel.checkpoint()
+        self._had = []
+        for at, (_, message) in enumerate(merge(*runs, key=_place), 1):
+            if self._add(message, redelivered=True):
+                await self._write()
+            elif at % UNACKED_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     async def _look(self, cursor: Cursor) -> list[Seen]:
         """Return what comes next."""
@@ -321,6 +335,10 @@ class _Maker:
         size = await in_thread(SNAPSHOTS, _append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
         snapshot.chunks.append((first, snapshot.count, self._position, size))
         self._position += size
+
+
+def _place(entry: tuple[int, Message]) -> int:
+    return entry[0]
 
 
 # --- in a thread ------------------------------------------------------------------------------------------------------

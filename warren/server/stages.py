@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,7 +41,7 @@ import trio
 
 from warren.amqp.errors import AmqpError
 from warren.amqp.publishes import PublishScan, scan_publishes
-from warren.server.commit_notes import CommitNotes, Note, Plan
+from warren.server.commit_notes import CommitNotes, Note, Plan, due
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -72,6 +72,8 @@ PARTS_QUOTA: Final = Quota(total=200_000, of_user=100_000)
 BYTES_QUOTA: Final = Quota(total=64 << 30, of_user=32 << 30)
 STAGE_TTL_S: Final = 24 * 3600
 SWEEP_EVERY_S: Final = 3600
+SWEEP_AFTER: Final = 10_000  # commits, each of which may have left a note of a new query
+AT_ONCE: Final = 256  # of what there may be very many, without giving way
 
 _POLL_S: Final = 0.02
 
@@ -91,16 +93,8 @@ class Stage:
     changed_ms: int = 0
     needed_by: str | None = None
     lock: trio.Lock = field(default_factory=trio.Lock)
-
-    @property
-    def messages(self) -> int:
-        """How many messages it has."""
-        return sum(messages for messages, _ in self.parts.values())
-
-    @property
-    def size(self) -> int:
-        """How many bytes they have, encoded."""
-        return sum(size for _, size in self.parts.values())
+    messages: int = 0
+    size: int = 0  # of the messages, encoded
 
 
 @dataclass(slots=True)
@@ -139,6 +133,8 @@ class Stages:
         self._places_of_user: dict[str, trio.CapacityLimiter] = {}
         self._ready = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self._noted = 0  # commits since the last sweep
+        self._sweep_due = trio.Event()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -160,8 +156,11 @@ class Stages:
 
     async def _sweep_for_ever(self) -> None:
         while True:
+            self._noted = 0
+            self._sweep_due = trio.Event()
             await self._sweep()
-            await trio.sleep(SWEEP_EVERY_S)
+            with trio.move_on_after(SWEEP_EVERY_S):
+                await self._sweep_due.wait()
 
     async def _find(self) -> None:
         self._stages.clear()
@@ -207,8 +206,14 @@ class Stages:
                 log.info("removing a stage that was not committed", vhost=stage.vhost, stage=stage.name)
                 await self._remove(stage)
         for vhost in list(vhosts.values()):
-            if CommitNotes(vhost.records).expire(now_ms):
+            notes = CommitNotes(vhost.records)
+            found = await self.notes(vhost)
+            queries = due(found, now_ms)
+            for start in range(0, len(queries), AT_ONCE):
+                for query in queries[start : start + AT_ONCE]:
+                    notes.expire(query, found[query])
                 self._management.settle()
+                await trio.lowlevel.checkpoint()
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -226,8 +231,10 @@ class Stages:
         await self._ready.wait()
         scan = PublishScan(int(self._management.broker.limits.message_max_bytes))
         cells = await _cells(scan, content)
-        for exchange in scan.exchanges:
+        for at, exchange in enumerate(scan.exchanges, 1):
             authorize(exchange)
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
         head = PartHead(vhost, stage_name, part, user, self._management.clock_ms(), cells)
         key = (vhost, stage_name)
         stage = self._stages.get(key)
@@ -268,9 +275,11 @@ class Stages:
             raise NoRoom(refusal)
 
     def _add(self, stage: Stage, part: int, messages: int, size: int) -> None:
-        _, before = stage.parts.get(part, (0, 0))
+        messages_before, before = stage.parts.get(part, (0, 0))
         self._count(stage.user, 0, int(part not in stage.parts), size - before)
         stage.parts[part] = (messages, size)
+        stage.messages += messages - messages_before
+        stage.size += size - before
 
     def _count(self, user: str, stages: int, parts: int, size: int) -> None:
         """Count so many more stages, parts and bytes of a user."""
@@ -311,7 +320,7 @@ class Stages:
             del self._stages[stage.vhost, stage.name]
             self._count(stage.user, -1, -len(stage.parts), -stage.size)
 
-    async def listed(self, vhosts: list[str], user: str | None) -> list[Stage]:
+    async def listed(self, vhosts: Collection[str], user: str | None) -> list[Stage]:
         """Return the stages in these vhosts, of `user` or of all; the oldest first."""
         await self._ready.wait()
         found = [each for each in self._stages.values() if each.vhost in vhosts and user in (None, each.user)]
@@ -374,6 +383,9 @@ class Stages:
             needed.append(stage)
         for stage in needed:
             stage.needed_by = order.query
+        self._noted += 1
+        if self._noted >= SWEEP_AFTER:
+            self._sweep_due.set()
         commit = _Commit(vhost, user, order)
         self._commits[vhost.name, order.query] = commit
         self._nursery.start_soon(self._management.tasks.once, "commit of stages", self._carry_out, commit, needed)
@@ -451,7 +463,12 @@ class Stages:
     async def notes(self, vhost: VirtualHost) -> dict[str, Note]:
         """Return what is remembered of the queries of a vhost."""
         await self._ready.wait()
-        return CommitNotes(vhost.records).all()
+        found: dict[str, Note] = {}
+        for query, note in CommitNotes(vhost.records).each():
+            found[query] = note
+            if len(found) % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        return found
 
     async def forget(self, vhost: VirtualHost, query: str) -> bool:
         """Forget a query; what of its last batch is not published never will be. False: nothing is remembered.

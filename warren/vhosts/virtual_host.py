@@ -110,6 +110,7 @@ class VirtualHost(QueueHost):
         self.seen_keys: dict[str, SeenKeys] = {}  # of the exchanges that drop repetitions
         self.delayed: dict[str, DelayedExchange] = {}  # what delayed message exchanges hold
         self.queues: dict[str, Queue] = {}
+        self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue that they are of
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
@@ -354,6 +355,7 @@ class VirtualHost(QueueHost):
             queue = Stream(declaration, self._runnable, self, store_id)
         elif is_claims_name(name):
             queue = ClaimQueue(declaration, self._runnable, self, store_id)
+            self.claims_of.setdefault(queue.source_name, {})[name] = queue
         else:
             owner = connection if exclusive else None
             queue = Queue(declaration, owner, self._runnable, self, store_id)
@@ -391,6 +393,11 @@ class VirtualHost(QueueHost):
     def take_queue_out(self, queue: Queue) -> int:
         """Delete `queue`; the caller sees to its consumers and its bindings. Return the ticket to wait for."""
         del self.queues[queue.name]
+        if isinstance(queue, ClaimQueue):
+            claims = self.claims_of[queue.source_name]
+            del claims[queue.name]
+            if not claims:
+                del self.claims_of[queue.source_name]
         self.topology_version += 1
         ticket = 0
         if queue.durable:

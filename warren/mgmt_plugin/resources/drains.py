@@ -15,12 +15,14 @@ import msgspec
 from warren.amqp.codec import NAME_MAX_BYTES
 from warren.channels.access import READ
 from warren.mgmt_plugin.http.json_pieces import Rows
+from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
 from warren.mgmt_plugin.listing import Described
-from warren.mgmt_plugin.names import the_vhost, visible_vhosts
+from warren.mgmt_plugin.names import sorted_queues, the_vhost, visible_vhosts
 from warren.mgmt_plugin.resources.ranges import incarnation_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.msgstore.log.message_log import MessageLog
+from warren.queues.claims import ClaimQueue
 from warren.server.drains import (
     Ahead,
     Busy,
@@ -211,7 +213,12 @@ class DrainHandlers(Handlers):
 
     async def list_drains(self, call: Call) -> Rows:
         drains = self._drains
-        found = [(vhost, claims) for vhost in visible_vhosts(call) for claims in drains.of(vhost)]
+        found: list[tuple[VirtualHost, ClaimQueue]] = []
+        for vhost in visible_vhosts(call):
+            for queue in await sorted_queues(call, vhost):
+                if isinstance(queue, ClaimQueue):
+                    found.append((vhost, queue))
+                await give_way()
         return Rows(found, lambda each: describe(each[0], drains.listed(*each)), lambda each: each[1].deleted)
 
     async def show_drain(self, call: Call) -> Described:

@@ -17,11 +17,13 @@ import msgspec
 
 from warren.channels.access import WRITE
 from warren.mgmt_plugin.http.json_bodies import ORDINARY, BodyLimits
+from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.server import BODY_BYTES_MAX, HttpError, Response
-from warren.mgmt_plugin.listing import Described
+from warren.mgmt_plugin.listing import Described, in_order
 from warren.mgmt_plugin.names import the_vhost, visible_vhosts
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
+from warren.server.commit_notes import Note
 from warren.server.stage_files import DamagedPart
 from warren.server.staged_batch import Conflict, NoRoom, NoStage, Order, QueueFull, StageError
 from warren.server.stages import STAGES_QUOTA, Stage, Stages
@@ -91,6 +93,20 @@ def _describe(stage: Stage, now_ms: int) -> Described:
     }
 
 
+def _describe_commit(noted: tuple[str, Note]) -> Described:
+    query, note = noted
+    return {
+        "query": query,
+        "batch": note.batch,
+        "user": note.user,
+        "done": note.done,
+        "messages": note.messages,
+        "unroutable": note.unroutable,
+        "at": note.at_ms,
+        "until": note.until_ms,
+    }
+
+
 _S: Final = "/api/warren/stages"
 _V: Final = f"{_S}/{{vhost}}"
 
@@ -142,27 +158,15 @@ class StageHandlers(Handlers):
             return {"committed": False, "duplicate": True}
         return {"committed": outcome.committed, "messages": outcome.messages, "unroutable": outcome.unroutable}
 
-    async def list_stages(self, call: Call) -> list[Described]:
-        names = [vhost.name for vhost in visible_vhosts(call)]
+    async def list_stages(self, call: Call) -> Rows:
+        names = {vhost.name for vhost in visible_vhosts(call)}
         user = None if call.operator.is_monitor else call.operator.name
         now_ms = int(time.time() * 1000)
-        return [_describe(stage, now_ms) for stage in await self._stages.listed(names, user)]
+        return Rows(await self._stages.listed(names, user), lambda stage: _describe(stage, now_ms))
 
-    async def list_commits(self, call: Call) -> list[Described]:
+    async def list_commits(self, call: Call) -> Rows:
         notes = await self._stages.notes(the_vhost(call))
-        return [
-            {
-                "query": query,
-                "batch": note.batch,
-                "user": note.user,
-                "done": note.done,
-                "messages": note.messages,
-                "unroutable": note.unroutable,
-                "at": note.at_ms,
-                "until": note.until_ms,
-            }
-            for query, note in sorted(notes.items())
-        ]
+        return Rows(await in_order(list(notes.items()), lambda noted: noted[0]), _describe_commit)
 
     async def forget_commits(self, call: Call) -> None:
         try:
