@@ -214,6 +214,20 @@ def test_names_fit_into_a_frame(client: Client, harness: Harness, name: str) -> 
     assert refusal.text == f"PRECONDITION_FAILED - invalid arg '{name}' {IN_Q}: \"not UTF-8\""
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("x-queue-type", "\"unsupported queue type '\ufffdx'\""),
+        ("x-queue-mode", "\"unsupported queue mode '\ufffdx'\""),
+        ("x-overflow", "invalid_overflow"),
+    ],
+)
+def test_a_choice_that_is_not_utf_8_is_one_that_there_is_not(client: Client, name: str, expected: str) -> None:
+    encoded = with_length(bytes([len(name)]) + name.encode() + b"S\0\0\0\x02\xffx")
+    refusal = client.refused(1, m.QueueDeclare(0, "q", False, False, False, False, False, encoded))
+    assert refusal.text == f"PRECONDITION_FAILED - invalid arg '{name}' {IN_Q}: {expected}"
+
+
 @rule("rabbitmq.queue.arguments", "Faults are told in one order, whatever the order of the arguments.")
 @pytest.mark.parametrize("base", [CLASSIC, QUORUM])
 def test_faults_are_told_in_one_order(client: Client, harness: Harness, base: Table) -> None:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePath
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
@@ -40,6 +40,8 @@ class Portion(NamedTuple):
 
 FIRST: Final = Portion(12, 40, 3.0)
 THEN: Final = Portion(40, 250, 8.0)
+# So that of two tests that take no time the one that is more about a module comes first.
+STARTED_S: Final = 0.02
 
 
 class Verdict(NamedTuple):
@@ -51,27 +53,24 @@ class Verdict(NamedTuple):
     seconds: float
 
 
-def portions(mutant: Mutant, tests: list[Case]) -> list[list[Case]]:
-    """Return the tests to try, likely ones first: those of the same name, then of files that mostly reach it."""
+def portions(mutant: Mutant, known: Reached) -> list[list[Case]]:
+    """Return the tests to try: of those that reach it the ones that are about its module first, and quick ones."""
+    aptness = known.aptness(mutant.path)
+
+    def likelihood(test: Case) -> float:
+        return aptness.get(test.name, 0.0) / (test.seconds + STARTED_S)
+
     of_files: dict[str, list[Case]] = defaultdict(list)
-    for test in sorted(tests, key=lambda test: test.seconds):
+    for test in sorted(known.by(mutant.path, mutant.statement, mutant.names), key=likelihood, reverse=True):
         of_files[test.file].append(test)
-    module = PurePath(mutant.path)
-
-    def unlikeliness(file: str) -> tuple[bool, bool, float]:
-        path = PurePath(file)
-        others = path.stem != f"test_{module.stem}"
-        return others, path.parent.name != module.parent.name, sum(test.seconds for test in of_files[file][:4])
-
-    files = sorted(of_files, key=unlikeliness)
     taken: set[str] = set()
-    return [part for portion in (FIRST, THEN) if (part := _portion(portion, files, of_files, taken))]
+    return [part for portion in (FIRST, THEN) if (part := _portion(portion, of_files, taken))]
 
 
-def _portion(portion: Portion, files: list[str], of_files: dict[str, list[Case]], taken: set[str]) -> list[Case]:
+def _portion(portion: Portion, of_files: dict[str, list[Case]], taken: set[str]) -> list[Case]:
     """Return a test of each file in turn until the portion is full, those of a file together; add them to `taken`."""
-    waiting = {file: [test for test in of_files[file] if test.name not in taken] for file in files}
-    files = [file for file in files if waiting[file]][: portion.files]
+    waiting = {file: [test for test in tests if test.name not in taken] for file, tests in of_files.items()}
+    files = [file for file in of_files if waiting[file]][: portion.files]
     found: dict[str, list[Case]] = {file: [] for file in files}
     count, seconds = 0, 0.0
     while any(waiting[file] for file in files) and count < portion.tests:
@@ -83,8 +82,6 @@ def _portion(portion: Portion, files: list[str], of_files: dict[str, list[Case]]
                     taken.add(test.name)
                     count += 1
                     seconds += test.seconds
-                else:
-                    waiting[file].clear()
     return [test for file in files for test in found[file]]
 
 
@@ -207,7 +204,7 @@ def main(arguments: list[str]) -> int:
         else:
             found = random.Random(options.seed).sample(every, min(options.count, len(every)))
         print(f"{len(found)} of {len(every)} mutants")
-        chosen = [portions(each, known.by(each.path, each.statement, each.names)) for each in found]
+        chosen = [portions(each, known) for each in found]
         if not run.passes_unbroken(chosen):
             return 2
         run.try_all(found, chosen)

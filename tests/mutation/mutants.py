@@ -112,7 +112,7 @@ class _Finder:
         else:
             yield from self._dropped(node)
             yield from self._branches(node)
-            for child in ast.iter_child_nodes(node):
+            for child in [] if isinstance(node, ast.ClassDef) else ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr) and child is not getattr(node, "annotation", None):
                     yield from self._expression_mutants(child)
             for block in blocks(node):

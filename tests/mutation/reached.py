@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 from .copies import ROOT, Copy
 from .statements import source_paths, statements_of, with_marks
 
-SUITES: Final = ("conformance", "model", "property", "unit")
+# The last one is of the engine, too: it looks for what only a collector of cycles would free.
+SUITES: Final = ("conformance", "model", "property", "unit", "integration/test_memory_after_churn.py")
 HERE: Final = Path(__file__).parent
 KEPT: Final = ROOT / ".cache" / "mutation"
 FILES_AT_ONCE: Final = 12
@@ -52,24 +53,49 @@ class Reached:
             self._first[name] = number
             self._lines[name] = [(number + place, text) for place, text in enumerate(texts)]
             number += len(texts)
+        counts = [0] * number
+        for test in self.tests:
+            for reached_number in _numbers(test.bits):
+                counts[reached_number] += 1
+        self._rareness = [1 / max(1, count) for count in counts]
+        self._aptness: dict[str, dict[str, float]] = {}
+
+    def aptness(self, path: str) -> dict[str, float]:
+        """Return how much each test is about a module: what it reaches there that few others do."""
+        if path not in self._aptness:
+            first = self._first[path]
+            mask = (1 << len(self._lines[path])) - 1
+            inside = ((test.name, (test.bits >> first) & mask) for test in self.tests)
+            self._aptness[path] = {
+                name: sum(self._rareness[first + number] for number in _numbers(bits)) for name, bits in inside if bits
+            }
+        return self._aptness[path]
 
     def by(self, path: str, statement: int, names: tuple[str, ...]) -> list[Case]:
         """Return the tests that reach the statement.
 
-        What is in no function is reached on import, as some functions are: then they are the tests of what uses the
-        names that the statement gives, or of anything in its module.
+        What is in no function is reached on import, as some functions are: then they are the tests of its module and
+        of whatever uses the names that the statement gives.
         """
-        found: list[Case] = []
-        if statement >= 0:
-            found = self._by(1 << (self._first[path] + statement))
-        elif names:
-            uses = re.compile(rf"\b(?:{'|'.join(names)})\b")
-            everywhere = [line for lines in self._lines.values() for line in lines]
-            found = self._by(_mask(number for number, text in everywhere if uses.search(text)))
-        return found or self._by(_mask(number for number, _ in self._lines[path]))
+        found = self._by(1 << (self._first[path] + statement)) if statement >= 0 else []
+        if found:
+            return found
+        uses = re.compile(rf"\b(?:{'|'.join(names) or '(?!)'})\b")
+        everywhere = [line for lines in self._lines.values() for line in lines]
+        users = [number for number, text in everywhere if uses.search(text)]
+        return self._by(_mask([*users, *(number for number, _ in self._lines[path])]))
 
     def _by(self, mask: int) -> list[Case]:
         return [test for test in self.tests if test.bits & mask]
+
+
+def _numbers(bits: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set."""
+    digits = f"{bits:b}"[::-1]
+    at = digits.find("1")
+    while at >= 0:
+        yield at
+        at = digits.find("1", at + 1)
 
 
 def _mask(numbers: Iterable[int]) -> int:
@@ -82,7 +108,7 @@ def _mask(numbers: Iterable[int]) -> int:
 def reached(work: Path, jobs: int, say: Callable[[str], None]) -> Reached:
     """Return what each test reaches; record it first where that is not known."""
     tests = ROOT / "tests"
-    files = sorted(path for suite in SUITES for path in (tests / suite).rglob("test_*.py"))
+    files = sorted(path for suite in SUITES for path in _modules(tests / suite))
     helpers = [path for path in tests.rglob("*.py") if path.parent != HERE and not path.name.startswith("test_")]
     shared = _digest([*ROOT.glob("warren/**/*.py"), *helpers, HERE / "statements.py", HERE / "plugin.py"])
     records = {path: KEPT / f"{_digest([path])[:16]}-{shared[:16]}.json" for path in files}
@@ -100,6 +126,10 @@ def reached(work: Path, jobs: int, say: Callable[[str], None]) -> Reached:
             if entry["passed"]:
                 found.append(Case(entry["test"], entry["s"], int(entry["bits"], 16)))
     return Reached(found, ROOT / "warren")
+
+
+def _modules(suite: Path) -> list[Path]:
+    return [suite] if suite.is_file() else list(suite.rglob("test_*.py"))
 
 
 def _digest(paths: Iterable[Path]) -> str:

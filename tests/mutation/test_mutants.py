@@ -70,6 +70,7 @@ def test_either_branch_of_an_if_may_be_gone() -> None:
         in_function("x: Literal[1] = a"),
         in_function("x = cast(Callable[[bool], Literal[1]], a)"),
         "@cache(1)\n" + in_function("x = a"),
+        "@dataclass(frozen=True)\nclass A(base(1)):\n    pass\n",
         in_function("x = a", head='def f(a: Literal[True]) -> "x and y":'),
         "from x import y\n",
     ],
@@ -147,23 +148,16 @@ def test_a_mutant_has_the_tests_that_reach_its_statement(package: Path) -> None:
         return [test.name for test in known.by(mutant.path, mutant.statement, mutant.names)]
 
     assert names("queues/made.py", "comparison", "number > LIMIT") == ["unit/test_a.py::a"]
-    assert names("queues/made.py", "one more", "3") == ["unit/test_a.py::a"], "what uses the constant"
+    assert names("queues/made.py", "one more", "3") == ["unit/test_a.py::a"], "its module, where the constant is used"
     assert names("queues/made.py", "dropped", "number += 1") == ["unit/test_a.py::a"], "nobody, but its module"
     assert names("queues/other.py", "dropped", "use(b)") == ["unit/test_b.py::b"]
 
 
-def test_likely_tests_come_first_and_no_test_twice() -> None:
+def test_tests_that_are_about_the_module_come_first_and_no_test_twice(package: Path) -> None:
     (mutant,) = (each for each in mutants("queues/made.py", MODULE) if each.kind == "comparison")
-    tests = [
-        Case(f"{file}::{number}", 0.01, 1)
-        for file in ("model/test_far.py", "unit/queues/test_near.py", "unit/queues/test_made.py")
-        for number in range(100)
-    ]
-    first, then = portions(mutant, tests)
+    near = [Case(f"unit/test_near.py::{number}", 0.01, 0b00011111) for number in range(100)]
+    far = [Case(f"unit/test_far.py::{number}", 0.01, 0b11000010) for number in range(200)]
+    first, then = portions(mutant, Reached([*far, *near], package))
     assert len(first) == FIRST.tests
-    assert list(dict.fromkeys(test.file for test in first)) == [
-        "unit/queues/test_made.py",
-        "unit/queues/test_near.py",
-        "model/test_far.py",
-    ]
-    assert sorted(first + then) == sorted(tests)
+    assert [test.file for test in first] == ["unit/test_near.py"] * 20 + ["unit/test_far.py"] * 20
+    assert len(set(first + then)) == len(first) + len(then)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from warren.queues.claim_names import claims_name
 from warren.vhosts.metadata import PolicyPut
 from warren.vhosts.policies import PRIORITY_MAX, SIZE_MAX, PolicyBook
 
@@ -50,6 +51,14 @@ def book_of(*puts: PolicyPut) -> PolicyBook:
 )
 def test_a_policy_applies_to_what_it_is_for(apply_to: str, expected: list[str]) -> None:
     assert applying(book_of(policy(apply_to=apply_to, alternate_exchange="a"))) == expected
+
+
+def test_no_policy_is_for_the_claims_of_a_drain_but_for_an_exchange_that_is_called_so() -> None:
+    name = claims_name("q", "c")
+    book = book_of(policy(pattern="", alternate_exchange="a", max_length=1), policy(pattern="", operator=True))
+    assert applying(book, "q") != [] and book.maybe_operator_policy("q") is not None
+    assert applying(book, name) == ["exchange"]
+    assert book.maybe_operator_policy(name) is None
 
 
 def test_an_empty_pattern_is_found_in_every_name_and_any_pattern_anywhere_in_it() -> None:
