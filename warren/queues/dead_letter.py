@@ -320,12 +320,6 @@ class _Header:
             pos += 4 + _length(payload, pos)
         self.table_end: i64 = pos
 
-    def table_content(self) -> bytes | None:
-        """Return the entries of the headers table, None when there is no table."""
-        if self.flags & HEADERS:
-            return self.payload[self.table + 4 : self.table_end]
-        return None
-
     def frame(self, message: Message, table: bytes | None, drops_expiration: bool) -> bytes:
         """Return the content header frame of `message` with these entries in the headers table."""
         payload = self.payload
