@@ -486,6 +486,21 @@ def test_a_damaged_record_is_reported_and_its_key_is_not_known() -> None:
     remembered.seen.check_invariants()
 
 
+@pytest.mark.parametrize("size", [100, 3], ids=["with room", "with too many"])
+def test_of_producers_that_damage_has_brought_back_the_latest_records_count_and_the_others_go(size: int) -> None:
+    remembered = Remembered(size)
+    for producer in "abc":
+        remembered.number(producer, 5)
+    lane = remembered.seen._producers
+    for name in ("a", "forgotten long ago") if size == 3 else ("a",):
+        earlier = (4).to_bytes(8, "big") + (0).to_bytes(8, "big")
+        lane.put(lane.next_number, earlier + key_bytes(name), 0)
+        lane.next_number += 1
+    log = remembered.restart()
+    assert producers(remembered.seen) == [("a", 5), ("b", 5), ("c", 5)]
+    assert [int(index.live_count) for index in log.indexes.values()] == [3]
+
+
 def test_a_deleted_queue_leaves_no_keys() -> None:
     remembered = Remembered(ttl_ms=1000)
     remembered.key("a")

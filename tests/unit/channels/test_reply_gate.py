@@ -1,0 +1,65 @@
+"""Replies that wait until what they report is on disk: reply_gate (1) to (3)."""
+
+from __future__ import annotations
+
+from engine_harness import Harness, queue_declare
+
+from warren.amqp import methods as m
+from warren.amqp.codec import frame
+from warren.amqp.outbox import Outbox
+from warren.channels.reply_gate import REPLIES_MAX, ReplyGate
+
+
+def opened(gate: ReplyGate, ticket: int, batch: int) -> bytes:
+    """Return what leaves when so much is on disk."""
+    outbox = Outbox(1, [])
+    gate.open(ticket, batch, outbox)
+    return b"".join(bytes(piece) for piece in outbox.take())
+
+
+def test_a_reply_waits_for_its_ticket_and_its_batch_and_those_behind_it_for_it() -> None:
+    gate = ReplyGate()
+    gate.hold(5, 0, b"a")
+    gate.hold(0, 7, b"b")
+    gate.hold(5, 0, b"c")
+    assert opened(gate, 4, 7) == b""
+    assert opened(gate, 5, 6) == b"a"
+    assert gate.is_shut()
+    assert opened(gate, 5, 7) == b"bc"
+    assert not gate.is_shut()
+    assert opened(gate, 5, 7) == b""
+
+
+def test_it_is_full_with_as_many_as_may_wait() -> None:
+    gate = ReplyGate()
+    for number in range(REPLIES_MAX):
+        assert not gate.is_full()
+        gate.hold(number, 0, b"")
+    assert gate.is_full()
+    assert opened(gate, 0, 0) == b"" and not gate.is_full()
+
+
+def test_nothing_that_waited_follows_a_close_by_the_broker() -> None:
+    harness = Harness()
+    client = harness.channel()
+    harness.hold_commits = True
+    client.send(1, queue_declare("q", durable=True))
+    client.nothing()
+    client.feed(frame(200, 0, b""))  # there is no such type
+    assert [type(each.method) for each in client.take()] == [m.ConnectionClose]
+    harness.hold_commits = False
+    harness.settle()
+    assert client.take() == []
+    assert "q" in harness.vhost.queues
+
+
+def test_a_peer_that_closes_has_the_replies_that_waited_first() -> None:
+    harness = Harness()
+    client = harness.channel()
+    harness.hold_commits = True
+    client.send(1, queue_declare("q", durable=True))
+    client.send(0, m.ConnectionClose(200, "", 0, 0))
+    client.nothing()
+    harness.hold_commits = False
+    harness.settle()
+    assert [type(each.method) for each in client.take()] == [m.QueueDeclareOk, m.ConnectionCloseOk]
