@@ -1,7 +1,7 @@
 """What can be broken in a module: one small change of its syntax, as a person might get it wrong.
 
-Strings, type hints, decorators, assertions and what is written to the log are left alone, and so is what would fail
-wherever it is reached: the first assignment of a name or attribute.
+Strings, type hints, decorators, assertions with what only they need, and what is written to the log are left alone,
+and so is what would fail wherever it is reached: the first assignment of a name or attribute.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+# Assertions of their own.
+CHECKS: Final = {"check_invariants", "check_numbers"}
 # Methods whose calls are texts for operators.
 LOGGING: Final = {"note"}
 HINTS: Final = {"cast", "TypeVar", "NewType", "TypedDict", "NamedTuple"}
@@ -121,6 +123,8 @@ class _Finder:
         self._statement, self._names, self._types, self._is_constructor = around
 
     def _function_mutants(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Mutant]:
+        if node.name in CHECKS:
+            return
         self._types = _types(node)
         self._is_constructor = node.name == "__init__"
         # The defaults are used by the body.

@@ -65,6 +65,7 @@ def test_either_branch_of_an_if_may_be_gone() -> None:
         in_function("assert a < 1, not b"),
         in_function('raise AssertionError("overridden")'),
         in_function("raise NotImplementedError"),
+        in_function("use(self.x == 1)", head="def check_invariants(self) -> None:"),
         in_function('self.note("warning", "event", {"count": 1, "is": not a})'),
         in_function('x = f"{a + 1}"'),
         in_function("x: Literal[1] = a"),

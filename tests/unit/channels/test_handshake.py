@@ -57,3 +57,22 @@ def test_a_connection_has_the_name_that_it_gives_itself(said: Table, name: str) 
     client = Speaker(Harness(), said)
     client.handshake()
     assert client.connection.name == name
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"GET / HTTP/1.1\r\n", "an HTTP request on the AMQP port"),
+        (b"POST / HTTP/1.1\r\n", "an HTTP request on the AMQP port"),
+        (b"HEAD / HTTP/1.1\r\n", "an HTTP request on the AMQP port"),
+        (b"PUT /api HTTP/1.1\r\n", "an HTTP request on the AMQP port"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "a TLS handshake on the AMQP port without TLS"),
+        (b"GETTING closer", "bad protocol header"),
+        (b"AMQP\x00\x01\x00\x00", "bad protocol header"),
+    ],
+)
+def test_the_log_says_what_came_instead_of_a_protocol_header(data: bytes, what: str) -> None:
+    harness = Harness()
+    harness.raw_client().feed(data)
+    (notice,) = (notice for notice in harness.notices if notice.event == "connection.bad_header")
+    assert notice.fields["what"] == what

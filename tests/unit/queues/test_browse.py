@@ -169,6 +169,7 @@ def test_a_damaged_index_page_is_passed_over_and_left_for_the_consumer_to_find()
         assert not long.log.damages and index.damaged_count == 0
     assert long.get_all() == healthy
     assert len(long.log.damages) == 1 and index.damaged_count == PAGE
+    assert (long.queue.ready_count, long.queue.ready.body_bytes) == (0, 0)
 
 
 def test_a_damaged_message_is_passed_over_and_left_for_the_consumer_to_find() -> None:
@@ -190,6 +191,7 @@ def test_a_damaged_message_is_passed_over_and_left_for_the_consumer_to_find() ->
         assert not long.log.damages and long.queue.ready_count == len(long.bodies)
     assert long.get_all() == healthy
     assert len(long.log.damages) == 1
+    assert (long.queue.ready_count, long.queue.ready.body_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("ends", ["purge", "delete"])
