@@ -273,6 +273,7 @@ class Client:
                 kind, content_number, payload = frames[at]
                 assert (kind, content_number) == (m.FRAME_HEADER, number)
                 at += 1
+                assert payload[:4] == b"\0\x3c\0\0", "class 60, and a weight of 0"
                 properties = decode_properties(payload, 0, len(payload))
                 missing = int.from_bytes(payload[4:12], "big")
                 bodies: list[bytes] = []

@@ -128,6 +128,21 @@ def test_of_duplicate_arguments_the_last_one_counts() -> None:
     assert arguments.values == {"expires": 5}
 
 
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("x-queue-type", "\"unsupported queue type '\ufffdx'\""),
+        ("x-queue-mode", "\"unsupported queue mode '\ufffdx'\""),
+        ("x-overflow", "invalid_overflow"),
+    ],
+)
+def test_a_choice_that_is_not_utf_8_is_one_that_there_is_not(name: str, fault: str) -> None:
+    pair = bytes([len(name)]) + name.encode() + b"S\0\0\0\x02\xffx"
+    with pytest.raises(ChannelException) as refused:
+        QueueArguments(QueueDeclaration("q", durable=True, arguments=len(pair).to_bytes(4, "big") + pair), "/")
+    assert refused.value.explanation == f"invalid arg '{name}' for queue 'q' in vhost '/': {fault}"
+
+
 # --- stored arguments -------------------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine_harness import Harness, queue_declare
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.queues.long_work import TURN_STEPS, Steps
+from warren.queues.queue import Queue
 from warren.vhosts.metadata import PolicyDelete, PolicyPut
 from warren.vhosts.policy_run import PolicyRun
+from warren.vhosts.topology_watcher import TopologyWatcher
 
 POLICY = PolicyPut("/", "p", ".*", "queues", 0, '{"max-length":10}')
 
@@ -103,8 +107,33 @@ def with_queues(count: int) -> Harness:
     return harness
 
 
+class Told(TopologyWatcher):
+    """Counts how often it is told of the policy of each queue."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def queue_policy_changed(self, queue: Queue, change: PolicyPut | PolicyDelete, by: str) -> None:
+        self.of[queue.name] += 1
+
+
 def names_followed(harness: Harness) -> set[str | None]:
     return {queue.policies.policy_name() for queue in harness.vhost.queues.values()}
+
+
+def test_of_a_policy_that_changes_during_a_run_each_queue_is_told_once_for_what_it_has_followed() -> None:
+    harness = with_queues(200)
+    broker = harness.broker
+    told = Told()
+    broker.watchers.add(told)
+    first, then = (PolicyPut("/", "p", ".*", "queues", 0, f'{{"max-length":{most}}}') for most in (10, 20))
+    broker.administer(first)
+    broker.end_turn()
+    early = dict(told.of)
+    assert 0 < len(early) < 200
+    broker.administer(then)
+    harness.settle()
+    assert told.of == Counter(harness.vhost.queues.keys()) + Counter(early)
 
 
 def test_changes_that_come_during_a_run_are_followed_by_all_and_make_no_run_of_their_own() -> None:

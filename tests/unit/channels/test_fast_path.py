@@ -1,0 +1,21 @@
+"""Contents that may be taken in one step, and those that only look so."""
+
+from __future__ import annotations
+
+import pytest
+from engine_harness import Harness, body_of
+from peer_frames import content_header
+
+from warren.amqp import methods as m
+from warren.amqp.codec import frame, method_frame
+
+
+@pytest.mark.parametrize("sizes", [(20,), (10, 10), (1, 19), (19, 1), (4, 8, 8)])
+def test_a_body_arrives_in_whatever_frames_it_comes(sizes: tuple[int, ...]) -> None:
+    """Wherever a single frame would end there is the byte that ends frames."""
+    client = Harness().channel()
+    client.declare("q")
+    frames = b"".join(frame(3, 1, b"\xce" * size) for size in sizes)
+    publish = method_frame(1, m.BasicPublish(0, "", "q", False, False))
+    client.feed(publish + frame(2, 1, content_header({}, 20)) + frames)
+    assert body_of(client.get("q")) == b"\xce" * 20
