@@ -18,4 +18,5 @@ def test_a_body_arrives_in_whatever_frames_it_comes(sizes: tuple[int, ...]) -> N
     frames = b"".join(frame(3, 1, b"\xce" * size) for size in sizes)
     publish = method_frame(1, m.BasicPublish(0, "", "q", False, False))
     client.feed(publish + frame(2, 1, content_header({}, 20)) + frames)
-    assert body_of(client.get("q")) == b"\xce" * 20
+    got = client.get("q")
+    assert got is not None and body_of(got) == b"\xce" * 20
