@@ -5,7 +5,8 @@
     make mutants-rules ARGS="--seed 7 --only queues/expiry"     only of modules whose path contains that
     make mutants-rules ARGS="--seed 7 --again"                  those that survived the last time with that seed
 
-A mutant is tried first on the tests that are likely to notice it, at most `FIRST`, then on more of those that reach it.
+A mutant is tried first on the tests that are likely to notice it, at most `FIRST`, then on more of those that reach it,
+and again on many more.
 It is noticed when one fails, or does not end. Those that survive are written to `.cache/mutation/SEED.survivors`.
 
 Exit codes: 0 at least `--least` percent were noticed, 1 fewer, 2 the tests fail unbroken.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -40,6 +42,8 @@ class Portion(NamedTuple):
 
 FIRST: Final = Portion(12, 40, 3.0)
 THEN: Final = Portion(40, 250, 8.0)
+# Those that have survived, when they are tried again.
+LAST: Final = Portion(200, 1500, 40.0)
 # So that of two tests that take no time the one that is more about a module comes first.
 STARTED_S: Final = 0.02
 
@@ -53,7 +57,7 @@ class Verdict(NamedTuple):
     seconds: float
 
 
-def portions(mutant: Mutant, known: Reached) -> list[list[Case]]:
+def portions(mutant: Mutant, known: Reached, sizes: Iterable[Portion] = (FIRST, THEN)) -> list[list[Case]]:
     """Return the tests to try: of those that reach it the ones that are about its module first, and quick ones."""
     aptness = known.aptness(mutant.path)
 
@@ -64,7 +68,7 @@ def portions(mutant: Mutant, known: Reached) -> list[list[Case]]:
     for test in sorted(known.by(mutant.path, mutant.statement, mutant.names), key=likelihood, reverse=True):
         of_files[test.file].append(test)
     taken: set[str] = set()
-    return [part for portion in (FIRST, THEN) if (part := _portion(portion, of_files, taken))]
+    return [part for portion in sizes if (part := _portion(portion, of_files, taken))]
 
 
 def _portion(portion: Portion, of_files: dict[str, list[Case]], taken: set[str]) -> list[Case]:
@@ -204,7 +208,8 @@ def main(arguments: list[str]) -> int:
         else:
             found = random.Random(options.seed).sample(every, min(options.count, len(every)))
         print(f"{len(found)} of {len(every)} mutants")
-        chosen = [portions(each, known) for each in found]
+        sizes = (FIRST, LAST) if options.again else (FIRST, THEN)
+        chosen = [portions(each, known, sizes) for each in found]
         if not run.passes_unbroken(chosen):
             return 2
         run.try_all(found, chosen)

@@ -76,3 +76,28 @@ def test_consumers_are_served_in_turn_whoever_had_no_room_meanwhile(seed: int) -
         got = [each.method.consumer_tag for each in client.take() if isinstance(each.method, m.BasicDeliver)]
         assert got == expected
         harness.check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_next_single_active_consumer_is_the_first_of_those_with_the_highest_priority(seed: int) -> None:
+    choices = random.Random(seed)
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", arguments={"x-single-active-consumer": True})
+    members: list[tuple[int, str]] = []  # priority and tag, in the order in which they came
+    active: tuple[int, str] | None = None
+    for number in range(200):
+        if not members or choices.random() < 0.5:
+            member = choices.randrange(6), f"c{number}"
+            members.append(member)
+            client.send(1, basic_consume("q", member[1], no_ack=True, arguments={"x-priority": member[0]}))
+        else:
+            member = active if active is not None and choices.random() < 0.7 else choices.choice(members)
+            members.remove(member)
+            client.send(1, m.BasicCancel(member[1], True))
+        if active not in members:
+            active = max(members, key=lambda each: each[0], default=None)
+        client.take_bytes()
+        if active is not None:
+            client.feed(publish_frames("", "q", b"x"))
+            assert [each.method.consumer_tag for each in client.deliveries()] == [active[1]]

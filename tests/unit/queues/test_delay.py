@@ -90,6 +90,7 @@ def test_a_timestamp_is_a_time_to_deliver_at_and_no_delay() -> None:
     """(1)"""
     at = Timestamp(NOW_MS // 1000 + 60)
     assert due({"x-deliver-at": at}) == int(at) * 1000
+    assert due({"x-deliver-at": Timestamp(0)}) == 0
     assert due({"x-delay": at}) == 0
     assert due({"x-deliver-at": NOW_MS + 7}) == NOW_MS + 7
     assert due({"x-deliver-at": str(NOW_MS + 7)}) == NOW_MS + 7
