@@ -437,9 +437,8 @@ class Queue(Destination):
             self._loaded(0, 0)
 
     def replace(self, delivery: Delivery, message: Message) -> None:
-        """Have `message` stand for the delivery from now on, on disk as well."""
+        """Have `message`, which has the same body, stand for the delivery from now on, on disk as well."""
         place: i64 = delivery.sequence_number
-        self.unacked_bytes += message.body_bytes - delivery.message.body_bytes
         self.ready.settle(delivery.message, place)
         if message.persistent and self.stores:
             self.ready.store(message, place)
