@@ -1,4 +1,4 @@
-"""Permissions that are not any: nothing comes of them."""
+"""Permissions that are refused, or were taken by an earlier version, and who loses its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from engine_harness import Harness
 from peer_frames import USER
 
-from warren.vhosts.metadata import PermissionPut, TopicPermissionPut
+from warren.amqp import methods as m
+from warren.vhosts.metadata import PermissionPut, TopicPermissionPut, UserDelete
 
 BROKEN = "("
 
@@ -35,3 +36,37 @@ def test_what_is_no_pattern_is_refused_and_changes_nothing(
     assert (access.permissions, access.topic_permissions) == before
     if client is not None:
         client.declare("still mine")
+
+
+@pytest.mark.parametrize("topic", [True, False])
+def test_a_pattern_that_is_too_long_today_counts_when_it_was_stored_before(topic: bool) -> None:
+    harness = Harness()
+    text = "^mine$|" + "x" * 2000
+    put = (
+        TopicPermissionPut(USER, "/", "amq.topic", text, text) if topic else PermissionPut(USER, "/", text, text, text)
+    )
+    with pytest.raises(ValueError, match="longer than"):
+        harness.broker.administer(put)
+    harness.broker.restore(put)
+    client = harness.channel()
+    client.open(2)
+    if topic:
+        client.send(1, m.BasicPublish(0, "amq.topic", "mine", False, False))
+        client.publish("amq.topic", "mine", number=2)
+        client.nothing()
+        client.publish("amq.topic", "not mine", number=2)
+        assert client.refusal().code == 403
+    else:
+        client.declare("mine")
+        assert client.refused(2, m.QueueDeclare(0, "yours", False, False, False, False, False, bytes(4))).code == 403
+
+
+def test_all_connections_of_a_user_that_is_deleted_are_closed_whichever_ended_before() -> None:
+    harness = Harness()
+    harness.add_user("bob")
+    first, second, third = (harness.client("bob") for _ in range(3))
+    first.hang_up()
+    harness.broker.administer(UserDelete("bob"))
+    harness.settle()
+    for client in (second, third):
+        assert client.refusal().code == 320

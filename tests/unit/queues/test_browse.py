@@ -190,7 +190,22 @@ def test_a_damaged_message_is_passed_over_and_left_for_the_consumer_to_find() ->
         assert long.everything() == healthy
         assert not long.log.damages and long.queue.ready_count == len(long.bodies)
     assert long.get_all() == healthy
-    assert len(long.log.damages) == 1
+    assert len(long.log.damages) == 1 and long.index.damaged_count == 1
+    assert (long.queue.ready_count, long.queue.ready.body_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("kept", range(3))
+def test_what_is_not_written_yet_is_taken_out_of_turn_one_by_one(kept: int) -> None:
+    long = Long(6 * PAGE)
+    long.log.memory_bytes = 1 << 30
+    fresh = [b"x", b"yy", b"zzz"]
+    for body in fresh:
+        long.client.publish("", "q", body)
+    seen = long.look(cursor=Cursor(6 * PAGE))
+    assert [each.message.body() for each in seen] == fresh
+    for each in seen[:kept] + seen[kept + 1 :]:
+        settle_seen(long.queue, each)
+    assert long.get_all() == [*long.bodies, fresh[kept]]
     assert (long.queue.ready_count, long.queue.ready.body_bytes) == (0, 0)
 
 
