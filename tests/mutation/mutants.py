@@ -27,6 +27,8 @@ COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+# Larger numbers that a module, a class or a parameter has given a name are sizes and times, which may be one more.
+NAMED_MAX: Final = 9
 # Assertions of their own.
 CHECKS: Final = {"check_invariants", "check_numbers"}
 # Methods whose calls are texts for operators.
@@ -82,6 +84,7 @@ class _Finder:
         self._names: tuple[str, ...] = ()
         self._types: dict[str, str] = {}
         self._is_constructor = False
+        self._is_default = False
 
     def find(self) -> Iterator[Mutant]:
         for statement in self._tree.body:
@@ -129,9 +132,11 @@ class _Finder:
         self._is_constructor = node.name == "__init__"
         # The defaults are used by the body.
         self._statement = self._numbers[id(node.body[0])]
+        self._is_default = True
         for default in [*node.args.defaults, *node.args.kw_defaults]:
             if default is not None:
                 yield from self._expression_mutants(default)
+        self._is_default = False
         for statement in node.body:
             yield from self._statement_mutants(statement)
 
@@ -186,7 +191,9 @@ class _Finder:
                 yield self._mutant("no not", node, operand)
             case ast.Constant(value=bool(value)):
                 yield self._mutant("true/false", node, ast.Constant(not value))
-            case ast.Constant(value=int(value)):
+            case ast.Constant(value=int(value)) if value <= NAMED_MAX or (
+                self._statement >= 0 and not self._is_default
+            ):
                 yield self._mutant("one more", node, ast.Constant(value + 1))
                 yield self._mutant("one less", node, ast.Constant(value - 1))
             case ast.IfExp(body=body, orelse=orelse):

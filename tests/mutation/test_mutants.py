@@ -74,10 +74,16 @@ def test_either_branch_of_an_if_may_be_gone() -> None:
         "@dataclass(frozen=True)\nclass A(base(1)):\n    pass\n",
         in_function("x = a", head='def f(a: Literal[True]) -> "x and y":'),
         "from x import y\n",
+        "MOST_BYTES: Final = 4096\nTIMES: Final = (10, 500)\n",
+        in_function("x = a", head="def f(a: int, most: int = 5000):"),
     ],
 )
 def test_nothing_of_this_is_broken(text: str) -> None:
     assert not changes(text)
+
+
+def test_a_small_number_with_a_name_may_mean_something() -> None:
+    assert changes("KIND: Final = 2\n") == {("one more", "2", "3"), ("one less", "2", "1")}
 
 
 def test_arguments_of_different_types_keep_their_places() -> None:
