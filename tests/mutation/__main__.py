@@ -43,7 +43,7 @@ class Portion(NamedTuple):
 FIRST: Final = Portion(12, 40, 3.0)
 THEN: Final = Portion(40, 250, 8.0)
 # Those that have survived, when they are tried again.
-LAST: Final = Portion(200, 1500, 40.0)
+LAST: Final = Portion(100, 600, 12.0)
 # So that of two tests that take no time the one that is more about a module comes first.
 STARTED_S: Final = 0.02
 
