@@ -1,0 +1,62 @@
+"""What clients cannot do with the queue of a drain's claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engine_harness import Client, Harness, basic_consume
+
+from warren.amqp import methods as m
+from warren.amqp.declarations import QueueDeclaration
+from warren.queues.claim_names import claims_name
+from warren.queues.claims import ClaimQueue, claims_arguments
+
+NAME = claims_name("q", "c")
+
+
+def claiming() -> tuple[Harness, Client, ClaimQueue]:
+    """Return a broker in which a drain has claimed one message of ``q``."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q", durable=True)
+    client.publish("", "q", b"claimed", delivery_mode=2)
+    declaration = QueueDeclaration(NAME, durable=True, arguments=claims_arguments("q", "c"))
+    harness.vhost.declare_queue(declaration)
+    claims = harness.vhost.queues[NAME]
+    assert isinstance(claims, ClaimQueue)
+    assert claims.claim(harness.queue("q"), 10, 1 << 20, True, []).count == 1
+    harness.broker.log.force()
+    harness.settle()
+    return harness, client, claims
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        m.BasicGet(0, NAME, False),
+        m.BasicGet(0, NAME, True),
+        m.QueuePurge(0, NAME, False),
+        basic_consume(NAME, "t"),
+        basic_consume(NAME, "t", no_ack=True),
+    ],
+)
+def test_a_client_is_refused_and_the_claims_stay(call: Any) -> None:
+    harness, client, claims = claiming()
+    refusal = client.refused(1, call)
+    assert (refusal.code, refusal.text) == (
+        403,
+        f"ACCESS_REFUSED - queue '{NAME}' in vhost '/' holds the claims of a drain",
+    )
+    assert not claims.consumers
+    assert claims.message_count == 1
+    harness.check()
+
+
+@pytest.mark.parametrize("properties", [{}, {"delivery_mode": 2}, {"expiration": "5"}])
+def test_what_a_client_publishes_there_is_refused_and_counted(properties: dict[str, Any]) -> None:
+    _, client, claims = claiming()
+    assert client.call(1, m.ConfirmSelect(False)) == m.ConfirmSelectOk()
+    client.publish("", NAME, b"m", **properties)
+    assert [each.method for each in client.take()] == [m.BasicNack(1, False, False)]
+    assert (claims.message_count, claims.refused) == (1, 1)
