@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import Harness, queue_declare
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame
+from warren.amqp.field_table import EMPTY_TABLE
 from warren.amqp.outbox import Outbox
 from warren.channels.reply_gate import REPLIES_MAX, ReplyGate
 
@@ -63,3 +65,20 @@ def test_a_peer_that_closes_has_the_replies_that_waited_first() -> None:
     harness.hold_commits = False
     harness.settle()
     assert [type(each.method) for each in client.take()] == [m.QueueDeclareOk, m.ConnectionCloseOk]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_binding_that_is_there_already_waits_for_what_it_promises(durable: bool) -> None:
+    harness = Harness()
+    client, other = harness.channel(), harness.channel()
+    client.declare("q", durable=durable)
+    bind = m.QueueBind(0, "q", "amq.direct", "k", False, EMPTY_TABLE)
+    client.call(1, bind)
+    harness.hold_commits = True
+    other.send(1, queue_declare("durable", durable=True))
+    client.send(1, bind)
+    at_once = [type(each.method) for each in client.take()]
+    harness.hold_commits = False
+    harness.settle()
+    later = [type(each.method) for each in client.take()]
+    assert (at_once, later) == (([], [m.QueueBindOk]) if durable else ([m.QueueBindOk], []))
