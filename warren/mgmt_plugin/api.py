@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from warren.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED, NOT_FOUND, AmqpError
+from warren.mgmt_plugin import audit
 from warren.mgmt_plugin.http.json_pieces import json_pieces
 from warren.mgmt_plugin.http.server import HttpError, Request, Response
 from warren.mgmt_plugin.http.static_files import StaticFiles
@@ -62,7 +63,18 @@ class Api:
             request.identified(operator.name)
         query = parse_query(request.query)
         call = Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
-        check(route, operator, params.get("vhost"), self._vhosts)
+        if not audit.is_change(route):
+            return await self._carry_out(route, call)
+        try:
+            response = await self._carry_out(route, call)
+        except HttpError as refusal:
+            audit.refused(request, operator.name, refusal)
+            raise
+        audit.carried_out(request, operator.name, response.status)
+        return response
+
+    async def _carry_out(self, route: Route, call: Call) -> Response:
+        check(route, call.operator, call.params.get("vhost"), self._vhosts)
         try:
             result = await route.handler(call)
         except AmqpError as error:

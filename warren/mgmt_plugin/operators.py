@@ -37,6 +37,7 @@ from typing import Final
 from warren.channels.access import AccessControl
 from warren.mgmt_plugin.http.server import HttpError, Request
 from warren.server.authenticator import Authenticator
+from warren.server.logs import get_logger
 from warren.server.peer_address import is_loopback
 from warren.vhosts.metadata import UserPut
 
@@ -49,6 +50,9 @@ REALM: Final = 'Basic realm="RabbitMQ Management"'  # RabbitMQ's: programs tie c
 _OUR_COOKIE: Final = re.compile(rf"(?:^|;)[ \t]*{COOKIE}[ \t]*=([^;]*)")
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]+)?")  # a Host header
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+log = get_logger("operators")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,8 @@ class Doorkeeper:
         record = self._access.get(name)
         if not accepted or record is None:
             self.failed += 1
+            reason = self._authenticator.why_refused(name, request.peer)
+            log.warning("login refused", peer=request.peer, user=name, over="HTTP", reason=reason)
             raise _unauthorized("Login failed")
         self.succeeded += 1
         return record

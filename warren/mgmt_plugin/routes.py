@@ -146,6 +146,7 @@ class Route:
     body: Any = None
     query: tuple[str, ...] = ()
     makes_vhost: bool = False  # the vhost of the path need not exist
+    is_use: bool = False  # not a GET, and yet no change that operators answer for: of messages, or a question
     limits: BodyLimits = ORDINARY
 
 

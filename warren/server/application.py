@@ -504,11 +504,12 @@ class Application:
 
     async def _check_login(self, request: LoginRequest) -> None:
         address = request.connection.address
+        reason = ""
         if request.connection.is_internal and request.user == INTERNAL_USER:
             accepted = hmac.compare_digest(request.password, self._management.internal_password)
         elif request.certificate:
-            known = self._broker.access.get(request.user) is not None
-            accepted = known and self._authenticator.may_log_in_from(request.user, address)
+            reason = self._authenticator.why_unwelcome(request.user, address)
+            accepted = not reason
             if not accepted:
                 await self._authenticator.refuse()
         elif request.problem:
@@ -518,7 +519,8 @@ class Application:
         if accepted:
             request.accept(request.user)
         else:
-            log.warning("login refused", peer=request.connection.peer, user=request.user)
+            reason = reason or request.problem or self._authenticator.why_refused(request.user, address)
+            log.warning("login refused", peer=request.connection.peer, user=request.user, over="AMQP", reason=reason)
             request.refuse()
         self._settle()
 

@@ -1,7 +1,8 @@
 """Who is this: checks a name and a password off the reactor, and tells an attacker nothing.
 
 1. Every refused check looks the same: unknown user, wrong password, no password set, guest from afar, too
-   many attempts. A check that hashes costs exactly one scrypt, whichever hash the user has.
+   many attempts; only the log says which (`Authenticator.why_refused`). A check that hashes costs exactly one
+   scrypt, whichever hash the user has.
 2. At most `KDF_THREADS` hashes run at a time, in threads of their own; who waits costs no thread.
 3. A verified pair of name and password is remembered for `CACHE_S` after it was last used, under a key only this
    process can compute. The stored hash is part of the key: a changed password, like a deleted user, is not remembered.
@@ -143,6 +144,22 @@ class Authenticator:
         """Return False, as late as every refusal is told, or as one of a suspect."""
         await trio.sleep(self._failure_delay_s * (SLOW_FACTOR if slowly else 1.0))
         return False
+
+    def why_refused(self, user: str, peer_address: str) -> str:
+        """Return, for the log and for nobody else, why a password did not open `user` for a peer."""
+        reason = self.why_unwelcome(user, peer_address)
+        if reason:
+            return reason
+        record = self._users.get(user)
+        return "the user has no password" if record is None or not record.password_hash else "the password does not fit"
+
+    def why_unwelcome(self, user: str, peer_address: str) -> str:
+        """Return, for the log, why `user` cannot log in from `peer_address`, by whatever mechanism; empty: it can."""
+        if self._users.get(user) is None:
+            return "there is no such user"
+        if not self.may_log_in_from(user, peer_address):
+            return "this user may log in from the broker's own machine only"
+        return ""
 
     def may_log_in_from(self, user: str, peer_address: str) -> bool:
         """Tell whether `user` may log in from `peer_address` at all (5), by whatever mechanism."""

@@ -39,6 +39,9 @@ class FakeAuthenticator:
         self.asked.append((user, password, peer_address))
         return bool(password) and PASSWORDS.get(user) == password
 
+    def why_refused(self, user: str, peer_address: str) -> str:
+        return "for the log"
+
 
 class Door:
     """A doorkeeper with its users."""

@@ -161,6 +161,12 @@ class AskedRouteHandlers(Handlers):
 
     ROUTES: ClassVar = (
         Route(
-            "POST", "/api/warren/route/{vhost}", Access.VHOST_VISIBLE, ask_route, "Where a message would go", Question
+            "POST",
+            "/api/warren/route/{vhost}",
+            Access.VHOST_VISIBLE,
+            ask_route,
+            "Where a message would go",
+            Question,
+            is_use=True,
         ),
     )

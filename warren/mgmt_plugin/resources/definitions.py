@@ -290,7 +290,23 @@ class DefinitionHandlers(Handlers):
             limits=LIMITS,
         ),
         Route(
-            "POST", _DRY_RUN, _ADMIN, plan_import, "What importing definitions would change", query=_OWN, limits=LIMITS
+            "POST",
+            _DRY_RUN,
+            _ADMIN,
+            plan_import,
+            "What importing definitions would change",
+            query=_OWN,
+            limits=LIMITS,
+            is_use=True,
         ),
-        Route("POST", f"{_DRY_RUN}/{{vhost}}", _ADMIN, plan_import, "The same in a vhost", query=_OWN, limits=LIMITS),
+        Route(
+            "POST",
+            f"{_DRY_RUN}/{{vhost}}",
+            _ADMIN,
+            plan_import,
+            "The same in a vhost",
+            query=_OWN,
+            limits=LIMITS,
+            is_use=True,
+        ),
     )

@@ -265,8 +265,17 @@ class MessageHandlers(Handlers):
             "Publish a message",
             Publish,
             limits=PUBLISH,
+            is_use=True,
         ),
-        Route("POST", "/api/queues/{vhost}/{queue}/get", Access.VHOST, get_messages, "Get messages", Get),
+        Route(
+            "POST",
+            "/api/queues/{vhost}/{queue}/get",
+            Access.VHOST,
+            get_messages,
+            "Get messages",
+            Get,
+            is_use=True,
+        ),
         Route(
             "GET",
             "/api/aliveness-test/{vhost}",
