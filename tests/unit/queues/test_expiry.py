@@ -1,0 +1,59 @@
+"""What is handed out, or asked for, before the timers have looked at what has expired: nothing of that."""
+
+from __future__ import annotations
+
+import pytest
+from engine_harness import Client, Harness, body_of, publish_frames
+
+from warren.amqp import methods as m
+from warren.queues.message_deaths import LEAVE_MAX
+
+# More than leave at once.
+COUNT = 2 * LEAVE_MAX + 10
+
+
+def expired(arguments: dict[str, object]) -> tuple[Harness, Client]:
+    """Return a broker whose queue ``q`` has messages that have just expired, and one that has not."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("dead")
+    client.declare("q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", **arguments})
+    old = [publish_frames("", "q", b"%d" % number, properties={"expiration": "1000"}) for number in range(COUNT)]
+    client.feed(b"".join(old))
+    client.publish("", "q", b"young", expiration="9000")
+    harness.broker.log.now_ms += 2000
+    return harness, client
+
+
+def check(harness: Harness, client: Client) -> None:
+    """They are dead letters, and nowhere else."""
+    queue = harness.queue("q")
+    assert (queue.ready_count, queue.ready.body_bytes) == (0, 0)
+    client.consume("dead", "d", no_ack=True)
+    assert [body_of(each) for each in client.deliveries()] == [b"%d" % number for number in range(COUNT)]
+    harness.check()
+
+
+KINDS: list[dict[str, object]] = [{}, {"x-max-priority": 3}, {"x-key-shared": True}]
+
+
+@pytest.mark.parametrize("arguments", KINDS)
+def test_a_consumer_is_not_served_what_has_expired(arguments: dict[str, object]) -> None:
+    harness, client = expired(arguments)
+    client.consume("q", "t", no_ack=True)
+    assert [body_of(each) for each in client.take() if isinstance(each.method, m.BasicDeliver)] == [b"young"]
+    check(harness, client)
+
+
+@pytest.mark.parametrize("arguments", KINDS)
+def test_who_asks_is_not_given_what_has_expired(arguments: dict[str, object]) -> None:
+    harness, client = expired(arguments)
+    client.send(1, m.BasicGet(0, "q", True))
+    client.nothing()
+    while (timers := harness.broker.timers).next_ms() <= harness.broker.log.now_ms:
+        timers.run_due(harness.broker.log.now_ms)
+        harness.settle()
+    (got,) = client.take()
+    assert body_of(got) == b"young"
+    assert client.get("q") is None
+    check(harness, client)
