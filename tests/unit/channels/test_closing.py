@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine_harness import Harness
 
 from warren.amqp import methods as m
+from warren.channels.connection import CLOSE_TIMEOUT_S
 
 
 def test_a_broker_that_is_shut_down_leaves_the_time_to_answer_to_those_that_it_is_closing() -> None:
@@ -26,3 +27,14 @@ def test_a_broker_that_is_shut_down_drops_who_is_not_connected_yet() -> None:
     harness.broker.shut_down("test")
     harness.settle()
     assert client.take() == [] and client.ended
+
+
+def test_a_peer_has_its_time_to_answer_a_close_whenever_that_comes() -> None:
+    harness = Harness()
+    client = harness.channel()
+    harness.pass_time(1000)
+    client.send(2, m.BasicQos(0, 1, False))  # there is no such channel
+    harness.pass_time(CLOSE_TIMEOUT_S - 1)
+    assert not client.ended
+    harness.pass_time(2)
+    assert client.ended
