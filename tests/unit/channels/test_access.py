@@ -7,7 +7,15 @@ from engine_harness import Harness
 from peer_frames import USER
 
 from warren.amqp import methods as m
-from warren.vhosts.metadata import PermissionPut, TopicPermissionPut, UserDelete
+from warren.vhosts.metadata import (
+    PermissionDelete,
+    PermissionPut,
+    TopicPermissionDelete,
+    TopicPermissionPut,
+    UserDelete,
+    UserPut,
+    VhostPut,
+)
 
 BROKEN = "("
 
@@ -70,3 +78,29 @@ def test_all_connections_of_a_user_that_is_deleted_are_closed_whichever_ended_be
     harness.settle()
     for client in (second, third):
         assert client.refusal().code == 320
+
+
+def test_what_a_user_may_do_is_listed_in_order_and_goes_with_each_permission() -> None:
+    harness = Harness()
+    broker = harness.broker
+    for vhost in ("b", "a"):
+        broker.administer(VhostPut(vhost))
+    for user in ("bob", "eve"):
+        broker.administer(UserPut(user, "", ""))
+    puts = [PermissionPut("bob", vhost, ".*", vhost, "") for vhost in ("b", "a")]
+    topics = [TopicPermissionPut("bob", vhost, exchange, exchange, "") for vhost in ("b", "a") for exchange in "yx"]
+    for put in puts:
+        broker.administer(put)
+    for topic in topics:
+        broker.administer(topic)
+    access = broker.access
+    assert access.permissions_of("bob") == puts[::-1]
+    assert access.topic_permissions_of("bob") == topics[::-1]
+    assert access.permissions_of("eve") == access.permissions_of("nobody") == []
+    assert access.topic_permissions_of("eve") == access.topic_permissions_of("nobody") == []
+    broker.administer(TopicPermissionDelete("bob", "a", "y"))
+    assert access.topic_permissions_of("bob") == [topics[3], topics[1], topics[0]]
+    broker.administer(TopicPermissionDelete("bob", "b", ""))
+    assert access.topic_permissions_of("bob") == [topics[3]]
+    broker.administer(PermissionDelete("bob", "a"))
+    assert access.permissions_of("bob") == puts[:1]

@@ -38,3 +38,15 @@ def test_a_peer_has_its_time_to_answer_a_close_whenever_that_comes() -> None:
     assert not client.ended
     harness.pass_time(2)
     assert client.ended
+
+
+def test_a_fault_of_ours_closes_an_open_connection_with_541_and_drops_another_one() -> None:
+    harness = Harness()
+    client, stranger = harness.channel(), harness.raw_client()
+    stranger.start()
+    for each in (client, stranger):
+        each.connection.broken()
+        harness.settle()
+    refusal = client.refusal()
+    assert (refusal.code, refusal.text) == (541, "INTERNAL_ERROR - an internal error, see the broker's log")
+    assert stranger.take() == [] and stranger.ended

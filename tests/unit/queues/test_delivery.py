@@ -1,0 +1,54 @@
+"""Since when deliveries wait for an answer: as exact as the ledger is asked often."""
+
+from __future__ import annotations
+
+from engine_harness import Client, Harness, publish_frames
+
+from warren.amqp import methods as m
+from warren.amqp.codec import method_frame
+from warren.queues.delivery import SPARSE_MIN, DeliveryLedger
+
+
+def delivering(count: int) -> tuple[Client, DeliveryLedger]:
+    """Return a client with so many deliveries, and its ledger."""
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    client.consume("q", "t")
+    client.feed(publish_frames("", "q", b"m") * count)
+    (ledger,) = {consumer.ledger for consumer in harness.queue("q").consumers}
+    return client, ledger
+
+
+def test_the_oldest_delivery_is_as_old_as_the_first_look_after_it() -> None:
+    client, ledger = delivering(2)
+    assert ledger.waiting_since(100.0) == 100.0
+    client.feed(publish_frames("", "q", b"m"))
+    assert ledger.waiting_since(110.0) == 100.0
+    assert ledger.waiting_since(120.0) == 100.0
+    assert [ledger.delivered_by(tag, 200.0) for tag in (1, 2, 3)] == [100.0, 100.0, 110.0]
+    client.feed(publish_frames("", "q", b"m"))
+    assert ledger.delivered_by(4, 200.0) == 200.0, "nobody has looked since"
+    client.send(1, m.BasicAck(2, True))
+    assert ledger.waiting_since(130.0) == 110.0
+    client.send(1, m.BasicAck(3, False))
+    assert ledger.waiting_since(140.0) == 130.0
+    client.send(1, m.BasicAck(4, False))
+    assert ledger.waiting_since(150.0) == 150.0
+    client.feed(publish_frames("", "q", b"m"))
+    assert ledger.waiting_since(160.0) == 160.0
+
+
+def test_a_delivery_that_outlasts_thousands_of_others_is_still_the_oldest() -> None:
+    client, ledger = delivering(2)
+    assert ledger.waiting_since(100.0) == 100.0
+    client.feed(publish_frames("", "q", b"m") * (2 * SPARSE_MIN))
+    client.take()
+    for tag in range(3, 2 * SPARSE_MIN + 3):
+        client.connection.feed(method_frame(1, m.BasicAck(tag, False)))
+    assert ledger.waiting_since(200.0) == 100.0
+    client.send(1, m.BasicAck(1, False))
+    assert ledger.waiting_since(300.0) == 100.0
+    client.send(1, m.BasicAck(2, False))
+    assert ledger.waiting_since(400.0) == 400.0
+    assert ledger.unacked_count == 0

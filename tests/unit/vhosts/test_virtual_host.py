@@ -1,0 +1,60 @@
+"""What a vhost tells of what is in it."""
+
+from __future__ import annotations
+
+from engine_harness import Harness
+
+from warren.amqp import methods as m
+from warren.amqp.field_table import EMPTY_TABLE
+
+
+def test_the_lengths_of_all_queues_are_added_up() -> None:
+    harness = Harness()
+    client = harness.channel()
+    assert harness.vhost.lengths() == (0, 0, 0, 0)
+    for name, count in (("a", 3), ("b", 5)):
+        client.declare(name)
+        for _ in range(count):
+            client.publish("", name, b"m")
+    for _ in range(2):
+        client.get("b", no_ack=False)
+    client.declare("c")
+    client.consume("c", "t")
+    client.consume("c", "u")
+    client.publish("", "c", b"m")
+    assert harness.vhost.lengths() == (9, 6, 3, 2)
+
+
+def test_queues_are_sorted_once_for_each_change_of_the_topology() -> None:
+    harness = Harness()
+    client = harness.channel()
+    vhost = harness.vhost
+    for name in ("b", "c", "a"):
+        client.declare(name)
+    assert not vhost.has_sorted_queues()
+    assert [queue.name for queue in vhost.sorted_queues()] == ["a", "b", "c"]
+    assert vhost.has_sorted_queues()
+    client.declare("B")
+    assert not vhost.has_sorted_queues()
+    sorted_elsewhere = sorted(vhost.queues.values(), key=lambda queue: queue.name)
+    vhost.keep_sorted(sorted_elsewhere, int(vhost.topology_version))
+    assert vhost.has_sorted_queues()
+    assert vhost.sorted_queues() is sorted_elsewhere
+
+
+def test_a_destination_knows_its_sources_until_the_last_binding_goes() -> None:
+    harness = Harness()
+    client = harness.channel()
+    client.declare("q")
+    for exchange in ("amq.direct", "amq.topic"):
+        for key in ("a", "b"):
+            client.bind("q", exchange, key)
+
+    def sources() -> list[str]:
+        return sorted(source.name for source in harness.vhost.sources_of(harness.queue("q")) if source.name)
+
+    assert sources() == ["amq.direct", "amq.topic"]
+    client.call(1, m.QueueUnbind(0, "q", "amq.direct", "a", EMPTY_TABLE))
+    assert sources() == ["amq.direct", "amq.topic"]
+    client.call(1, m.QueueUnbind(0, "q", "amq.direct", "b", EMPTY_TABLE))
+    assert sources() == ["amq.topic"]
