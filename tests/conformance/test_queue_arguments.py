@@ -411,6 +411,7 @@ BACKOFF_FORM = "\"expected an array of delays (5000, '5s', '1h') or 'exponential
     ({"x-key-header": True}, "x-key-header", "{unacceptable_type,bool}"),
     ({"x-storage": "tape"}, "x-storage", "invalid_storage"),
     ({"x-consumer-prefetch-max": 0}, "x-consumer-prefetch-max", "{value_zero,0}"),
+    ({"x-max-unacked": 0}, "x-max-unacked", "{value_zero,0}"),
     ({"x-max-unacked": -1}, "x-max-unacked", "{value_negative,-1}"),
 )
 def test_impossible_values_of_our_own_are_refused(

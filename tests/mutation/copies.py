@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +21,9 @@ LENGTHS_OF_MORE: Final = {"GROUP_LIVES": 3, "RULE_RUNS": 8, "SNAPSHOTS_RUNS": 4,
 # Importing all that there are takes longer than the tests of most mutants.
 PLUGINS: Final = ("pytest_timeout", "_hypothesis_pytestplugin", "warren.testing.pytest_plugin", "mutation.plugin")
 # A start, with the modules of many tests.
-CPU_S: Final = 20.0
+CPU_S: Final = 15.0
+# For so long nothing waits that is right, not even for a timer.
+IDLE_S: Final = 25.0
 # What never ends may take all memory meanwhile.
 MEMORY_BYTES: Final = 6 << 30
 
@@ -57,7 +60,7 @@ class Copy:
     def pytest(self, arguments: list[str], expected_s: float) -> Ended:
         """Run pytest with the plugin, on the copy's sources. `expected_s`: what the tests take, without its start.
 
-        A mutant may never end: what takes much more of a processor is killed, or much more time if it waits.
+        A mutant may never end: what takes much more of a processor is killed, and what does nothing for long.
         """
         environment = os.environ | {
             "PYTHONPATH": str(self.root),
@@ -84,12 +87,29 @@ class Copy:
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s, cpu_s))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             try:
-                output, _ = process.communicate(timeout=10 * cpu_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                return Ended(None, process.communicate()[0])
+                output = _output(process)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
         killed = process.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
         return Ended(None if killed else process.returncode, output)
+
+
+def _output(process: subprocess.Popen[str]) -> str:
+    """Return what it prints until its end; end it when it is idle for `IDLE_S`."""
+    used_s, since_s = 0.0, time.monotonic()
+    while True:
+        try:
+            return process.communicate(timeout=1.0)[0]
+        except subprocess.TimeoutExpired:
+            now_s, cpu_s = time.monotonic(), _cpu_s(process.pid)
+            if cpu_s > used_s + 0.2:
+                used_s, since_s = cpu_s, now_s
+            elif now_s - since_s > IDLE_S:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return what a process has had of the processors, and what of its children has ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
-
-# A mutant that never ends may take all the memory meanwhile.
-MEMORY_MAX_BYTES: Final = 6 << 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +23,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
     # The same examples for every mutant, and the first that fails is enough.
     phases = [Phase.explicit, Phase.generate]
     settings.register_profile("mutants", settings(), phases=phases, database=None, derandomize=True)

@@ -58,3 +58,15 @@ def test_a_destination_knows_its_sources_until_the_last_binding_goes() -> None:
     assert sources() == ["amq.direct", "amq.topic"]
     client.call(1, m.QueueUnbind(0, "q", "amq.direct", "b", EMPTY_TABLE))
     assert sources() == ["amq.topic"]
+
+
+def test_routes_are_remembered_where_the_routing_key_decides_and_nobody_looks_at_each_message() -> None:
+    harness = Harness()
+    vhost = harness.vhost
+
+    def cacheable() -> list[bool]:
+        return [vhost.is_cacheable(vhost.exchanges[name]) for name in ("", "amq.direct", "amq.topic", "amq.headers")]
+
+    assert cacheable() == [True, True, True, False]
+    harness.broker.trace("/", True)
+    assert cacheable() == [False] * 4

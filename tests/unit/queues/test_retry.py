@@ -1,0 +1,29 @@
+"""What counts as a count of deliveries in a header that anybody may have set."""
+
+from __future__ import annotations
+
+import pytest
+
+from warren.amqp.field_table import Table, encode_table
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.queues.retry import COUNT_MAX, DELIVERY_COUNT, RETURN_COUNT, count_of
+
+
+def message(headers: Table | None) -> Message:
+    properties = b"\0\0" if headers is None else b"\x20\0" + encode_table(headers)
+    return build_message(Envelope("", "q"), properties, b"m", 4096, True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, COUNT_MAX])
+def test_a_count_is_what_the_header_says(count: int) -> None:
+    assert count_of(message({"other": 9, DELIVERY_COUNT: count}), DELIVERY_COUNT) == count
+
+
+@pytest.mark.parametrize("value", [True, False, -1, COUNT_MAX + 1, "3", b"3", 3.0, None, [3], {"x": 3}])
+def test_other_values_are_no_count(value: object) -> None:
+    assert count_of(message({RETURN_COUNT: value}), RETURN_COUNT) == 0
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"other": 9}, {RETURN_COUNT: 9}, {"other": DELIVERY_COUNT}])
+def test_without_the_header_there_was_none(headers: Table | None) -> None:
+    assert count_of(message(headers), DELIVERY_COUNT) == 0
