@@ -124,6 +124,7 @@ def test_a_dead_letter_exchange_is_a_text(
         {"x-single-active-consumer": False},
         {"x-queue-mode": "lazy"},
         {"x-queue-mode": "default"},
+        {"x-queue-version": 1},
         {"x-queue-version": 2},
         {"x-queue-leader-locator": "balanced"},
         {"x-queue-type": ""},

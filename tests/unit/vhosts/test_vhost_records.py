@@ -84,6 +84,20 @@ def test_a_restart_finds_what_was_there(checkpoint: bool) -> None:
     assert found.maybe_value("one more") == b"x"
 
 
+def test_of_two_records_of_a_name_that_damage_has_left_the_later_one_counts() -> None:
+    remembered = Remembered()
+    records = remembered.records
+    records.store("a", b"1")
+    records.store("b", b"2")
+    for serial, value in ((0, b"before"), (9, b"after")):
+        records.put(records.next_number, serial.to_bytes(8, "big") + b"\0\x01a" + value, 0)
+        records.next_number += 1
+    found = remembered.restart(checkpoint=False)
+    assert sorted(found.values("")) == [("a", b"after"), ("b", b"2")]
+    assert found.index is not None and found.index.live_count == 2
+    assert found._serial == 9, "what is stored from now on is later"
+
+
 def test_a_name_that_changes_often_takes_one_record() -> None:
     remembered = Remembered()
     for number in range(100):
