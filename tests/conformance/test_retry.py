@@ -359,6 +359,7 @@ def test_delayed_nack(client: Client, harness: Harness, multiple: bool) -> None:
     harness.pass_time(0.001)
     again = client.deliveries()
     assert [received.content.body for received in again if received.content] == ([b"1", b"2"] if multiple else [b"2"])
+    assert all(received.method.redelivered for received in again)
 
 
 @rule("warren.control.own", "amq.control acts on the deliveries of the channel that publishes only.")

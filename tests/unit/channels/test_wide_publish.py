@@ -9,7 +9,7 @@ from engine_harness import Client, Harness, exchange_declare, publish_frames, qu
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.amqp.field_table import encode_table
+from warren.amqp.field_table import decode_table, encode_table
 from warren.channels.wide_publish import QUEUES_AT_ONCE
 
 MANY = QUEUES_AT_ONCE + 500
@@ -327,3 +327,22 @@ def test_an_exchange_that_goes_while_a_publish_to_it_waits_closes_the_channel() 
     wide.harness.settle()
     assert wide.counts() <= {1, 2} and not wide.harness.broker.work
     assert wide.answers() == [m.BasicAck(1, False)]
+
+
+@pytest.mark.parametrize("transacted", [False, True])
+def test_what_was_delayed_says_so_in_every_queue(transacted: bool) -> None:
+    wide = Wide()
+    if transacted:
+        wide.client.call(1, m.TxSelect())
+    wide.publish(b"one", properties={"headers": encode_table({"x-delay": 1000})})
+    if transacted:
+        wide.client.connection.feed(method_frame(1, m.TxCommit()))
+    wide.harness.settle()
+    client = wide.harness.channel()
+    assert client.get("q0") is None
+    for _ in range(2):
+        wide.harness.pass_time(1.001)
+    for name in ("q0", f"q{MANY - 1}"):
+        got = client.get(name)
+        assert got is not None and got.content is not None and got.content.properties.headers is not None
+        assert decode_table(got.content.properties.headers)["x-delay"] == -1000
