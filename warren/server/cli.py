@@ -3,8 +3,8 @@
 1. `warren serve` imports what it serves with and no more: reading its options with typer would cost the
    broker 8 MB for its whole life and a quarter of a second of its start. Every other command, and a `serve`
    whose options are not plainly right, goes to `warren.server.commands`, which also explains mistakes.
-2. What a person can put right (a setting, a port, a directory) is one line on stderr and exit code 2 for
-   settings, 1 for the rest; a traceback always means a fault of ours.
+2. What a person can put right (a setting, a port, a directory) is one line on stderr, or one for each mistake in
+   the settings, and exit code 2 for settings, 1 for the rest; a traceback always means a fault of ours.
 3. The command refuses to run with assertions off: they are what stops the broker before it loses messages.
 """
 
@@ -121,5 +121,5 @@ def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError |
 
 
 def _fail(reason: str, exit_code: int) -> None:
-    print(f"warren: {reason}", file=sys.stderr)
+    print("warren: " + reason.replace("\n", "\n        "), file=sys.stderr)
     sys.exit(exit_code)

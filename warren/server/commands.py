@@ -17,6 +17,7 @@ import typer
 from warren import __version__
 from warren.ctl.command_table import ctl_app
 from warren.server.cli import OtherCommand, run_broker
+from warren.server.errors import SettingsError
 from warren.server.settings import Settings, load_settings, shown_values
 from warren.server.store_commands import store_app
 
@@ -83,8 +84,13 @@ def serve(
     raise typer.Exit(run_broker(settings, make_plugins()))
 
 
-@app.command("config")
+config_app = typer.Typer(invoke_without_command=True, help="Print every setting, or translate RabbitMQ's.")
+app.add_typer(config_app, name="config")
+
+
+@config_app.callback()
 def show_config(
+    context: typer.Context,
     config: _ConfigFlag = None,
     data_dir: _DataDirFlag = None,
     amqp: _AmqpFlag = None,
@@ -98,6 +104,8 @@ def show_config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""
+    if context.invoked_subcommand is not None:
+        return
     settings = _settings(config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
     rows = list(shown_values(settings))
     if as_json:
@@ -113,6 +121,28 @@ def show_config(
     for key, value, origin in rows:
         table.add_row(Text(key), Text(value, overflow="fold"), Text(origin, overflow="fold"))
     Console().print(table)
+
+
+@config_app.command("import-rabbitmq")
+def import_rabbitmq(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="RabbitMQ's rabbitmq.conf")],
+) -> None:
+    """Print RabbitMQ's settings as a file for `warren serve --config`, with a remark on what has no counterpart."""
+    from warren.server.rabbitmq_conf import translate
+
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise SettingsError(f"{file}: {os.strerror(error.errno or 0)}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{file}: is not UTF-8") from None
+    found = translate(text)
+    print(found.toml(), end="")
+    print(
+        f"{len(found.values)} settings, {len(found.missing)} lines without a counterpart, "
+        f"{len(found.needless)} not needed",
+        file=sys.stderr,
+    )
 
 
 @app.command("hash-password")

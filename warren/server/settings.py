@@ -527,37 +527,42 @@ def load_settings(
 ) -> Settings:
     """Merge flags (dotted key to text; None is not given), environment and the file, and check the result.
 
-    Raises SettingsError, in one line.
+    Raises SettingsError, with a line for each mistake.
     """
     values: dict[str, Any] = {}
     origins = dict.fromkeys(KEYS, DEFAULT_ORIGIN)
+    mistakes: list[str] = []
 
     def take(key: str, value: object, origin: str) -> None:
         try:
             values[key] = KEYS[key].parse(value)
         except ValueError as error:
             shown = REDACTED if KEYS[key].secret else redact_url(_shown(value))
-            raise SettingsError(f"{key} ({origin}): {error}, not {shown}") from None
-        origins[key] = origin
+            mistakes.append(f"{key} ({origin}): {error}, not {shown}")
+        else:
+            origins[key] = origin
 
     if config is None and environment.get(_CONFIG_VARIABLE):
         config = Path(environment[_CONFIG_VARIABLE])
     if config is not None:
-        for key, value in _flatten(_read_toml(config), config):
+        for key, value in _flatten(_read_toml(config), config, mistakes):
             take(key, value, f"file {config}")
-            if isinstance(values[key], Path):
+            if isinstance(values.get(key), Path):
                 values[key] = config.parent / values[key]
     for variable, text in environment.items():
         if variable.startswith(_ENVIRONMENT_PREFIX) and not _NOT_OURS.fullmatch(variable):
             known = _BY_VARIABLE.get(variable)
             if known is None:
-                raise SettingsError(f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}")
-            take(known.key, _Text(text), f"environment {variable}")
+                mistakes.append(f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}")
+            else:
+                take(known.key, _Text(text), f"environment {variable}")
     for key, flag in flags.items():
         if flag is not None:
             take(key, _Text(flag), f"flag --{key.replace('_', '-')}")
     settings = _build(values, origins)
-    _check_together(settings)
+    mistakes = mistakes or list(_contradictions(settings))
+    if mistakes:
+        raise SettingsError("\n".join(mistakes))
     return settings
 
 
@@ -590,22 +595,24 @@ def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
     return Settings(**top, **tables, origins=origins)
 
 
-def _check_together(settings: Settings) -> None:
-    def refuse(key: str, problem: str) -> SettingsError:
-        return SettingsError(f"{key} ({settings.origins[key]}): {problem}")
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with settings that are right one by one."""
+
+    def wrong(key: str, problem: str) -> str:
+        return f"{key} ({settings.origins[key]}): {problem}"
 
     if settings.amqp is None and settings.amqps is None:
-        raise refuse("amqp", "neither amqp nor amqps has an address to listen on")
+        yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
     for key in ("amqps", "https"):
         if getattr(settings, key) is not None and settings.tls.certificate is None:
-            raise refuse(key, "needs tls.certificate")
+            yield wrong(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
-        raise refuse("tls.client_certificates", "needs tls.ca")
+        yield wrong("tls.client_certificates", "needs tls.ca")
     taken: dict[Endpoint, str] = {}
     for key in ("amqp", "amqps", "http", "https", "prometheus"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
-            raise refuse(key, f"{endpoint} is also the address of {taken[endpoint]}")
+            yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -620,21 +627,21 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"config file {path}: {error}") from None
 
 
-def _flatten(document: Mapping[str, Any], path: Path) -> Iterator[tuple[str, object]]:
+def _flatten(document: Mapping[str, Any], path: Path, mistakes: list[str]) -> Iterator[tuple[str, object]]:
+    """Yield the settings of a file by their dotted keys, and add what is none to `mistakes`."""
     for name, value in document.items():
-        if name in _TABLES:
-            if not isinstance(value, dict):
-                raise SettingsError(f"{name} (file {path}): must be a table, not {_shown(value)}")
-            for inner, inner_value in value.items():
-                yield _known(f"{name}.{inner}", path), inner_value
+        if name not in _TABLES:
+            found = {name: value}
+        elif isinstance(value, dict):
+            found = {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
         else:
-            yield _known(name, path), value
-
-
-def _known(key: str, path: Path) -> str:
-    if key not in KEYS:
-        raise SettingsError(f"file {path}: no setting {key!r}{_nearest(key, KEYS)}")
-    return key
+            mistakes.append(f"{name} (file {path}): must be a table, not {_shown(value)}")
+            continue
+        for key, inner_value in found.items():
+            if key in KEYS:
+                yield key, inner_value
+            else:
+                mistakes.append(f"file {path}: no setting {key!r}{_nearest(key, KEYS)}")
 
 
 def _nearest(key: str, known: Mapping[str, object]) -> str:

@@ -365,6 +365,31 @@ def test_settings_that_contradict_each_other_are_refused(
     assert message in str(caught.value)
 
 
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "warren.toml"
+    config.write_text('amqp = "no:where"\nhtpp = "off"\nstore = 1\n[limits]\nheartbeat_s = -1\nheartbeats = 1\n')
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"http": "off:x"}, {"WARREN_LOG_LEVEL": "loud", "WARREN_UNHEARD_OF": "1"}, config)
+    told = str(caught.value).splitlines()
+    places = (
+        "amqp (",
+        "'htpp'",
+        "store (",
+        "limits.heartbeat_s",
+        "'limits.heartbeats'",
+        "log_level",
+        "UNHEARD",
+        "http (",
+    )
+    assert [sum(place in line for line in told) for place in places] == [1] * len(told)
+
+
+def test_all_contradictions_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"amqps": "127.0.0.1:1", "https": "127.0.0.1:2"}, {})
+    assert len(str(caught.value).splitlines()) == 2
+
+
 def test_two_listeners_may_both_let_the_system_choose() -> None:
     assert load(amqp="127.0.0.1:0", http="127.0.0.1:0").http == Endpoint("127.0.0.1", 0)
 
