@@ -375,7 +375,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         "amqp (",
         "'htpp'",
         "store (",
-        "limits.heartbeat_s",
+        "limits.heartbeat_s (",
         "'limits.heartbeats'",
         "log_level",
         "UNHEARD",
