@@ -54,10 +54,10 @@ class FakeHost:
     def parameters(self) -> Sequence[Parameter]:
         return [Parameter(*key, value) for key, value in self.definitions.items()]
 
-    def federated_exchanges(self) -> Sequence[LocalExchange]:
+    async def federated_exchanges(self) -> Sequence[LocalExchange]:
         return self.exchanges
 
-    def federated_queues(self) -> Sequence[LocalQueue]:
+    async def federated_queues(self) -> Sequence[LocalQueue]:
         return self.queues
 
     def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:

@@ -649,6 +649,49 @@ def thousands_of_stages(ports: Ports) -> None:
         ask_http(ports, "GET", f"/api/warren/stages/{VHOST}", user="mallet")
 
 
+# --- links ----------------------------------------------------------------------------------------------------------
+
+
+@attack
+def federation_of_every_queue(ports: Ports) -> None:
+    """A policy that has each of very many queues ask for a link to each of ten upstreams, which are not there."""
+    attacker = hostile(ports)
+    attacker.pump(queue(f"federated{at}") for at in range(3000))
+    attacker.barrier()
+    for at in range(10):
+        value = b'{"value": {"uri": "amqp://127.0.0.1:1"}}'
+        ask_http(ports, "PUT", f"/api/parameters/federation-upstream/{VHOST}/up{at}", value)
+    body = b'{"pattern": "^federated", "apply-to": "queues", "definition": {"federation-upstream-set": "all"}}'
+    ask_http(ports, "PUT", f"/api/policies/{VHOST}/federated", body)
+    time.sleep(LOAD_S)
+    attacker.pump(queue(f"federated{at}") for at in range(3000, 3100))
+    attacker.barrier()
+    time.sleep(LOAD_S)
+
+
+@attack
+def shovels_in_circles(ports: Ports) -> None:
+    """Shovels from a queue to itself, and from two queues to each other; others whose peers are not there."""
+    uri = f"amqp://mallory:mallory@127.0.0.1:{ports.amqp}/{VHOST}"
+    names: list[str] = []
+    attacker = hostile(ports)
+    attacker.pump([queue("a"), queue("b"), *[publish_frames("", "a", b"") for _ in range(2000)]])
+    attacker.barrier()
+    for source, destination in ("aa", "ab", "ba"):
+        value = {"src-uri": uri, "src-queue": source, "dest-uri": uri, "dest-queue": destination}
+        body = json.dumps({"value": value | {"dest-add-forward-headers": True}}).encode()
+        names.append(source + destination)
+        ask_http(ports, "PUT", f"/api/parameters/shovel/{VHOST}/{names[-1]}", body)
+    for at in range(100):
+        value = {"src-uri": "amqp://127.0.0.1:1", "src-queue": "a", "dest-uri": uri, "dest-queue": "b"}
+        body = json.dumps({"value": value | {"reconnect-delay": 0.001}}).encode()
+        names.append(f"failing{at}")
+        ask_http(ports, "PUT", f"/api/parameters/shovel/{VHOST}/{names[-1]}", body)
+    time.sleep(LOAD_S)
+    for name in names:
+        ask_http(ports, "DELETE", f"/api/parameters/shovel/{VHOST}/{name}")
+
+
 # --- values ---------------------------------------------------------------------------------------------------------
 
 

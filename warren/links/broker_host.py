@@ -9,7 +9,7 @@ ever.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import trio
@@ -29,6 +29,7 @@ from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatcher
 from warren.vhosts.virtual_host import VirtualHost
 
 DEMAND_EVERY_S: Final = 0.1
+AT_ONCE: Final = 64  # queues or exchanges whose policies are looked up without giving way
 COMPONENTS: Final = ("shovel", "federation-upstream", "federation-upstream-set")
 FEDERATION_KEYS: Final = (upstreams.UPSTREAM, upstreams.UPSTREAM_SET, upstreams.UPSTREAM_PATTERN)
 PURPOSE: Final = "x-internal-purpose"
@@ -83,32 +84,30 @@ class BrokerHost:
         found = [each for component in COMPONENTS for each in self._broker.parameters.parameters(None, component)]
         return [Parameter(each.component, each.vhost, each.name, _json(each.value)) for each in found]
 
-    def federated_exchanges(self) -> Sequence[LocalExchange]:
-        return [
-            LocalExchange(vhost, exchange.declaration, policy)
-            for vhost, exchange, policy in self._federated_exchanges()
-        ]
-
-    def _federated_exchanges(self) -> Iterator[tuple[str, Exchange, Policy]]:
-        for vhost in self._broker.vhosts.values():
-            if not vhost.policies.has_setting(FEDERATION_KEYS):
-                continue
-            for exchange in vhost.exchanges.values():
+    async def federated_exchanges(self) -> Sequence[LocalExchange]:
+        found: list[LocalExchange] = []
+        for vhost in self._federating():
+            for at, exchange in enumerate(list(vhost.exchanges.values()), 1):
+                if at % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 policy = _exchange_policy(vhost, exchange)
                 if policy is not None and exchange.name != "" and PURPOSE not in exchange.table:
-                    yield vhost.name, exchange, policy
+                    found.append(LocalExchange(vhost.name, exchange.declaration, policy))
+        return found
 
-    def federated_queues(self) -> Sequence[LocalQueue]:
-        return [LocalQueue(queue.vhost_name, queue.declaration, policy) for queue, policy in self._federated_queues()]
-
-    def _federated_queues(self) -> Iterator[tuple[Queue, Policy]]:
-        for vhost in self._broker.vhosts.values():
-            if not vhost.policies.has_setting(FEDERATION_KEYS):
-                continue
-            for queue in vhost.queues.values():
+    async def federated_queues(self) -> Sequence[LocalQueue]:
+        found: list[LocalQueue] = []
+        for vhost in self._federating():
+            for at, queue in enumerate(list(vhost.queues.values()), 1):
+                if at % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 policy = _queue_policy(vhost, queue)
                 if policy is not None and queue.owner is None and PURPOSE.encode() not in queue.arguments:
-                    yield queue, policy
+                    found.append(LocalQueue(vhost.name, queue.declaration, policy))
+        return found
+
+    def _federating(self) -> list[VirtualHost]:
+        return [vhost for vhost in self._broker.vhosts.values() if vhost.policies.has_setting(FEDERATION_KEYS)]
 
     def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:
         place = self._broker.vhosts.get(vhost)

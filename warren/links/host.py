@@ -100,10 +100,10 @@ class Host(Protocol):
     def parameters(self) -> Sequence[Parameter]:
         """Return the parameters of the three components, of all vhosts."""
 
-    def federated_exchanges(self) -> Sequence[LocalExchange]:
-        """Return the exchanges for which a policy with a federation key is in effect."""
+    async def federated_exchanges(self) -> Sequence[LocalExchange]:
+        """Return the exchanges for which a policy with a federation key is in effect, looking at a few at a time."""
 
-    def federated_queues(self) -> Sequence[LocalQueue]:
+    async def federated_queues(self) -> Sequence[LocalQueue]:
         """Return the same of queues."""
 
     def bindings(self, vhost: str, exchange: str) -> Sequence[LocalBinding]:

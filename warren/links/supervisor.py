@@ -7,6 +7,9 @@
 3. A link that is removed for good cleans up at its upstream, for `CLEAN_UP_S` at most. One that is stopped because
    the broker stops does not.
 4. Status, logs and reasons hold no credentials.
+5. A vhost has `LINKS_MAX` links at most: the first of its shovels, federated exchanges and federated queues. Attempts
+   begin one after the other (`links.starts`), and what there should be is found in pieces: policies and upstreams
+   multiply, and whoever may set them may have every queue ask for a link to every upstream.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from warren.links.amqp_uri import redact
 from warren.links.endpoints import Endpoints
 from warren.links.exchange_federation import ExchangeLink
 from warren.links.federation import FederationLink
-from warren.links.host import Host
+from warren.links.host import Host, LocalExchange, LocalQueue, Policy
 from warren.links.queue_federation import QueueLink
 from warren.links.shovel import Shovel
+from warren.links.starts import Starts
 from warren.links.validation import Json
 
 STARTING: Final = "starting"
@@ -37,7 +41,10 @@ DONE: Final = "src-delete-after is reached"
 CLEAN_UP_S: Final = 10.0
 # A federation link has no way to say "never again", so 0 is a short delay.
 DELAY_MIN_S: Final = 0.1
+LINKS_MAX: Final = 2000
+AT_ONCE: Final = 64  # looked at without giving way
 Key = tuple[str, ...]
+Wanted = dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]]
 
 
 @dataclass
@@ -69,9 +76,12 @@ class Supervisor:
         self._host = host
         self._endpoints = Endpoints(host, settings)
         self._entries: dict[Key, _Entry] = {}
+        self._by_place: dict[Key, dict[Key, _Entry]] = {}  # by kind, vhost and name
         self._stale = True
         self._changed = trio.Event()
         self._told: set[tuple[str, str, str, str]] = set()  # parameters that cannot be used, in the log already
+        self._crowded: set[str] = set()  # vhosts that want more links than they may have, in the log already
+        self._starts = Starts()
 
     # --- what the host calls ------------------------------------------------------------------------------------
 
@@ -82,22 +92,30 @@ class Supervisor:
 
     def bindings_changed(self, vhost: str, exchange: str) -> None:
         """See `host.Listener`."""
-        for link in self._links("exchange", vhost, exchange):
-            if isinstance(link, ExchangeLink):
-                link.bindings_changed()
+        for entry in self._of("exchange", vhost, exchange):
+            if isinstance(entry.link, ExchangeLink):
+                entry.link.bindings_changed()
 
     def demand_changed(self, vhost: str, queue: str) -> None:
         """See `host.Listener`."""
-        for link in self._links("queue", vhost, queue):
-            if isinstance(link, QueueLink):
-                link.demand_changed()
+        for entry in self._of("queue", vhost, queue):
+            if isinstance(entry.link, QueueLink):
+                entry.link.demand_changed()
 
-    def _links(self, kind: str, vhost: str, name: str) -> list[Shovel | FederationLink]:
-        return [
-            entry.link
-            for key, entry in self._entries.items()
-            if key[0] == kind and key[2] == name and key[1] == vhost and entry.link is not None
-        ]
+    def _of(self, *place: str) -> list[_Entry]:
+        """Return the entries of a kind, vhost and name, without a look at all others."""
+        return list(self._by_place.get(place, {}).values())
+
+    def _add(self, entry: _Entry) -> None:
+        self._entries[entry.key] = entry
+        self._by_place.setdefault(entry.key[:3], {})[entry.key] = entry
+
+    def _drop(self, entry: _Entry) -> None:
+        del self._entries[entry.key]
+        beside = self._by_place[entry.key[:3]]
+        del beside[entry.key]
+        if not beside:
+            del self._by_place[entry.key[:3]]
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +124,7 @@ class Supervisor:
         unsubscribe = self._host.subscribe(self)
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._host.keep, "starts of links", self._starts.run)
                 await self._host.keep("links", partial(self._follow, nursery))
         finally:
             unsubscribe()
@@ -117,20 +136,26 @@ class Supervisor:
                 await self._changed.wait()
             self._stale = False
             self._changed = trio.Event()
-            self._reconcile(nursery)
+            await self._reconcile(nursery)
             await trio.lowlevel.checkpoint()
 
-    def _reconcile(self, nursery: trio.Nursery) -> None:
-        wanted = self._wanted()
-        for key, entry in list(self._entries.items()):
+    async def _reconcile(self, nursery: trio.Nursery) -> None:
+        wanted = await self._wanted()
+        for at, (key, entry) in enumerate(list(self._entries.items()), 1):
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            if self._entries.get(key) is not entry:
+                continue
             if key in wanted and wanted[key][0] == entry.spec:
                 continue
             if entry.has_task:
                 entry.removed = key not in wanted
                 entry.scope.cancel()
             else:
-                del self._entries[key]
-        for key, (spec, make) in wanted.items():
+                self._drop(entry)
+        for at, (key, (spec, make)) in enumerate(wanted.items(), 1):
+            if at % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
             if key not in self._entries:
                 self._begin(nursery, key, spec, make)
 
@@ -138,7 +163,7 @@ class Supervisor:
         self, nursery: trio.Nursery, key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink]
     ) -> None:
         entry = _Entry(key, spec, None, since=self._host.now())
-        self._entries[key] = entry
+        self._add(entry)
         try:
             entry.link = make()
         except LinkError as error:
@@ -151,28 +176,51 @@ class Supervisor:
         entry.has_task = True
         nursery.start_soon(self._live, entry, entry.link)
 
-    def _wanted(self) -> dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]]:
-        wanted: dict[Key, tuple[Hashable, Callable[[], Shovel | FederationLink]]] = {}
+    async def _wanted(self) -> Wanted:
+        wanted: Wanted = {}
+        counts: dict[str, int] = {}
         parameters = self._host.parameters()
+
+        def want(key: Key, spec: Hashable, make: Callable[[], Shovel | FederationLink]) -> None:
+            vhost = key[1]
+            counts[vhost] = counts.get(vhost, 0) + 1
+            if counts[vhost] <= LINKS_MAX:
+                wanted[key] = (spec, make)
+
         for parameter in parameters:
             if parameter.component == shovel.COMPONENT:
                 vhost, name, value = parameter.vhost, parameter.name, parameter.value
-                wanted["shovel", vhost, name] = (repr(value), partial(self._shovel, vhost, name, value))
+                want(("shovel", vhost, name), repr(value), partial(self._shovel, vhost, name, value))
         book = upstreams.UpstreamBook(parameters)
         self._tell(book)
-        for exchange in self._host.federated_exchanges():
-            for upstream in book.resolve(exchange.vhost, exchange.policy):
-                wanted["exchange", exchange.vhost, exchange.declaration.name, upstream.name] = (
-                    (exchange, upstream),
-                    partial(ExchangeLink, exchange, upstream, self._endpoints),
-                )
-        for queue in self._host.federated_queues():
-            for upstream in book.resolve(queue.vhost, queue.policy):
-                wanted["queue", queue.vhost, queue.declaration.name, upstream.name] = (
-                    (queue, upstream),
-                    partial(QueueLink, queue, upstream, self._endpoints),
-                )
+        resolved: dict[tuple[str, Policy], list[upstreams.Upstream]] = {}
+
+        async def upstreams_of(each: LocalExchange | LocalQueue) -> list[upstreams.Upstream]:
+            await trio.lowlevel.checkpoint()
+            if counts.get(each.vhost, 0) >= LINKS_MAX:
+                counts[each.vhost] += 1
+                return []
+            key = (each.vhost, each.policy)
+            if key not in resolved:
+                resolved[key] = book.resolve(each.vhost, each.policy)
+            return resolved[key]
+
+        for exchange in await self._host.federated_exchanges():
+            for upstream in await upstreams_of(exchange):
+                key = ("exchange", exchange.vhost, exchange.declaration.name, upstream.name)
+                want(key, (exchange, upstream), partial(ExchangeLink, exchange, upstream, self._endpoints))
+        for queue in await self._host.federated_queues():
+            for upstream in await upstreams_of(queue):
+                key = ("queue", queue.vhost, queue.declaration.name, upstream.name)
+                want(key, (queue, upstream), partial(QueueLink, queue, upstream, self._endpoints))
+        self._tell_crowded({vhost for vhost, count in counts.items() if count > LINKS_MAX})
         return wanted
+
+    def _tell_crowded(self, vhosts: set[str]) -> None:
+        """Log which vhosts want more links than they may have, each once."""
+        for vhost in sorted(vhosts - self._crowded):
+            self._host.log("error", "too_many_links", vhost=vhost, most=LINKS_MAX)
+        self._crowded = vhosts
 
     def _tell(self, book: upstreams.UpstreamBook) -> None:
         """Log which upstreams and sets cannot be used, each once."""
@@ -208,13 +256,14 @@ class Supervisor:
             except Exception as error:
                 self._log("error", "link_failed_to_clean_up", entry, redact(repr(error)))
         if self._entries.get(entry.key) is entry:
-            del self._entries[entry.key]
+            self._drop(entry)
         self.definitions_changed()
 
     async def _attempts(self, entry: _Entry, link: Shovel | FederationLink) -> None:
         while True:
             if entry.state != STARTING:
                 self._set(entry, STARTING, entry.reason)
+            await self._starts.wait(entry.key[1])
             try:
                 await link.attempt(lambda: self._set(entry, RUNNING, ""))
                 _, vhost, name = entry.key
@@ -259,7 +308,7 @@ class Supervisor:
         if entry.has_task:
             entry.scope.cancel()
         else:
-            del self._entries[entry.key]
+            self._drop(entry)
             self.definitions_changed()
 
     # --- for the management API ---------------------------------------------------------------------------------

@@ -83,6 +83,12 @@ class Place:
         self.client = self.harness.channel()
         self.told.take()
 
+    def queues(self) -> Sequence[LocalQueue]:
+        return trio.run(self.host.federated_queues)
+
+    def exchanges(self) -> Sequence[LocalExchange]:
+        return trio.run(self.host.federated_exchanges)
+
     def administer(self, change: MetadataChange, by: str = USER) -> None:
         self.harness.broker.administer(change, by)
         self.harness.settle()
@@ -129,23 +135,23 @@ def test_exchanges_and_queues_are_federated_by_the_policy_that_is_in_effect(plac
     place.exchange("other")
     place.queue("orders")
     place.queue("strict")
-    assert not place.host.federated_exchanges() and not place.host.federated_queues()
+    assert not place.exchanges() and not place.queues()
     place.policy("all", "^orders", federation_upstream_set="all")
-    (exchange,) = place.host.federated_exchanges()
+    (exchange,) = place.exchanges()
     arguments = encode_table({"alternate-exchange": "amq.fanout"})
     orders = ExchangeDeclaration("orders", "topic", durable=True, arguments=arguments)
     assert exchange == LocalExchange("/", orders, Policy(upstream_set="all"))
-    (queue,) = place.host.federated_queues()
+    (queue,) = place.queues()
     assert queue == LocalQueue("/", QueueDeclaration("orders", durable=True), Policy(upstream_set="all"))
     # One policy applies: a better one without federation keys takes the others' away.
     place.policy("limit", "^orders$", "queues", 1, max_length=10)
-    assert not place.host.federated_queues() and declared(place.host.federated_exchanges()) == ["orders"]
+    assert not place.queues() and declared(place.exchanges()) == ["orders"]
     place.policy("limit", "^orders$", "queues", 1, max_length=10, federation_upstream="up")
-    assert place.host.federated_queues()[0].policy == Policy(upstream="up")
+    assert place.queues()[0].policy == Policy(upstream="up")
     place.policy("one", "strict", "exchanges", 1, federation_upstream_pattern="^up")
-    assert declared(place.host.federated_queues()) == ["orders"]
+    assert declared(place.queues()) == ["orders"]
     place.administer(PolicyDelete("/", "all"))
-    assert not place.host.federated_exchanges()
+    assert not place.exchanges()
 
 
 def test_what_belongs_to_the_broker_or_to_a_connection_is_not_federated(place: Place) -> None:
@@ -155,8 +161,8 @@ def test_what_belongs_to_the_broker_or_to_a_connection_is_not_federated(place: P
     place.queue("usual")
     place.exchange("usual")
     place.policy("all", ".*", federation_upstream_set="all")
-    assert declared(place.host.federated_queues()) == ["usual"]
-    exchanges = declared(place.host.federated_exchanges())
+    assert declared(place.queues()) == ["usual"]
+    exchanges = declared(place.exchanges())
     assert "" not in exchanges and "made upstream" not in exchanges and "usual" in exchanges
 
 
@@ -164,8 +170,8 @@ def test_a_policy_for_quorum_queues_federates_those(place: Place) -> None:
     place.queue("classic")
     place.queue("quorum", {"x-queue-type": "quorum"})
     place.policy("some", ".*", "quorum_queues", federation_upstream="up")
-    assert declared(place.host.federated_queues()) == ["quorum"]
-    assert not place.host.federated_exchanges()
+    assert declared(place.queues()) == ["quorum"]
+    assert not place.exchanges()
 
 
 def test_the_bindings_of_a_federated_exchange_are_those_to_queues_and_to_exchanges(place: Place) -> None:

@@ -13,10 +13,12 @@ from link_host import FakeHost
 from trio.testing import MockClock
 
 from warren.amqp.declarations import QueueDeclaration
+from warren.links import supervisor as supervisor_module
 from warren.links.address_guard import AddressGuard
 from warren.links.amqp_client import ClientSettings
 from warren.links.host import LocalQueue, Policy
 from warren.links.shovel import Shovel
+from warren.links.starts import START_EVERY_S
 from warren.links.supervisor import Supervisor, timestamp
 
 SHOVEL = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
@@ -213,5 +215,59 @@ def test_definitions_that_cannot_be_read_leave_the_links_that_run_alone() -> Non
             await trio.sleep(5)
         assert [line[:2] for line in host.logged if line[0] == "error"] == [("error", "links")]
         assert supervisor._entries["shovel", "/", "good"] is entry and not entry.scope.cancel_called
+
+    run(test)
+
+
+def test_attempts_begin_one_after_the_other_and_vhosts_take_turns() -> None:
+    """However many links fail over and over, those of another vhost are tried at once."""
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        for number in range(400):
+            host.set_parameter("shovel", f"s{number}", SHOVEL | {"reconnect-delay": 1})
+        await trio.sleep(10)
+        assert len(host.attempts) <= 10 / START_EVERY_S + 1
+        assert len(host.attempts) > 1000
+        times = {now: host.attempts.count(now) for now in host.attempts}
+        assert max(times.values()) == 1
+        await supervisor._starts.wait("another vhost")
+        before = trio.current_time()
+        await supervisor._starts.wait("another vhost")
+        assert trio.current_time() - before <= 3 * START_EVERY_S
+
+    run(test)
+
+
+def test_a_link_that_is_taken_away_while_it_waits_for_its_turn_leaves_the_line() -> None:
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await supervisor._starts.wait("/")
+        assert supervisor._starts._lines == {}
+
+    run(test)
+
+
+def test_a_vhost_has_so_many_links_and_others_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "LINKS_MAX", 30)
+
+    async def test(host: UnreachableHost, supervisor: Supervisor) -> None:
+        for number in range(10):
+            host.set_parameter("federation-upstream", f"up{number}", {"uri": "amqp://"})
+        policy = Policy(upstream_set="all")
+        host.queues = [LocalQueue("/", QueueDeclaration(f"q{number}", durable=True), policy) for number in range(20)]
+        host.set_parameter("shovel", "s", SHOVEL)
+        await trio.sleep(1)
+        keys = list(supervisor._entries)
+        assert len(keys) == 30 and keys[0] == ("shovel", "/", "s")
+        assert {key[2] for key in keys[1:]} == {"q0", "q1", "q2"}
+        assert [line for line in host.logged if line[1] == "too_many_links"] == [
+            ("error", "too_many_links", {"vhost": "/", "most": 30})
+        ]
+        host.queues = host.queues[2:]
+        host.changed()
+        await trio.sleep(1)
+        assert {key[2] for key in supervisor._entries if key[0] == "queue"} == {"q2", "q3", "q4"}
+        assert all(entry in supervisor._of(*key[:3]) for key, entry in supervisor._entries.items())
 
     run(test)
