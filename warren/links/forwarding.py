@@ -2,7 +2,8 @@
 
 Works on encoded tables: every other header keeps its bytes, with integer widths and duplicate keys.
 
-    x-shovelled           array of tables, newest first; x-shovelled-timestamp: seconds
+    x-shovelled           array of tables, newest first; x-shovelled-timestamp: seconds. It has the `ENTRIES_MAX`
+                          newest: a message that goes in a circle would grow for as long as it does
     x-received-from       array of tables, newest first: the upstreams a message came through
     x-original-*          queue federation: exchange, routing key and CC of the first hop
 """
@@ -26,6 +27,7 @@ from warren.amqp.properties import BasicProperties, decode_properties
 RECEIVED_FROM: Final = "x-received-from"
 SHOVELLED: Final = "x-shovelled"
 SHOVELLED_TIMESTAMP: Final = "x-shovelled-timestamp"
+ENTRIES_MAX: Final = 100
 _HEADER_PREFIX: Final = bytes(12)
 
 
@@ -75,10 +77,20 @@ def with_value(table: bytes, key: str, value: bytes) -> bytes:
     return with_length(without_key(table, raw)[4:] + bytes([len(raw)]) + raw + value)
 
 
-def prepended(table: bytes, key: str, entry: bytes) -> bytes:
-    """Return the table with the tagged `entry` put in front of the array under `key`; what is no array is replaced."""
+def prepended(table: bytes, key: str, entry: bytes, most: int | None = None) -> bytes:
+    """Return the table with the tagged `entry` put in front of the array under `key`; what is no array is replaced.
+
+    `most`: how many entries there are then, the newest; None: all.
+    """
     former = maybe_value(table, key)
-    rest = former[5:] if former is not None and former[:1] == b"A" else b""
+    rest = b""
+    if former is not None and former[:1] == b"A":
+        walker = TableWalker(former, 5, len(former))
+        kept = 1
+        while walker.pos < walker.end and (most is None or kept < most):
+            walker.skip_value(1)
+            kept += 1
+        rest = former[5 : walker.pos]
     return with_value(table, key, b"A" + with_length(entry + rest))
 
 

@@ -365,7 +365,9 @@ class Shovel:
             setattr(properties, name, value)
         if header_entry:
             headers = properties.headers or EMPTY_TABLE
-            properties.headers = forwarding.prepended(headers, forwarding.SHOVELLED, header_entry)
+            properties.headers = forwarding.prepended(
+                headers, forwarding.SHOVELLED, header_entry, forwarding.ENTRIES_MAX
+            )
         if self.definition.add_timestamp_header:
             now = forwarding.long_value(int(self._endpoints.host.now()))
             headers = properties.headers or EMPTY_TABLE

@@ -26,6 +26,8 @@ ON_CONFIRM: Final = "on-confirm"
 RETRY_S: Final = 1.0
 # Deliveries handled in one go, before the other tasks get their turn.
 BATCH: Final = 50
+# Of headers, which links read and write: as many bytes take about a millisecond.
+BATCH_HEADER_BYTES: Final = 16 << 10
 
 
 class Publish(NamedTuple):
@@ -183,8 +185,13 @@ class Transfer:
                 await trio.sleep_until(self._not_before)
                 continue
             batch = source.take_deliveries(BATCH if self.to_publish is None else min(BATCH, self.to_publish))
+            header_bytes = 0
             for delivery in batch:
                 self._publish(delivery)
+                header_bytes += len(delivery.properties)
+                if header_bytes > BATCH_HEADER_BYTES:
+                    header_bytes = 0
+                    await trio.lowlevel.checkpoint()
             if self._ack_mode == ON_PUBLISH and batch:
                 await destination.connection.flushed()
                 source.ack(batch[-1].delivery_tag, multiple=True)

@@ -28,6 +28,16 @@ def test_the_newest_entry_comes_first_and_what_is_no_array_is_replaced() -> None
     assert decode_table(forwarding.prepended(odd, "h", forwarding.table_value({"n": 1}))) == {"h": [{"n": 1}]}
 
 
+def test_a_message_that_goes_in_a_circle_keeps_its_newest_entries() -> None:
+    table = ODD
+    for number in range(3 * forwarding.ENTRIES_MAX):
+        table = forwarding.prepended(table, "h", forwarding.table_value({"n": number}), forwarding.ENTRIES_MAX)
+    newest = 3 * forwarding.ENTRIES_MAX - 1
+    expected = [{"n": number} for number in range(newest, newest - forwarding.ENTRIES_MAX, -1)]
+    assert decode_table(table)["h"] == expected
+    assert table[4:].startswith(ODD[4:])
+
+
 @pytest.mark.parametrize(
     ("visited", "max_hops", "forwarded"),
     [

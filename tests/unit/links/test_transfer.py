@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from warren.links.amqp_client import NO_PROPERTIES, Channel, Confirm, Delivery, LinkError, Returned, Signal
-from warren.links.transfer import RETRY_S, Publish, Transfer
+from warren.links.transfer import BATCH, BATCH_HEADER_BYTES, RETRY_S, Publish, Transfer
 
 
 class PaperConnection:
@@ -251,3 +251,26 @@ def test_a_refused_message_does_not_count_for_the_limit() -> None:
         assert source.log == [("requeue", 1), ("ack", 2), ("ack", 3)]
 
     assert run(test, limit=2) == ""
+
+
+def test_messages_with_large_headers_leave_others_their_turns() -> None:
+    """Links read and write headers: fifty of 128 KiB would take as long as all of them at once."""
+
+    def rewrite(delivery: Delivery) -> Publish | None:
+        seen.append(steps)
+        return forward(delivery)
+
+    seen: list[int] = []
+    steps = 0
+
+    async def test(transfer: Transfer, source: PaperChannel, destination: PaperChannel) -> None:
+        nonlocal steps
+        deliveries = [Delivery(tag, False, "", "", bytes(BATCH_HEADER_BYTES), b"") for tag in range(1, BATCH + 1)]
+        source.deliveries += deliveries
+        source.changed.wake()
+        while len(seen) < BATCH:
+            steps += 1
+            await trio.lowlevel.checkpoint()
+
+    run(test, "no-ack", rewrite=rewrite)
+    assert len(set(seen)) >= BATCH // 4
