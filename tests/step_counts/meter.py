@@ -15,6 +15,7 @@ from warren.amqp.codec import method_frame
 from warren.channels import channel, fast_path
 from warren.msgstore.log import batch, reclamation
 from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
+from warren.vhosts import dead_lettering
 
 TURNS_MAX = 200000
 # What a turn does of long work is set so low that a few hundred things take several turns.
@@ -23,6 +24,7 @@ AT_ONCE_STEPS = 10
 AT_ONCE_ACKS = 20
 LEAVE_MAX = 20
 QUEUES_AT_ONCE = 20
+TARGETS_AT_ONCE = 20
 DUE_MAX = 20
 PORTION_ROWS = 20
 FURTHER_PORTION_ROWS = 20
@@ -53,6 +55,7 @@ class Meter(Harness):
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
         for module in (fast_path, channel):
             setattr(module, "QUEUES_AT_ONCE", QUEUES_AT_ONCE)  # noqa: B010
+        setattr(dead_lettering, "TARGETS_AT_ONCE", TARGETS_AT_ONCE)  # noqa: B010
         setattr(batch, "PORTION_ROWS", PORTION_ROWS)  # noqa: B010
         setattr(batch, "FURTHER_PORTION_ROWS", FURTHER_PORTION_ROWS)  # noqa: B010
         setattr(reclamation, "AT_ONCE_STEPS", AT_ONCE_STEPS)  # noqa: B010

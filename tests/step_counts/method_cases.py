@@ -86,6 +86,15 @@ def owing(meter: Meter, n: int, arguments: dict[str, Any] | None = None, **prope
     return client
 
 
+def durable_fanout(meter: Meter, n: int) -> Client:
+    """Return a client, and exchange x with n durable queues."""
+    client = meter.channel()
+    feed(client, 1, exchange_declare("x", "fanout"))
+    for at in range(n):
+        feed(client, 1, queue_declare(f"q{at}", durable=True), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
+    return client
+
+
 def watched(meter: Meter) -> None:
     """Have a queue get all events."""
     client = meter.channel()
@@ -495,6 +504,43 @@ def nack_multiple_with_dead_letters(meter: Meter, n: int) -> Act:
     return sending(client, 1, m.BasicNack(0, True, False))
 
 
+def owing_letters(meter: Meter, queues: int, count: int) -> Client:
+    """Return a client with so many unacknowledged messages, whose letters go to so many durable queues each."""
+    client = durable_fanout(meter, queues)
+    client.declare("q", durable=True, arguments={"x-dead-letter-exchange": "x"})
+    publishing(client, count, delivery_mode=2)
+    feed(client, 1, *[m.BasicGet(0, "q", False) for _ in range(count)])
+    return client
+
+
+@case(m.BasicReject, BOUNDED)
+def reject_of_what_is_dead_lettered_to_many_queues(meter: Meter, n: int) -> Act:
+    return sending(owing_letters(meter, n, 1), 1, m.BasicReject(1, False))
+
+
+@case(m.BasicNack, BOUNDED)
+def nack_multiple_of_what_is_dead_lettered_to_queues(meter: Meter, n: int) -> Act:
+    return sending(owing_letters(meter, 10, n), 1, m.BasicNack(0, True, False))
+
+
+@case(m.BasicReject, LINEAR)
+def reject_one_by_one_of_what_is_dead_lettered_to_queues(meter: Meter, n: int) -> Act:
+    client = owing_letters(meter, 30, n)
+    return sending(client, 1, *[m.BasicReject(at + 1, False) for at in range(n)])
+
+
+@case(None, BOUNDED)
+def expiry_of_what_is_dead_lettered_to_queues(meter: Meter, n: int) -> Act:
+    client = durable_fanout(meter, 30)
+    client.declare("q", durable=True, arguments={"x-dead-letter-exchange": "x", "x-message-ttl": 1000})
+    publishing(client, n, delivery_mode=2)
+
+    def expire() -> None:
+        meter.broker.keep_time(int(meter.broker.log.now_ms) + 2000)
+
+    return expire
+
+
 @case(m.BasicNack, BOUNDED)
 def nack_multiple_in_a_transaction(meter: Meter, n: int) -> Act:
     client = owing(meter, n)
@@ -621,15 +667,6 @@ def commit_of_a_publish_to_a_fanout(meter: Meter, n: int) -> Act:
         feed(client, 1, queue_declare(f"q{at}"), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
     client.feed(publish_frames("x", "k", b"x"))
     return sending(client, 1, m.TxCommit())
-
-
-def durable_fanout(meter: Meter, n: int) -> Client:
-    """Return a client, and exchange x with n durable queues."""
-    client = meter.channel()
-    feed(client, 1, exchange_declare("x", "fanout"))
-    for at in range(n):
-        feed(client, 1, queue_declare(f"q{at}", durable=True), m.QueueBind(0, f"q{at}", "x", "", False, EMPTY))
-    return client
 
 
 @case(m.BasicPublish, BOUNDED)

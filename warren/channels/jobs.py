@@ -80,8 +80,8 @@ class Returning:
         self._ending: list[Queue] | None = None  # those queues, once all are back, the others behind them
         self._next: int = 0
 
-    def put_back(self, delivery: Delivery, *, requeue: bool, failed: bool, delay_ms: int = -1) -> i64:
-        """Requeue or drop `delivery`, which is out of the ledger; return how many steps that took."""
+    def put_back(self, delivery: Delivery, steps: Steps, *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
+        """Requeue or drop `delivery`, which is out of the ledger. What that leads to takes steps, too."""
         queue = delivery.queue
         self._ledger.release(delivery)
         if requeue:
@@ -93,7 +93,8 @@ class Returning:
         else:
             self._dropped_from[queue] = None
             queue.reject(delivery)
-        return 1 if queue.keeper is None else KEPT_STEPS
+        # Not before: dead letters have taken some of them.
+        steps.left -= 1 if queue.keeper is None else KEPT_STEPS
 
     def end(self, steps: Steps) -> bool:
         """All are back: have their queues go on, one by one; True when all do."""
@@ -142,8 +143,8 @@ class ReturnRun(DeliveryRun):
             delivery = self.maybe_take()
             if delivery is None:
                 return self._returning.end(steps)
-            steps.left -= self._returning.put_back(
-                delivery, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
+            self._returning.put_back(
+                delivery, steps, requeue=self._requeue, failed=self._failed, delay_ms=self._delay_ms
             )
         return False
 
@@ -232,7 +233,7 @@ class ChannelEnd(Job):
             delivery = channel.maybe_take_unanswered()
             if delivery is None:
                 break
-            steps.left -= self._returning.put_back(delivery, requeue=True, failed=True)
+            self._returning.put_back(delivery, steps, requeue=True, failed=True)
         if not self._returning.end(steps):
             return False
         channel.ended()

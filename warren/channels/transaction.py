@@ -289,7 +289,7 @@ class Commit(Job):
                 return False
             delivery, requeue, failed = rejected[self._next_rejected]
             self._next_rejected += 1
-            steps.left -= self._returning.put_back(delivery, requeue=requeue, failed=failed)
+            self._returning.put_back(delivery, steps, requeue=requeue, failed=failed)
         return True
 
     def _wake(self, steps: Steps) -> bool:

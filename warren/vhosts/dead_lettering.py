@@ -4,7 +4,8 @@ A letter that comes to a full queue pushes another one out, or is refused and go
 to as many letters as there are ways through the queues. So they wait in line, and are placed one after the other.
 
 1. Letters are placed in the order in which their messages died, never within another one's placing. As many as a turn
-   has steps for (``queues.long_work``) are placed where the first one died, the others in later turns.
+   has steps for (``queues.long_work``) are placed where the first one died, the others in later turns: one at least in
+   a turn, of which `TARGETS_AT_ONCE` queues get it.
 2. A message keeps its place in the log until its letter is placed: both are in the same batch, whenever that is, and
    after a crash it is in one place. What a queue refused, and dead-letters without having had it, keeps the place that
    its letter came from. Only if such letters go on in later turns may a crash leave both the old place and some of the
@@ -14,7 +15,9 @@ to as many letters as there are ways through the queues. So they wait in line, a
    memory; what was read from disk begins anew.
 4. What died in `DEATHS_MAX` queues without a client's doing is dropped: x-death has no room for many more, and
    `dead_letter.is_cycle` could not see the circle.
-5. A vhost in whose line there is too much is crowded: its own publishers wait, those of others do not. From
+5. A letter to very many queues goes to them over several turns, in one frame of the log, which is held open; the next
+   one waits. The queues are those of its route when its turn came; one that is deleted meanwhile takes nothing.
+6. A vhost in whose line there is too much is crowded: its own publishers wait, those of others do not. From
    `LINE_FULL` letters on what letters lead to is dropped, unless its queue dead-letters at least once.
 
 What a letter looks like is ``queues.dead_letter``'s.
@@ -43,6 +46,10 @@ DEATHS_MAX: Final = 256
 # Of `long_work`: what it takes to make a letter, and to give it to a queue.
 LETTER_STEPS: Final = 40
 TARGET_STEPS: Final = 10
+# So many queues are found in a step, whether they get it or not.
+ROUTED_PER_STEP: Final = 4
+# To more queues than these a letter goes in parts.
+TARGETS_AT_ONCE: Final = 1024
 # From so many bytes in line on the publishers of the vhost wait, until half of them are left.
 LINE_MAX_BYTES: Final = 1 << 25
 # From so many letters on one that another one led to is dropped: nobody who could wait has caused it. They are counted
@@ -53,7 +60,7 @@ _OVERHEAD_BYTES: Final = 2048
 
 
 class LettersInLine:
-    """What waits to be placed in all vhosts of a broker, and how many letters were dropped for (3), (4) and (5).
+    """What waits to be placed in all vhosts of a broker, and how many letters were dropped for (3), (4) and (6).
 
     ``eased``: publishers of some vhost need not wait any longer; whoever resumes them sets it back.
     """
@@ -82,6 +89,21 @@ class _Waiting:
         self.unplaced: i64 = 1  # itself, and those that keep its place
 
 
+class _UnderWay:
+    """The letter whose turn it is: routed, with `queues` that are to have it, and what has come of it so far."""
+
+    def __init__(self, waiting: _Waiting, letter: DeadLetter, queues: list[Queue], taken: bool) -> None:
+        self.waiting = waiting
+        self.letter = letter
+        self.queues = queues
+        self.taken: bool = taken  # nobody has refused it, and somebody has it, or will
+        # Later letters of the same death are not as many.
+        self.in_parts: bool = len(queues) > TARGETS_AT_ONCE and letter.message.envelope.letters is None
+        self.takers: list[str] = []
+        self.next: int = 0
+        self.holds: bool = False  # the batch
+
+
 class DeadLettering(Job):
     """The line of one vhost."""
 
@@ -94,6 +116,8 @@ class DeadLettering(Job):
         self._begun: bool = False  # the broker goes on with it
         self._cause: _Waiting | None = None  # of what is refused now
         self._targets: i64 = 0  # of the letter that was sent last
+        self._under_way: _UnderWay | None = None
+        self._beginning: bool = False  # a letter has been posted just now
 
     def post(self, queue: Queue, message: Message, place: i64, reason: str) -> None:
         """Place the letter of a message that has left `place` of `queue`, when its turn comes; settle it then.
@@ -141,17 +165,24 @@ class DeadLettering(Job):
 
     def go_on(self, steps: Steps) -> bool:
         line = self._line
+        may_exceed = not self._beginning  # one letter at least in a turn
         self._placing = True
         try:
-            while line and steps.left > 0:
-                waiting = line.popleft()
-                self._count(waiting.message, -1)
-                self._place(waiting)
-                steps.left -= LETTER_STEPS + TARGET_STEPS * self._targets
+            while steps.left > 0 and (line or self._under_way is not None):
+                under_way = self._under_way
+                if under_way is None:
+                    under_way = self._take_next(line.popleft())
+                    steps.left -= LETTER_STEPS + i64(len(under_way.queues)) // ROUTED_PER_STEP
+                    self._under_way = under_way
+                if not self._place(under_way, steps, may_exceed):
+                    break
+                may_exceed = False
+                self._under_way = None
+                self._count(under_way.waiting.message, -1)
         finally:
             self._placing = False
             self._cause = None
-        if line:
+        if line or self._under_way is not None:
             return False
         self._begun = False
         return True
@@ -161,26 +192,87 @@ class DeadLettering(Job):
         for waiting in self._line:
             self._count(waiting.message, -1)
         self._line.clear()
+        under_way = self._under_way
+        self._under_way = None
+        if under_way is not None:
+            self._count(under_way.waiting.message, -1)
+            if under_way.holds:
+                self._vhost.log.release()
 
     def _begin(self) -> None:
         if self._line and not self._placing and not self._begun:
             self._begun = True
-            self._vhost.work.begin(self)
+            self._beginning = True
+            try:
+                self._vhost.work.begin(self)
+            finally:
+                self._beginning = False
 
-    def _place(self, waiting: _Waiting) -> None:
-        """Place a letter, and settle the message if nothing else keeps its place."""
-        cause = waiting if waiting.place >= 0 else waiting.cause
-        self._cause = cause
-        queue = waiting.queue
-        letter = self._letter(queue, waiting.message, waiting.reason, waiting.time_s, waiting.rules)
-        taken = self._send(letter, False)
-        keeper = queue.keeper
+    def _take_next(self, waiting: _Waiting) -> _UnderWay:
+        """Make the letter of a message and route it."""
+        letter = self._letter(waiting.queue, waiting.message, waiting.reason, waiting.time_s, waiting.rules)
+        queues, taken = self._route(letter)
+        return _UnderWay(waiting, letter, queues, taken)
+
+    def _place(self, under_way: _UnderWay, steps: Steps, may_exceed: bool) -> bool:
+        """Place a letter, and settle the message if nothing else keeps its place; False when some is left to be done.
+
+        `may_exceed`: it may take more steps than are left.
+        """
+        waiting = under_way.waiting
+        self._cause = waiting if waiting.place >= 0 else waiting.cause
+        letter = under_way.letter
+        queues = under_way.queues
+        if under_way.in_parts:
+            if not self._give_some(under_way, steps):
+                return False
+        else:
+            most: i64 = len(queues) if len(queues) < TARGETS_AT_ONCE else TARGETS_AT_ONCE
+            if TARGET_STEPS * most > steps.left and not may_exceed:
+                return False
+            under_way.taken = self._give(letter, queues, under_way.taken, False)
+            steps.left -= TARGET_STEPS * self._targets
+        keeper = waiting.queue.keeper
         if keeper is not None:  # else it was deleted meanwhile, and nobody would send the letter again
-            keeper.lanes.letter_sent(None if taken else letter.message)
+            keeper.lanes.letter_sent(None if under_way.taken else letter.message)
+        cause = self._cause
         if cause is not None:
             cause.unplaced -= 1
             if cause.unplaced == 0:
                 cause.queue.ready.settle(cause.message, cause.place)
+        if under_way.holds:
+            self._vhost.log.release()
+        return True
+
+    def _give_some(self, under_way: _UnderWay, steps: Steps) -> bool:
+        """Give a letter to very many queues until no steps are left; True when all have it."""
+        letter = under_way.letter
+        message = letter.message
+        if not under_way.holds and message.persistent:
+            if not self._vhost.log.hold():
+                return False
+            under_way.holds = True
+        letters = message.envelope.letters
+        if letters is None:
+            letters = LetterCount()
+            message.envelope.letters = letters
+        queues = under_way.queues
+        while under_way.next < len(queues):
+            if steps.left <= 0:
+                return False
+            steps.left -= TARGET_STEPS
+            queue = queues[under_way.next]
+            under_way.next += 1
+            if queue.deleted or is_cycle(letter, queue.name):
+                continue
+            letters.count += 1
+            if queue.accept(message, LETTER) == REFUSED:
+                under_way.taken = False
+            else:
+                under_way.takers.append(queue.name)
+        if not under_way.taken and under_way.takers:
+            _note_takers(message, under_way.takers)
+        return True
 
     def _letter(self, queue: Queue, message: Message, reason: str, time_s: i64, rules: QueueRules) -> DeadLetter:
         exchange = rules.dead_letter_exchange
@@ -206,23 +298,31 @@ class DeadLettering(Job):
         return taken
 
     def _send(self, letter: DeadLetter, again: bool) -> bool:
-        """Give a letter to whoever is to have it; False when nobody is, or somebody refused it."""
-        self._targets = 0
+        """Route a letter and give it to whoever is to have it; False when nobody is, or somebody refused it."""
+        queues, taken = self._route(letter)
+        return self._give(letter, queues, taken, again)
+
+    def _route(self, letter: DeadLetter) -> tuple[list[Queue], bool]:
+        """Return the queues that a letter goes to, and whether somebody is to have it, or nobody any more."""
         vhost = self._vhost
         message = letter.message
         exchange = vhost.exchanges.get(message.envelope.exchange)
         if exchange is None:
-            return False
+            return [], False
         if len(letter.automatic) > DEATHS_MAX:
             self.in_line.dropped += 1
-            return True
+            return [], True
         queues, held = vhost.route_message(exchange, letter.keys, message)
-        taken = held or len(queues) > 0
+        return queues, held or len(queues) > 0
+
+    def _give(self, letter: DeadLetter, queues: list[Queue], taken: bool, again: bool) -> bool:
+        """Give a letter to its queues, `taken`: somebody is to have it; False when one refused it, or nobody is."""
+        message = letter.message
         targets: list[Queue] = []
         had_by = message.envelope.taken_by or []
         passed_over = set(had_by)
         for queue in queues:
-            if not is_cycle(letter, queue.name) and queue.name not in passed_over:
+            if not queue.deleted and not is_cycle(letter, queue.name) and queue.name not in passed_over:
                 targets.append(queue)
         if not again:
             targets = self._within_count(message.envelope, targets)
