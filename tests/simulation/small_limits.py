@@ -27,7 +27,7 @@ _LIMITS: Final[dict[ModuleType, dict[str, int]]] = {
         "HEAD_GAP_MAX": 8,
     },
     batch: {"PLACES_MAX": 2, "PORTION_ROWS": 3, "FURTHER_PORTION_ROWS": 2},
-    message_log: {"PAGED_BYTES_MAX": 1000},
+    message_log: {"PAGED_BYTES_MAX": 1000, "FURTHER_ROWS": 3},
     doomed_pages: {"DOOMED_PER_JOB": 1},
     reclamation: {"AT_ONCE_STEPS": 0, "THINGS_PER_STEP": 1},
     compaction: {"PIECE_BYTES": 512},

@@ -372,3 +372,25 @@ def test_publishers_wait_while_the_open_batch_has_very_many_rows() -> None:
     assert not log.is_crowded()
     log.batch.add(index, message, FURTHER_ROWS + 1)
     assert log.is_crowded() and not log.is_congested()
+
+
+def test_what_comes_beyond_that_is_written_in_portions_while_another_batch_is_committed() -> None:
+    store = StoredLog()
+    log = store.log
+    index = store.index(1)
+    log.batch.add(index, timed_message(b"first"), 0)
+    log.force()
+    log.close_if_due()
+    assert log.in_flight is not None
+    message = timed_message(b"x")
+    for number in range(1, FURTHER_ROWS + 2):
+        log.batch.add(index, message, number)
+    log.close_if_due()
+    assert index.live_count == 1, "they are not too many"
+    log.batch.add(index, message, FURTHER_ROWS + 2)
+    log.close_if_due()
+    assert index.live_count == FURTHER_ROWS + 3 and log.is_crowded(), "they are still to be written"
+    log.force()
+    store.rest()
+    log.check_invariants()
+    assert not log.is_crowded() and len(entries(store.restarted(), store.disk)[1]) == FURTHER_ROWS + 3

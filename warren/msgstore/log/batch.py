@@ -9,7 +9,7 @@
 3. When the frame is written the next batch is open already: what the queues ask for when they are told of the end of
    this one, and the name of a queue of which only a copy was written, goes there.
 
-4. A large batch that is held open is written in portions: each has the records that a frame would have if the batch
+4. A large batch that stays open is written in portions: each has the records that a frame would have if the batch
    were closed then, and is entered at once (`MessageLog.write_ahead`). So the frame is what such frames would be, one
    behind the other, and what is settled after its portion is acknowledged in a later one.
 
@@ -251,6 +251,7 @@ class Batch:
         batch.was_held = self.was_held
         batch.is_begun = True
         batch.is_further = True
+        batch.further_rows = self.further_rows
         batch.row_bytes = self.row_bytes
         batch.large_bytes = self.large_bytes
         batch.ahead_bytes = self.row_bytes

@@ -9,9 +9,9 @@ the next batch gathers, so that the batches grow with the load and no timer deci
 3. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
    are the references of the segments, but for those in ``reclamation`` and of doomed pages. Checkpoints are taken then.
 
-4. A batch that is held open over many turns is written in portions when it is large (`write_ahead`), so that closing
-   it is no long work: its frame begins a segment, for then it is known where what is in it will be. The portions are
-   handed to the committer together, as one frame.
+4. A batch that is held open over many turns, or has very many rows while another one is committed, is written in
+   portions (`write_ahead`), so that closing it is no long work: its frame begins a segment, for then it is known where
+   what is in it will be. The portions are handed to the committer together, as one frame.
 
 What is in a batch, and the frame that becomes of it, is in ``batch.py``; when checkpoints are taken, and which segments
 go then, in ``checkpoint_cycle.py``.
@@ -61,7 +61,8 @@ PAGED_BYTES_MAX: Final = 4 << 20
 PAGED_ROWS_MAX: Final = 16384
 # With so much in the open batch publishers wait, until the shell knows better what the disk can take.
 BATCH_BYTES: Final = 8 << 20
-# Likewise with so many rows more than messages: each takes time when the batch is closed.
+# Likewise with so many rows more than messages: each takes time when the batch is closed. What comes beyond that, dead
+# letters for instance, is written in portions.
 FURTHER_ROWS: Final = 32768
 
 
@@ -255,7 +256,9 @@ class MessageLog:
     def is_crowded(self) -> bool:
         """Tell whether so much of that is of small messages, or for many queues, that all publishers should wait."""
         batch = self.batch
-        return batch.row_bytes - batch.large_bytes > self.batch_bytes or batch.further_rows > FURTHER_ROWS
+        if batch.row_bytes - batch.large_bytes > self.batch_bytes:
+            return True
+        return batch.further_rows > FURTHER_ROWS and not batch.was_held
 
     def is_idle(self) -> bool:
         """Tell whether everything is written."""
@@ -265,11 +268,10 @@ class MessageLog:
     def close_if_due(self, *, lingered: bool = False) -> None:
         """Close the open batch when it is time: somebody waits, it is large, or it has `lingered`."""
         batch = self.batch
-        if batch.is_held:
-            if batch.is_portion():
+        if batch.is_held or self.in_flight is not None:
+            is_large: bool = batch.is_held or batch.is_further or batch.further_rows > FURTHER_ROWS
+            if is_large and batch.is_portion():
                 self.write_ahead()
-            return
-        if self.in_flight is not None:
             return
         due = (
             len(batch.waiters) > 0
