@@ -10,6 +10,7 @@ exchange.* and queue.* methods are in ``channels.topology``, confirms in ``chann
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import BytesWriter, write_i32_be, write_i64_be
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 EXPIRATION_MAX_MS: Final = 315360000000
+# So much of a transaction of the broker's own is committed at once.
+ROWS_AT_ONCE: Final = 16384
 TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 8,000 with an ordinary pattern
 
 
@@ -762,9 +765,20 @@ class Channel(FastChannel):
         return transaction
 
     def _tx_commit(self) -> None:
-        commit = Commit(self, self._take_transaction())
-        if self.connection.is_direct:
-            commit.go_on(Steps(ALL_STEPS))  # whoever asked adds to the same frame of the log in the same turn
+        self.connection.begin(Commit(self, self._take_transaction()))
+
+    def commit(self, note: Callable[[], None]) -> None:
+        """Do as tx.commit does, for somebody inside the broker, and then `note`, in the same frame of the log.
+
+        At once, unless that is very much and no queue may refuse it: whether they would has been asked before.
+
+        Raises:
+            ChannelException: 406, the channel has no transaction.
+        """
+        transaction = self._take_transaction()
+        commit = Commit(self, transaction, note)
+        if transaction.row_count() <= ROWS_AT_ONCE or transaction.has_refusing_queue():
+            commit.go_on(Steps(ALL_STEPS))
         else:
             self.connection.begin(commit)
 

@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -103,21 +104,44 @@ class Transaction:
         """Return how many of the publishes nobody would get if tx.commit came now."""
         count = 0
         for publish in self.publishes:
-            if publish.holders is None and not publish.left():
+            if publish.holders is None and not publish.has_takers():
                 count += 1
         return count
+
+    def row_count(self) -> int:
+        """Return how many messages all queues together would get, about."""
+        return sum([len(publish.queues) for publish in self.publishes])
+
+    def has_refusing_queue(self) -> bool:
+        """Tell whether something goes to a queue that refuses publishes when it is full."""
+        return any(queue.may_refuse() for queues, _, _ in self._routes() for queue in queues)
+
+    def _routes(self) -> list[tuple[list[Queue], int, int]]:
+        """Return where publishes go, with how many in a row go there, and their bytes. What is held is not among them.
+
+        A route that is remembered is the same list for all of them.
+        """
+        routes: list[tuple[list[Queue], int, int]] = []
+        for publish in self.publishes:
+            if publish.message.due_ms:
+                continue
+            size = int(publish.message.body_bytes)
+            if routes and routes[-1][0] is publish.queues:
+                _, before, bytes_before = routes[-1]
+                routes[-1] = (publish.queues, before + 1, bytes_before + size)
+            else:
+                routes.append((publish.queues, 1, size))
+        return routes
 
     def maybe_full_queue(self) -> Queue | None:
         """Return a queue that would refuse something if tx.commit came now, as far as can be said before; else None."""
         counts: dict[Queue, int] = {}
         sizes: dict[Queue, int] = {}
-        for publish in self.publishes:
-            if publish.message.due_ms:
-                continue  # it is held
-            for queue in publish.queues:
+        for queues, count, size in self._routes():
+            for queue in queues:
                 if queue.may_refuse() and not queue.deleted:
-                    counts[queue] = counts.get(queue, 0) + 1
-                    sizes[queue] = sizes.get(queue, 0) + int(publish.message.body_bytes)
+                    counts[queue] = counts.get(queue, 0) + count
+                    sizes[queue] = sizes.get(queue, 0) + size
         for queue, count in counts.items():
             if not queue.has_space_for(count, sizes[queue]):
                 return queue
@@ -182,10 +206,13 @@ class Commit(Job):
     The batch of the log is held open until the last of it is done (2); there is nothing to hold where it is done at
     once. Two that are long do not hold the same batch: the second one waits. So does what may be a repetition of a
     message that is under way (`SeenKeys` (8)).
+
+    `note` is called when all of it is done and nothing was refused: what that stores is in the same frame.
     """
 
-    def __init__(self, channel: Channel, transaction: Transaction) -> None:
+    def __init__(self, channel: Channel, transaction: Transaction, note: Callable[[], None] | None = None) -> None:
         self._channel = channel
+        self._note = note
         self._transaction = transaction
         self._next_publish: int = 0
         self._next_rejected: int = 0
@@ -214,6 +241,8 @@ class Commit(Job):
         if not (self._returning.end(steps) and self._wake(steps)):
             return False
         self._transaction.forget_publishes()
+        if self._note is not None and not self._partial:
+            self._note()
         if self._holds:
             log.release()
         self._answer()

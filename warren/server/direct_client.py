@@ -212,22 +212,22 @@ class DirectClient:
             self._woken = trio.Event()
 
     def commit(self, note: Callable[[], None]) -> None:
-        """Commit the transaction, and in the same turn, thus in the same frame of the log, do `note`; see `committed`.
+        """Begin to commit the transaction, and with it, in the same frame of the log, do `note`; see `committed`.
 
-        Raises:
-            ChannelException, ConnectionException: it was refused, or the channel is closed; `note` was not done.
+        What goes to very many queues takes several turns, unless a queue may refuse it.
         """
         assert not self._connection.carry and not self._connection.paused
-        self._connection.feed(_frame_of(m.TxCommit()))
-        self._read()
-        if self._received and not isinstance(self._received[0], m.TxCommitOk):
-            self._clients.settle()
-            raise _closed(self._received.popleft())
-        note()
+        channel = self._connection.channels[CHANNEL]
+        assert isinstance(channel, Channel)
+        channel.commit(note)
         self._clients.settle()
 
     async def committed(self) -> None:
-        """Wait until what was committed is written, as a client's tx.commit does."""
+        """Wait until what was committed is written, as a client's tx.commit does.
+
+        Raises:
+            ChannelException, ConnectionException: it was refused; `note` was not done.
+        """
         await self.reply()
 
     def close(self) -> None:

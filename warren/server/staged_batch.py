@@ -239,7 +239,8 @@ class BatchPublishing:
         async with self._filled(piece, is_tried=False) as (client, transaction):
             while self._vhost.has_claims():
                 await trio.sleep(_POLL_S)  # some of it may be a repetition of what is under way
-            # From here to the end of `commit` nothing awaits: what is checked is what is published.
+            # From here to `commit` nothing awaits, and what a queue may refuse is published at once: what is checked is
+            # what is published.
             unroutable = transaction.unroutable_count()
             if unroutable and note.mandatory:
                 raise Unroutable(unroutable)

@@ -7,6 +7,7 @@ next life has what was written by then, as after kill -9.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -14,10 +15,11 @@ from typing import Any, TypeVar, cast
 import pytest
 import trio
 from durable_harness import DurableHarness
-from engine_harness import publish_frames
+from engine_harness import exchange_declare, publish_frames
 
 from warren.amqp.errors import ChannelException, ConnectionException
 from warren.channels.access import WRITE
+from warren.channels.channel import ROWS_AT_ONCE
 from warren.msgstore.files.store import wall_time_ms
 from warren.server import commit_notes, staged_batch, stages
 from warren.server.commit_notes import CommitNotes, Note, Plan
@@ -246,6 +248,71 @@ def test_what_was_begun_is_finished_at_the_next_start_without_being_asked(tmp_pa
 
     again.run(look)
     assert again.bodies() == bodies
+
+
+# --- very many places -------------------------------------------------------------------------------------------------
+
+
+def with_fanout(directory: Path, queues: int, **arguments: object) -> Life:
+    """Return a life with exchange ``x`` to so many durable queues, the first of which has these arguments."""
+    life = with_queue(directory)
+    client = life.harness.channel()
+    client.call(1, exchange_declare("x", "fanout", durable=True))
+    for number in range(queues):
+        client.declare(f"q{number}", durable=True, arguments=arguments if number == 0 else None)
+        client.bind(f"q{number}", "x", "")
+    return life
+
+
+def rows_of_turns(life: Life, queues: int) -> list[int]:
+    """Have noted how many messages there are behind each turn."""
+    broker = life.harness.broker
+    end_turn = broker.end_turn
+    seen: list[int] = []
+
+    def noting(*, goes_on: bool = True) -> None:
+        end_turn(goes_on=goes_on)
+        there = life.harness.vhost.queues
+        seen.append(sum([int(there[f"q{number}"].message_count) for number in range(queues)]))
+
+    cast(Any, broker).end_turn = noting
+    return seen
+
+
+def test_a_batch_for_very_many_places_takes_turns_and_is_whole(tmp_path: Path) -> None:
+    queues, count = 100, ROWS_AT_ONCE // 100 + 10
+    life = with_fanout(tmp_path, queues)
+    seen = rows_of_turns(life, queues)
+    frames = b"".join(publish_frames("x", "", b"%d" % number, properties=PERSISTENT) for number in range(count))
+
+    async def write(stages: Stages, life: Life = life) -> Outcome:
+        return await commit(life, 0, await put(stages, "a", frames))
+
+    outcome = life.run(write)
+    assert (outcome.messages, outcome.unroutable) == (count, 0)
+    assert seen[-1] == queues * count
+    assert max(after - before for before, after in pairwise(seen)) < ROWS_AT_ONCE
+    again = life.after_a_crash(tmp_path)
+
+    async def retry(stages: Stages) -> Outcome:
+        return await commit(again, 0, await put(stages, "b", frames))
+
+    assert again.run(retry).duplicate
+    assert again.bodies("q0") == again.bodies(f"q{queues - 1}") == [b"%d" % number for number in range(count)]
+
+
+def test_what_a_queue_may_refuse_is_published_at_once(tmp_path: Path) -> None:
+    """Else others could fill it up when it was found to have room."""
+    queues, count = 100, ROWS_AT_ONCE // 100 + 10
+    life = with_fanout(tmp_path, queues, **{"x-max-length": count, "x-overflow": "reject-publish"})
+    seen = rows_of_turns(life, queues)
+    frames = b"".join(publish_frames("x", "", b"x", properties=PERSISTENT) for _ in range(count))
+
+    async def write(stages: Stages) -> Outcome:
+        return await commit(life, 0, await put(stages, "a", frames))
+
+    assert life.run(write).messages == count
+    assert set(seen) == {0, queues * count}
 
 
 # --- in the way -------------------------------------------------------------------------------------------------------
