@@ -4,7 +4,9 @@
 2. A KeyUpdate costs ten times as much, and asks for an answer that takes memory until something is sent. OpenSSL takes
    any number of them, and does not tell. From TLS 1.3 on they look like data from outside, but nothing comes out. Who
    sends many records without data is hung up on: clients send one after gigabytes, if at all.
-3. Of a peer that sends small records less is read at a time, so that whatever it sends takes some milliseconds.
+3. A handshake takes `HANDSHAKE_BYTES_MAX` at most: OpenSSL reads every certificate of a chain in one go, a hundred of
+   them in 10 ms, whoever has signed them.
+4. Of a peer that sends small records less is read at a time, so that whatever it sends takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from mypy_extensions import i64
 RECORD_UNITS: Final = 8
 EMPTY_MAX: Final = 64  # those of a handshake included, of which a client has up to twenty
 EMPTY_SHARE_SHIFT: Final = 10  # and one for so many with data
+HANDSHAKE_BYTES_MAX: Final = 48 << 10
 RECEIVE_MIN_BYTES: Final = 4096
 RECEIVE_MAX_BYTES: Final = 65536
 SMALL_BYTES: Final = 512
@@ -30,14 +33,23 @@ class TlsRecords:
 
     def __init__(self) -> None:
         self.receive_bytes: int = RECEIVE_MIN_BYTES
+        self.is_handshaken: bool = False
+        self._size: i64 = 0  # of all that was received
         self.count: i64 = 0
         self.with_data: i64 = 0
         self._head: bytes = b""  # the beginning of one
         self._missing: i64 = 0  # of the last one
 
     def received(self, data: bytes) -> None:
-        """Count the records that begin in `data`, which is what came next."""
+        """Count the records that begin in `data`, which is what came next.
+
+        Raises:
+            ConnectionAbortedError: the handshake is too large.
+        """
         size: i64 = len(data)
+        self._size += size
+        if self._size > HANDSHAKE_BYTES_MAX and not self.is_handshaken:
+            raise ConnectionAbortedError("the TLS handshake is too large")
         before: i64 = self.count
         if self._head:
             data = self._head + data

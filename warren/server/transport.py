@@ -177,6 +177,7 @@ class TlsTransport(Transport):
         try:
             self._tls.do_handshake()
             self._handshaken = True
+            self._records.is_handshaken = True
         except ssl.SSLWantReadError:
             pass
         finally:

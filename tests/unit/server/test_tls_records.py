@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trustme
@@ -18,6 +20,11 @@ from warren.server.transport import TlsTransport
 
 def record(size: int) -> bytes:
     return b"\x17\x03\x03" + size.to_bytes(2, "big") + bytes(size)
+
+
+def shake_hands(transport: TlsTransport) -> None:
+    while not transport.handshake():
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +42,7 @@ def ends(context: ssl.SSLContext) -> Iterator[tuple[TlsTransport, TlsPeer]]:
     found: list[TlsPeer] = []
     thread = threading.Thread(target=lambda: found.append(TlsPeer(theirs)))
     thread.start()
-    while not transport.handshake():
-        pass
+    shake_hands(transport)
     thread.join()
     ours.setblocking(False)
     yield transport, found[0]
@@ -60,6 +66,7 @@ def test_records_are_counted_however_they_are_cut(seed: int) -> None:
     sizes = [dice.choice((0, 1, 22, 300, 16_401)) for _ in range(200)]
     data = b"".join(map(record, sizes))
     records = TlsRecords()
+    records.is_handshaken = True
     at = 0
     while at < len(data):
         size = dice.choice((1, 2, 7, 4096, 20_000))
@@ -69,11 +76,9 @@ def test_records_are_counted_however_they_are_cut(seed: int) -> None:
 
 
 def test_less_is_read_at_a_time_of_who_sends_small_records() -> None:
+    assert TlsRecords().receive_bytes == RECEIVE_MIN_BYTES
     records = TlsRecords()
-    assert records.receive_bytes == RECEIVE_MIN_BYTES
-    for _ in range(10):
-        records.received(bytes(record(16_000))[: records.receive_bytes].ljust(records.receive_bytes, b"\0"))
-    records = TlsRecords()
+    records.is_handshaken = True
     for _ in range(100):
         records.received(record(16_379))
     assert records.receive_bytes > 4 * RECEIVE_MIN_BYTES
@@ -93,6 +98,40 @@ def test_small_records_cost_work_each(ends: tuple[TlsTransport, TlsPeer]) -> Non
     assert read(transport) == (sent, RECORD_UNITS)
 
 
+@pytest.mark.parametrize(("certificates", "accepted"), [(5, True), (140, False)])
+def test_a_chain_of_very_many_certificates_ends_the_handshake(
+    certificates: int, accepted: bool, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    leaf = authority.issue_cert("localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    leaf.configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    chain = tmp_path / "chain.pem"
+    chain.write_bytes(leaf.private_key_and_cert_chain_pem.bytes() + trustme.CA().cert_pem.bytes() * certificates)
+    client.load_cert_chain(chain)
+    ours, theirs = socket.socketpair()
+
+    def connect() -> None:
+        with contextlib.suppress(OSError), theirs:
+            client.wrap_socket(theirs, server_hostname="localhost").close()
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    transport = TlsTransport(ours, "test", context)
+    if accepted:
+        shake_hands(transport)
+        assert transport.peer_certificate() is not None
+    else:
+        with pytest.raises(ConnectionAbortedError, match="handshake is too large"):
+            shake_hands(transport)
+    ours.close()
+    thread.join()
+
+
 def test_who_asks_for_new_keys_over_and_over_is_hung_up_on(ends: tuple[TlsTransport, TlsPeer]) -> None:
     transport, peer = ends
     peer.sock.sendall(peer.key_updates(20) + peer.record(b"fine"))
@@ -104,6 +143,7 @@ def test_who_asks_for_new_keys_over_and_over_is_hung_up_on(ends: tuple[TlsTransp
 
 def test_a_connection_that_lives_long_may_change_its_keys_often() -> None:
     records = TlsRecords()
+    records.is_handshaken = True
     for _ in range(1000):
         records.received(record(22) + record(100) * 1024)
         records.with_data += 1024

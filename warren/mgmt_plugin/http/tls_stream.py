@@ -22,10 +22,10 @@ class _Counted(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         try:
             self._records.check()
+            received = await self._plain.receive_some(self._records.receive_bytes)
+            self._records.received(bytes(received))
         except ConnectionAbortedError as error:
             raise trio.BrokenResourceError from error
-        received = await self._plain.receive_some(self._records.receive_bytes)
-        self._records.received(bytes(received))
         return received
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -53,6 +53,7 @@ class TlsStream(trio.abc.Stream):
             trio.BrokenResourceError: it failed.
         """
         await self._tls.do_handshake()
+        self._records.is_handshaken = True
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         received = await self._tls.receive_some(max_bytes)
