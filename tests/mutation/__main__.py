@@ -195,7 +195,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--least", type=float, default=90.0)
+    parser.add_argument("--least", type=float, default=70.0)
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as directory:

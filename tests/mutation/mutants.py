@@ -45,6 +45,7 @@ class Mutant:
 
     path: str
     line: int
+    column: int
     kind: str
     begin: int
     end: int
@@ -58,7 +59,7 @@ class Mutant:
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
-        return f"{self.path}:{self.line} {self.kind}: {old[:100]}  ->  {new[:100]}"
+        return f"{self.path}:{self.line}:{self.column} {self.kind}: {old[:100]}  ->  {new[:100]}"
 
 
 def mutants(path: str, text: str) -> list[Mutant]:
@@ -98,7 +99,8 @@ class _Finder:
         if isinstance(new, ast.BoolOp | ast.Compare | ast.UnaryOp):
             text = f"({text})"
         was = self._source[begin:end].decode()
-        return Mutant(self._path, old.lineno, kind, begin, end, was, text, self._statement, self._names)
+        place = self._path, old.lineno, old.col_offset + 1
+        return Mutant(*place, kind, begin, end, was, text, self._statement, self._names)
 
     def _statement_mutants(self, node: ast.stmt) -> Iterator[Mutant]:
         if (
