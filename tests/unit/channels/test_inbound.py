@@ -1,4 +1,4 @@
-"""Contents that are received in part: what is not limited."""
+"""Contents that are received in part: what is not limited, and who goes on when too much is held."""
 
 from __future__ import annotations
 
@@ -7,17 +7,41 @@ from peer_frames import content_header
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
+from warren.channels.fast_path import PAUSED_INBOUND
+
+PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
 
 
 def test_without_a_limit_a_content_may_take_as_long_as_it_likes() -> None:
     harness = Harness(content_timeout_s=0.0)
     client = harness.channel()
     client.declare("q")
-    publish = method_frame(1, m.BasicPublish(0, "", "q", False, False))
-    client.feed(publish + frame(2, 1, content_header({}, 2)) + frame(3, 1, b"a"))
+    client.feed(PUBLISH + frame(2, 1, content_header({}, 2)) + frame(3, 1, b"a"))
     for _ in range(5):
         harness.pass_time(1000)
     client.nothing()
     client.feed(frame(3, 1, b"b"))
     got = client.get("q")
     assert got is not None and body_of(got) == b"ab"
+
+
+def test_whoever_is_done_passes_the_floor_on_at_once_while_too_much_is_still_held() -> None:
+    harness = Harness(inbound_max_bytes=1_000_000)
+    clients = [harness.channel() for _ in range(4)]
+    clients[0].declare("q")
+    chunk = frame(3, 1, bytes(100_000))
+    for client in clients:
+        client.feed(PUBLISH + frame(2, 1, content_header({}, 600_000)) + chunk * 4)
+    inbound = harness.broker.shared.inbound
+    rounds = 0
+    while inbound.is_short:
+        for client in clients:
+            if client.connection.paused & PAUSED_INBOUND == 0 and client.connection.inbound_bytes:
+                client.feed(chunk)
+        rounds += 1
+        assert rounds < 20, "nobody goes on"
+    for client in clients:
+        if client.connection.inbound_bytes:
+            client.feed(chunk * (6 - client.connection.inbound_bytes // 100_000))
+    assert harness.queue("q").ready_count == len(clients)
+    assert inbound.floor is None and inbound.held_bytes == 0
