@@ -60,3 +60,20 @@ def test_what_a_client_publishes_there_is_refused_and_counted(properties: dict[s
     client.publish("", NAME, b"m", **properties)
     assert [each.method for each in client.take()] == [m.BasicNack(1, False, False)]
     assert (claims.message_count, claims.refused) == (1, 1)
+
+
+def test_what_came_back_to_the_queue_is_claimed_as_far_as_there_is_room() -> None:
+    harness, client, claims = claiming()
+    queue = harness.queue("q")
+    for number in range(5):
+        client.publish("", "q", b"number %d" % number, delivery_mode=2)
+    client.consume("q", "t")
+    client.take()
+    client.send(1, m.BasicCancel("t", True), m.BasicNack(0, True, True))
+    assert queue.ready_count == 5
+    assert claims.claim(queue, 2, 1 << 20, True, []).count == 2
+    assert claims.claim(queue, 10, 1, True, []).count == 1, "one, however large"
+    assert claims.claim(queue, 10, 1, False, []).count == 0
+    assert claims.claim(queue, 10, 1 << 20, True, []).count == 2
+    assert (queue.ready_count, claims.message_count) == (0, 6)
+    harness.check()
