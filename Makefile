@@ -83,7 +83,7 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
-mutants-rules: setup-test ## break the rules of the engine at random, in 300 ways, and print which nobody noticed (ARGS="--seed 7")
+mutants-rules: setup-check ## break the rules of the engine at random, in 300 ways, and print which nobody noticed (ARGS="--seed 7")
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m mutation $(ARGS)
 
 screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium
