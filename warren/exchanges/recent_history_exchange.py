@@ -1,7 +1,8 @@
 """Recent history exchanges: a fanout that remembers its last messages for queues bound later.
 
 1. It holds at most ``x-recent-history-length`` messages, 20 without the argument, and at most what takes
-   `HISTORY_BYTES_MAX`; the latest one whatever its size.
+   `HISTORY_BYTES_MAX`; the latest one whatever its size, unless the exchanges of its vhost hold more than
+   `HISTORIES_BYTES_MAX` together: then whichever remembers a message forgets its own until they do not.
 2. A message is remembered when its route passes here, matched or not, unless its header says no-store.
 3. What is remembered is a chain, from the oldest to an end that the next message will fill. Whoever goes along it
    (``vhosts.history``) misses nothing: what is not remembered any more still leads to what is.
@@ -32,8 +33,17 @@ DEFAULT_HISTORY_LENGTH: Final = 20
 _LENGTH_MAX: Final = 0x7FFFFFFF
 # What the messages of one exchange take, which stay in memory. The latest one is kept whatever its size.
 HISTORY_BYTES_MAX: Final = 64 << 20
+# What those of a vhost take together.
+HISTORIES_BYTES_MAX: Final = 256 << 20
 # What remembering one takes besides the message: its place in the chain, and names that no other message shares.
 REMEMBERED_BYTES: Final = 292
+
+
+class Histories:
+    """What the exchanges of a vhost remember together, in bytes of memory."""
+
+    def __init__(self) -> None:
+        self.held_bytes: i64 = 0
 
 
 class Remembered:
@@ -66,6 +76,7 @@ class RecentHistoryExchange(Exchange):
         self._length = min(length, _LENGTH_MAX)
         self._end = Remembered()
         self.oldest = self._end
+        self.histories = Histories()  # those of the vhost, once it is in one
         self._bytes: i64 = 0
         self.count: i64 = 0  # of what is remembered
         self.remembered: i64 = 0  # how many there have been
@@ -88,9 +99,12 @@ class RecentHistoryExchange(Exchange):
         self._end = Remembered()
         latest.following = self._end
         self._bytes += latest.size
+        self.histories.held_bytes += latest.size
         self.count += 1
         self.remembered += 1
         while self.count > self._length or (self._bytes > HISTORY_BYTES_MAX and self.count > 1):
+            self.forget_oldest()
+        while self.count > 0 and self.histories.held_bytes > HISTORIES_BYTES_MAX:
             self.forget_oldest()
 
     def history(self) -> list[object]:
@@ -108,4 +122,5 @@ class RecentHistoryExchange(Exchange):
         assert oldest.following is not None
         self.oldest = oldest.following
         self._bytes -= oldest.size
+        self.histories.held_bytes -= oldest.size
         self.count -= 1

@@ -29,6 +29,7 @@ from warren.exchanges.content import Content
 from warren.exchanges.delayed_message_exchange import DelayedMessageExchange
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
+from warren.exchanges.recent_history_exchange import Histories
 from warren.exchanges.registry import create_exchange
 from warren.exchanges.routing import is_cacheable_route, route
 from warren.msgstore.log.message import Envelope, Message
@@ -53,7 +54,7 @@ from warren.queues.timers import TimerQueue
 from warren.streams.stream import Stream
 from warren.vhosts.dead_lettering import DeadLettering
 from warren.vhosts.delayed_exchange import DelayedExchange
-from warren.vhosts.history import is_in_use, remember_in
+from warren.vhosts.history import history_of, is_in_use, remember_in
 from warren.vhosts.metadata import (
     BindingDelete,
     BindingPut,
@@ -113,6 +114,7 @@ class VirtualHost(QueueHost):
         self.claims_of: dict[str, dict[str, ClaimQueue]] = {}  # the claims of drains, by the queue that they are of
         self.reply_queues: dict[str, Queue] = {}  # direct reply-to; neither listed nor bindable
         self.records = VhostRecords(log, record.name)
+        self.histories = Histories()
         self._incoming: dict[Destination, set[Exchange]] = {}  # who has bindings to this destination
         self._journal = journal
         self._runnable = runnable
@@ -275,6 +277,9 @@ class VirtualHost(QueueHost):
             check_equivalent(declaration, self.name, exchange.arguments)
             return self._journal.last_ticket if durable else 0
         exchange = create_exchange(declaration, seed=self._seed, vhost_name=self.name)
+        history = history_of(exchange)
+        if history is not None:
+            history.histories = self.histories
         rules = exchange_rules(declaration, self.name, stored=self._restoring)
         if rules is not None:
             lane, producer_lane = EXCHANGE_SEEN_KEYS, EXCHANGE_PRODUCERS

@@ -8,7 +8,13 @@ from warren.amqp.errors import ChannelException
 from warren.exchanges.content import Content
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
-from warren.exchanges.recent_history_exchange import HISTORY_BYTES_MAX, REMEMBERED_BYTES, RecentHistoryExchange
+from warren.exchanges.recent_history_exchange import (
+    HISTORIES_BYTES_MAX,
+    HISTORY_BYTES_MAX,
+    REMEMBERED_BYTES,
+    Histories,
+    RecentHistoryExchange,
+)
 from warren.exchanges.routing import route
 
 from .topology import bind, exchange, headers_content, queue
@@ -54,6 +60,25 @@ def test_what_is_remembered_has_a_bound_in_bytes() -> None:
     assert source.history() == ["large"]
     source.remember("small", 1)
     assert source.history() == ["small"]
+
+
+def test_the_exchanges_of_a_vhost_have_a_bound_together() -> None:
+    histories = Histories()
+    sources = [history_exchange(str(number)) for number in range(40)]
+    for source in sources:
+        source.histories = histories
+        for number in range(4):
+            source.remember(number, HISTORY_BYTES_MAX // 8 - REMEMBERED_BYTES)
+            assert histories.held_bytes <= HISTORIES_BYTES_MAX
+    assert [len(source.history()) for source in sources] == [4] * 8 + [0] * 32
+    for _ in range(4):
+        sources[3].forget_oldest()
+    sources[20].remember("small", 1)
+    assert sources[20].history() == ["small"]
+    for source in sources:
+        while source.count:
+            source.forget_oldest()
+    assert histories.held_bytes == 0
 
 
 def test_messages_without_bodies_have_a_bound_as_well() -> None:

@@ -217,3 +217,14 @@ def test_what_a_deleted_exchange_remembers_goes_in_several_turns(harness: Harnes
     harness.settle()
     assert exchange.count == 0
     publisher.expect(m.ExchangeDeleteOk)
+
+
+def test_the_exchanges_of_a_vhost_share_what_they_may_remember(harness: Harness, publisher: Client) -> None:
+    held = harness.vhost.histories.held_bytes
+    assert held > 0
+    publisher.send(1, exchange_declare("other", "x-recent-history", auto_delete=False))
+    publisher.feed(publish_frames("other", "", b"one"))
+    assert harness.vhost.histories.held_bytes > held
+    publisher.send(1, m.ExchangeDelete(0, "other", False, False))
+    harness.settle()
+    assert harness.vhost.histories.held_bytes == held
