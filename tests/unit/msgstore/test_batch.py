@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from stored_log import StoredLog, entries, timed_message
 
-from warren.msgstore.log.batch import PORTION_BYTES, PORTION_ROWS, BatchWaiter
+from warren.amqp.outbox import Outbox
+from warren.channels.confirms import Confirms, PendingConfirms
+from warren.msgstore.log.batch import PORTION_BYTES, PORTION_ROWS
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import FURTHER_ROWS, LINGER_ROWS
 from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
+from warren.queues.outcome import ACCEPTED
+from warren.vhosts.metadata import MetadataJournal
 
 
 def test_a_message_of_several_queues_is_one_record() -> None:
@@ -271,24 +275,21 @@ def test_pages_may_be_written_in_any_portion() -> None:
 
 
 def test_whoever_waits_for_a_batch_in_portions_is_told_once_when_all_of_it_is_written() -> None:
-    told: list[int] = []
-
-    class Waiter(BatchWaiter):
-        def batch_done(self, batch: int) -> None:
-            told.append(int(batch))
-
     portions = _Portions()
     number = int(portions.log.batch.number)
-    portions.log.wait(Waiter(), True)
+    waiter = Confirms(PendingConfirms(portions.log, MetadataJournal()), Outbox(1, []), 1, syncs=True)
+    message = timed_message(b"elsewhere")
+    message.awaits_batch = True
+    waiter.count_publish(message, ACCEPTED, 0)
     for first in (3, 4):
         portions.put(first)
         portions.log.write_ahead()
         portions.log.close_if_due()
-        assert not told and portions.log.batch.number == number
+        assert waiter.confirmed == 0 and portions.log.batch.number == number
     durable = int(portions.log.durable_lsn)
     assert portions.log.entered_lsn() > durable
     portions.end()
-    assert told == [number] and portions.log.durable_lsn > durable
+    assert waiter.confirmed == 1 and portions.log.durable_lsn > durable
 
 
 def test_a_frame_in_portions_begins_a_segment_and_others_go_on_in_it() -> None:
