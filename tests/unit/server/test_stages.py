@@ -266,16 +266,17 @@ def with_fanout(directory: Path, queues: int, **arguments: object) -> Life:
 
 def rows_of_turns(life: Life, queues: int) -> list[int]:
     """Have noted how many messages there are behind each turn."""
-    broker = life.harness.broker
-    end_turn = broker.end_turn
+    harness = life.harness
+    turn = harness._turn
     seen: list[int] = []
 
-    def noting(*, goes_on: bool = True) -> None:
-        end_turn(goes_on=goes_on)
-        there = life.harness.vhost.queues
+    def noting(commit: bool) -> bool:
+        is_busy = turn(commit)
+        there = harness.vhost.queues
         seen.append(sum([int(there[f"q{number}"].message_count) for number in range(queues)]))
+        return is_busy
 
-    cast(Any, broker).end_turn = noting
+    cast(Any, harness)._turn = noting
     return seen
 
 
