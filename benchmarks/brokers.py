@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from benchmarks import rabbitmq
 from warren.perf.client import Address, BrokerError, Connection
 from warren.perf.process_stats import descendants
 
+_OWN_PORTS: Final = (20000, 32000)
 _START_S: Final = 90.0
 _LOOK_S: Final = 0.002
 _STOP_S: Final = 30.0
@@ -243,7 +245,9 @@ def confinement(core: int | None) -> list[str]:
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that nothing listens on, and that Linux gives to no outgoing connection meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(*_OWN_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
