@@ -96,6 +96,7 @@ _KINDS: Final[dict[bytes, int]] = {
 _MARK: Final = b"\x0brepublishedt\x01"
 _RAW_REJECTED: Final = b"rejected"
 _INTEGER_TAGS: Final = b"bBsuIiL"
+_DEATHS_KEY: Final = b"\x07x-death"
 
 
 class DeadLetter:
@@ -185,6 +186,15 @@ def is_cycle(letter: DeadLetter, target_queue: str) -> bool:
     Never for a letter that has just been rejected.
     """
     return target_queue.encode() in letter.automatic
+
+
+def is_letter_of(message: Message, queue: str) -> bool:
+    """Tell whether `message` is a dead letter of `queue` that no client has rejected or published since."""
+    header = _Header(message)
+    if header.payload.find(_DEATHS_KEY) < 0:
+        return False
+    deaths = _Deaths(header.payload, _SplitHeaders(header, False).deaths, b"", b"")
+    return queue.encode() in deaths.automatic
 
 
 def mark_republished(message: Message) -> Message:

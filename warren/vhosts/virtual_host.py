@@ -38,7 +38,7 @@ from warren.queues.arguments import CLASSIC, QUORUM, STREAM, QueueArguments
 from warren.queues.claim_names import is_claims_name
 from warren.queues.claims import ClaimQueue
 from warren.queues.counters import Churn, MessageCounts
-from warren.queues.dead_letter import mark_republished
+from warren.queues.dead_letter import is_letter_of, mark_republished
 from warren.queues.delay import due_time_ms, negate_delay
 from warren.queues.delivery import DeliveryLedger
 from warren.queues.effective_policy import NO_POLICY
@@ -642,7 +642,13 @@ class VirtualHost(QueueHost):
         return len(queues) + held, is_refused
 
     def publish_remembered(self, queue: Queue, message: Message) -> None:
-        """Hand `queue` a message that was published before it was bound, unless it is to be held."""
+        """Hand `queue` a message that was published before it was bound, unless it is to be held.
+
+        A dead letter of `queue` itself it does not get, as it would not if it were bound: else a queue that drops what
+        it gets, and whose dead letters are remembered, would never have all.
+        """
+        if is_letter_of(message, queue.name):
+            return
         copy = message.copy()
         copy.time_ms = 0  # its time in another queue is not that in this one
         if message.due_ms:

@@ -228,3 +228,27 @@ def test_the_exchanges_of_a_vhost_share_what_they_may_remember(harness: Harness,
     publisher.send(1, m.ExchangeDelete(0, "other", False, False))
     harness.settle()
     assert harness.vhost.histories.held_bytes == held
+
+
+def test_a_queue_whose_letters_are_remembered_has_all_of_it_some_time(harness: Harness, publisher: Client) -> None:
+    """It drops what it gets for the next message; the letter is remembered behind that, and is not brought to it."""
+    client = harness.channel()
+    client.declare("small", arguments={"x-max-length": 1, "x-dead-letter-exchange": "h"})
+    client.send(1, m.QueueBind(0, "small", "h", "", False, EMPTY))
+    harness.settle()
+    client.expect(m.QueueBindOk)
+    assert harness.queue("small").ready_count == 1
+    publisher.feed(publish_frames("h", "", b"last"))
+    client.consume("small", no_ack=True)
+    assert client.bodies() == [b"last"]
+
+
+def test_a_letter_of_another_queue_is_brought(harness: Harness, publisher: Client, consumer: Client) -> None:
+    client = harness.channel()
+    client.declare("small", arguments={"x-max-length": 0, "x-dead-letter-exchange": "h"})
+    client.publish("", "small", b"letter")
+    harness.settle()
+    consumer.send(1, m.QueueBind(0, "q", "h", "", False, EMPTY))
+    harness.settle()
+    consumer.expect(m.QueueBindOk)
+    assert received(harness)[-1] == b"letter"
