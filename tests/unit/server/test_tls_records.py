@@ -115,21 +115,26 @@ def test_a_chain_of_very_many_certificates_ends_the_handshake(
     client.load_cert_chain(chain)
     ours, theirs = socket.socketpair()
 
+    done = threading.Event()
+
     def connect() -> None:
-        with contextlib.suppress(OSError), theirs:
-            client.wrap_socket(theirs, server_hostname="localhost").close()
+        with contextlib.suppress(OSError), theirs, client.wrap_socket(theirs, server_hostname="localhost"):
+            done.wait()  # the end of the handshake is still to be sent to it
 
     thread = threading.Thread(target=connect)
     thread.start()
     transport = TlsTransport(ours, "test", context)
-    if accepted:
-        shake_hands(transport)
-        assert transport.peer_certificate() is not None
-    else:
-        with pytest.raises(ConnectionAbortedError, match="handshake is too large"):
+    try:
+        if accepted:
             shake_hands(transport)
-    ours.close()
-    thread.join()
+            assert transport.peer_certificate() is not None
+        else:
+            with pytest.raises(ConnectionAbortedError, match="handshake is too large"):
+                shake_hands(transport)
+    finally:
+        done.set()
+        ours.close()
+        thread.join()
 
 
 def test_who_asks_for_new_keys_over_and_over_is_hung_up_on(ends: tuple[TlsTransport, TlsPeer]) -> None:
