@@ -175,9 +175,11 @@ def test_the_engine_opens_and_prints_nothing(package: str) -> None:
         tree = ast.parse(path.read_text())
         # A hash differs from process to process: it may say where something is in a dict, and nothing else.
         hashing = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__hash__"]
-        allowed = {call for function in hashing for call in ast.walk(function)}
+        in_hashing = {node for function in hashing for node in ast.walk(function)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node not in allowed:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id == "hash" and node in in_hashing:
+                    continue
                 assert node.func.id not in ("open", "print", "input", "eval", "exec", "hash", "id"), (
                     f"{relative(path)}:{node.lineno} calls {node.func.id}"
                 )
