@@ -105,6 +105,23 @@ def test_an_empty_store_holds_the_default_vhost_and_guest_with_its_well_known_pa
     assert permission == PermissionPut("guest", "/", ".*", ".*", ".*")
 
 
+def test_an_empty_store_gets_the_first_user_that_is_named_instead_of_guest(fresh_url: FreshUrl) -> None:
+    url = fresh_url()
+    with closing(Catalogue.open(url, first_user="admin", first_password="hunter2")) as catalogue:
+        _, user, permission = catalogue.load()
+    assert isinstance(user, UserPut)
+    assert (user.name, user.tags) == ("admin", ("administrator",))
+    assert verify_password(b"hunter2", PasswordHash(user.password_hash, user.hashing_algorithm))
+    assert permission == PermissionPut("admin", "/", ".*", ".*", ".*")
+
+
+def test_a_store_that_is_there_keeps_its_users_whatever_first_user_is_named(fresh_url: FreshUrl) -> None:
+    url = fresh_url()
+    Catalogue.open(url).close()
+    with closing(Catalogue.open(url, first_user="admin", first_password="hunter2")) as catalogue:
+        assert [change.name for change in catalogue.load() if isinstance(change, UserPut)] == ["guest"]
+
+
 def test_a_deleted_guest_does_not_come_back(store: Store) -> None:
     store.commit(UserDelete("guest"), VhostDelete("/"))
     store.reopen()

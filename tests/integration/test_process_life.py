@@ -100,6 +100,32 @@ def test_what_was_declared_before_the_signal_is_there_after_the_next_start(tmp_p
                 channel.queue_declare(name, passive=True)
 
 
+def test_the_service_manager_is_told_of_each_step_and_that_the_loop_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "60000")
+
+        def told(first: str) -> str:
+            """Return the next message that begins so; whatever else arrives says that the broker is alive."""
+            while not (text := manager.recv(4096).decode()).startswith(first):
+                assert text == "WATCHDOG=1"
+            return text
+
+        with WarrenProcess(tmp_path) as process:
+            assert f"amqp://127.0.0.1:{process.amqp_port}" in told("READY=1\n")
+            process.signal(signal.SIGHUP)
+            told("RELOADING=1\n")
+            told("READY=1\n")
+            told("WATCHDOG=1")
+            process.signal(signal.SIGTERM)
+            told("STOPPING=1\n")
+            assert process.wait() == 0
+
+
 def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

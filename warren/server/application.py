@@ -10,8 +10,9 @@ Failure:  when the message store fails, all sockets are closed and the exit code
 Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
           and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
           the process. Plugins start tasks of their own under the same supervision, and open the listeners of HTTP.
-Process:  signals, resource limits, the watch over its memory, the cyclic collector and what is printed are the business
-          of `serve`, which has the process to itself. `warren.testing` runs an `Application` in a thread instead.
+Process:  signals, the service manager, resource limits, the watch over its memory, the cyclic collector and what is
+          printed are the business of `serve`, which has the process to itself. `warren.testing` runs an `Application`
+          in a thread instead.
 Threads:  those of the message store; and of trio, for logins and commits of the catalogue.
 """
 
@@ -36,7 +37,6 @@ import trio
 
 from warren import __version__
 from warren.amqp.errors import AmqpError
-from warren.channels import fast_path
 from warren.channels.broker import Broker, Limits
 from warren.channels.handshake import LoginRequest
 from warren.msgstore.files.errors import StoreError
@@ -55,6 +55,7 @@ from warren.server.cyclic_collector import bound_collector, collect_lately, paus
 from warren.server.data_dir import DataDir
 from warren.server.descriptors import UNLIMITED, Descriptors, raise_limit
 from warren.server.direct_client import DirectClients
+from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import StartError, listen_error
 from warren.server.freed_memory import return_freed_memory
 from warren.server.logs import get_logger
@@ -64,6 +65,7 @@ from warren.server.paging import Pager
 from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
+from warren.server.service_manager import ServiceManager
 from warren.server.settings import Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
@@ -124,33 +126,43 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         pause_collector()
         # What is loaded on an empty store is all there is.
-        catalogue = Catalogue.open(settings.catalogue_url(), first_contents=settings.load_definitions is None)
+        catalogue = Catalogue.open(
+            settings.catalogue_url(),
+            first_contents=settings.load_definitions is None,
+            first_user=settings.default_user,
+            first_password=settings.default_pass,
+        )
         application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins, descriptors=descriptors)
         tasks = application.tasks
+        manager = ServiceManager.from_environment(os.environ)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(tasks.keep, "signals", partial(_obey, signals, application), ESSENTIAL)
+                nursery.start_soon(tasks.keep, "signals", partial(_obey, signals, application, manager), ESSENTIAL)
                 nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
                 nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
-                exit_code = await application.run(lambda: _serving(settings, application))
+                nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
+                exit_code = await application.run(lambda: _serving(settings, application, manager))
                 nursery.cancel_scope.cancel()
         return exit_code
 
 
-async def _obey(signals: AsyncIterator[int], application: Application) -> None:
+async def _obey(signals: AsyncIterator[int], application: Application, manager: ServiceManager) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
-            application.reload_certificates()
+            with manager.reloading():
+                application.reload_certificates()
         elif number in STRAY_SIGNALS:
             log.warning("signal ignored", signal=signal.Signals(number).name)
         else:
             # Whatever hangs: when the process has not ended by then, it says where and is gone.
             faulthandler.dump_traceback_later(STOP_DEADLINE_S + STOP_GRACE_S, exit=True)
+            manager.stopping()
             application.stop()
 
 
-def _serving(settings: Settings, application: Application) -> None:
+def _serving(settings: Settings, application: Application, manager: ServiceManager) -> None:
     bound_collector()
+    manager.ready(f"listening on {', '.join(application.places())}")
     lines = [
         f"Warren {__version__}, AMQP 0-9-1",
         f"  listening   {', '.join(application.places())}",
@@ -408,7 +420,7 @@ class Application:
             self._management.listening += await nursery.start(self.tasks.begin, name, plugin.run, self._management)
 
     def _tell_started(self, restored: int) -> None:
-        compiled = fast_path.__file__.endswith(".so")
+        compiled = engine_is_compiled()
         if not compiled:
             log.warning("the engine runs interpreted, several times slower than compiled")
         recovery = self._recovery

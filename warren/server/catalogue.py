@@ -233,13 +233,15 @@ class Catalogue:
         self._last_ordinal = self._read_last_ordinal()
 
     @classmethod
-    def open(cls, url: str, *, first_contents: bool = True) -> Catalogue:
+    def open(
+        cls, url: str, *, first_contents: bool = True, first_user: str = "guest", first_password: str = "guest"
+    ) -> Catalogue:
         """Connect to `url`, lock it, and create or migrate the tables.
 
         `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. An
-        empty store gets vhost ``/`` and the user ``guest`` with password ``guest``, administrator of it,
-        which the authenticator admits from this machine only. With `first_contents` False it stays empty, for
-        a file of definitions to fill it; if none does (`DEFINITIONS_HASH` is not set), the next opening can.
+        empty store gets vhost ``/`` and the user `first_user`, administrator of it; ``guest``, whom the
+        authenticator admits from this machine only, unless another is named. With `first_contents` False it stays
+        empty, for a file of definitions to fill it; if none does (`DEFINITIONS_HASH` is not set), the next opening can.
 
         Raises CatalogueError when that is not possible or the schema is newer than this program.
         """
@@ -253,7 +255,7 @@ class Catalogue:
             with engine.begin() as connection:
                 _prepare_schema(connection)
                 if first_contents and _is_unfilled(connection):
-                    _put_first_contents(connection)
+                    _put_first_contents(connection, first_user, first_password)
         except (SQLAlchemyError, OSError) as error:
             engine.dispose()
             raise CatalogueError(f"metadata store {shown}: {_one_line(error)}") from None
@@ -518,12 +520,12 @@ def _is_unfilled(connection: Connection) -> bool:
     return row is not None and row.value == _UNFILLED
 
 
-def _put_first_contents(connection: Connection) -> None:
-    guest = hash_password(b"guest")
+def _put_first_contents(connection: Connection, user: str, password: str) -> None:
+    hashed = hash_password(password.encode())
     contents: list[MetadataChange] = [
         VhostPut("/", "Default virtual host"),
-        UserPut("guest", guest.text, guest.algorithm, ("administrator",)),
-        PermissionPut("guest", "/", ".*", ".*", ".*"),
+        UserPut(user, hashed.text, hashed.algorithm, ("administrator",)),
+        PermissionPut(user, "/", ".*", ".*", ".*"),
     ]
     puts = _put_statements(connection.dialect)
     for change in contents:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ import typer
 from warren import __version__
 from warren.ctl.command_table import ctl_app
 from warren.server.cli import OtherCommand, run_broker
+from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
 from warren.server.settings import Settings, load_settings, shown_values
 from warren.server.store_commands import store_app
@@ -53,7 +55,7 @@ _LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="cons
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"warren {__version__}")
+        print(f"warren {__version__} (engine {'compiled' if engine_is_compiled() else 'interpreted'})")
         raise typer.Exit
 
 
@@ -84,7 +86,9 @@ def serve(
     raise typer.Exit(run_broker(settings, make_plugins()))
 
 
-config_app = typer.Typer(invoke_without_command=True, help="Print every setting, or translate RabbitMQ's.")
+config_app = typer.Typer(
+    invoke_without_command=True, help="Print every setting, write a file of them, or translate RabbitMQ's."
+)
 app.add_typer(config_app, name="config")
 
 
@@ -104,10 +108,13 @@ def show_config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""
+    read = partial(
+        _settings, config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format
+    )
+    context.obj = read
     if context.invoked_subcommand is not None:
         return
-    settings = _settings(config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
-    rows = list(shown_values(settings))
+    rows = list(shown_values(read()))
     if as_json:
         import json
 
@@ -121,6 +128,14 @@ def show_config(
     for key, value, origin in rows:
         table.add_row(Text(key), Text(value, overflow="fold"), Text(origin, overflow="fold"))
     Console().print(table)
+
+
+@config_app.command("example")
+def example_config(context: typer.Context) -> None:
+    """Print a file for `warren serve --config` with every setting explained; what is not set is commented out."""
+    from warren.server.example_config import example
+
+    print(example(context.obj()), end="")
 
 
 @config_app.command("import-rabbitmq")

@@ -249,7 +249,7 @@ _NEEDLESS: Final = (
 )
 
 _INSTEAD: Final = (
-    (r"default_(user|pass)", "put the user into a file of definitions (load_definitions)"),
+    (r"default_(user|pass)", "set both default_user and default_pass before the first start, or load_definitions"),
     (r"loopback_users\..*|loopback_users", "only guest is bound to the broker's own machine"),
     (r"auth_backends\..*|auth_(ldap|oauth2|http|cache)\..*", "users are kept in the broker"),
     (r"cluster_formation\..*|cluster_(partition_handling|name|keepalive_interval)", "a broker is one node"),

@@ -7,11 +7,12 @@ variable ``WARREN_LIMITS_FRAME_MAX_BYTES``. Defaults listen on this machine only
 
 1. Every value knows its origin, and a value that cannot be used is refused naming key, value and origin.
 2. A key that does not exist is an error naming the nearest one, in the file and in the environment. Exempt
-   are the variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG``
-   (the file), and ``WARREN_COMPILE`` and ``WARREN_TEST_*``, which are for building and testing.
+   are the variables that Kubernetes sets for a service called "warren", ``WARREN_CONFIG`` (the file),
+   ``WARREN_CTL_*`` of `warren ctl`, and ``WARREN_COMPILE`` and ``WARREN_TEST_*`` for building and testing.
 3. A value of the file has the type of its key; text is accepted for numbers only from flags and environment,
    and a table is JSON there.
 4. Paths in the file are relative to the file; others to the working directory.
+5. A variable with ``_FILE`` behind its name names a file whose first line is the value, as secrets are mounted.
 
 Written with the standard library: pydantic-settings would cost 9 MB of the 60 MB an idle broker may take.
 """
@@ -24,12 +25,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from warren.amqp.numbers import is_long
 from warren.server.errors import SettingsError
 from warren.server.logs import LEVELS, REDACTED, LogFormat, redact_url
+from warren.server.regular_files import read_regular
 
 Confirm = Literal["durable", "os"]
 ClientCertificates = Literal["none", "optional", "required"]
@@ -38,8 +40,9 @@ CertLoginFrom = Literal["cn", "dn", "san"]
 DEFAULT_ORIGIN: Final = "default"
 _ENVIRONMENT_PREFIX: Final = "WARREN_"
 _CONFIG_VARIABLE: Final = "WARREN_CONFIG"
+_FILE_SUFFIX: Final = "_FILE"
 _NOT_OURS: Final = re.compile(
-    r"WARREN_(TEST_.*|COMPILE|CONFIG|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"WARREN_(TEST_.*|CTL_.*|COMPILE|CONFIG|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 
 _AMQP_PORT: Final = 5672
@@ -98,11 +101,21 @@ class _Text(str):
 _Parser = Callable[[object], Any]
 
 
-def _about(parse: _Parser, description: str, *, secret: bool = False, absent: str = "") -> dict[str, Any]:
-    return {"parse": parse, "description": description, "secret": secret, "absent": absent}
+class _Kind(NamedTuple):
+    """What values a setting takes: how one is read, and which they are, for a person."""
+
+    parse: _Parser
+    values: str
 
 
-def _integer(minimum: int, maximum: int) -> _Parser:
+def _about(
+    kind: _Kind, description: str, *, secret: bool = False, absent: str = "", example: str = ""
+) -> dict[str, Any]:
+    about: dict[str, Any] = {"description": description, "secret": secret, "absent": absent, "example": example}
+    return about | kind._asdict()
+
+
+def _integer(minimum: int, maximum: int) -> _Kind:
     def parse(value: object) -> int:
         if isinstance(value, _Text):
             if not re.fullmatch(r"-?[0-9]{1,18}", value):
@@ -112,10 +125,10 @@ def _integer(minimum: int, maximum: int) -> _Parser:
             raise ValueError("must be a whole number")
         return _in_range(value, minimum, maximum)
 
-    return parse
+    return _Kind(parse, f"{minimum} to {maximum}")
 
 
-def _size(minimum: int, maximum: int) -> _Parser:
+def _size(minimum: int, maximum: int) -> _Kind:
     def parse(value: object) -> int:
         if isinstance(value, str):
             value = _bytes_of(value)
@@ -123,10 +136,10 @@ def _size(minimum: int, maximum: int) -> _Parser:
             raise ValueError('must be a number of bytes, such as 65536 or "64 KiB"')
         return _in_range(value, minimum, maximum)
 
-    return parse
+    return _Kind(parse, f"{shown_size(minimum)} to {shown_size(maximum)}")
 
 
-def _seconds(minimum: float, maximum: float) -> _Parser:
+def _seconds(minimum: float, maximum: float) -> _Kind:
     def parse(value: object) -> float:
         if isinstance(value, _Text):
             if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
@@ -138,7 +151,7 @@ def _seconds(minimum: float, maximum: float) -> _Parser:
             raise ValueError(f"must be from {minimum:g} to {maximum:g}")
         return float(value)
 
-    return parse
+    return _Kind(parse, f"{minimum:g} to {maximum:.0f} seconds")
 
 
 def _flag(value: object) -> bool:
@@ -174,16 +187,16 @@ def _networks(value: object) -> str:
     return value
 
 
-def _choice(*words: str) -> _Parser:
+def _choice(*words: str) -> _Kind:
     def parse(value: object) -> str:
         if value not in words:
             raise ValueError(f"must be one of {', '.join(words)}")
         return str(value)
 
-    return parse
+    return _Kind(parse, _either(*words))
 
 
-def _choice_by_name(*words: str) -> _Parser:
+def _choice_by_name(*words: str) -> _Kind:
     def parse(value: object) -> dict[str, str]:
         if isinstance(value, _Text):
             try:
@@ -197,10 +210,10 @@ def _choice_by_name(*words: str) -> _Parser:
                 raise ValueError(f"{name!r} must be one of {', '.join(words)}")
         return value
 
-    return parse
+    return _Kind(parse, f"a table of names, each {_either(*words)}")
 
 
-def _endpoint(default_port: int) -> _Parser:
+def _endpoint(default_port: int) -> _Kind:
     def parse(value: object) -> Endpoint | None:
         if value == "off":
             return None
@@ -212,7 +225,7 @@ def _endpoint(default_port: int) -> _Parser:
         port = default_port if match[3] is None else int(match[3])
         return Endpoint(match[1] or match[2], port)
 
-    return parse
+    return _Kind(parse, 'HOST:PORT or "off"')
 
 
 def _path(value: object) -> Path:
@@ -224,6 +237,18 @@ def _path(value: object) -> Path:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("must be text")
+    return str(value)
+
+
+def _name_of_user(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value.encode("utf-8", "replace")) <= 255 or not value.isprintable():
+        raise ValueError("must be a name of at most 255 bytes")
+    return str(value)
+
+
+def _password(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be text, and not empty")
     return str(value)
 
 
@@ -254,6 +279,18 @@ def _watermark(value: object) -> MemoryWatermark:
 _WATERMARK_MIN_BYTES: Final = 64 << 20
 
 
+def _either(*words: str) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def shown_size(size_bytes: int) -> str:
+    """Return a size with the largest binary unit that divides it; text that settings understand."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
+            return f"{size_bytes // _SIZE_UNITS[unit]} {unit}"
+    return str(size_bytes)
+
+
 def _bytes_of(text: str) -> int | None:
     match = _SIZE.fullmatch(text.strip())
     return None if match is None or len(match[1]) > 18 else int(match[1]) * _SIZE_UNITS[match[2]]
@@ -278,6 +315,11 @@ def default_data_dir() -> Path:
 # that the alarm does not flap.
 DISK_FREE_RESUME_SHARE: Final = 1.5
 
+_PATH: Final = _Kind(_path, "a path")
+_TEXT: Final = _Kind(_text, "text")
+_SWITCH: Final = _Kind(_flag, "true or false")
+_WATERMARK: Final = _Kind(_watermark, 'a share such as 0.4 or "40%", or a size such as "2 GiB"')
+
 _MILLION: Final = 1_000_000
 _TERABYTE: Final = 1 << 40
 
@@ -286,16 +328,19 @@ _TERABYTE: Final = 1 << 40
 class TlsSettings:
     """How the ``amqps`` listener proves who it is, and whom it believes."""
 
-    certificate: Path | None = field(default=None, metadata=_about(_path, "PEM file: the certificate, then its chain"))
+    certificate: Path | None = field(
+        default=None, metadata=_about(_PATH, "PEM file: the certificate, then its chain", example="server.pem")
+    )
     private_key: Path | None = field(
-        default=None, metadata=_about(_path, "PEM file of the key, unless the certificate's file holds it")
+        default=None,
+        metadata=_about(_PATH, "PEM file of the key, unless the certificate's file holds it", example="server.key"),
     )
     private_key_password: str = field(
-        default="", metadata=_about(_text, "password of an encrypted private key", secret=True)
+        default="", metadata=_about(_TEXT, "password of an encrypted private key", secret=True)
     )
     ca: Path | None = field(
         default=None,
-        metadata=_about(_path, "PEM file of the authorities client certificates are checked against"),
+        metadata=_about(_PATH, "PEM file of the authorities client certificates are checked against", example="ca.pem"),
     )
     client_certificates: ClientCertificates = field(
         default="none",
@@ -347,7 +392,7 @@ class LimitSettings:
     )
     memory_high_watermark: MemoryWatermark = field(
         default=MemoryWatermark(fraction=0.4),
-        metadata=_about(_watermark, "memory above which publishers are not read"),
+        metadata=_about(_WATERMARK, "memory above which publishers are not read"),
     )
     outbox_bytes: int = field(
         default=1 << 20,
@@ -407,7 +452,7 @@ class StoreSettings:
     )
     paging_watermark: MemoryWatermark = field(
         default=MemoryWatermark(fraction=0.2),
-        metadata=_about(_watermark, "memory above which transient messages go to disk"),
+        metadata=_about(_WATERMARK, "memory above which transient messages go to disk"),
     )
     disk_free_min_bytes: int = field(
         default=1 << 30, metadata=_about(_size(0, _TERABYTE), "free disk below which publishers are blocked")
@@ -428,11 +473,15 @@ class Settings:
 
     data_dir: Path = field(
         default_factory=default_data_dir,
-        metadata=_about(_path, "directory of everything that outlives the broker"),
+        metadata=_about(_PATH, "directory of everything that outlives the broker", example="~/.local/share/warren"),
     )
     node_name: str = field(
         default="",
-        metadata=_about(_node_name, "what this node is called in the API, metrics and events; rabbit@ and the host"),
+        metadata=_about(
+            _Kind(_node_name, "NAME@HOST"),
+            "what this node is called in the API, metrics and events; rabbit@ and the host",
+            example="rabbit@broker1",
+        ),
     )
     amqp: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _AMQP_PORT),
@@ -452,7 +501,9 @@ class Settings:
     )
     http_hosts: str = field(
         default="",
-        metadata=_about(_host_names, "names, besides its own, under which browsers reach the web UI"),
+        metadata=_about(
+            _Kind(_host_names, "names with commas"), "names, besides its own, under which browsers reach the web UI"
+        ),
     )
     prometheus: Endpoint | None = field(
         default=Endpoint("127.0.0.1", _PROMETHEUS_PORT),
@@ -460,18 +511,42 @@ class Settings:
     )
     metadata_url: str = field(
         default="",
-        metadata=_about(_metadata_url, "where vhosts, users, queues … are kept; catalogue.db in the data directory"),
+        metadata=_about(
+            _Kind(_metadata_url, "a URL: sqlite:///… or postgresql+psycopg://…"),
+            "where vhosts, users, queues … are kept; catalogue.db in the data directory",
+            example="postgresql+psycopg://warren:password@127.0.0.1:5432/warren",
+        ),
+    )
+    default_user: str = field(
+        default="guest",
+        metadata=_about(
+            _Kind(_name_of_user, "a name"), "the first user, an administrator, made in a new metadata store only"
+        ),
+    )
+    default_pass: str = field(
+        default="guest",
+        metadata=_about(
+            _Kind(_password, "text"), "password of the first user; guest only logs in from this machine", secret=True
+        ),
     )
     load_definitions: Path | None = field(
         default=None,
-        metadata=_about(_path, "JSON file of definitions that is imported at each start, before anybody can connect"),
+        metadata=_about(
+            _PATH,
+            "JSON file of definitions that is imported at each start, before anybody can connect",
+            example="definitions.json",
+        ),
     )
     definitions_skip_if_unchanged: bool = field(
-        default=False, metadata=_about(_flag, "import load_definitions only when the file is not the one imported last")
+        default=False,
+        metadata=_about(_SWITCH, "import load_definitions only when the file is not the one imported last"),
     )
     link_networks: str = field(
         default="",
-        metadata=_about(_networks, "loopback and link-local networks that shovels and federation may connect to"),
+        metadata=_about(
+            _Kind(_networks, "networks with commas"),
+            "loopback and link-local networks that shovels and federation may connect to",
+        ),
     )
     log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
     log_format: LogFormat = field(
@@ -490,13 +565,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingKey:
-    """One setting as a person meets it; `absent` is how None is shown."""
+    """One setting as a person meets it.
+
+    `values` says which it takes, `absent` how None is shown, `example` what it could be where no default is fixed.
+    """
 
     key: str
     description: str
     parse: _Parser
+    values: str
     secret: bool
     absent: str
+    example: str
 
     @property
     def variable(self) -> str:
@@ -552,10 +632,20 @@ def load_settings(
     for variable, text in environment.items():
         if variable.startswith(_ENVIRONMENT_PREFIX) and not _NOT_OURS.fullmatch(variable):
             known = _BY_VARIABLE.get(variable)
-            if known is None:
-                mistakes.append(f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}")
-            else:
+            by_file = None if known else _BY_VARIABLE.get(variable.removesuffix(_FILE_SUFFIX))
+            if known is not None:
                 take(known.key, _Text(text), f"environment {variable}")
+            elif by_file is None:
+                mistakes.append(f"environment {variable}: no such setting{_nearest(variable, _BY_VARIABLE)}")
+            elif by_file.variable in environment:
+                mistakes.append(f"environment {variable}: {by_file.variable} is set, too")
+            else:
+                try:
+                    take(by_file.key, _Text(_first_line(text)), f"environment {variable}")
+                except OSError as error:
+                    mistakes.append(f"environment {variable}: file {text}: {error.strerror or error}")
+                except ValueError:
+                    mistakes.append(f"environment {variable}: file {text}: is not UTF-8")
     for key, flag in flags.items():
         if flag is not None:
             take(key, _Text(flag), f"flag --{key.replace('_', '-')}")
@@ -569,12 +659,16 @@ def load_settings(
 def shown_values(settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and origin of every setting as text, without secrets."""
     for key in KEYS.values():
-        owner: object = settings
-        *tables, name = key.key.split(".")
-        for table in tables:
-            owner = getattr(owner, table)
-        value = settings.catalogue_url() if key.key == "metadata_url" else getattr(owner, name)
+        value = settings.catalogue_url() if key.key == "metadata_url" else value_of(settings, key.key)
         yield key.key, _shown_setting(key, value), settings.origins.get(key.key, DEFAULT_ORIGIN)
+
+
+def value_of(settings: Settings, key: str) -> Any:
+    """Return the value of the setting with this dotted key."""
+    owner: object = settings
+    for name in key.split("."):
+        owner = getattr(owner, name)
+    return owner
 
 
 def _shown_setting(key: SettingKey, value: object) -> str:
@@ -603,6 +697,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
     if settings.amqp is None and settings.amqps is None:
         yield wrong("amqp", "neither amqp nor amqps has an address to listen on")
+    if settings.default_user != "guest" and settings.origins["default_pass"] == DEFAULT_ORIGIN:
+        yield wrong("default_user", "needs default_pass, which everybody knows otherwise")
     for key in ("amqps", "https"):
         if getattr(settings, key) is not None and settings.tls.certificate is None:
             yield wrong(key, "needs tls.certificate")
@@ -613,6 +709,10 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")
+
+
+def _first_line(path: str) -> str:
+    return read_regular(path).decode().partition("\n")[0].removesuffix("\r")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

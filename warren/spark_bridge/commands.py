@@ -79,7 +79,7 @@ _DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done
 def main(name: str, arguments: Sequence[str], connect: Connect) -> int:
     """Run the command `name` and return its exit code."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(_COMMANDS[name])
+    app.command(name)(COMMANDS[name])
     command = typer.main.get_command(app)
     _run.connect = connect
     previous = signal.signal(signal.SIGTERM, _interrupted)
@@ -466,4 +466,4 @@ def _import(
     return ExitCode.OK
 
 
-_COMMANDS: Final[dict[str, Callable[..., int]]] = {"export": _export, "import": _import}
+COMMANDS: Final[dict[str, Callable[..., int]]] = {"export": _export, "import": _import}

@@ -13,6 +13,7 @@ import pytest
 import typer.testing
 
 from warren import __version__
+from warren.channels import fast_path
 from warren.server import commands
 from warren.server.cli import SERVE_OPTIONS, _maybe_start_error, maybe_serve_options
 from warren.server.commands import app
@@ -33,7 +34,22 @@ def warren(
 
 
 def test_the_version_is_printed() -> None:
-    assert warren("--version").stdout == f"warren {__version__}\n"
+    how = "compiled" if fast_path.__file__.endswith(".so") else "interpreted"
+    assert warren("--version").stdout == f"warren {__version__} (engine {how})\n"
+
+
+def test_an_example_of_a_file_of_settings_is_printed_with_what_is_set() -> None:
+    done = warren("config", "--data-dir", "/var/lib/warren", "example")
+    assert done.returncode == 0
+    assert '\ndata_dir = "/var/lib/warren"\n' in done.stdout
+    assert '\n#amqp = "127.0.0.1:5672"\n' in done.stdout
+
+
+def test_rabbitmqs_settings_are_translated_whatever_ours_are(tmp_path: Path) -> None:
+    file = tmp_path / "rabbitmq.conf"
+    file.write_text("heartbeat = 7\n")
+    done = warren("config", "import-rabbitmq", str(file), WARREN_DATADIR="x")
+    assert "heartbeat_s = 7" in done.stdout
 
 
 def test_config_prints_every_value_with_its_origin(tmp_path: Path) -> None:

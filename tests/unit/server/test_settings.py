@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,8 @@ def test_variables_of_kubernetes_of_tests_and_of_others_are_not_ours() -> None:
         "WARREN_PORT_5672_TCP_ADDR",
         "WARREN_TEST_METADATA",
         "WARREN_COMPILE",
+        "WARREN_CTL_URL",
+        "WARREN_CTL_PASSWORD_FILE",
         "WARRENS",
         "PATH",
     ]
@@ -438,3 +441,55 @@ def test_a_file_of_definitions_is_relative_to_the_file_that_names_it(config: Pat
     assert load().load_definitions is None
     config.write_text('load_definitions = "all.json"')
     assert load(config=config).load_definitions == config.parent / "all.json"
+
+
+def test_the_first_user_is_guest_unless_another_is_named() -> None:
+    settings = load({"WARREN_DEFAULT_USER": "admin", "WARREN_DEFAULT_PASS": "hunter2"})
+    assert (load().default_user, load().default_pass) == ("guest", "guest")
+    assert (settings.default_user, settings.default_pass) == ("admin", "hunter2")
+    assert {value for key, value, _ in shown_values(settings) if key == "default_pass"} == {"***"}
+
+
+def test_no_first_user_but_guest_has_a_password_that_everybody_knows() -> None:
+    assert refusal({"WARREN_DEFAULT_USER": "admin"}).startswith("default_user (environment WARREN_DEFAULT_USER): needs")
+    assert load({"WARREN_DEFAULT_USER": "guest"}).default_pass == "guest"
+    assert load({"WARREN_DEFAULT_PASS": "hunter2"}).default_user == "guest"
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "é" * 128])
+def test_what_is_no_name_of_a_user_is_refused(name: str) -> None:
+    assert "must be a name" in refusal({"WARREN_DEFAULT_USER": name, "WARREN_DEFAULT_PASS": "x"})
+
+
+def test_an_empty_password_is_refused() -> None:
+    assert "not empty" in refusal({"WARREN_DEFAULT_PASS": ""})
+
+
+@pytest.mark.parametrize("text", ["hunter2", "hunter2\n", "hunter2\r\nsecond line\n"])
+def test_a_value_may_be_the_first_line_of_a_file(tmp_path: Path, text: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(text.encode())
+    settings = load({"WARREN_DEFAULT_PASS_FILE": str(secret)})
+    assert settings.default_pass == "hunter2"
+    assert settings.origins["default_pass"] == "environment WARREN_DEFAULT_PASS_FILE"
+
+
+def test_any_setting_may_be_in_a_file(tmp_path: Path) -> None:
+    number = tmp_path / "number"
+    number.write_text("12\n")
+    assert load({"WARREN_LIMITS_CHANNEL_MAX_FILE": str(number)}).limits.channel_max == 12
+
+
+def test_a_file_that_cannot_be_read_or_is_one_too_many_is_told(tmp_path: Path) -> None:
+    missing, binary = tmp_path / "missing", tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    assert refusal({"WARREN_DEFAULT_PASS_FILE": str(missing)}) == (
+        f"environment WARREN_DEFAULT_PASS_FILE: file {missing}: No such file or directory"
+    )
+    assert refusal({"WARREN_DEFAULT_PASS_FILE": str(binary)}).endswith("is not UTF-8")
+    # A pipe that nobody writes to would keep the start waiting.
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal({"WARREN_DEFAULT_PASS_FILE": str(tmp_path / "pipe")}).endswith("not a regular file")
+    both = {"WARREN_DEFAULT_PASS_FILE": str(binary), "WARREN_DEFAULT_PASS": "x"}
+    assert refusal(both) == "environment WARREN_DEFAULT_PASS_FILE: WARREN_DEFAULT_PASS is set, too"
+    assert "did you mean WARREN_DEFAULT_PASS" in refusal({"WARREN_DEFAULT_PAS_FILE": "x"})

@@ -43,7 +43,6 @@ import msgspec
 import trio
 
 from warren import __version__
-from warren.channels import fast_path
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -86,6 +85,7 @@ from warren.mgmt_plugin.routes import QUERY_FIELDS_MAX, Access, Call, Handlers, 
 from warren.queues.arguments import CLASSIC, LONG_TYPES, QUORUM
 from warren.queues.counters import AT_LEAST_ONCE, SIZE_BOUNDS, MessageCounts
 from warren.queues.queue import Queue
+from warren.server.engine_build import engine_is_compiled
 from warren.server.histogram import BOUNDS_S
 from warren.server.management import Management
 from warren.server.process_memory import resident_bytes
@@ -478,7 +478,7 @@ class Metrics:
     # --- Warren's own -----------------------------------------------------------------------------------------------
 
     def _write_own(self, page: Page, totals: Totals) -> None:
-        compiled = str(fast_path.__file__.endswith(".so")).lower()
+        compiled = str(engine_is_compiled()).lower()
         build = labels(("version", __version__), ("python", platform.python_version()), ("compiled", compiled))
         page.samples(WARREN, Metric("build_info", UNTYPED, "What runs"), [(build, 1)])
         _write(page, WARREN, self._store())
