@@ -21,6 +21,7 @@ from mypy_extensions import i64
 from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
+from warren.channels.audit_trail import AuditTrail
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.channels.direct import DirectConnection
@@ -166,6 +167,7 @@ class Broker:
         self.counted = MessageCounts()  # in vhosts that were deleted
         self.logins: list[LoginRequest] = []  # taken by the shell
         self.notices: list[Notice] = []  # taken by the shell
+        self.audit_trail = AuditTrail(self.note)
         self.ended: list[Connection] = []  # to be closed by the shell once flushed
         self.resumed: list[Connection] = []  # have more to handle, or may be read again
         self.direct_outboxes: list[Outbox] = []  # of direct connections, with something to read or to go on with
@@ -318,6 +320,7 @@ class Broker:
             channel.connection.close_stalled(channel, inbound.timeout_s)
         self._note_shortage()
         self._note_letters()
+        self.audit_trail.tick()
         for connection in list(self.connections.values()):
             connection.tick(now_s)
 
@@ -750,4 +753,4 @@ class Broker:
     def shut_down(self, reason: str) -> None:
         """Close every connection with 320; each is ended by its close-ok or its deadline."""
         for connection in list(self.connections.values()):
-            connection.force_close(f"broker forced connection closure with reason '{reason}'")
+            connection.force_close(f"broker forced connection closure with reason '{reason}'", noted=False)

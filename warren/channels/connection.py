@@ -608,9 +608,13 @@ class Connection(FastConnection):
         else:
             self.end()
 
-    def force_close(self, reason: str) -> None:
-        """Close from our side with 320, or drop what is not open yet."""
+    def force_close(self, reason: str, *, noted: bool = True) -> None:
+        """Close from our side with 320, or drop what is not open yet. `noted`: with a notice of its own."""
         if self.state == RUNNING:
+            if noted and not self.is_direct:
+                fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
+                fields["reason"] = reason
+                self.broker.note("info", "connection.forced", fields)
             self._close_at_once(CONNECTION_FORCED, reason)
         elif self.state not in (CLOSING, ENDED):
             self.end()

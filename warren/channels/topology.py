@@ -14,6 +14,7 @@ from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, ChannelException
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.channels.access import CONFIGURE, READ, WRITE
+from warren.channels.audit_trail import NOT_OF_MESSAGES
 from warren.channels.channel import REPLY_TO_NAME, Channel
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
@@ -21,6 +22,7 @@ from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.exchanges.topic_exchange import TopicExchange
 from warren.queues.claims import ClaimQueue
 from warren.queues.long_work import AT_ONCE_STEPS
+from warren.queues.queue import Queue
 from warren.vhosts.history import is_in_use, maybe_history_bind
 from warren.vhosts.limits import MAX_QUEUES, is_reached
 from warren.vhosts.policy_run import FirstPolicies
@@ -131,6 +133,19 @@ def _any_access(channel: Channel, kind: str, name: str) -> None:
         channel.authorize(CONFIGURE, kind, name)
 
 
+def _outlives_clients(queue: Queue) -> bool:
+    """Tell whether `queue` is no matter of the clients that use it alone."""
+    return queue.durable and queue.owner is None and not queue.auto_delete
+
+
+def _note_change(channel: Channel, did: str, messages: int = NOT_OF_MESSAGES) -> None:
+    """Have the log say who did that, unless they did it over HTTP, where it has a line already."""
+    connection = channel.connection
+    if not connection.is_direct:
+        trail = connection.broker.audit_trail
+        trail.changed(did, channel.vhost.name, connection.user_name, connection.peer, messages)
+
+
 # --- exchanges -----------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +232,8 @@ def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
             raise in_use("exchange", name, vhost.name)
         by = channel.connection.user_name
         ticket = vhost.take_exchange_out(exchange, by)
+        if exchange.durable and not exchange.auto_delete:
+            _note_change(channel, f"exchange.delete {name}")
         channel.connection.begin(Unbinding(vhost, exchange, by))
     if not method.no_wait:
         channel.reply_when_done(m.ExchangeDeleteOk(), ticket)
@@ -404,7 +421,10 @@ def _queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
 def _queue_purge(channel: Channel, method: m.QueuePurge) -> None:
     name = channel.queue_name(_stripped(method.queue))
     channel.authorize(READ, "queue", name)
-    count = channel.vhost.queue(name, channel.connection).purge()
+    queue = channel.vhost.queue(name, channel.connection)
+    count = queue.purge()
+    if count and _outlives_clients(queue):
+        _note_change(channel, f"queue.purge {name}", count)
     if not method.no_wait:
         channel.reply(m.QueuePurgeOk(count))
 
@@ -426,5 +446,7 @@ def _queue_delete(channel: Channel, method: m.QueueDelete) -> None:
         count = int(queue.ready_count)
         connection = channel.connection
         ticket = connection.broker.delete_queue(vhost, queue, connection.user_name, connection)
+        if _outlives_clients(queue):
+            _note_change(channel, f"queue.delete {name}", count)
     if not method.no_wait:
         channel.reply_when_done(m.QueueDeleteOk(count), ticket)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -61,17 +62,12 @@ class Api:
         else:
             operator = await self._doorkeeper.identify(request)
             request.identified(operator.name)
+        if audit.is_change(route):
+            request.concluded = partial(audit.concluded, request, operator.name)
         query = parse_query(request.query)
-        call = Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
-        if not audit.is_change(route):
-            return await self._carry_out(route, call)
-        try:
-            response = await self._carry_out(route, call)
-        except HttpError as refusal:
-            audit.refused(request, operator.name, refusal)
-            raise
-        audit.carried_out(request, operator.name, response.status)
-        return response
+        return await self._carry_out(
+            route, Call(request, params, operator, self._vhosts, self._acting, query, route.limits)
+        )
 
     async def _carry_out(self, route: Route, call: Call) -> Response:
         check(route, call.operator, call.params.get("vhost"), self._vhosts)

@@ -2,10 +2,12 @@
 
     audit  did="PUT /api/users/bob"  user=admin  peer=10.0.0.7  status=204
     audit  did="DELETE /api/vhosts/%2F"  user=bob  peer=10.0.0.9  status=401  reason="Not administrator user"
+    audit  did="POST /api/definitions"  user=bob  peer=10.0.0.9  reason="it was cut off, and may have been carried out"
 
-1. Every request that would change what operators answer for has one line, carried out or not: users, permissions,
+1. Every request that would change what operators answer for has one line, however it ends: users, permissions,
    policies, parameters, vhosts, limits, definitions, queues and exchanges, purges, moves, closed connections, links.
-   `warren ctl` asks over HTTP, and so do the web UI and rabbitmqadmin.
+   `warren ctl` asks over HTTP, and so do the web UI and rabbitmqadmin. `status` is that of the answer, and there is
+   none when nobody could be answered. With a status from 500 on, or none, all, a part or nothing was carried out.
 2. What programs do with messages has none: publish, get, drains, stages, snapshots; nor has a question.
 3. The body is not shown, since a password may be in it, nor the query string.
 """
@@ -14,11 +16,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from warren.mgmt_plugin.http.server import HttpError, Request
+from warren.mgmt_plugin.http.server import Request, Response
 from warren.mgmt_plugin.routes import Access, Route
 from warren.server.logs import get_logger
 
 READING: Final = ("GET", "HEAD", "OPTIONS")
+CUT_OFF: Final = "it was cut off, and may have been carried out"
 
 log = get_logger("audit")
 
@@ -28,12 +31,12 @@ def is_change(route: Route) -> bool:
     return route.method not in READING and route.access not in (Access.CLIENT, Access.PUBLIC) and not route.is_use
 
 
-def carried_out(request: Request, user: str, status: int) -> None:
-    """Write the line of a request that was answered with `status`."""
-    log.info("audit", did=f"{request.method} {request.path}", user=user, peer=request.peer, status=status)
-
-
-def refused(request: Request, user: str, refusal: HttpError) -> None:
-    """Write the line of a request that was refused."""
+def concluded(request: Request, user: str, response: Response | None) -> None:
+    """Write the line of a request of `user` that ended with `response`, or None without an answer."""
     did = f"{request.method} {request.path}"
-    log.warning("audit", did=did, user=user, peer=request.peer, status=refusal.status, reason=str(refusal.reason))
+    if response is None:
+        log.warning("audit", did=did, user=user, peer=request.peer, reason=CUT_OFF)
+    elif response.refusal:
+        log.warning("audit", did=did, user=user, peer=request.peer, status=response.status, reason=response.refusal)
+    else:
+        log.info("audit", did=did, user=user, peer=request.peer, status=response.status)

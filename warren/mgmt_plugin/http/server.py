@@ -7,7 +7,8 @@
    they share with what answers hold until they are sent; a user has at most what is left for all others. Where messages
    may be so large that half of it would not do for one, it is more.
 3. A handler is cancelled after `HANDLER_TIMEOUT_S`. What it raises is answered with 500 and told to the log; any other
-   exception ends its connection and is told to the log. The other connections go on.
+   exception ends its connection and is told to the log. The other connections go on. However a request ends,
+   `Request.concluded` is called once, before anything of the answer is sent.
 4. A request with both Content-Length and Transfer-Encoding is refused, and its connection closed.
 5. Requests begin, and bodies in many small chunks go on, in the turns of ``scheduler.py``: however many clients send
    however strange requests, the rest of the broker has its turn after a few milliseconds.
@@ -94,6 +95,7 @@ class Response:
     """An answer; `body` is sent as it is, and behind it the `blocks` of a large one, which is never put together.
 
     Behind them come the `pieces`, which are made when the peer has taken what is before them. An empty one gives way.
+    `refusal` says why it is not what was asked for, in the words of the body.
     """
 
     status: int
@@ -103,6 +105,7 @@ class Response:
     cache_control: str = "no-store"
     blocks: Sequence[bytes | memoryview] = ()
     pieces: Iterator[bytes] | None = None
+    refusal: str = ""
 
     @property
     def size(self) -> int:
@@ -137,6 +140,9 @@ class Request:
     more are kept until the answer is sent (it raises 503 when there are too many), `begin_work` before work that takes
     long (it waits in line for a permit, which the request has until its handler returns, and raises 503 when there is
     none).
+
+    `concluded` may be replaced by who wants to know how it is answered; None stands for a request that gets no answer,
+    because its peer left or the broker stops.
     """
 
     method: str
@@ -149,6 +155,7 @@ class Request:
     identified: Callable[[str], None] = field(default=_ignore, repr=False)
     hold: Callable[[int], None] = field(default=_ignore, repr=False)
     begin_work: Callable[[], Awaitable[None]] = field(default=_go_on, repr=False)
+    concluded: Callable[[Response | None], None] = field(default=_ignore, repr=False)
 
 
 Respond = Callable[[Request], Awaitable[Response]]
@@ -443,7 +450,12 @@ class Conversation:
         )
         began_s = time.perf_counter()
         with trio.CancelScope() as self._answering:
-            response = await self._response_to(request)
+            try:
+                response = await self._response_to(request)
+            except BaseException:
+                request.concluded(None)
+                raise
+            request.concluded(response)
             sent_bytes = 0 if method == "HEAD" else response.size
             self._port.load.traffic.count(response.status, sent_bytes, time.perf_counter() - began_s)
             with trio.move_on_after(ANSWER_TIMEOUT_S):
@@ -617,4 +629,4 @@ def _protocol() -> h11.Connection:
 def error_response(error: HttpError) -> Response:
     """Return the answer to a refused request."""
     body = msgspec.json.encode({"error": error.error, "reason": error.reason})
-    return Response(error.status, body, headers=error.headers)
+    return Response(error.status, body, headers=error.headers, refusal=str(error.reason))

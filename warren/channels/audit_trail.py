@@ -1,0 +1,51 @@
+"""What clients delete and empty over AMQP, told to the log: who did it, from where, and how many messages went.
+
+    audit  did="queue.delete orders"  vhost=shop  user=app  peer=10.0.0.7:51234  messages=12
+
+1. queue.delete and exchange.delete of what others may rely on, that is of what is durable and neither exclusive nor
+   auto-delete, and queue.purge of such a queue that was not empty. What comes and goes with its clients has no line.
+   Declares, binds and unbinds have none either: clients repeat them at each start, and the event exchange tells them.
+2. A user has at most `LINES_MAX` lines from one tick to the next. The changes beyond have one line together with their
+   number, so nothing is done in silence, and no client fills the disk of the log.
+3. What the management API does for its users has its line there (``mgmt_plugin/audit.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+LINES_MAX: Final = 50
+NOT_OF_MESSAGES: Final = -1
+EVENT: Final = "audit"
+
+
+class AuditTrail:
+    """Counts the changes of each user since the last tick; `note` adds a notice for the log."""
+
+    def __init__(self, note: Callable[[str, str, dict[str, object]], None]) -> None:
+        self._note = note
+        self._counts: dict[str, int] = {}
+
+    def changed(self, did: str, vhost: str, user: str, peer: str, messages: int = NOT_OF_MESSAGES) -> None:
+        """`user` did something; `messages`: so many went with it."""
+        count = self._counts.get(user, 0) + 1
+        self._counts[user] = count
+        if count > LINES_MAX:
+            return
+        fields: dict[str, object] = {"did": did, "vhost": vhost, "user": user, "peer": peer}
+        if messages != NOT_OF_MESSAGES:
+            fields["messages"] = messages
+        self._note("info", EVENT, fields)
+
+    def tick(self) -> None:
+        """Tell of the changes that had no line of their own."""
+        if not self._counts:
+            return
+        counts = self._counts
+        self._counts = {}
+        for user, count in counts.items():
+            if count > LINES_MAX:
+                self._note(
+                    "warning", EVENT, {"did": "more deletes and purges", "user": user, "count": count - LINES_MAX}
+                )
