@@ -53,6 +53,7 @@ from warren.amqp.properties import (
     known_headers,
 )
 from warren.channels.access import IMPERSONATOR, READ, WRITE, Route, ticket_of
+from warren.channels.commit_check import CommitCheck
 from warren.channels.confirms import Confirms
 from warren.channels.control import control
 from warren.channels.fast_path import CHANNEL_CLOSING, REFUSE, RETURN, TAKE, FastChannel
@@ -71,6 +72,7 @@ from warren.queues.dead_letter import mark_republished, reheaded
 from warren.queues.delay import check_delay, due_time_ms, negate_delay
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
+from warren.queues.origin import CHANNEL
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue import Queue
 from warren.queues.seen_keys import Claim, MessageKeys
@@ -294,14 +296,16 @@ class Channel(FastChannel):
         if is_wide:
             if message.due_ms:
                 negate_delay(message)
-            return WidePublish(self, Spread(message, queues, self._claim(message, claimed)), holders, holds=holds)
+            spread = Spread(message, queues, self._claim(message, claimed), CHANNEL)
+            return WidePublish(self, spread, holders, holds=holds)
         if repeated or holders is not None:
             # The queues that have it, or the exchange that holds it, may be as new as anything.
-            self._told(
-                message, REPEATED if repeated else self._enqueue(message, queues, holders, route.mandatory), None
-            )
+            outcome: i64 = REPEATED
+            if not repeated:
+                outcome = self._enqueue(message, queues, holders, route.mandatory, CHANNEL)
+            self._told(message, outcome, None)
         else:
-            self._told(message, self._enqueue(message, queues, holders, route.mandatory), queues)
+            self._told(message, self._enqueue(message, queues, holders, route.mandatory, CHANNEL), queues)
         return None
 
     def _authorize_topics(self, exchange: str, keys: list[str]) -> None:
@@ -330,7 +334,7 @@ class Channel(FastChannel):
         return len(queues) > QUEUES_AT_ONCE and self.shared.judge is None
 
     def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
-        self.connection.begin(WidePublish(self, Spread(message, queues, None), holders))
+        self.connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL), holders))
 
     def _keys_of(self, message: Message) -> MessageKeys | None:
         """Return what its exchange knows `message` by; None when that drops no repetitions."""
@@ -403,7 +407,9 @@ class Channel(FastChannel):
                     stored = stored or holder.durable
             seen.add(keys, message, stored)
 
-    def _enqueue(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool) -> i64:
+    def _enqueue(
+        self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool, origin: i64
+    ) -> i64:
         """Hand a routed message to whoever takes it; return the outcome."""
         judge = self.shared.judge
         if judge is not None:
@@ -421,7 +427,7 @@ class Channel(FastChannel):
         if message.due_ms:
             negate_delay(message)
         for queue in queues:
-            outcome = _greater(outcome, hand_over(message, queue))
+            outcome = _greater(outcome, hand_over(message, queue, origin))
         return self._handed_over(message, queues, holders, outcome)
 
     def spread_done(self, spread: Spread, holders: list[Exchange] | None) -> i64:
@@ -767,22 +773,24 @@ class Channel(FastChannel):
     def _tx_commit(self) -> None:
         self.connection.begin(Commit(self, self._take_transaction()))
 
-    def commit(self, note: Callable[[], None]) -> None:
-        """Do as tx.commit does, for somebody inside the broker, and then `note`, in the same frame of the log.
+    def commit(self, check: CommitCheck, note: Callable[[], None]) -> None:
+        """Do as tx.commit does if `check` lets it pass, for somebody inside the broker, and then `note`.
 
-        At once, unless that is very much and no queue may refuse it: whether they would has been asked before.
+        What that stores is in the same frame of the log. What does not pass is rolled back and answered so. It is done
+        at once, unless that is very much.
 
         Raises:
             ChannelException: 406, the channel has no transaction.
         """
         transaction = self._take_transaction()
-        commit = Commit(self, transaction, note)
-        if transaction.row_count() <= ROWS_AT_ONCE or transaction.has_refusing_queue():
-            commit.go_on(Steps(ALL_STEPS))
-        else:
+        check.is_promised = transaction.row_count() > ROWS_AT_ONCE
+        commit = Commit(self, transaction, check, note)
+        if check.is_promised:
             self.connection.begin(commit)
+        else:
+            commit.go_on(Steps(ALL_STEPS))
 
-    def maybe_spread(self, publish: BufferedPublish) -> Spread | None:
+    def maybe_spread(self, publish: BufferedPublish, origin: i64) -> Spread | None:
         """Begin to publish what waited for tx.commit and goes to very many queues; None: it does not.
 
         `spread_done` follows when all of them have it. `is_claimed` is False.
@@ -798,9 +806,9 @@ class Channel(FastChannel):
         if message.due_ms:
             negate_delay(message)
         self._count(publish.exchange, message.body_bytes, len(publish.queues))
-        return Spread(message, publish.queues, self._claim(message, keys))
+        return Spread(message, publish.queues, self._claim(message, keys), origin)
 
-    def publish_buffered(self, publish: BufferedPublish) -> i64:
+    def publish_buffered(self, publish: BufferedPublish, origin: i64) -> i64:
         """Publish what waited for tx.commit; return the outcome."""
         message = publish.message
         if publish.rememberers is not None:
@@ -810,7 +818,7 @@ class Channel(FastChannel):
             self._count(publish.exchange, message.body_bytes, 0)
             return REPEATED
         self._count(publish.exchange, message.body_bytes, len(left))
-        return self._enqueue(message, left, publish.holders, publish.mandatory)
+        return self._enqueue(message, left, publish.holders, publish.mandatory, origin)
 
     def _tx_rollback(self) -> None:
         self.connection.begin(Rollback(self.ledger, self._take_transaction()))

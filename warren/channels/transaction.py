@@ -27,6 +27,7 @@ from mypy_extensions import i64
 from warren.amqp import methods as m
 from warren.amqp.errors import PRECONDITION_FAILED, ChannelException
 from warren.amqp.methods import TX_COMMIT
+from warren.channels.commit_check import CommitCheck
 from warren.channels.jobs import KEPT_STEPS, DeliveryRun, Returning
 from warren.channels.wide_publish import STORED_STEPS, Spread
 from warren.exchanges.exchange import Exchange
@@ -35,6 +36,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.delivery import Delivery, DeliveryLedger
 from warren.queues.long_work import ALL_STEPS, Job, Steps
+from warren.queues.origin import CHANNEL, PROMISED
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 
@@ -100,52 +102,9 @@ class Transaction:
         self._memory_bytes -= publish.message.memory_bytes
         self._log.resident_bytes -= publish.message.memory_bytes
 
-    def unroutable_count(self) -> int:
-        """Return how many of the publishes nobody would get if tx.commit came now."""
-        count = 0
-        for publish in self.publishes:
-            if publish.holders is None and not publish.has_takers():
-                count += 1
-        return count
-
     def row_count(self) -> int:
         """Return how many messages all queues together would get, about."""
         return sum([len(publish.queues) for publish in self.publishes])
-
-    def has_refusing_queue(self) -> bool:
-        """Tell whether something goes to a queue that refuses publishes when it is full."""
-        return any(queue.may_refuse() for queues, _, _ in self._routes() for queue in queues)
-
-    def _routes(self) -> list[tuple[list[Queue], int, int]]:
-        """Return where publishes go, with how many in a row go there, and their bytes. What is held is not among them.
-
-        A route that is remembered is the same list for all of them.
-        """
-        routes: list[tuple[list[Queue], int, int]] = []
-        for publish in self.publishes:
-            if publish.message.due_ms:
-                continue
-            size = int(publish.message.body_bytes)
-            if routes and routes[-1][0] is publish.queues:
-                _, before, bytes_before = routes[-1]
-                routes[-1] = (publish.queues, before + 1, bytes_before + size)
-            else:
-                routes.append((publish.queues, 1, size))
-        return routes
-
-    def maybe_full_queue(self) -> Queue | None:
-        """Return a queue that would refuse something if tx.commit came now, as far as can be said before; else None."""
-        counts: dict[Queue, int] = {}
-        sizes: dict[Queue, int] = {}
-        for queues, count, size in self._routes():
-            for queue in queues:
-                if queue.may_refuse() and not queue.deleted:
-                    counts[queue] = counts.get(queue, 0) + count
-                    sizes[queue] = sizes.get(queue, 0) + size
-        for queue, count in counts.items():
-            if not queue.has_space_for(count, sizes[queue]):
-                return queue
-        return None
 
     def give_up(self) -> None:
         """Forget the publishes, and take nothing more: `maybe_take_answered` takes out what was answered."""
@@ -207,11 +166,20 @@ class Commit(Job):
     once. Two that are long do not hold the same batch: the second one waits. So does what may be a repetition of a
     message that is under way (`SeenKeys` (8)).
 
-    `note` is called when all of it is done and nothing was refused: what that stores is in the same frame.
+    What `check` does not let pass is rolled back instead, and answered with tx.rollback-ok. `note` is called when all
+    of it is done and nothing was refused: what that stores is in the same frame.
     """
 
-    def __init__(self, channel: Channel, transaction: Transaction, note: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        transaction: Transaction,
+        check: CommitCheck | None = None,
+        note: Callable[[], None] | None = None,
+    ) -> None:
         self._channel = channel
+        self._check = check
+        self._origin: i64 = PROMISED if check is not None and check.is_promised else CHANNEL
         self._note = note
         self._transaction = transaction
         self._next_publish: int = 0
@@ -223,6 +191,7 @@ class Commit(Job):
         self._partial: bool = False
         self._repeats: bool = False  # some was published before, and may be on its way to the disk
         self._holds: bool = False
+        self._is_checked: bool = False
         self._spread: Spread | None = None  # of the next publish, if that has begun
         self._ticket: i64 = 0  # of the latest declaration of what has the messages
         transaction.acked.reverse()  # it is taken from the end, the oldest first
@@ -236,17 +205,32 @@ class Commit(Job):
                 self._holds = True
             else:
                 steps = Steps(ALL_STEPS)
+        check = self._check
+        if check is not None and not self._is_checked:
+            if not check.go_on(self._transaction.publishes, steps):
+                return False
+            self._is_checked = True
+            if not check.has_passed():
+                self._end()
+                if self._channel.is_open():
+                    self._channel.reply(m.TxRollbackOk())
+                return True
         if not (self._publish(steps) and self._settle(steps) and self._put_back(steps)):
             return False
         if not (self._returning.end(steps) and self._wake(steps)):
             return False
-        self._transaction.forget_publishes()
         if self._note is not None and not self._partial:
             self._note()
-        if self._holds:
-            log.release()
+        self._end()
         self._answer()
         return True
+
+    def _end(self) -> None:
+        self._transaction.forget_publishes()
+        if self._check is not None:
+            self._check.end()
+        if self._holds:
+            self._channel.shared.log.release()
 
     def _is_longer_than(self, steps: i64) -> bool:
         transaction = self._transaction
@@ -274,10 +258,10 @@ class Commit(Job):
             if spread is None:
                 if channel.is_claimed(publish.message):
                     return False
-                spread = channel.maybe_spread(publish)
+                spread = channel.maybe_spread(publish, self._origin)
             if spread is None:
                 steps.left -= publish.steps()
-                outcome: i64 = channel.publish_buffered(publish)
+                outcome: i64 = channel.publish_buffered(publish, self._origin)
             else:
                 self._spread = spread
                 if not spread.go_on(steps):

@@ -37,18 +37,19 @@ RULED_STEPS: Final = 4
 STORED_STEPS: Final = 2
 
 
-def hand_over(message: Message, queue: Queue) -> i64:
-    """Give a message that a channel published to a queue; return the outcome."""
-    return queue.hold(message, message.due_ms, CHANNEL) if message.due_ms else queue.accept(message, CHANNEL)
+def hand_over(message: Message, queue: Queue, origin: i64) -> i64:
+    """Give a message that a channel published to a queue; return the outcome. `origin`: `CHANNEL` or `PROMISED`."""
+    return queue.hold(message, message.due_ms, CHANNEL) if message.due_ms else queue.accept(message, origin)
 
 
 class Spread:
     """A message on its way to its queues, and what has come of it so far."""
 
-    def __init__(self, message: Message, queues: list[Queue], claim: Claim | None) -> None:
+    def __init__(self, message: Message, queues: list[Queue], claim: Claim | None, origin: i64) -> None:
         self.message = message
         self.queues = queues
         self.claim = claim
+        self._origin: i64 = origin
         self.outcome: i64 = ACCEPTED
         self._next: int = 0
 
@@ -58,13 +59,14 @@ class Spread:
         message = self.message
         at = self._next
         outcome: i64 = self.outcome
+        origin: i64 = self._origin
         besides: i64 = STORED_STEPS if message.persistent else 0
         while at < len(queues) and steps.left > 0:
             queue = queues[at]
             at += 1
             steps.left -= besides + (1 if queue.keeper is None else RULED_STEPS)
             if not queue.deleted:
-                found: i64 = hand_over(message, queue)
+                found: i64 = hand_over(message, queue, origin)
                 if found > outcome:
                     outcome = found
         self._next = at

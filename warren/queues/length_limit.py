@@ -3,6 +3,8 @@
 1. Limits count what is ready. They are kept after each publish and each return; a head that is on disk is dropped when
    it has come.
 2. Of what is too much `LEAVE_MAX` messages go at once, the rest when the timers run again.
+3. What was promised to a commit counts as if it waited already, until it comes or the promise is void; it is let in
+   whatever the limits are by then.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.dead_letter import MAXLEN
 from warren.queues.message_deaths import LEAVE_MAX, MessageDeaths
+from warren.queues.origin import PROMISED
 from warren.queues.queue_host import QueueHost
 from warren.queues.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules
 from warren.queues.timers import Timer
@@ -33,26 +36,46 @@ class LengthLimit:
         self._timers = host.timers
         self._timer = timer
         self._deaths = deaths
+        self._promised: i64 = 0
+        self._promised_bytes: i64 = 0
 
     def follow(self, rules: QueueRules) -> None:
         """Have other limits hold from now on; `keep` them then."""
         self._rules = rules
 
-    def admits(self, message: Message) -> bool:
+    def has_space_for(self, count: i64, body_bytes: i64) -> bool:
+        """Tell whether so many messages, with so many bytes, would fit if nobody took any."""
+        rules = self._rules
+        ready = self._queue.ready
+        if rules.max_length >= 0 and ready.count + self._promised + count > rules.max_length:
+            return False
+        return (
+            rules.max_length_bytes < 0 or ready.body_bytes + self._promised_bytes + body_bytes <= rules.max_length_bytes
+        )
+
+    def promise(self, count: i64, body_bytes: i64) -> None:
+        """Keep room for so many messages, with so many bytes, until they come, or `void_promise`."""
+        self._promised = count
+        self._promised_bytes = body_bytes
+
+    def void_promise(self) -> None:
+        """What was promised and has not come does not come any more."""
+        self._promised = 0
+        self._promised_bytes = 0
+
+    def admits(self, message: Message, origin: i64) -> bool:
         """Decide on a publish; False when it is refused. It is dead-lettered then if the rules say so."""
         rules = self._rules
-        if rules.overflow == DROP_HEAD or not self._would_overflow(message):
+        if origin == PROMISED:
+            if self._promised > 0:
+                self._promised -= 1
+                self._promised_bytes -= message.body_bytes
+            return True
+        if rules.overflow == DROP_HEAD or self.has_space_for(1, message.body_bytes):
             return True
         if rules.overflow == REJECT_PUBLISH_DLX and self._deaths.may_dead_letter():
             self._deaths.add(message, -1, MAXLEN)
         return False
-
-    def _would_overflow(self, message: Message) -> bool:
-        rules = self._rules
-        ready = self._queue.ready
-        if rules.max_length >= 0 and ready.count + 1 > rules.max_length:
-            return True
-        return rules.max_length_bytes >= 0 and ready.body_bytes + message.body_bytes > rules.max_length_bytes
 
     def keep(self) -> None:
         """Drop from the head while more waits than may."""

@@ -37,7 +37,7 @@ from warren.queues.effective_policy import NO_POLICY, EffectivePolicy
 from warren.queues.held_lanes import HeldLane
 from warren.queues.key_sharing import KeySharing
 from warren.queues.lanes import HELD_FROM, UNDELIVERED
-from warren.queues.origin import CHANNEL, LETTER, RELEASED
+from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.queues.queue_host import QueueHost
 from warren.queues.ready_messages import ReadyMessages
@@ -156,10 +156,7 @@ class Queue(Destination):
         """Take a routed message that a channel published, and that has no expiration; see `accept`."""
         keeper = self.keeper
         if keeper is not None:
-            outcome: i64 = self._publish_kept(keeper, message)
-            if outcome != ACCEPTED:
-                self.refused += 1
-            return outcome
+            return self._publish_kept_by_channel(keeper, message, CHANNEL)
         self.published += 1
         ready = self.ready
         if self._hungry and ready.count == 0:
@@ -196,38 +193,46 @@ class Queue(Destination):
             self._take_released(message)
             return ACCEPTED
         keeper = self.keeper
+        if origin == PROMISED:
+            return self.publish(message) if keeper is None else self._publish_kept_by_channel(keeper, message, PROMISED)
         outcome: i64 = ACCEPTED
         if keeper is None:
             self.publish(message)
         elif origin == LETTER:
-            outcome = self._publish_by_rules(keeper, message)
+            outcome = self._publish_by_rules(keeper, message, origin)
         else:
-            outcome = self._publish_kept(keeper, message)
+            outcome = self._publish_kept(keeper, message, origin)
         if outcome == ACCEPTED:
             self.not_by_channels += 1
         return outcome
 
-    def _publish_kept(self, keeper: RuleKeeper, message: Message) -> i64:
+    def _publish_kept_by_channel(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
+        outcome: i64 = self._publish_kept(keeper, message, origin)
+        if outcome != ACCEPTED:
+            self.refused += 1
+        return outcome
+
+    def _publish_kept(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
         seen = keeper.seen
         if seen is None:
-            return self._publish_by_rules(keeper, message)
-        return self._publish_once(keeper, seen, message)
+            return self._publish_by_rules(keeper, message, origin)
+        return self._publish_once(keeper, seen, message, origin)
 
-    def _publish_by_rules(self, keeper: RuleKeeper, message: Message) -> i64:
+    def _publish_by_rules(self, keeper: RuleKeeper, message: Message, origin: i64) -> i64:
         """Do what the rules say."""
-        if not keeper.admit(message):
+        if not keeper.admit(message, origin):
             return REFUSED
         self.published += 1
         self._add(keeper, keeper.retries.as_kept(message))
         return ACCEPTED
 
-    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message) -> i64:
+    def _publish_once(self, keeper: RuleKeeper, seen: SeenKeys, message: Message, origin: i64) -> i64:
         keys = seen.keys_of(message)
         if keys is None:
-            return self._publish_by_rules(keeper, message)
+            return self._publish_by_rules(keeper, message, origin)
         if seen.drops(keys, message):
             return REPEATED
-        outcome: i64 = self._publish_by_rules(keeper, message)
+        outcome: i64 = self._publish_by_rules(keeper, message, origin)
         if outcome == ACCEPTED:
             seen.add(keys, message, self.stores)
         return outcome
@@ -263,11 +268,17 @@ class Queue(Destination):
 
     def has_space_for(self, count: i64, body_bytes: i64) -> bool:
         """Tell whether a queue that may refuse would take so many messages, with so many bytes, if nobody took any."""
-        rules = self.rules
-        ready = self.ready
-        if rules.max_length >= 0 and ready.count + count > rules.max_length:
-            return False
-        return rules.max_length_bytes < 0 or ready.body_bytes + body_bytes <= rules.max_length_bytes
+        return self.need_keeper().length.has_space_for(count, body_bytes)
+
+    def promise(self, count: i64, body_bytes: i64) -> None:
+        """Keep room for what a commit brings (origin `PROMISED`), until that has come, or `void_promise`."""
+        self.need_keeper().length.promise(count, body_bytes)
+
+    def void_promise(self) -> None:
+        """What was promised and has not come does not come any more."""
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.length.void_promise()
 
     def hand_over(self, consumer: Consumer, message: Message, lane: i64) -> i64:
         """Deliver a message that has just come and need not wait; return its place."""

@@ -90,9 +90,9 @@ class RuleKeeper(Timer):
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def admit(self, message: Message) -> bool:
+    def admit(self, message: Message, origin: i64) -> bool:
         """Decide on a publish; False when the queue has nothing more to do with it."""
-        if not self.length.admits(message):
+        if not self.length.admits(message, origin):
             return False
         self.expiry.admitted(message)
         return True

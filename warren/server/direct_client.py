@@ -23,6 +23,7 @@ from warren.amqp.errors import PRECONDITION_FAILED, AmqpError, ChannelException,
 from warren.amqp.properties import BasicProperties, decode_properties
 from warren.channels.broker import Broker
 from warren.channels.channel import Channel
+from warren.channels.commit_check import CommitCheck
 from warren.channels.direct import DirectConnection
 from warren.msgstore.log.message import HEADER_AT, write_frames
 
@@ -211,24 +212,24 @@ class DirectClient:
             await self._woken.wait()
             self._woken = trio.Event()
 
-    def commit(self, note: Callable[[], None]) -> None:
-        """Begin to commit the transaction, and with it, in the same frame of the log, do `note`; see `committed`.
+    def commit(self, check: CommitCheck, note: Callable[[], None]) -> None:
+        """Begin to commit the transaction if `check` lets it pass; see `committed`.
 
-        What goes to very many queues takes several turns, unless a queue may refuse it.
+        `note` is done with it, in the same frame of the log. What goes to very many queues takes several turns.
         """
         assert not self._connection.carry and not self._connection.paused
         channel = self._connection.channels[CHANNEL]
         assert isinstance(channel, Channel)
-        channel.commit(note)
+        channel.commit(check, note)
         self._clients.settle()
 
-    async def committed(self) -> None:
-        """Wait until what was committed is written, as a client's tx.commit does.
+    async def committed(self) -> bool:
+        """Wait until what was committed is written, as a client's tx.commit does; False: the check did not pass.
 
         Raises:
             ChannelException, ConnectionException: it was refused; `note` was not done.
         """
-        await self.reply()
+        return isinstance(await self.reply(), m.TxCommitOk)
 
     def close(self) -> None:
         """End the channel and the connection; what is unacked goes back."""

@@ -16,7 +16,9 @@ import msgspec
 import trio
 
 from warren.amqp.publishes import FRAME_BYTES_MAX
+from warren.channels.commit_check import CommitCheck
 from warren.channels.transaction import Transaction
+from warren.queues.long_work import Steps
 from warren.server.commit_notes import CommitNotes, Note, Plan
 from warren.server.direct_client import DirectClient
 from warren.server.management import Management
@@ -26,6 +28,9 @@ from warren.vhosts.virtual_host import VirtualHost
 # Of what is published in one go; one message may be larger.
 PIECE_BYTES: Final = 8 << 20
 PIECE_MESSAGES: Final = 16_384
+
+# Of a check, without giving way.
+STEPS_AT_ONCE: Final = 4096
 
 _READ_CELLS: Final = 8
 _POLL_S: Final = 0.02
@@ -227,8 +232,11 @@ class BatchPublishing:
         pieces = self._pieces(_Place(0, 0))
         while piece := await pieces.next():
             async with self._filled(piece, is_tried=True) as (_, transaction):
-                unroutable += transaction.unroutable_count()
-                _check_queues(transaction)
+                check = CommitCheck(mandatory=self._order.mandatory)
+                while not check.go_on(transaction.publishes, Steps(STEPS_AT_ONCE)):
+                    await trio.lowlevel.checkpoint()
+                unroutable += int(check.unroutable)
+                _raise_if_full(check)
         if unroutable and self._order.mandatory:
             raise Unroutable(unroutable)
 
@@ -239,24 +247,28 @@ class BatchPublishing:
         async with self._filled(piece, is_tried=False) as (client, transaction):
             while self._vhost.has_claims():
                 await trio.sleep(_POLL_S)  # some of it may be a repetition of what is under way
-            # From here to `commit` nothing awaits, and what a queue may refuse is published at once: what is checked is
-            # what is published.
-            unroutable = transaction.unroutable_count()
-            if unroutable and note.mandatory:
-                raise Unroutable(unroutable)
-            _check_queues(transaction)
+            check = CommitCheck(mandatory=note.mandatory)
             published = len(transaction.publishes)
-            further = msgspec.structs.replace(
-                note,
-                done=following.part == len(self._plan),
-                messages=note.messages + published - unroutable,
-                unroutable=note.unroutable + unroutable,
-                part=following.part,
-                cell=following.cell,
-                at_ms=self._management.clock_ms(),
-            )
-            client.commit(lambda: self._notes.store(self._order.query, further))
-            await client.committed()
+            further = note
+
+            def store_note() -> None:
+                nonlocal further
+                unroutable = int(check.unroutable)
+                further = msgspec.structs.replace(
+                    note,
+                    done=following.part == len(self._plan),
+                    messages=note.messages + published - unroutable,
+                    unroutable=note.unroutable + unroutable,
+                    part=following.part,
+                    cell=following.cell,
+                    at_ms=self._management.clock_ms(),
+                )
+                self._notes.store(self._order.query, further)
+
+            client.commit(check, store_note)
+            if not await client.committed():
+                _raise_if_full(check)
+                raise Unroutable(int(check.unroutable))
         return further
 
     @asynccontextmanager
@@ -275,7 +287,7 @@ class BatchPublishing:
             yield client, channel.transaction
 
 
-def _check_queues(transaction: Transaction) -> None:
-    queue = transaction.maybe_full_queue()
+def _raise_if_full(check: CommitCheck) -> None:
+    queue = check.full_queue
     if queue is not None:
         raise QueueFull(f"queue '{queue.name}' in vhost '{queue.vhost_name}' has no room for the whole batch")

@@ -10,9 +10,10 @@ stages that the batch consists of, and publishes them as the user who commits wo
    drops its stages.
 2. A batch of at most `PIECE_BYTES` and `PIECE_MESSAGES` is one transaction: all of it is there at once, or nothing.
    What comes to more than 16,384 places takes several turns, as a long tx.commit does; a crash leaves all or nothing of
-   it, too. A larger one is tried out first (published and rolled back, a piece at a time), then its plan is stored,
-   then it is published a piece at a time, each with the note of how far that is. After a crash the broker goes on from
-   there when it starts, before it answers anything about that query.
+   it, too, and queues that may refuse publishes keep room for it meanwhile. A larger one is tried out first (published
+   and rolled back, a piece at a time), then its plan is stored, then it is published a piece at a time, each with the
+   note of how far that is. After a crash the broker goes on from there when it starts, before it answers anything about
+   that query.
 3. When nobody would get one of the messages of a mandatory batch, nothing of it is published; the same when a queue
    would refuse one, or the user may not publish it. Once its plan is stored a batch that meets such a thing stops where
    it is; committing it again goes on from there, with the stages that it began with.

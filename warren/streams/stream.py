@@ -35,7 +35,7 @@ from warren.msgstore.log.sealed_table import SealedChunk, SealedStream, SealedTa
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.lanes import HELD_FROM, STREAM_GROUPS
 from warren.queues.offset_queue import OffsetQueue
-from warren.queues.origin import CHANNEL, LETTER, RELEASED
+from warren.queues.origin import CHANNEL, LETTER, PROMISED, RELEASED
 from warren.queues.outcome import ACCEPTED, REPEATED
 from warren.queues.queue import DRAIN_BUDGET, Queue
 from warren.queues.queue_host import QueueHost
@@ -131,7 +131,7 @@ class Stream(OffsetQueue):
 
     def accept(self, message: Message, origin: i64) -> i64:
         """Take a message; nothing that was seen before keeps a dead letter out."""
-        if origin == CHANNEL:
+        if origin in (CHANNEL, PROMISED):
             return self.publish(message)
         if origin == RELEASED:
             self._append(message)

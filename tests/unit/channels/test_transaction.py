@@ -35,41 +35,6 @@ def put(client: Client, key: str, count: int = 1, body: bytes = b"x", exchange: 
     client.feed(publish_frames(exchange, key, body, properties=properties) * count)
 
 
-def test_what_nobody_would_get_is_counted_as_things_are_now() -> None:
-    _, client = begin()
-    client.declare("q")
-    assert transaction_of(client).unroutable_count() == 0
-    put(client, "q", 2)
-    put(client, "nobody", 3)
-    assert transaction_of(client).unroutable_count() == 3
-    client.call(1, m.QueueDelete(0, "q", False, False, False))
-    assert transaction_of(client).unroutable_count() == 5
-    client.call(1, m.TxRollback())
-    assert transaction_of(client).unroutable_count() == 0
-
-
-def test_a_queue_that_would_refuse_is_found_before_the_commit() -> None:
-    harness, client = begin()
-    client.declare("full", arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
-    client.declare("bytes", arguments={"x-max-length-bytes": 10, "x-overflow": "reject-publish"})
-    client.declare("drops", arguments={"x-max-length": 1})
-    put(client, "drops", 5)
-    put(client, "full", 3)
-    put(client, "bytes", 1, bytes(10))
-    assert transaction_of(client).maybe_full_queue() is None
-    put(client, "full")
-    assert transaction_of(client).maybe_full_queue() is harness.queue("full")
-    client.call(1, m.TxRollback())
-    put(client, "bytes", 2, bytes(6))
-    assert transaction_of(client).maybe_full_queue() is harness.queue("bytes")
-    client.call(1, m.TxRollback())
-    put(client, "full", 3)
-    assert transaction_of(client).maybe_full_queue() is None
-    client.call(1, m.TxCommit())
-    put(client, "full")
-    assert transaction_of(client).maybe_full_queue() is harness.queue("full")
-
-
 def test_what_is_rolled_back_is_not_remembered_by_an_exchange_with_a_history() -> None:
     _, client = begin()
     client.declare_exchange("h", "x-recent-history")

@@ -19,19 +19,34 @@ def test_this_process_has_memory_and_has_used_cpu() -> None:
     assert found.cpu_us > 0
 
 
+# A process of the test's own: what else runs below this one comes and goes.
+PARENT = """
+import subprocess, sys
+burn = "import time\\nwhile time.process_time() < 0.2: pass\\nprint('burnt', flush=True)\\ninput()"
+print("alone", flush=True)
+input()
+child = subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print("burnt", flush=True)
+input()
+child.communicate(b"\\n")
+print("waited", flush=True)
+input()
+"""
+
+
 def test_cpu_of_a_child_is_counted_while_it_runs_and_after_it_was_waited_for() -> None:
-    before = process_stats.sample(os.getpid())
-    burn = "import time\nwhile time.process_time() < 0.2: pass\nprint('burnt', flush=True)\ninput()"
-    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"burnt\n"
-        during = process_stats.sample(os.getpid())
-        child.communicate(b"\n")
-    after = process_stats.sample(os.getpid())
-    assert during.processes == before.processes + 1
-    assert during.cpu_us - before.cpu_us > 150_000
-    assert after.processes == before.processes
-    assert after.cpu_us >= during.cpu_us
+    samples = {}
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        for state in ("alone", "burnt", "waited"):
+            assert parent.stdout.readline().decode().strip() == state
+            samples[state] = process_stats.sample(parent.pid)
+            parent.stdin.write(b"\n")
+            parent.stdin.flush()
+    assert [each.processes for each in samples.values()] == [1, 2, 1]
+    assert samples["burnt"].cpu_us - samples["alone"].cpu_us > 150_000
+    assert samples["waited"].cpu_us >= samples["burnt"].cpu_us
 
 
 def test_what_a_process_makes_the_disk_write_is_counted() -> None:

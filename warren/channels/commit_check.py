@@ -1,0 +1,156 @@
+"""What is asked before a staged batch is committed: would somebody get each of its messages, and has each queue room?
+
+    count   each queue that may refuse publishes: how many messages would come to it, and their bytes
+    ask     a queue that has no room for them ends the check; one that has keeps it for the commit, if that takes turns
+
+1. Both take steps, and may take several turns. What is promised counts as if it waited in the queue already, so others
+   cannot fill it up meanwhile; and what was promised is let in, though the limit may have been lowered since.
+2. A queue that was deleted takes nothing, and nothing is asked of one that refuses nothing when it is counted.
+3. A commit that is done at once needs no promise. There are those of one commit at a time: one that takes turns holds
+   the batch of the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from warren.queues.long_work import Steps
+from warren.queues.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.channels.transaction import BufferedPublish
+
+
+class _Share:
+    """What would come to one queue."""
+
+    def __init__(self) -> None:
+        self.messages: i64 = 0
+        self.body_bytes: i64 = 0
+
+
+class CommitCheck:
+    """`unroutable`: how many of the publishes nobody would get. `full_queue`: one that would refuse some, None: none.
+
+    `mandatory`: unroutable ones are not to be published. `is_promised`: queues are to keep room until `end`.
+    """
+
+    def __init__(self, *, mandatory: bool) -> None:
+        self.unroutable: i64 = 0
+        self.full_queue: Queue | None = None
+        self.is_promised: bool = False
+        self._mandatory = mandatory
+        self._next_publish: i64 = 0
+        self._shares: dict[Queue, _Share] = {}
+        # Publishes in a row with one route, which is the same list for all of them where it is remembered.
+        self._queues: list[Queue] = []
+        self._next_queue: i64 = 0
+        self._messages: i64 = 0  # of the row
+        self._held: i64 = 0  # those of them that do not come to the queues now, though the queues hold them
+        self._body_bytes: i64 = 0
+        self._has_takers: bool = False
+        self._asked: list[Queue] | None = None  # once all is counted
+        self._next_asked: i64 = 0
+
+    def go_on(self, publishes: list[BufferedPublish], steps: Steps) -> bool:
+        """Check until no steps are left; True when that is done."""
+        return self._count(publishes, steps) and self._ask(steps)
+
+    def has_passed(self) -> bool:
+        """Tell whether the batch may be committed; once the check is done."""
+        return self.full_queue is None and not (self._mandatory and self.unroutable > 0)
+
+    def end(self) -> None:
+        """Nothing more comes: what is left of the promises is void."""
+        asked = self._asked
+        if asked is not None and self.is_promised:
+            for queue in asked[: int(self._next_asked)]:
+                queue.void_promise()
+        self._asked = None
+
+    def _count(self, publishes: list[BufferedPublish], steps: Steps) -> bool:
+        while steps.left > 0:
+            if self._next_queue < len(self._queues):
+                self._count_queues(steps)
+            elif self._messages > 0:
+                if not self._has_takers:
+                    self.unroutable += self._messages
+                self._messages = 0
+            elif self._next_publish < len(publishes):
+                self._take_row(publishes, steps)
+            else:
+                return True
+        return False
+
+    def _take_row(self, publishes: list[BufferedPublish], steps: Steps) -> None:
+        """Take the publishes that have the same route as the next one."""
+        first = publishes[self._next_publish]
+        queues = first.queues
+        at: i64 = self._next_publish
+        end: i64 = len(publishes)
+        messages: i64 = 0
+        held: i64 = 0
+        body_bytes: i64 = 0
+        while at < end and messages < steps.left:
+            publish = publishes[at]
+            if publish.queues is not queues or publish.holders is not first.holders:
+                break
+            at += 1
+            messages += 1
+            if publish.message.due_ms:
+                held += 1
+            else:
+                body_bytes += publish.message.body_bytes
+        steps.left -= messages
+        self._next_publish = at
+        self._queues = queues
+        self._next_queue = 0
+        self._messages = messages
+        self._held = held
+        self._body_bytes = body_bytes
+        self._has_takers = first.holders is not None
+
+    def _count_queues(self, steps: Steps) -> None:
+        queues = self._queues
+        at: i64 = self._next_queue
+        end: i64 = len(queues)
+        coming: i64 = self._messages - self._held
+        while at < end and steps.left > 0:
+            queue = queues[at]
+            at += 1
+            steps.left -= 1
+            if queue.deleted:
+                continue
+            self._has_takers = True
+            if coming > 0 and queue.may_refuse():
+                share = self._shares.get(queue)
+                if share is None:
+                    share = _Share()
+                    self._shares[queue] = share
+                share.messages += coming
+                share.body_bytes += self._body_bytes
+        self._next_queue = at
+
+    def _ask(self, steps: Steps) -> bool:
+        asked = self._asked
+        if asked is None:
+            asked = list(self._shares)
+            self._asked = asked
+        if not self.has_passed():
+            return True
+        while self._next_asked < len(asked):
+            if steps.left <= 0:
+                return False
+            steps.left -= 1
+            queue = asked[self._next_asked]
+            share = self._shares[queue]
+            if not queue.deleted:
+                if not queue.has_space_for(share.messages, share.body_bytes):
+                    self.full_queue = queue
+                    return True
+                if self.is_promised:
+                    queue.promise(share.messages, share.body_bytes)
+            self._next_asked += 1
+        return True
