@@ -110,12 +110,11 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
     """Make the handlers, in the order of `HANDLERS`. What each is given here is all that its routes can touch."""
     broker, settings, settle = management.broker, management.settings, management.settle
     statistics, log, listening = services.statistics, broker.log, management.listening
-    certificate = None if management.tls is None else settings.tls.certificate
     sources = Sources(log, settle, services.drains)
     made = (
         OverviewHandlers(broker, statistics, listening),
         NodeHandlers(management, statistics, services.doorkeeper),
-        HealthHandlers(broker, management.health, listening, certificate),
+        HealthHandlers(broker, management.health, listening, management.tls),
         ConnectionHandlers(broker, statistics, settle),
         QueueHandlers(statistics, broker.node_name()),
         ExchangeHandlers(statistics),

@@ -65,6 +65,7 @@ from warren.server.paging import Pager
 from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
+from warren.server.reloading import reloaded
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
@@ -108,8 +109,12 @@ STRAY_SIGNALS: Final = (
 log = get_logger("server")
 
 
-async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
+async def serve(
+    settings: Settings, plugins: Sequence[Plugin] = (), read_again: Callable[[], Settings] | None = None
+) -> int:
     """Run the broker with its plugins until it is told to stop; return the exit code.
+
+    `read_again` returns the settings as they are later, for SIGHUP; it raises SettingsError.
 
     Raises:
         StartError: something outside the program stands in the way, said in one line.
@@ -137,7 +142,8 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
         manager = ServiceManager.from_environment(os.environ)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(tasks.keep, "signals", partial(_obey, signals, application, manager), ESSENTIAL)
+                obey = partial(_obey, signals, application, manager, read_again)
+                nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
                 nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
                 nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
@@ -146,11 +152,16 @@ async def serve(settings: Settings, plugins: Sequence[Plugin] = ()) -> int:
         return exit_code
 
 
-async def _obey(signals: AsyncIterator[int], application: Application, manager: ServiceManager) -> None:
+async def _obey(
+    signals: AsyncIterator[int],
+    application: Application,
+    manager: ServiceManager,
+    read_again: Callable[[], Settings] | None,
+) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
             with manager.reloading():
-                application.reload_certificates()
+                application.reload(read_again)
         elif number in STRAY_SIGNALS:
             log.warning("signal ignored", signal=signal.Signals(number).name)
         else:
@@ -333,10 +344,11 @@ class Application:
         """Wait for the threads of the message store, when `run` is over; tell whether they ended in time."""
         return self._messages.join(timeout_s)
 
-    def reload_certificates(self) -> None:
-        """Read the files of TLS again; connections to come get what they say now."""
-        if self._tls is not None:
-            self._tls.reload()
+    def reload(self, read_again: Callable[[], Settings] | None) -> None:
+        """Bring the settings that `read_again` returns into force, and read the files of TLS again (`reloading`)."""
+        settings = self._settings
+        self._settings = reloaded(settings, read_again or (lambda: settings), self._tls)
+        self._management.settings = self._settings
 
     # --- start ------------------------------------------------------------------------------------------------------
 

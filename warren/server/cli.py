@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -67,8 +68,8 @@ def main(make_plugins: Callable[[], Sequence[Plugin]] = tuple, others: Sequence[
         else:
             config = options.pop(_CONFIG_OPTION, None)
             flags = {SERVE_OPTIONS[name]: value for name, value in options.items()}
-            settings = load_settings(flags, os.environ, None if config is None else Path(config))
-            sys.exit(run_broker(settings, make_plugins()))
+            read = partial(load_settings, flags, os.environ, None if config is None else Path(config))
+            sys.exit(run_broker(read(), make_plugins(), partial(read, again=True)))
     except StartError as error:
         _fail(str(error), error.exit_code)
     except BaseExceptionGroup as group:
@@ -97,15 +98,15 @@ def maybe_serve_options(arguments: Sequence[str]) -> dict[str, str] | None:
     return options
 
 
-def run_broker(settings: Settings, plugins: Sequence[Plugin]) -> int:
-    """Serve with `settings` and `plugins`; return the exit code."""
+def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callable[[], Settings]) -> int:
+    """Serve with `settings` and `plugins`; return the exit code. `read_again`: see `application.serve`."""
     import trio
 
     from warren.server import application, logs, process_memory
 
     logs.configure(settings.log_level, settings.log_format)
     process_memory.return_large_blocks()
-    return trio.run(application.serve, settings, plugins)
+    return trio.run(application.serve, settings, plugins, read_again)
 
 
 def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError | None:

@@ -82,8 +82,8 @@ def serve(
     log_format: _LogFormatFlag = None,
 ) -> None:
     """Run the broker in the foreground until Ctrl-C or SIGTERM."""
-    settings = _settings(config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
-    raise typer.Exit(run_broker(settings, make_plugins()))
+    given = (config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
+    raise typer.Exit(run_broker(_settings(*given), make_plugins(), lambda: _settings(*given, again=True)))
 
 
 config_app = typer.Typer(
@@ -212,6 +212,8 @@ def _settings(
     metadata_url: str | None,
     log_level: str | None,
     log_format: str | None,
+    *,
+    again: bool = False,
 ) -> Settings:
     flags = {
         "data_dir": data_dir,
@@ -224,4 +226,4 @@ def _settings(
         "log_level": log_level,
         "log_format": log_format,
     }
-    return load_settings(flags, os.environ, config)
+    return load_settings(flags, os.environ, config, again=again)

@@ -83,6 +83,27 @@ def configure(level: str, log_format: LogFormat, stream: TextIO | None = None) -
     logging.raiseExceptions = False
 
 
+def level() -> str:
+    """Return the least level that is written, one of `LEVELS` unless somebody else has set it."""
+    return logging.getLevelName(logging.getLogger(_ROOT).getEffectiveLevel()).lower()
+
+
+def set_level(wanted: str, by: str) -> None:
+    """Write lines from `wanted` (one of `LEVELS`) up from now on; the log says so, and who asked for it (`by`).
+
+    The line is written at the more talkative of both levels: who turns the log down cannot do so unseen.
+    """
+    before = level()
+    if before == wanted:
+        return
+    ours = logging.getLogger(_ROOT)
+    number = logging.getLevelNamesMapping()[wanted.upper()]
+    if number < ours.getEffectiveLevel():
+        ours.setLevel(number)
+    get_logger("logs").warning("log level changed", level=wanted, was=before, by=by)
+    ours.setLevel(number)
+
+
 def redact_url(text: str) -> str:
     """Replace the password of every URL in `text`."""
     return _URL_PASSWORD.sub(r"\1:" + REDACTED + "@", text)

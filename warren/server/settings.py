@@ -603,9 +603,11 @@ _BY_VARIABLE: Final = {key.variable: key for key in KEYS.values()}
 
 
 def load_settings(
-    flags: Mapping[str, str | None], environment: Mapping[str, str], config: Path | None = None
+    flags: Mapping[str, str | None], environment: Mapping[str, str], config: Path | None = None, *, again: bool = False
 ) -> Settings:
     """Merge flags (dotted key to text; None is not given), environment and the file, and check the result.
+
+    `again`: a broker runs already. A file that may block whoever reads it, such as a pipe, is refused then.
 
     Raises SettingsError, with a line for each mistake.
     """
@@ -625,7 +627,7 @@ def load_settings(
     if config is None and environment.get(_CONFIG_VARIABLE):
         config = Path(environment[_CONFIG_VARIABLE])
     if config is not None:
-        for key, value in _flatten(_read_toml(config), config, mistakes):
+        for key, value in _flatten(_read_toml(config, regular=again), config, mistakes):
             take(key, value, f"file {config}")
             if isinstance(values.get(key), Path):
                 values[key] = config.parent / values[key]
@@ -656,11 +658,15 @@ def load_settings(
     return settings
 
 
+def values_of(settings: Settings) -> dict[str, Any]:
+    """Return the value of every setting by its dotted key."""
+    return {key: value_of(settings, key) for key in KEYS}
+
+
 def shown_values(settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and origin of every setting as text, without secrets."""
-    for key in KEYS.values():
-        value = settings.catalogue_url() if key.key == "metadata_url" else value_of(settings, key.key)
-        yield key.key, _shown_setting(key, value), settings.origins.get(key.key, DEFAULT_ORIGIN)
+    for key, value in (values_of(settings) | {"metadata_url": settings.catalogue_url()}).items():
+        yield key, _shown_setting(KEYS[key], value), settings.origins.get(key, DEFAULT_ORIGIN)
 
 
 def value_of(settings: Settings, key: str) -> Any:
@@ -715,14 +721,14 @@ def _first_line(path: str) -> str:
     return read_regular(path).decode().partition("\n")[0].removesuffix("\r")
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path, *, regular: bool) -> dict[str, Any]:
     import tomllib
 
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        data = read_regular(path) if regular else path.read_bytes()
+        return tomllib.loads(data.decode())
     except OSError as error:
-        raise SettingsError(f"config file {path}: {os.strerror(error.errno or 0)}") from None
+        raise SettingsError(f"config file {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"config file {path}: {error}") from None
 

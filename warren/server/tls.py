@@ -1,7 +1,7 @@
-"""TLS for the AMQP listener: contexts from settings, replaced without a restart, and names in certificates.
+"""TLS for the listeners of AMQP and HTTP: contexts from settings, replaced without a restart; names in certificates.
 
 1. TLS 1.2 is the oldest version spoken; renegotiation and compression are off.
-2. A reload that fails leaves the context in use as it is.
+2. A reload that fails leaves the context in use as it is, and the settings that it was made from.
 3. A name comes only from a certificate the handshake has verified, and only when it is unambiguous.
 
 Connections keep the context they were accepted with. Source of the names: RabbitMQ, "TLS support", peer
@@ -54,20 +54,25 @@ class TlsError(StartError):
 
 
 class ServerTls:
-    """The context new connections get; `reload` reads the files again."""
+    """The context that new connections get, made from the files of `settings`; `reload` reads the files again."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.context = server_context(settings)
 
-    def reload(self) -> bool:
-        """Replace the context by one made from the files as they are now. Returns False when that fails."""
+    def reload(self, settings: TlsSettings | None = None) -> bool:
+        """Replace the context by one made from the files as they are now, those of `settings` if there are other ones.
+
+        Returns False when that fails.
+        """
+        wanted = self.settings if settings is None else settings
         try:
-            self.context = server_context(self._settings)
+            self.context = server_context(wanted)
         except TlsError as error:
             log.error("TLS reload failed; the certificate in use is kept", reason=str(error))
             return False
-        log.info("TLS certificate reloaded", certificate=self._settings.certificate)
+        self.settings = wanted
+        log.info("TLS certificate reloaded", certificate=wanted.certificate)
         return True
 
 

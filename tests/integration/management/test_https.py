@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import re
 import signal
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -59,6 +61,43 @@ def test_the_api_answers_those_who_trust_its_authority_and_no_others(served: Ser
     assert [each["protocol"] for each in overview["listeners"]] == ["amqp", "https"]
     with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
         served.ask("/overview", ssl.create_default_context())
+
+
+def test_sighup_shows_new_connections_the_new_certificate_while_old_ones_live(served: Served) -> None:
+    """And a certificate that cannot be used keeps the one before."""
+    port = int(re.findall(r"https://\S+?:(\d+)", served.process.out())[0])
+    trusted = ssl.create_default_context(cafile=str(served.authority.certificate))
+
+    def name_shown() -> object:
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            trusted.wrap_socket(plain, server_hostname="127.0.0.1") as looker,
+        ):
+            certificate = looker.getpeercert()
+            assert certificate is not None
+            return dict(entry[0] for entry in certificate["subject"])["commonName"]  # type: ignore[misc]
+
+    def asked_again() -> int:
+        old.request("GET", "/api/whoami", headers={"Authorization": _AUTHORIZATION})
+        answer = old.getresponse()
+        answer.read()
+        return answer.status
+
+    old = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=trusted)
+    assert asked_again() == 200
+    before = old.sock
+    assert name_shown() == "server"
+    renewed = served.authority.issue("/CN=renewed", "IP:127.0.0.1")
+    served.certificate.certificate.write_bytes(renewed.certificate.read_bytes())
+    served.certificate.key.write_bytes(renewed.key.read_bytes())
+    served.process.signal(signal.SIGHUP)
+    wait_until(lambda: name_shown() == "renewed", "new connections to see the new certificate")
+    served.certificate.key.write_text("not a key")
+    served.process.signal(signal.SIGHUP)
+    wait_until(lambda: "TLS reload failed" in served.process.log(), "the log to tell of the failed reload")
+    assert name_shown() == "renewed"
+    assert asked_again() == 200 and old.sock is before
+    old.close()
 
 
 def test_a_certificate_that_ends_soon_fails_its_check_until_it_is_replaced(served: Served) -> None:

@@ -163,10 +163,10 @@ ARGUMENTS = [
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_options_read_without_typer_are_what_typer_reads(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr("warren.server.commands.run_broker", lambda settings, plugins: 0)
+    monkeypatch.setattr("warren.server.commands.run_broker", lambda settings, plugins, read_again: 0)
     monkeypatch.setattr(
         "warren.server.commands.load_settings",
-        lambda flags, environment, config: seen.append((flags, config)),
+        lambda flags, environment, config, again: seen.append((flags, config)),
     )
     done = typer.testing.CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from warren.server.logs import LogFormat, configure, get_logger, redact_url
+from warren.server.logs import LogFormat, configure, get_logger, level, redact_url, set_level
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +161,21 @@ def test_a_stderr_that_is_gone_does_not_stop_the_broker() -> None:
     stream = lines("console")
     stream.close()
     get_logger("part").info("nobody hears this")
+
+
+@pytest.mark.parametrize(("before", "after"), [("info", "error"), ("error", "debug"), ("warning", "error")])
+def test_who_changes_the_level_is_seen_whichever_way_it_goes(before: str, after: str) -> None:
+    stream = lines("json", before)
+    set_level(after, "user bob")
+    assert level() == after
+    line = json.loads(stream.getvalue())
+    assert (line["level"], line["event"]) == ("warning", "log level changed")
+    assert (line["was"], line["by"]) == (before, "user bob")
+    get_logger("part").info("after")
+    assert ("after" in stream.getvalue()) is (after in ("debug", "info"))
+
+
+def test_the_same_level_again_is_no_change() -> None:
+    stream = lines("json")
+    set_level("info", "user bob")
+    assert stream.getvalue() == ""

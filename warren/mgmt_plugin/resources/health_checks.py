@@ -22,6 +22,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.server.management import Health, Listening
 from warren.server.regular_files import copied, read_regular
 from warren.server.threads import FILES, in_thread
+from warren.server.tls import ServerTls
 
 # What the protocols of listeners are called in health checks.
 PROTOCOLS: Final = {
@@ -68,15 +69,15 @@ _USER: Final = Access.USER
 
 
 class HealthHandlers(Handlers):
-    """Handlers of health checks. `certificate`: the file with that of TLS, where TLS is spoken."""
+    """Handlers of health checks. `tls`: where TLS is spoken."""
 
     def __init__(
-        self, broker: Broker, health: Callable[[], Health], listening: Sequence[Listening], certificate: Path | None
+        self, broker: Broker, health: Callable[[], Health], listening: Sequence[Listening], tls: ServerTls | None
     ) -> None:
         self._broker = broker
         self._health = health
         self._listening = listening
-        self._certificate = certificate
+        self._tls = tls
 
     async def check_alarms(self, call: Call) -> Described:
         broker = self._broker
@@ -118,7 +119,7 @@ class HealthHandlers(Handlers):
             within_s = integer(call.params["within"]) * SECONDS_OF[unit]
         except (ValueError, KeyError):
             raise bad_request(f"Invalid expiration unit. Use one of {', '.join(SECONDS_OF)}") from None
-        certificate = self._certificate
+        certificate = None if self._tls is None else self._tls.settings.certificate
         if certificate is None:
             return dict(_OK)
         ends_s = await in_thread(FILES, certificate_end_s, certificate, abandon=True)

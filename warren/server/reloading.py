@@ -1,0 +1,54 @@
+"""What SIGHUP changes in a running broker: the level of the log, and all of TLS.
+
+1. What is read is what a start would read: the file, the environment and the flags of this process. One mistake in them
+   keeps all settings as they are, and the log has each mistake.
+2. The files that the settings of TLS name are read in any case: they change without the settings. When they cannot be
+   used, the context and the settings of TLS stay as they are. Connections keep what they were accepted with.
+3. Other settings that have changed wait for the next start. The log names them, at every reload until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from warren.server import logs
+from warren.server.errors import SettingsError
+from warren.server.settings import KEYS, Settings, values_of
+from warren.server.tls import ServerTls
+
+LOG_LEVEL: Final = "log_level"
+TLS: Final = tuple(key for key in KEYS if key.startswith("tls."))
+
+log = logs.get_logger("settings")
+
+
+def reloaded(settings: Settings, read: Callable[[], Settings], tls: ServerTls | None) -> Settings:
+    """Bring into force what `read` returns instead of `settings`, as far as that is possible; return what is in force.
+
+    `tls` has the context of all listeners, if any speaks TLS.
+    """
+    found = settings
+    try:
+        found = read()
+    except SettingsError as error:
+        reason = "; ".join(str(error).splitlines())
+        log.error("the settings cannot be read again; those in use are kept", reason=reason)
+    else:
+        _tell_of_others(settings, found)
+        logs.set_level(found.log_level, "SIGHUP")
+    taken = [LOG_LEVEL]
+    in_force = settings.tls
+    if tls is None or tls.reload(found.tls):
+        taken += TLS
+        in_force = found.tls
+    origins = {**settings.origins, **{key: found.origins[key] for key in taken if key in found.origins}}
+    return replace(settings, log_level=found.log_level, tls=in_force, origins=origins)
+
+
+def _tell_of_others(settings: Settings, found: Settings) -> None:
+    in_use = values_of(settings)
+    others = [key for key, value in values_of(found).items() if key not in (LOG_LEVEL, *TLS) and value != in_use[key]]
+    if others:
+        log.warning("settings have changed that take effect at the next start", settings=", ".join(others))
