@@ -181,6 +181,46 @@ def test_a_broker_that_would_listen_nowhere_is_refused_with_exit_code_2(tmp_path
     assert process.log() == "warren: amqp (flag --amqp): neither amqp nor amqps has an address to listen on\n"
 
 
+def test_the_first_start_names_the_web_ui_and_the_first_user(tmp_path: Path) -> None:
+    with WarrenProcess(tmp_path, flags={"http": "0.0.0.0:0"}) as process:
+        first_user = "  first user  guest, password guest, from this machine only\n"
+        assert f"  web UI      http://127.0.0.1:{process.http_port}/\n" in process.out()
+        assert first_user in process.out()
+        process.stop()
+        process.start()
+        assert process.out().count("  web UI  ") == 2 and process.out().count("first user") == 1
+
+
+def test_the_first_user_that_somebody_has_chosen_is_named_and_the_password_is_not(tmp_path: Path) -> None:
+    settings = {"default_user": "root", "default_pass": "chosen"}
+    with WarrenProcess(tmp_path, flags={"http": "off"}, settings=settings) as process:
+        assert "  first user  root, with the password of default_pass\n" in process.out()
+        assert "web UI" not in process.out()
+        assert "chosen" not in process.out() + process.log()
+
+
+def test_sighup_reads_the_settings_again_and_keeps_connections(tmp_path: Path) -> None:
+    config = tmp_path / "warren.toml"
+    config.write_text("")
+
+    def reload(text: str, said: str) -> None:
+        config.write_text(text)
+        process.signal(signal.SIGHUP)
+        wait_until(lambda: said in process.log(), f"the log to say {said}")
+
+    with WarrenProcess(tmp_path, flags={"config": str(config)}) as process, open_wire(process) as client:
+        reload('log_level = "debug"', "log level changed  level=debug  was=info  by=SIGHUP")
+        reload("log_level = 5", "the settings cannot be read again; those in use are kept")
+        reload(
+            '[limits]\nheartbeat_s = 5\n[store]\nconfirm = "os"',
+            'take effect at the next start  settings="limits.heartbeat_s, store.confirm"',
+        )
+        wait_until(lambda: "level=info  was=debug" in process.log(), "the level to be the default one again")
+        client.send(1, spec.Queue.Declare(queue="", exclusive=True))
+        client.expect(spec.Queue.DeclareOk, 1)
+        assert process.health() == 200
+
+
 def test_http_off_leaves_amqp_alone_and_sighup_without_tls_does_nothing(tmp_path: Path) -> None:
     with WarrenProcess(tmp_path, flags={"http": "off"}) as process:
         assert "http://" not in process.out()

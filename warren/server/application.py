@@ -47,7 +47,7 @@ from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.timers import NEVER
 from warren.server.admission import Admission
-from warren.server.authenticator import Authenticator, Users
+from warren.server.authenticator import LOOPBACK_ONLY, Authenticator, Users
 from warren.server.catalogue_writer import CatalogueWriter, InThread
 from warren.server.catalogue_writer import Store as MetadataFiles
 from warren.server.clock import SteadyClock
@@ -67,7 +67,7 @@ from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
 from warren.server.reloading import reloaded
 from warren.server.service_manager import ServiceManager
-from warren.server.settings import Endpoint, Settings
+from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
 from warren.server.tls import ServerTls, maybe_user_of_certificate
@@ -95,6 +95,7 @@ LISTEN_BACKLOG: Final = 4096
 # How soon a thread gets the interpreter from the busy loop: the committer needs it for a moment before each commit.
 SWITCH_INTERVAL_S: Final = 0.0005
 MESSAGES: Final = "messages"
+_REACHED: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # how this machine reaches who listens on all addresses
 # Signals that end a process which does not mind them, and that nobody sends a broker on purpose.
 STRAY_SIGNALS: Final = (
     signal.SIGUSR1,
@@ -147,7 +148,9 @@ async def serve(
                 nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
                 nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
                 nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
-                exit_code = await application.run(lambda: _serving(settings, application, manager))
+                exit_code = await application.run(
+                    lambda: _serving(settings, application, manager, is_new=catalogue.was_empty)
+                )
                 nursery.cancel_scope.cancel()
         return exit_code
 
@@ -171,16 +174,30 @@ async def _obey(
             application.stop()
 
 
-def _serving(settings: Settings, application: Application, manager: ServiceManager) -> None:
+def _serving(settings: Settings, application: Application, manager: ServiceManager, *, is_new: bool) -> None:
+    """Say that it serves; `is_new`: the metadata store has just got its first contents."""
     bound_collector()
-    manager.ready(f"listening on {', '.join(application.places())}")
-    lines = [
-        f"Warren {__version__}, AMQP 0-9-1",
-        f"  listening   {', '.join(application.places())}",
+    places = ", ".join(application.places())
+    manager.ready(f"listening on {places}")
+    lines = [f"Warren {__version__}, AMQP 0-9-1", f"  listening   {places}"]
+    pages = application.pages()
+    if pages:
+        lines.append(f"  web UI      {', '.join(pages)}")
+    if is_new:
+        lines.append(f"  first user  {_first_user(settings)}")
+    lines += [
         f"  data        {settings.data_dir.absolute()}",
         f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _first_user(settings: Settings) -> str:
+    """Return who may log in to a new broker; a password that somebody has chosen is not shown."""
+    user = settings.default_user
+    everybody_knows = settings.origins.get("default_pass", DEFAULT_ORIGIN) == DEFAULT_ORIGIN
+    password = f"password {settings.default_pass}" if everybody_knows else "with the password of default_pass"
+    return ", ".join([user, password, *(["from this machine only"] if user in LOOPBACK_ONLY else [])])
 
 
 class MetadataStore(MetadataFiles, Protocol):
@@ -290,6 +307,14 @@ class Application:
         """Return where it listens, as URLs without a path."""
         opened = self._management.listening
         return sorted(f"{each.protocol}://{Endpoint(each.host, each.port)}" for each in opened)
+
+    def pages(self) -> list[str]:
+        """Return where a browser on this machine finds the web UI."""
+        return sorted(
+            f"{each.protocol}://{Endpoint(_REACHED.get(each.host, each.host), each.port)}/"
+            for each in self._management.listening
+            if each.protocol in ("http", "https")
+        )
 
     async def run(self, serving: Callable[[], None]) -> int:
         """Restore, listen, tell `serving`, serve until `stop`, drain; return the exit code."""

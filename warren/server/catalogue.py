@@ -225,10 +225,11 @@ _Row = dict[str, object]
 
 
 class Catalogue:
-    """The metadata store of one broker. Obtain with `open`."""
+    """The metadata store of one broker. Obtain with `open`. `was_empty`: it got its first contents just now."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, was_empty: bool = False) -> None:
         self._engine = engine
+        self.was_empty = was_empty
         self._puts = _put_statements(engine.dialect)
         self._last_ordinal = self._read_last_ordinal()
 
@@ -254,7 +255,8 @@ class Catalogue:
         try:
             with engine.begin() as connection:
                 _prepare_schema(connection)
-                if first_contents and _is_unfilled(connection):
+                was_empty = first_contents and _is_unfilled(connection)
+                if was_empty:
                     _put_first_contents(connection, first_user, first_password)
         except (SQLAlchemyError, OSError) as error:
             engine.dispose()
@@ -262,7 +264,7 @@ class Catalogue:
         except CatalogueError as error:
             engine.dispose()
             raise CatalogueError(f"metadata store {shown}: {error}") from None
-        return cls(engine)
+        return cls(engine, was_empty=was_empty)
 
     def load(self) -> Iterator[MetadataChange]:
         """Yield everything stored as puts, each after what it refers to.
