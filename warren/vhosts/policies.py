@@ -19,6 +19,7 @@ Source: RabbitMQ, "Policies" and "Operator policies", and 3.10.8 for texts and f
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Final
 
 from mypy_extensions import i64
@@ -36,6 +37,10 @@ PRIORITY_MAX: Final = (1 << 63) - 1
 # Of the patterns of a vhost, in instructions of RE2, and one more for each policy: the longest name takes 20 ms then.
 SIZE_MAX: Final = 10_000
 BROKERS_OWN: Final = "amq.rabbitmq."
+# So many unknown keys of a definition are compared with the known ones, unless they are longer; and what is alike.
+HINTS_TRIED: Final = 3
+HINT_CHARACTERS: Final = 64
+HINT_LIKENESS: Final = 0.75
 
 _EXCHANGES: Final = 1
 _CLASSIC: Final = 2
@@ -277,9 +282,22 @@ def _definition_error(definition: dict[str, object], operator: bool, stored: boo
         if error:
             return error
     if unknown:
-        return f"{erlang_pairs(unknown)} are not recognised policy settings"
+        return f"{erlang_pairs(unknown)} are not recognised policy settings{_hint(unknown, operator)}"
     if len([key for key in _FEDERATION if key in definition]) > 1:
         return "cannot specify federation-upstream, federation-upstream-set or federation-upstream-pattern together"
+    return ""
+
+
+def _hint(unknown: dict[str, object], operator: bool) -> str:
+    """Return what was probably meant by the first of `unknown` that looks like a key: ``""`` when none does."""
+    known = list(OPERATOR_KEYS) if operator else [key for key in [*_SUPPORT, *BY_KEY] if _support(key)]
+    for key in list(unknown)[:HINTS_TRIED]:
+        if len(key) > HINT_CHARACTERS:
+            continue
+        # As an argument of queue.declare it begins with x-, in many other programs it has underscores.
+        near = get_close_matches(key.lower().removeprefix("x-").replace("_", "-"), known, 1, HINT_LIKENESS)
+        if near:
+            return f"; did you mean {near[0]} instead of {key}?"
     return ""
 
 

@@ -200,6 +200,38 @@ def test_a_bad_definition_is_refused_in_rabbitmqs_words(definition: str, text: s
     assert refusal(PolicyPut("/", "p", "", "all", 0, definition)) == text
 
 
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("max-lenght", "max-length"),
+        ("max_length", "max-length"),
+        ("x-max-length", "max-length"),
+        ("Message-TTL", "message-ttl"),
+        ("dead-letter-exchnage", "dead-letter-exchange"),
+        ("ha-mod", "ha-mode"),
+    ],
+)
+def test_a_misspelt_key_is_told_with_the_nearest(key: str, near: str) -> None:
+    text = refusal(PolicyPut("/", "p", "", "all", 0, json.dumps({"expires": 1, key: 1})))
+    said = f'[{{<<"{key}">>,1}}] are not recognised policy settings; did you mean {near} instead of {key}?'
+    assert text == said
+
+
+def test_the_nearest_key_of_an_operator_policy_is_one_that_it_may_have() -> None:
+    text = refusal(PolicyPut("/", "p", "", "all", 0, '{"max-lenghts":1,"ha-mod":1}', operator=True))
+    assert text.endswith("; did you mean max-length instead of max-lenghts?")
+    assert "did you mean" not in refusal(PolicyPut("/", "p", "", "all", 0, '{"ha-mod":1}', operator=True))
+
+
+def test_of_very_many_unknown_keys_only_the_first_are_compared() -> None:
+    """Comparing takes as long as both are, squared."""
+    few = {"a": 1, "max-lenght": 1}
+    many = {f"b{at:04}": 1 for at in range(1000)} | few
+    assert refusal(PolicyPut("/", "p", "", "all", 0, json.dumps(few))).endswith("instead of max-lenght?")
+    assert "did you mean" not in refusal(PolicyPut("/", "p", "", "all", 0, json.dumps(many)))
+    assert "did you mean" not in refusal(PolicyPut("/", "p", "", "all", 0, json.dumps({"max-length" * 100_000: 1})))
+
+
 @pytest.mark.parametrize("definition", ["", "{", '{"expires":1}}', "{'expires':1}"])
 def test_what_is_no_json_is_refused(definition: str) -> None:
     assert refusal(PolicyPut("/", "p", "", "all", 0, definition))
