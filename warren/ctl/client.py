@@ -12,7 +12,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from html import unescape
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -32,6 +32,8 @@ _SINGULAR: Final = {
     "vhosts": "vhost",
 }
 _IN_VHOST: Final = ("exchanges", "operator-policies", "policies", "queues")
+_AMQP: Final = "AMQP\0"  # how the port of AMQP answers what it does not understand
+_AMQP_PORTS: Final = (5671, 5672)
 _REPEATABLE: Final = ("GET", "PUT", "DELETE")
 
 Object = dict[str, Any]
@@ -63,7 +65,8 @@ class Client:
         self.target = target
         parts = urlsplit(target.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise usage_error(f"--url {target.url}: not of the form http://HOST:PORT or https://HOST:PORT")
+            amqp = " (that is for AMQP clients)" if parts.scheme in ("amqp", "amqps") else ""
+            raise usage_error(f"--url {target.url}: not of the form http://HOST:PORT or https://HOST:PORT{amqp}")
         try:
             port = parts.port
         except ValueError:
@@ -212,6 +215,8 @@ class Client:
                 raise self._unreachable(f"no answer in {self.target.timeout_s:g} s") from None
             except (ConnectionError, HTTPException) as error:
                 self.close()
+                if isinstance(error, BadStatusLine) and str(error).startswith(_AMQP):
+                    raise self._unreachable("that is an AMQP port, and no management API") from None
                 if kept and method in _REPEATABLE:
                     continue
                 raise self._unreachable(_words(error)) from None
@@ -243,6 +248,9 @@ class Client:
         return context
 
     def _unreachable(self, reason: str) -> CtlError:
+        if self._port in _AMQP_PORTS:
+            usual = f"{'https' if self._secure else 'http'}://{self._shown_host}:{15671 if self._secure else 15672}"
+            reason += f"; {self._port} is AMQP's usual port, the management API is at {usual} unless it was moved"
         return CtlError(f"cannot reach {self.shown_url}: {reason}", ExitCode.UNREACHABLE)
 
     def _not_an_api(self, segments: tuple[str, ...]) -> CtlError:
@@ -254,8 +262,11 @@ class Client:
     @property
     def shown_url(self) -> str:
         """The URL without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self._secure else 'http'}://{host}:{self._port}"
+        return f"{'https' if self._secure else 'http'}://{self._shown_host}:{self._port}"
+
+    @property
+    def _shown_host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
 
 def last_segment(location: str) -> str:

@@ -40,6 +40,18 @@ def _node() -> _Commands:
     return node.COMMANDS
 
 
+def _top() -> _Commands:
+    from warren.ctl import top
+
+    return top.COMMANDS
+
+
+def _help() -> _Commands:
+    from warren.ctl import help_command
+
+    return help_command.COMMANDS
+
+
 def _listings() -> _Commands:
     from warren.ctl import listings
 
@@ -126,9 +138,14 @@ def _checks() -> _Commands:
 
 GROUPS: Final = (
     Group(
-        "Broker", "status overview version listeners environment report search store reactor set_cluster_name", _node
+        "Broker",
+        "status overview cluster_status memory_breakdown version listeners environment report search store reactor "
+        "set_cluster_name set_log_level",
+        _node,
     ),
+    Group("Broker", "top", _top),
     Group("Broker", "list_nodes list_feature_flags", _listings),
+    Group("Broker", "help", _help),
     Group(
         "Health checks",
         "ping await_startup check_running check_local_alarms check_alarms check_port_connectivity "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,7 +14,37 @@ from warren.ctl.errors import CtlError, ExitCode
 from warren.ctl.output import value_at
 from warren.ctl.session import Session, session
 
+
+class MemoryUnit(StrEnum):
+    """The units of ``memory_breakdown``."""
+
+    BYTES = "bytes"
+    KB = "kB"
+    MB = "MB"
+    GB = "GB"
+    KIB = "KiB"
+    MIB = "MiB"
+    GIB = "GiB"
+
+
+class LogLevel(StrEnum):
+    """What can be logged from."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNIT_BYTES: Final = {
+    MemoryUnit.KB: 10**3,
+    MemoryUnit.MB: 10**6,
+    MemoryUnit.GB: 10**9,
+    MemoryUnit.KIB: 1 << 10,
+    MemoryUnit.MIB: 1 << 20,
+    MemoryUnit.GIB: 1 << 30,
+}
 _TOTALS: Final = ("connections", "channels", "consumers", "exchanges", "queues")
 _MESSAGES: Final = ("messages_ready", "messages_unacknowledged", "messages")
 _RATES: Final = {
@@ -35,6 +66,61 @@ def status(context: typer.Context) -> None:
         current.out.document({"overview": seen, "node": node})
         return
     _show_sections(current, _status_sections(seen, node))
+
+
+def cluster_status(context: typer.Context) -> None:
+    """Show the nodes: which of them run, their alarms, partitions and listeners."""
+    current = session(context)
+    seen = current.client.get_object("overview")
+    found = _cluster(seen, current.client.get_list("nodes"))
+    if current.out.is_json:
+        current.out.document(found)
+        return
+    nodes = {name: "running" if name in found["running_nodes"] else "stopped" for name in found["nodes"]}
+    _show_sections(
+        current,
+        {
+            "Cluster": {
+                "name": found["cluster_name"],
+                "product": _product(seen),
+                "alarms": ", ".join(f"{each['resource']} on {each['node']}" for each in found["alarms"]) or "none",
+                "network partitions": found["partitions"] or "none",
+            },
+            "Nodes": nodes,
+            "Listeners": {
+                f"{each.get('node')} {each.get('protocol')} {each.get('port')}": each.get("ip_address")
+                for each in found["listeners"]
+            },
+        },
+    )
+
+
+def memory_breakdown(
+    context: typer.Context,
+    unit: Annotated[
+        MemoryUnit | None, typer.Option("--unit", case_sensitive=False, help="One for all, instead of a fitting one")
+    ] = None,
+) -> None:
+    """Show what takes the memory of the node, the largest first."""
+    current = session(context)
+    node = str(current.client.get_object("overview").get("node"))
+    memory = current.client.get_object("nodes", node, "memory").get("memory")
+    if not isinstance(memory, dict):
+        raise CtlError(f"node {node} does not say what takes its memory")
+    parts = {name: value for name, value in memory.items() if type(value) is int and value}
+    whole = sum(parts.values())
+    rows = [
+        [name, _in_unit(value, unit, exact=current.out.is_json), round(100 * value / whole, 2)]
+        for name, value in sorted(parts.items(), key=lambda part: -part[1])
+    ]
+    current.out.rows(("part", "memory", "percent"), rows)
+
+
+def set_log_level(context: typer.Context, level: Annotated[LogLevel, typer.Argument(metavar="LEVEL")]) -> None:
+    """Log from debug, info, warning or error up, until the next start or SIGHUP (Warren)."""
+    current = session(context)
+    current.client.put("warren", "log-level", body={"level": level.value})
+    current.out.say(f"Lines are logged from level {level.value} up")
 
 
 def overview(context: typer.Context) -> None:
@@ -208,6 +294,32 @@ def _of(node: Object, key: str, limit_key: str, form: Callable[[Any], str], word
     return f"{form(value)} ({word} {form(limit)})" if isinstance(limit, int) else form(value)
 
 
+def _cluster(seen: Object, nodes: list[Object]) -> Object:
+    """Return what rabbitmqctl says about a cluster, under its names."""
+    resources = (("memory", "mem_alarm"), ("disk", "disk_free_alarm"))
+    return {
+        "cluster_name": seen.get("cluster_name"),
+        "nodes": [node.get("name") for node in nodes],
+        "running_nodes": [node.get("name") for node in nodes if node.get("running")],
+        "disk_nodes": [node.get("name") for node in nodes if node.get("type") == "disc"],
+        "ram_nodes": [node.get("name") for node in nodes if node.get("type") == "ram"],
+        "alarms": [
+            {"node": node.get("name"), "resource": resource}
+            for node in nodes
+            for resource, key in resources
+            if node.get(key)
+        ],
+        "partitions": {str(node.get("name")): node["partitions"] for node in nodes if node.get("partitions")},
+        "listeners": seen.get("listeners", []),
+    }
+
+
+def _in_unit(value: int, unit: MemoryUnit | None, *, exact: bool) -> object:
+    if unit is None:
+        return value if exact else _size(value)
+    return value if unit is MemoryUnit.BYTES else round(value / _UNIT_BYTES[unit], 4)
+
+
 def _flat(values: Mapping[str, object]) -> dict[str, object]:
     """Return the values with those of nested objects beside them; lists are left out."""
     flat: dict[str, object] = {}
@@ -240,10 +352,13 @@ def _duration(milliseconds: object) -> str | None:
 COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "status": status,
     "overview": overview,
+    "cluster_status": cluster_status,
+    "memory_breakdown": memory_breakdown,
     "version": version,
     "listeners": listeners,
     "environment": environment,
     "set_cluster_name": set_cluster_name,
+    "set_log_level": set_log_level,
     "search": search,
     "store": store,
     "reactor": reactor,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
 
+from warren.ctl.errors import CtlError
 from warren.ctl.session import Session, session
 from warren.ctl.words import JsonText, Policy, json_object, json_value
 
@@ -17,6 +19,11 @@ _ApplyTo = Annotated[
     str,
     typer.Option("--apply-to", metavar="KIND", help="all, queues, exchanges, classic_queues, quorum_queues or streams"),
 ]
+_REFUSED: Final = "Validation failed "
+_UNKNOWN_KEYS: Final = re.compile(r"\[(.*)\] are not recognised policy settings")
+_ERLANG_KEY: Final = re.compile(r'\{<<"([^"]*)">>,')
+_ERLANG_TEXT: Final = re.compile(r'<<"([^"]*)">>')
+
 _Component = Annotated[str, typer.Argument(metavar="COMPONENT", help="shovel, federation-upstream, …")]
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 
@@ -94,8 +101,22 @@ def _set_policy(
         "priority": priority,
         "apply-to": apply_to,
     }
-    current.client.put(kind, current.vhost, name, body=body)
+    try:
+        current.client.put(kind, current.vhost, name, body=body)
+    except CtlError as error:
+        raise CtlError(_plain(name, error.reason), error.exit_code) from None
     current.out.say(f'Policy "{name}" in vhost "{current.vhost}" is set')
+
+
+def _plain(name: str, reason: str) -> str:
+    """Return why a policy is refused, without Erlang's way to write terms."""
+    unknown = _UNKNOWN_KEYS.search(reason)
+    if unknown is not None:
+        keys = ", ".join(_ERLANG_KEY.findall(unknown[1]))
+        reason = f"{reason[: unknown.start()]}no such key: {keys}{reason[unknown.end() :]}"
+    if not reason.startswith(_REFUSED):
+        return reason
+    return f'policy "{name}": ' + _ERLANG_TEXT.sub(r'"\1"', reason.removeprefix(_REFUSED))
 
 
 def _clear_policy(current: Session, kind: str, name: str) -> None:

@@ -361,6 +361,8 @@ class Connection:
         while True:
             if len(self.leftover) >= 4 and self.leftover[:4] == b"AMQP":
                 raise BrokerError(f"{self.address} does not speak AMQP 0-9-1: it wants {bytes(self.leftover[4:8])!r}")
+            if self.leftover[:5] == b"HTTP/":
+                raise BrokerError(f"{self.address} is a port of HTTP: AMQP clients connect to another one, mostly 5672")
             try:
                 found = frames.maybe_frame(self.leftover, 0, len(self.leftover))
             except frames.FrameFormatError as error:

@@ -127,7 +127,11 @@ def show_config(
     table = Table("Setting", "Value", "Origin", box=None, header_style="bold")
     for key, value, origin in rows:
         table.add_row(Text(key), Text(value, overflow="fold"), Text(origin, overflow="fold"))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # A pipe has no width: a line for each setting.
+        console.width = max(80, Console(width=1_000_000).measure(table).maximum)
+    console.print(table)
 
 
 @config_app.command("example")

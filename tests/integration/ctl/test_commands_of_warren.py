@@ -90,6 +90,35 @@ def test_the_broker_shows_its_store_its_reactor_and_its_settings(ctl: Ctl) -> No
     assert ctl.done("is_in_service") == "ok\n"
 
 
+def test_the_level_of_the_log_is_set_live(ctl: Ctl) -> None:
+    ctl.done("set_log_level", "debug")
+    assert ctl("set_log_level", "loud").exit_code == 2
+    ctl.done("set_log_level", "info")
+
+
+def test_a_misspelt_key_of_a_policy_is_told_with_the_nearest(ctl: Ctl) -> None:
+    said = 'warren ctl: policy "p": no such key: max-lenght; did you mean max-length instead of max-lenght?\n'
+    assert ctl("set_policy", "p", ".*", '{"max-lenght": 5}') == (1, "", said)
+
+
+def test_what_goes_on_is_printed_once_in_a_pipe(ctl: Ctl) -> None:
+    ctl.done("declare_queue", "busy")
+    publish(ctl, "busy", "a", "b")
+    whole = json.loads(ctl.done("-p", ctl.vhost, "top", "--once", "--formatter", "json"))
+    assert [queue["name"] for queue in whole["queues"]] == ["busy"]
+    assert "\tbusy\t" in ctl.done("-p", ctl.vhost, "top", "--once")
+
+
+def test_the_node_says_how_it_is_and_what_takes_its_memory(ctl: Ctl) -> None:
+    found = json.loads(ctl.done("cluster_status", "--formatter", "json"))
+    assert found["nodes"] == found["running_nodes"] == found["disk_nodes"] and len(found["nodes"]) == 1
+    assert (found["alarms"], found["partitions"]) == ([], {})
+    assert {listener["protocol"] for listener in found["listeners"]} >= {"amqp", "http"}
+    rows = ctl.rows("memory_breakdown")
+    assert "other_system" in {row["part"] for row in rows}
+    assert abs(sum(row["percent"] for row in rows) - 100) < 1
+
+
 def test_a_dry_run_of_an_import_changes_nothing(ctl: Ctl) -> None:
     queue = {"name": "q", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 1}}
     file = json.dumps({"queues": [queue]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,46 @@ def test_the_url_is_shown_without_credentials() -> None:
 @pytest.mark.parametrize("location", ["/api/warren/transfers/%2F/t%201", "t%201", "http://h:1/x/t%201?a=b"])
 def test_a_location_ends_with_the_name_of_what_was_made(location: str) -> None:
     assert last_segment(location) == "t 1"
+
+
+def test_the_port_of_amqp_is_named_as_such() -> None:
+    with socket.socket() as amqp:
+        amqp.bind(("127.0.0.1", 0))
+        amqp.listen()
+        url = f"http://127.0.0.1:{amqp.getsockname()[1]}"
+
+        def answer_as_a_broker() -> None:
+            peer, _ = amqp.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b"AMQP\0\0\x09\x01")
+
+        broker = threading.Thread(target=answer_as_a_broker)
+        broker.start()
+        with Client(Target(url, "guest", "guest")) as client, pytest.raises(CtlError) as caught:
+            client.get("whoami")
+        broker.join()
+    assert caught.value.reason == f"cannot reach {url}: that is an AMQP port, and no management API"
+    assert caught.value.exit_code is ExitCode.UNREACHABLE
+
+
+@pytest.mark.parametrize(("scheme", "port", "usual"), [("http", 5672, 15672), ("https", 5671, 15671)])
+def test_where_amqp_usually_is_the_port_of_the_api_is_named(
+    scheme: str, port: int, usual: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with Client(Target(f"{scheme}://[::1]:{port}", "guest", "guest")) as client, pytest.raises(CtlError) as caught:
+        client.get("whoami")
+    assert caught.value.reason == (
+        f"cannot reach {scheme}://[::1]:{port}: Connection refused; {port} is AMQP's usual port, the management API is "
+        f"at {scheme}://[::1]:{usual} unless it was moved"
+    )
+
+
+def test_a_url_of_amqp_is_wrong_usage() -> None:
+    with pytest.raises(CtlError, match="that is for AMQP clients") as caught:
+        Client(Target("amqp://127.0.0.1", "guest", "guest"))
+    assert caught.value.exit_code is ExitCode.USAGE

@@ -186,3 +186,17 @@ def test_the_output_may_be_closed_early(api: FakeApi) -> None:
         assert run.stdout.readline() == b"name\tmessages\n"
         run.stdout.close()
         assert run.stderr.read() == b""
+
+
+# --- help as a command ------------------------------------------------------------------------------------------------
+
+
+def test_help_of_a_command_is_what_its_option_prints(ctl: Ctl) -> None:
+    assert ctl("help", "list_queues") == ctl("list_queues", "--help")
+    assert ctl("help", "list-queues").exit_code == 0
+    assert ctl("help") == ctl("--help")
+
+
+def test_help_of_a_command_that_there_is_not_suggests_one(ctl: Ctl) -> None:
+    ended = ctl("help", "list_queue")
+    assert ended.exit_code == 2 and "'list_queues'" in ended.err and ended.out == ""

@@ -124,6 +124,11 @@ CASES = (
         ),
         'Policy "p" in vhost "/" is set',
     ),
+    Case(
+        ["set_log_level", "debug"],
+        ("PUT", "warren/log-level", {"level": "debug"}),
+        "Lines are logged from level debug up",
+    ),
     Case(["clear_policy", "p"], ("DELETE", "policies/%2F/p", None), 'Policy "p" in vhost "/" is cleared'),
     Case(
         ["set_operator_policy", "p", "^q", "{}"],
@@ -448,3 +453,38 @@ def test_values_of_arguments_are_json_where_they_look_like_it(api: FakeApi, ctl:
     ctl("declare_queue", "q", "-a", f"x={text}")
     assert api.changes()[0][2]["arguments"] == {"x": value}
     assert json.dumps(api.changes()[0][2]["arguments"]["x"]) == json.dumps(value)
+
+
+def refuse_policy(api: FakeApi, ctl: Ctl, reason: str) -> str:
+    api.answers.clear()
+    api.answer("PUT", "policies/%2F/p", {"error": "bad_request", "reason": reason}, 400)
+    ended = ctl("set_policy", "p", "^q", "{}")
+    assert (ended.exit_code, ended.out) == (1, "")
+    return ended.err
+
+
+NOT_KEYS = "are not recognised policy settings"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (f'[{{<<"max-lenght">>,1}}] {NOT_KEYS}; did you mean x?', "no such key: max-lenght; did you mean x?"),
+        (f'[{{<<"a">>,[1,#{{<<"x">> => null}}]}},{{<<"b">>,<<"t">>}}] {NOT_KEYS}', "no such key: a, b"),
+        ('<<"x">> is not a valid message TTL\nunrecognised', '"x" is not a valid message TTL unrecognised'),
+    ],
+)
+def test_a_refused_policy_is_told_in_plain_words(api: FakeApi, ctl: Ctl, reason: str, said: str) -> None:
+    assert refuse_policy(api, ctl, f"Validation failed\n\n{reason}\n") == f'warren ctl: policy "p": {said}\n'
+    assert refuse_policy(api, ctl, "no") == "warren ctl: no\n"
+
+
+@pytest.mark.parametrize("level", ["loud", "", "critical", "debug\n"])
+def test_a_level_that_there_is_not_is_wrong_usage(api: FakeApi, ctl: Ctl, level: str) -> None:
+    ended = ctl("set_log_level", level)
+    assert ended.exit_code == 2 and api.asked == []
+
+
+def test_a_broker_without_a_level_to_set_says_so(api: FakeApi, ctl: Ctl) -> None:
+    said = "warren ctl: not found, or not a Warren broker: warren/log-level\n"
+    assert ctl("set_log_level", "debug") == (5, "", said)

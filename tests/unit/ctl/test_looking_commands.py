@@ -148,6 +148,74 @@ def test_overview_has_totals_and_rates(broker: FakeApi, ctl: Ctl) -> None:
     assert json.loads(ctl("overview", "--formatter", "json").out) == OVERVIEW
 
 
+def test_the_status_of_a_cluster_is_that_of_each_node(broker: FakeApi, ctl: Ctl) -> None:
+    other = {"name": "m@h", "running": False, "type": "ram", "partitions": ["n@h"], "disk_free_alarm": True}
+    broker.answer("GET", "nodes", [NODE | {"type": "disc"}, other])
+    lines = [line.split() for line in ctl("cluster_status").out.splitlines()]
+    assert ["name", "c"] in lines and ["n@h", "running"] in lines and ["m@h", "stopped"] in lines
+    assert ["alarms", "memory", "on", "n@h,", "disk", "on", "m@h"] in lines
+    assert ["n@h", "amqp", "5672", "::"] in lines
+    assert json.loads(ctl("cluster-status", "--formatter", "json").out) == {
+        "cluster_name": "c",
+        "nodes": ["n@h", "m@h"],
+        "running_nodes": ["n@h"],
+        "disk_nodes": ["n@h"],
+        "ram_nodes": ["m@h"],
+        "alarms": [{"node": "n@h", "resource": "memory"}, {"node": "m@h", "resource": "disk"}],
+        "partitions": {"m@h": ["n@h"]},
+        "listeners": OVERVIEW["listeners"],
+    }
+
+
+def test_a_cluster_that_is_well_says_none(broker: FakeApi, ctl: Ctl) -> None:
+    broker.answer("GET", "nodes", [NODE | {"mem_alarm": False}])
+    lines = [line.split() for line in ctl("cluster_status").out.splitlines()]
+    assert ["alarms", "none"] in lines and ["network", "partitions", "none"] in lines
+
+
+MEMORY = {
+    "queue_procs": 3 << 20,
+    "other_system": 9 << 20,
+    "mnesia": 0,
+    "strategy": "rss",
+    "total": {"rss": 12 << 20, "allocated": 1, "erlang": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ((), "other_system\t9.0 MiB\t75\nqueue_procs\t3.0 MiB\t25\n"),
+        (("--unit", "bytes"), "other_system\t9437184\t75\nqueue_procs\t3145728\t25\n"),
+        (("--unit", "mb"), "other_system\t9.44\t75\nqueue_procs\t3.15\t25\n"),
+        (("--unit", "MiB"), "other_system\t9\t75\nqueue_procs\t3\t25\n"),
+    ],
+    ids=str,
+)
+def test_what_takes_memory_is_listed_the_largest_first(
+    broker: FakeApi, ctl: Ctl, options: tuple[str, ...], rows: str
+) -> None:
+    broker.answer("GET", "nodes/n%40h/memory", {"memory": MEMORY})
+    assert ctl("-s", "memory_breakdown", *options) == (0, rows, "")
+
+
+def test_in_json_memory_is_in_bytes(broker: FakeApi, ctl: Ctl) -> None:
+    broker.answer("GET", "nodes/n%40h/memory", {"memory": MEMORY})
+    found = json.loads(ctl("memory_breakdown", "--formatter", "json").out)
+    assert found[0] == {"part": "other_system", "memory": 9 << 20, "percent": 75.0}
+
+
+def test_a_node_that_does_not_say_what_takes_memory_is_a_failure(broker: FakeApi, ctl: Ctl) -> None:
+    broker.answer("GET", "nodes/n%40h/memory", {"memory": "not_available"})
+    assert ctl("memory_breakdown") == (1, "", "warren ctl: node n@h does not say what takes its memory\n")
+    assert ctl("memory_breakdown", "--unit", "stones").exit_code == 2
+
+
+def test_no_part_at_all_is_an_empty_list(broker: FakeApi, ctl: Ctl) -> None:
+    broker.answer("GET", "nodes/n%40h/memory", {"memory": {"mnesia": 0, "total": {}}})
+    assert ctl("-s", "memory_breakdown") == (0, "", "")
+
+
 def test_version_is_of_both_sides(broker: FakeApi, ctl: Ctl) -> None:
     assert ctl("version", "--formatter", "tsv").out == f"warren ctl\t{__version__}\nbroker\tRabbitMQ 3.10.8\n"
 

@@ -302,3 +302,14 @@ def test_a_client_that_reads_no_answer_is_not_waited_for_for_ever() -> None:
         assert trio.current_time() - start == pytest.approx(http_module.UNREAD_TIMEOUT_S)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_client_of_amqp_is_told_at_once_where_it_is() -> None:
+    async def talk(stream: MemoryStream) -> None:
+        await stream.send_all(b"AMQP\x00\x00\x09\x01")
+        answers.append(await received(stream))
+
+    answers: list[bytes] = []
+    took_s = converse(never, talk)
+    assert took_s == 0
+    assert answers[0].startswith(b"HTTP/1.1 400 ") and b"AMQP clients connect to another one" in answers[0]

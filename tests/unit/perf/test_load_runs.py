@@ -149,14 +149,21 @@ def test_what_the_broker_closes_is_told_with_code_and_text(
         Run(Workload(messages=10), address).run()
 
 
-def test_something_else_than_amqp_is_named_as_such() -> None:
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (b"AMQP\x00\x01\x00\x00", "does not speak AMQP 0-9-1"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is a port of HTTP: AMQP clients connect to another one"),
+    ],
+)
+def test_something_else_than_amqp_is_named_as_such(answer: bytes, named: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = Connection(Address(port=int(listener.getsockname()[1])))
         peer, _ = listener.accept()
         with peer:
-            peer.sendall(b"AMQP\x00\x01\x00\x00")
+            peer.sendall(answer)
             connection.greet()
-            with pytest.raises(BrokerError, match="does not speak AMQP 0-9-1"):
+            with pytest.raises(BrokerError, match=named):
                 connection.log_in()
         connection.abort()
 

@@ -65,11 +65,13 @@ LOOK_BYTES: Final = 8 << 10  # as much as is measured in one go
 PART_BYTES: Final = 128 << 10  # of an answer that is made while it is sent
 HEADERS_MAX: Final = 100
 HEALTH: Final = "/health"  # answered on the reserved slots too
+NOT_AMQP: Final = "this is a port of HTTP: AMQP clients connect to another one, 5672 unless it was changed"
 
 _HEADER_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
 # A handshake of TLS takes as long as a head of that size.
 _HANDSHAKE_BYTES: Final = 8 << 10
+_AMQP: Final = b"AMQP\x00"  # how a client of AMQP 0-9-1 begins, and no method of HTTP
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 # What is not read of a body is drained up to here, so that the connection can go on.
 _DRAIN_BYTES_MAX: Final = 64 << 10
@@ -376,9 +378,8 @@ class Conversation:
         except h11.RemoteProtocolError as error:
             if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 with trio.move_on_after(REQUEST_TIMEOUT_S):
-                    refusal = HttpError(
-                        error.error_status_hint, "bad_request", "malformed request", (("Connection", "close"),)
-                    )
+                    reason = NOT_AMQP if str(error) == NOT_AMQP else "malformed request"
+                    refusal = HttpError(error.error_status_hint, "bad_request", reason, (("Connection", "close"),))
                     await self._send(error_response(refusal), "GET")
 
     async def _receive(self) -> None:
@@ -397,6 +398,8 @@ class Conversation:
                 return None
             if self._unread[0] < 0x21:
                 raise h11.RemoteProtocolError("no request line")  # TLS, for one
+            if self._unread.startswith(_AMQP):
+                raise h11.RemoteProtocolError(NOT_AMQP)
             if len(self._unread) > _HEADER_BYTES_MAX:
                 raise h11.RemoteProtocolError("the request head is too large", error_status_hint=431)
             searched = max(0, len(self._unread) - 2)

@@ -36,7 +36,15 @@ TYPES: Final = {
     "md": "text/plain; charset=utf-8",
 }
 # Where a file is found besides under its own name.
-ALIASES: Final = {"/": "/index.html", "/api/docs": "/docs.html", "/api": "/docs.html", "/api/index.html": "/docs.html"}
+ALIASES: Final = {
+    "/": "/index.html",
+    "/api": "/docs.html",
+    "/api/docs": "/docs.html",
+    "/api/index.html": "/docs.html",
+    "/cli": "/cli/index.html",
+    "/cli/": "/cli/index.html",
+    "/cli/rabbitmqadmin": "/cli/rabbitmqadmin.txt",
+}
 
 
 class StaticFiles:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import msgspec
 import trio
 
 from warren import __version__
@@ -19,8 +20,9 @@ from warren.mgmt_plugin.names import node_name
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.overview import PRODUCT, context_rows, exchange_types
 from warren.mgmt_plugin.resources.queues import QUEUE_BYTES
-from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, not_found
+from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_found
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM
+from warren.server import logs
 from warren.server.management import Management
 from warren.server.process_memory import resident_bytes
 from warren.server.reactor import Reactor
@@ -58,6 +60,12 @@ MEMORY_PARTS: Final = (
 )
 
 
+class LogLevel(msgspec.Struct):
+    """The least level that is logged: debug, info, warning or error."""
+
+    level: str
+
+
 def open_descriptors() -> int:
     """Return how many file descriptors are open."""
     return len(os.listdir("/proc/self/fd"))
@@ -79,6 +87,7 @@ def _config_files(origins: Any) -> set[str]:
 
 
 _N: Final = "/api/nodes/{node}"
+_LOG_LEVEL: Final = "/api/warren/log-level"
 _MONITOR: Final = Access.MONITORING
 _QUERY: Final = (*RANGE_QUERY, "memory")
 
@@ -204,6 +213,15 @@ class NodeHandlers(Handlers):
 
         return {key: {"value": value, "origin": origin} for key, value, origin in shown_values(settings)}
 
+    async def show_log_level(self, call: Call) -> Described:
+        return {"level": logs.level(), "configured": self._management.settings.log_level}
+
+    async def set_log_level(self, call: Call) -> None:
+        level = (await call.body(LogLevel)).level
+        if level not in logs.LEVELS:
+            raise bad_request(f"level must be one of {', '.join(logs.LEVELS)}")
+        logs.set_level(level, f"user {call.operator.name}")
+
     async def list_attempts(self, call: Call) -> list[Described]:
         self._the_node(call)
         churn = self._management.broker.churn
@@ -228,5 +246,14 @@ class NodeHandlers(Handlers):
         Route("GET", f"{_N}/memory", _MONITOR, show_memory, "What takes the memory of a node"),
         Route("GET", f"{_N}/memory/relative", _MONITOR, show_relative_memory, "The same in per cent"),
         Route("GET", "/api/config/effective", Access.ADMINISTRATOR, show_environment, "All settings, and their origin"),
+        Route("GET", _LOG_LEVEL, _MONITOR, show_log_level, "The least level that is logged now, and by the settings"),
+        Route(
+            "PUT",
+            _LOG_LEVEL,
+            Access.ADMINISTRATOR,
+            set_log_level,
+            "Log from this level up, until the next start or SIGHUP",
+            LogLevel,
+        ),
         Route("GET", "/api/auth/attempts/{node}", _MONITOR, list_attempts, "Logins, accepted and refused"),
     )
