@@ -74,6 +74,7 @@ ALLOWED_OUTSIDERS = {"__future__", "base64", "bisect", "collections", "dataclass
     "itertools",
     "construct",  # the specification written once; only ``amqp/specification.py``
     "crc32c",  # checksums of the store, only ``msgstore/log/checksum.py``
+    "difflib",  # the nearest key to a misspelt one of a policy
     "hashlib",  # long keys of messages are remembered by their hash
     "json",  # definitions of policies and limits, read once when they are set
     "librt",

@@ -19,7 +19,6 @@ Source: RabbitMQ, "Policies" and "Operator policies", and 3.10.8 for texts and f
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Final
 
 from mypy_extensions import i64
@@ -290,6 +289,8 @@ def _definition_error(definition: dict[str, object], operator: bool, stored: boo
 
 def _hint(unknown: dict[str, object], operator: bool) -> str:
     """Return what was probably meant by the first of `unknown` that looks like a key: ``""`` when none does."""
+    from difflib import get_close_matches  # for who misspells something, and nobody else
+
     known = list(OPERATOR_KEYS) if operator else [key for key in [*_SUPPORT, *BY_KEY] if _support(key)]
     for key in list(unknown)[:HINTS_TRIED]:
         if len(key) > HINT_CHARACTERS:
