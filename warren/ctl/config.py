@@ -130,7 +130,11 @@ def _profile(flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
     for key, value in profile.items():
         kind = KEYS.get(key)
         if kind is None:
-            raise usage_error(f"{path}: profile {name!r} has an unknown key {key!r}")
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, KEYS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise usage_error(f"{path}: profile {name!r} has an unknown key {key!r}{hint}")
         if not isinstance(value, (int, float) if kind is float else kind) or (kind is float and value is True):
             raise usage_error(f"{path}: profile {name!r}: {key} must be of type {kind.__name__}")
     return dict(profile)

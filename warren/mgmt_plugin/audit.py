@@ -22,6 +22,7 @@ from warren.server.logs import get_logger
 
 READING: Final = ("GET", "HEAD", "OPTIONS")
 CUT_OFF: Final = "it was cut off, and may have been carried out"
+REASON_MAX: Final = 500  # characters; a reason may quote what was asked for
 
 log = get_logger("audit")
 
@@ -36,7 +37,9 @@ def concluded(request: Request, user: str, response: Response | None) -> None:
     did = f"{request.method} {request.path}"
     if response is None:
         log.warning("audit", did=did, user=user, peer=request.peer, reason=CUT_OFF)
-    elif response.refusal:
-        log.warning("audit", did=did, user=user, peer=request.peer, status=response.status, reason=response.refusal)
+    elif response.status >= 400:
+        reason = response.refusal
+        shown = reason if len(reason) <= REASON_MAX else reason[: REASON_MAX - 1] + "…"
+        log.warning("audit", did=did, user=user, peer=request.peer, status=response.status, reason=shown)
     else:
         log.info("audit", did=did, user=user, peer=request.peer, status=response.status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer.core
 import typer.main
 
 from warren.ctl.command_table import GROUPS, ctl_app
+from warren.ctl.errors import ExitCode
 from warren.ctl.quick_parameters import make_quick
 
 from .conftest import Ctl
@@ -111,6 +113,12 @@ def test_fast_parameters_read_values_as_typer_does() -> None:
                 command(quick=quick).make_context("x", list(wrong))
             reasons.append(str(caught.value))
         assert reasons[0] == reasons[1]
+
+
+def test_the_exit_codes_are_those_of_the_document() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "ctl.md").read_text()
+    table = text.partition("## Exit codes")[2].partition("\n## ")[0]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)] == [int(code) for code in ExitCode]
 
 
 # --- completion -----------------------------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ def test_a_script_is_told_about_a_missing_password(monkeypatch: pytest.MonkeyPat
         ("[profiles.p]\nurl = 1\n", "url must be of type str"),
         ("[profiles.p]\ntimeout = true\n", "timeout must be of type float"),
         ("[profiles.p]\nprot = 1\n", "unknown key 'prot'"),
+        ("[profiles.p]\nuser_name = 'x'\n", "unknown key 'user_name'; did you mean username?"),
         ("[profiles.q]\n", "no profile 'p'"),
         ("profiles = 1\n", "no profile 'p'"),
         ("x x", "Expected '='"),

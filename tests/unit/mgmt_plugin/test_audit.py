@@ -37,6 +37,9 @@ class Changes:
     async def refuse(self, call: Call) -> None:
         raise HttpError(400, "bad_request", "not like this")
 
+    async def refuse_at_length(self, call: Call) -> None:
+        raise HttpError(400, "bad_request", "x" * 1_000_000)
+
     async def hang(self, call: Call) -> None:
         self.changed += 1
         await trio.sleep_forever()
@@ -54,7 +57,7 @@ class Changes:
         return Response(200, pieces=pieces())
 
     def api(self) -> Api:
-        names = ("do", "fail", "refuse", "hang", "read", "answer_badly")
+        names = ("do", "fail", "refuse", "refuse_at_length", "hang", "read", "answer_badly")
         table = RouteTable(
             Route("POST", f"/api/{name}", Access.ADMINISTRATOR, getattr(self, name), name) for name in names
         )
@@ -137,6 +140,12 @@ def test_a_change_has_one_line_with_the_status_of_its_answer(
     assert parsed(ask(changes.api(), request(name)))[0] == status
     more = {"status": status} if reason is None else {"status": status, "reason": reason}
     assert lines() == [(level, line(name, **more))]
+
+
+def test_a_long_reason_is_cut(lines: Any) -> None:
+    assert parsed(ask(Changes().api(), request("refuse_at_length")))[0] == 400
+    ((_, fields),) = lines()
+    assert fields["reason"] == "x" * 499 + "…"
 
 
 def test_a_change_whose_client_leaves_before_the_answer_has_its_line(lines: Any) -> None:

@@ -72,6 +72,12 @@ def test_config_is_a_table_for_a_person_without_secrets() -> None:
     assert "hunter2" not in done.stdout
 
 
+def test_a_pipe_gets_a_line_for_each_setting_however_narrow_the_terminal_is() -> None:
+    done = warren("config", "--data-dir", "/" + "a" * 100, COLUMNS="40")
+    (row,) = [line for line in done.stdout.splitlines() if line.split()[:1] == ["data_dir"]]
+    assert row.split() == ["data_dir", "/" + "a" * 100, "flag", "--data-dir"]
+
+
 @pytest.mark.parametrize("command", ["serve", "config"])
 def test_a_setting_that_cannot_be_used_is_one_line_and_exit_code_2(command: str) -> None:
     done = warren(command, "--amqp", "nonsense:port")
