@@ -20,6 +20,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -30,7 +31,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DIST: Final = ROOT / "dist"
@@ -121,6 +122,15 @@ def context_members(dockerfile: str) -> list[str]:
     """Return what a Dockerfile copies out of its context."""
     copies = [line.split()[1:-1] for line in dockerfile.splitlines() if line.startswith("COPY ")]
     return [name for names in copies for name in names if not any(word.startswith("--from") for word in names)]
+
+
+def completed_sbom(document: dict[str, Any], version: str) -> dict[str, Any]:
+    """Return a list of components with what cannot be known from requirements: whose they are, and of which version."""
+    root = document["metadata"]["component"]
+    root |= {"version": version, "purl": f"pkg:pypi/{root['name']}@{version}"}
+    refs = sorted(component["bom-ref"] for component in document["components"])
+    others = [each for each in document.get("dependencies", []) if each["ref"] != root["bom-ref"]]
+    return document | {"dependencies": [{"ref": root["bom-ref"], "dependsOn": refs}, *others]}
 
 
 # --- tools ------------------------------------------------------------------------------------------------------------
@@ -220,8 +230,6 @@ def make_sdist(release: Release) -> None:
 def make_wheels(release: Release) -> None:
     """Build and try one for each interpreter."""
     sdist = the_file(f"warren_broker-{release.version}.tar.gz", "sdist")
-    for old in DIST.glob("*.whl"):
-        old.unlink()
     if shutil.which(os.environ.get("CC", "cc")) is None:
         raise DistError("there is no C compiler: the wheels would be interpreted")
     interpreters = installed_series(list(candidates(os.environ)))
@@ -236,9 +244,16 @@ def make_wheels(release: Release) -> None:
             isolated = ("--no-build-isolation", "--check-build-dependencies", "--no-deps")
             pip(builder, "wheel", *isolated, "--wheel-dir", directory, sdist)
             (built,) = Path(directory).glob("*.whl")
+            for old in wheels_of(series):
+                old.unlink()
             repair(built, release)
-        (wheel,) = DIST.glob(f"*-cp{series.replace('.', '')}-*.whl")
+        (wheel,) = wheels_of(series)
         try_wheel(wheel, python, series)
+
+
+def wheels_of(series: str) -> list[Path]:
+    """Return the wheels in dist/ for a series of CPython."""
+    return list(DIST.glob(f"*-cp{series.replace('.', '')}-*.whl"))
 
 
 def repair(built: Path, release: Release) -> None:
@@ -267,7 +282,7 @@ def make_debian(release: Release) -> None:
         release.left_out.append("the Debian package: there is no dpkg-deb")
         return
     here = installed_series([str(SYSTEM_PYTHON)])
-    wheels = [wheel for series in here for wheel in DIST.glob(f"*-cp{series.replace('.', '')}-*.whl")]
+    wheels = [wheel for series in here for wheel in wheels_of(series)]
     if not wheels:
         release.left_out.append(f"the Debian package: there is no wheel for {SYSTEM_PYTHON}")
         return
@@ -299,10 +314,11 @@ def make_chart(release: Release) -> None:
 
 
 def make_sbom(release: Release) -> None:
-    """Have cyclonedx-py write it."""
+    """Have cyclonedx-py write it, and say which version of Warren needs these."""
     options = ["--of", "JSON", "--output-reproducible", "--mc-type", "application", "--pyproject", "pyproject.toml"]
     out = DIST / f"warren-{release.version}.cdx.json"
     run(tools() / "bin/cyclonedx-py", "requirements", *options, "-o", out, "requirements/run.txt")
+    out.write_text(json.dumps(completed_sbom(json.loads(out.read_text()), release.version), indent=2) + "\n")
 
 
 def make_notes(release: Release) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 from broker_process import WarrenProcess, wait_until
-from pika.exceptions import ChannelClosedByBroker, NackError, ProbableAccessDeniedError
+from pika import PlainCredentials
+from pika.exceptions import (
+    ChannelClosedByBroker,
+    NackError,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
 
 from warren.server.catalogue import Catalogue
 from warren.vhosts.metadata import PolicyPut, QueuePut, UserLimitsPut, VhostLimitsPut
@@ -32,6 +38,27 @@ def test_a_broker_starts_again_on_the_metadata_of_a_killed_one(tmp_path: Path, f
     process.start()
     assert process.health() == 200
     process.stop()
+
+
+def test_the_first_user_that_settings_name_is_the_only_one_and_stays_as_it_was_made(
+    tmp_path: Path, fresh_metadata_url: FreshUrl
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2\n")
+    flags = {"metadata-url": fresh_metadata_url()}
+    process = WarrenProcess(tmp_path, flags, {"default_user": "admin", "default_pass_file": secret})
+    hunter2 = PlainCredentials("admin", "hunter2")
+    with process:
+        connect(process, credentials=hunter2).close()
+        with pytest.raises(ProbableAuthenticationError):
+            connect(process)
+        process.stop()
+        secret.write_text("another\n")
+        process.start()
+        connect(process, credentials=hunter2).close()
+        with pytest.raises(ProbableAuthenticationError):
+            connect(process, credentials=PlainCredentials("admin", "another"))
+    assert "hunter2" not in process.log() + process.out()
 
 
 def test_policies_and_limits_in_the_metadata_hold_from_the_start(tmp_path: Path, fresh_metadata_url: FreshUrl) -> None:
