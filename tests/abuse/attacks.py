@@ -651,6 +651,27 @@ def thousands_of_stages(ports: Ports) -> None:
         ask_http(ports, "GET", f"/api/warren/stages/{VHOST}", user="mallet")
 
 
+@attack
+def staged_batch_for_very_many_places(ports: Ports) -> None:
+    """A batch that comes to 200,000 places, of queues one of which might refuse it."""
+    client = hostile(ports)
+    refusing: Table = {"x-max-length": 1_000_000, "x-overflow": "reject-publish"}
+    client.pump([exchange("staged", "fanout")])
+    for number in range(500):
+        client.pump([queue(f"staged{number}", refusing, durable=True), bind(f"staged{number}", "staged")])
+    client.barrier()
+    ask_http(
+        ports,
+        "PUT",
+        f"/api/warren/stages/{VHOST}/placed/0",
+        publish_frames("staged", "", b"x", {"delivery_mode": 2}) * 400,
+        "mallory",
+    )
+    body = json.dumps({"query": "placed", "batch": 1, "stages": ["placed"]}).encode()
+    answer = ask_http(ports, "POST", f"/api/warren/stages/{VHOST}/commit", body, "mallory")
+    assert b'"committed":true' in answer, answer
+
+
 # --- links ----------------------------------------------------------------------------------------------------------
 
 
