@@ -15,6 +15,7 @@ equals the first that came.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -298,3 +299,7 @@ class ConsumerGroups:
             if group.holds_back():
                 return True
         return False
+
+
+# Stands for those of all queues without consumers, of which there may be very many.
+NOBODY: Final = ConsumerGroups()

@@ -29,7 +29,7 @@ from warren.exchanges.destination import Destination
 from warren.msgstore.log.message import HEADER_AT, Message
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.arguments import QueueArguments
-from warren.queues.consumer_groups import ConsumerGroups
+from warren.queues.consumer_groups import NOBODY, ConsumerGroups
 from warren.queues.counters import DeathCounts, MessageCounts
 from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
@@ -93,7 +93,7 @@ class Queue(Destination):
 
         self.consumers: dict[Consumer, None] = {}  # in registration order
         self.exclusive_consumer: Consumer | None = None  # then there is no other one
-        self._groups = ConsumerGroups()
+        self._groups = NOBODY  # from the first consumer on it is the queue's own
         self._hungry: bool = False
         self.is_search_long: bool = False  # many have to be passed over: only `drain` looks for a consumer
         self._scheduled: bool = False
@@ -108,7 +108,7 @@ class Queue(Destination):
         self._returning: int = 0  # how many channels are giving messages back, step by step
         self._host = host
         self._log = host.log
-        self._load_waiters: list[Callable[[], None]] = []
+        self._load_waiters: list[Callable[[], None]] | None = None  # None: none
 
     @property
     def declaration(self) -> QueueDeclaration:
@@ -549,6 +549,8 @@ class Queue(Destination):
 
     def call_when_ready(self, waiter: Callable[[], None]) -> None:
         """Have `waiter` called when the oldest message has come from disk, or what is being given back is here."""
+        if self._load_waiters is None:
+            self._load_waiters = []
         self._load_waiters.append(waiter)
 
     def get(self, ledger: DeliveryLedger, no_ack: bool) -> bool:
@@ -606,7 +608,7 @@ class Queue(Destination):
         """Go on with what waits for the next message, if it is here."""
         waiters = self._load_waiters
         if waiters and not self._returning and self.ready.is_ready():
-            self._load_waiters = []
+            self._load_waiters = None
             for waiter in waiters:
                 waiter()
 
@@ -627,7 +629,8 @@ class Queue(Destination):
         self._returning = 0
         self.consumers = {}
         self.exclusive_consumer = None
-        self._groups.clear()
+        if self._groups is not NOBODY:
+            self._groups.clear()
         self._hungry = False
         self.ready.close()
         # It has us, and we have it: nothing must be left for the cyclic collector.
@@ -740,6 +743,8 @@ class Queue(Destination):
         if consumer.exclusive:
             self.exclusive_consumer = consumer
         self._fit(consumer)
+        if self._groups is NOBODY:
+            self._groups = ConsumerGroups()
         self._groups.add(consumer, self.single_active)
         self.wake()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -27,6 +27,8 @@ from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
     from warren.queues.key_sharing import KeySharing
+
+_NO_LANES: Final[list[int]] = []
 
 
 class ReadyMessages:
@@ -58,7 +60,7 @@ class ReadyMessages:
         # Of a priority queue, the highest level, `_backlog`, first.
         self._lanes: list[Backlog] | None = None
         self._unused: Backlog | None = None  # stands for each lane that has never had a message
-        self._used: list[int] = [0]  # the other lanes, in order
+        self._used = _NO_LANES  # the other lanes, in order
         self._lane: i64 = 0  # none before this one has a message
         self._returned: list[tuple[int, Message]] = []  # a heap by place
         self._returned_bytes: i64 = 0  # of their bodies
@@ -72,6 +74,7 @@ class ReadyMessages:
         lanes = [self._unused] * count
         lanes[0] = self._backlog
         self._lanes = lanes
+        self._used = [0]
         self._lane = len(lanes)
 
     def _lane_in_use(self, lanes: list[Backlog], lane: i64) -> Backlog:
