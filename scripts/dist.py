@@ -286,10 +286,9 @@ def make_debian(release: Release) -> None:
     if not wheels:
         release.left_out.append(f"the Debian package: there is no wheel for {SYSTEM_PYTHON}")
         return
-    with_pip = f"{tools() / 'bin/python'} -m pip"
-    epoch = str(release.epoch)
+    with_pip, epoch = str(tools() / "bin/python"), str(release.epoch)
     build = ROOT / "packaging/debian/build"
-    package = run(build, wheels[0], DIST, PIP=with_pip, SOURCE_DATE_EPOCH=epoch).strip()
+    package = run(build, wheels[0], DIST, PIP_PYTHON=with_pip, SOURCE_DATE_EPOCH=epoch).strip()
     say("trying the Debian package")
     tried = subprocess.run([build.with_name("try"), package], check=False)
     if tried.returncode == CANNOT_TRY:
