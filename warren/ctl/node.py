@@ -13,6 +13,7 @@ from warren.ctl.client import Object
 from warren.ctl.errors import CtlError, ExitCode
 from warren.ctl.output import value_at
 from warren.ctl.session import Session, session
+from warren.ctl.words import size_text
 
 
 class MemoryUnit(StrEnum):
@@ -36,7 +37,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT_BYTES: Final = {
     MemoryUnit.KB: 10**3,
     MemoryUnit.MB: 10**6,
@@ -257,8 +257,8 @@ def _status_sections(seen: Object, node: Object) -> dict[str, dict[str, object]]
             "alarms": ", ".join(alarms) or "none",
         },
         "Resources": {
-            "memory": _of(node, "mem_used", "mem_limit", _size),
-            "disk free": _of(node, "disk_free", "disk_free_limit", _size, "at least"),
+            "memory": _of(node, "mem_used", "mem_limit", size_text),
+            "disk free": _of(node, "disk_free", "disk_free_limit", size_text, "at least"),
             "files": _of(node, "fd_used", "fd_total", str),
             "sockets": _of(node, "sockets_used", "sockets_total", str),
         },
@@ -316,7 +316,7 @@ def _cluster(seen: Object, nodes: list[Object]) -> Object:
 
 def _in_unit(value: int, unit: MemoryUnit | None, *, exact: bool) -> object:
     if unit is None:
-        return value if exact else _size(value)
+        return value if exact else size_text(value)
     return value if unit is MemoryUnit.BYTES else round(value / _UNIT_BYTES[unit], 4)
 
 
@@ -329,15 +329,6 @@ def _flat(values: Mapping[str, object]) -> dict[str, object]:
         elif not isinstance(value, list):
             flat[key] = value
     return flat
-
-
-def _size(value: int) -> str:
-    amount = float(value)
-    for unit in _UNITS:
-        if amount < 1024 or unit == _UNITS[-1]:
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def _duration(milliseconds: object) -> str | None:

@@ -23,6 +23,7 @@ from warren.ctl.client import PAGE_SIZE, Object
 from warren.ctl.errors import CtlError, ExitCode, usage_error
 from warren.ctl.output import cell, shown, value_at
 from warren.ctl.session import Session, session
+from warren.ctl.words import size_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -152,7 +153,9 @@ def _totals(seen: Seen) -> dict[str, object]:
     alarms = [name for name, key in (("memory", "mem_alarm"), ("disk", "disk_free_alarm")) if node.get(key)]
     totals: dict[str, object] = {"node": seen.overview.get("node")}
     if node:
-        totals |= {"memory bytes": node.get("mem_used"), "alarms": ", ".join(alarms) or "none"}
+        used = node.get("mem_used")
+        totals["memory"] = size_text(used) if isinstance(used, int) else None
+        totals["alarms"] = ", ".join(alarms) or "none"
     for name in ("connections", "channels", "queues", "consumers"):
         totals[name] = value_at(seen.overview, f"object_totals.{name}")
     totals["messages"] = value_at(seen.overview, "queue_totals.messages") or 0

@@ -26,6 +26,7 @@ ArgumentTexts = Annotated[
     typer.Option("--argument", "-a", metavar="KEY=VALUE", help="x-max-length=1000; JSON or text; may be repeated"),
 ]
 
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _LIMIT_INTEGER: Final = 1 << 63
 
 
@@ -85,6 +86,16 @@ def new_password(given: str | None) -> str:
 def counted(number: int, noun: str) -> str:
     """Return how many of something there are, in words."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def size_text(value: int) -> str:
+    """Return a number of bytes in the unit that fits."""
+    amount = float(value)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def _plain_value(text: str) -> Any:

@@ -45,6 +45,7 @@ def test_once_is_whole_in_a_pipe(broker: FakeApi, ctl: Ctl) -> None:
     ended = ctl("top", "--once", "--limit", "7", "--sort", "publish")
     assert (ended.exit_code, ended.err) == (0, "")
     lines = ended.out.splitlines()
+    assert [line.split() for line in lines[:4]][1:] == [["node", "n@h"], ["memory", "5.0", "MiB"], ["alarms", "memory"]]
     assert f"/\t{LONG}\t8\t1\t9\t0\t0\t2" in lines
     assert "/\tred\\x1b[31m\t0\t0\t3\t7.5\t0\t0" in lines
     assert "bob\t1.2.3.4:5 -> 6.7.8.9:5672\t\trunning\t0\t5\t0" in lines
