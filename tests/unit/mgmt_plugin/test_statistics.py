@@ -14,6 +14,7 @@ from engine_harness import Client, Harness
 
 from warren.amqp import methods as m
 from warren.channels.channel import Channel
+from warren.mgmt_plugin.http import scheduler as scheduler_module
 from warren.mgmt_plugin.metrics import statistics as statistics_module
 from warren.mgmt_plugin.metrics.history import STEP_S
 from warren.mgmt_plugin.metrics.statistics import (
@@ -181,7 +182,10 @@ def test_nothing_that_has_gone_is_held_in_memory(watched: Watched) -> None:
     assert sizes[0] == sizes[-1]
 
 
-def test_idle_queues_cost_less_than_a_call_each(watched: Watched) -> None:
+def test_idle_queues_cost_less_than_a_call_each(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Giving way takes calls, too, and how often that is depends on the machine.
+    monkeypatch.setattr(scheduler_module, "SLICE_S", float("inf"))
+
     def calls_of_a_tick(queues: int) -> int:
         for number in range(queues):
             watched.client.declare(f"q{number}")
@@ -200,7 +204,7 @@ def test_idle_queues_cost_less_than_a_call_each(watched: Watched) -> None:
         return calls
 
     few = calls_of_a_tick(1000)
-    assert calls_of_a_tick(3000) - few < 500
+    assert calls_of_a_tick(3000) - few < 200
     watched.client.publish("", "q7", b"x")
     watched.tick()
     assert watched.statistics.rate(watched.queue("q7"), "publish") == 1 / STEP_S
