@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -63,7 +62,7 @@ class Api:
             operator = await self._doorkeeper.identify(request)
             request.identified(operator.name)
         if audit.is_change(route):
-            request.concluded = partial(audit.concluded, request, operator.name)
+            request.concluded = audit.line_of(request, operator.name)
         query = parse_query(request.query)
         return await self._carry_out(
             route, Call(request, params, operator, self._vhosts, self._acting, query, route.limits)

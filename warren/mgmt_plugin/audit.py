@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from warren.mgmt_plugin.http.server import Request, Response
@@ -32,14 +34,18 @@ def is_change(route: Route) -> bool:
     return route.method not in READING and route.access not in (Access.CLIENT, Access.PUBLIC) and not route.is_use
 
 
-def concluded(request: Request, user: str, response: Response | None) -> None:
-    """Write the line of a request of `user` that ended with `response`, or None without an answer."""
-    did = f"{request.method} {request.path}"
+def line_of(request: Request, user: str) -> Callable[[Response | None], None]:
+    """Return what writes the line of a request of `user` when that has ended."""
+    # Not of the request itself, which holds what is returned here: the two would live until the next collection.
+    return partial(_write, f"{request.method} {request.path}", user, request.peer)
+
+
+def _write(did: str, user: str, peer: str, response: Response | None) -> None:
     if response is None:
-        log.warning("audit", did=did, user=user, peer=request.peer, reason=CUT_OFF)
+        log.warning("audit", did=did, user=user, peer=peer, reason=CUT_OFF)
     elif response.status >= 400:
         reason = response.refusal
         shown = reason if len(reason) <= REASON_MAX else reason[: REASON_MAX - 1] + "…"
-        log.warning("audit", did=did, user=user, peer=request.peer, status=response.status, reason=shown)
+        log.warning("audit", did=did, user=user, peer=peer, status=response.status, reason=shown)
     else:
-        log.info("audit", did=did, user=user, peer=request.peer, status=response.status)
+        log.info("audit", did=did, user=user, peer=peer, status=response.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from types import SimpleNamespace
 from typing import Any, cast
@@ -179,6 +180,17 @@ def test_a_change_that_the_end_of_the_broker_cuts_off_has_a_line_without_a_statu
     trio.run(main)
     assert changes.changed == 1
     assert lines() == [("WARNING", line("hang", reason="it was cut off, and may have been carried out"))]
+
+
+def test_a_request_is_gone_with_its_answer() -> None:
+    """No cycle keeps it, and its connection with it, until the next collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        ask(Changes().api(), request("do"))
+        assert not [kept for kept in gc.get_objects() if isinstance(kept, Request)]
+    finally:
+        gc.enable()
 
 
 def test_the_line_is_there_before_the_answer(monkeypatch: pytest.MonkeyPatch, lines: Any) -> None:
