@@ -286,9 +286,8 @@ def make_debian(release: Release) -> None:
     if not wheels:
         release.left_out.append(f"the Debian package: there is no wheel for {SYSTEM_PYTHON}")
         return
-    with_pip, epoch = str(tools() / "bin/python"), str(release.epoch)
     build = ROOT / "packaging/debian/build"
-    package = run(build, wheels[0], DIST, PIP_PYTHON=with_pip, SOURCE_DATE_EPOCH=epoch).strip()
+    package = run(build, wheels[0], DIST, PIP_PYTHON=str(tools() / "bin/python")).strip()
     say("trying the Debian package")
     tried = subprocess.run([build.with_name("try"), package], check=False)
     if tried.returncode == CANNOT_TRY:
@@ -316,7 +315,9 @@ def make_sbom(release: Release) -> None:
     """Have cyclonedx-py write it, and say which version of Warren needs these."""
     options = ["--of", "JSON", "--output-reproducible", "--mc-type", "application", "--pyproject", "pyproject.toml"]
     out = DIST / f"warren-{release.version}.cdx.json"
-    run(tools() / "bin/cyclonedx-py", "requirements", *options, "-o", out, "requirements/run.txt")
+    # It warns of what is completed below.
+    options += ["-o", str(out), "requirements/run.txt"]
+    run(tools() / "bin/cyclonedx-py", "requirements", *options, PYTHONWARNINGS="ignore")
     out.write_text(json.dumps(completed_sbom(json.loads(out.read_text()), release.version), indent=2) + "\n")
 
 
@@ -372,6 +373,7 @@ def main(wanted: Sequence[str]) -> int:
     DIST.mkdir(exist_ok=True)
     committed = run("git", "log", "-1", "--format=%ct").strip() if (ROOT / ".git").exists() else ""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or committed or (ROOT / "CHANGELOG.md").stat().st_mtime)
+    os.environ["SOURCE_DATE_EPOCH"] = str(epoch)  # for everything that is run
     release = Release(version(), epoch)
     try:
         for part, make in PARTS.items():
