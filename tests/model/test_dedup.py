@@ -36,7 +36,7 @@ from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
 from warren.msgstore.log.compaction import Compaction
-from warren.queues import seen_keys
+from warren.queues import record_lane, seen_keys
 from warren.queues.seen_keys import SeenKeys
 from warren.queues.timers import NEVER
 from warren.vhosts.metadata import BindingPut, ExchangePut, PermissionPut, QueuePut, UserPut, VhostPut
@@ -579,7 +579,8 @@ class PowerCut(BaseException):
 @contextmanager
 def small_windows() -> Iterator[None]:
     """Have pages of keys in the log, and read a few at a time; only where nothing is compiled."""
-    with small_limits(), mock.patch.object(seen_keys, "PAGED_FROM", 0), mock.patch.object(seen_keys, "RESTORE_MAX", 5):
+    few_at_a_time = mock.patch.object(record_lane, "RESTORE_MAX", 5)
+    with small_limits(), mock.patch.object(seen_keys, "PAGED_FROM", 0), few_at_a_time:
         yield
 
 

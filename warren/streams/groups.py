@@ -31,7 +31,7 @@ from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.amqp.term_text import term_text
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.lanes import STREAM_GROUPS
-from warren.queues.seen_keys import RecordLane
+from warren.queues.record_lane import RecordLane
 
 GROUP: Final = "x-group"
 COMMIT_MS: Final = 1_000

@@ -19,7 +19,7 @@ from mypy_extensions import i64
 
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.lanes import VHOST_RECORDS
-from warren.queues.seen_keys import RecordLane
+from warren.queues.record_lane import RecordLane
 
 
 class VhostRecord:

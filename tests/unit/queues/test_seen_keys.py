@@ -14,7 +14,7 @@ from warren.amqp.errors import ChannelException
 from warren.amqp.field_table import Table, Timestamp, encode_table
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import MessageLog
-from warren.queues import seen_keys
+from warren.queues import record_lane, seen_keys
 from warren.queues.lanes import PRODUCERS, SEEN_KEYS
 from warren.queues.rules import QueueRules
 from warren.queues.seen_keys import SeenKeys, exchange_rules, key_bytes
@@ -408,7 +408,7 @@ def test_a_restart_brings_everything_back_in_order(checkpoint: bool) -> None:
 @interpreted
 def test_keys_on_pages_that_the_log_has_are_restored_and_go_one_by_one() -> None:
     remembered = Remembered(size=40)
-    with mock.patch.object(seen_keys, "PAGED_FROM", 0), mock.patch.object(seen_keys, "RESTORE_MAX", 10):
+    with mock.patch.object(seen_keys, "PAGED_FROM", 0), mock.patch.object(record_lane, "RESTORE_MAX", 10):
         for key in range(60):
             remembered.key(key)
             if key % 3 == 0:

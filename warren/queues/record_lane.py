@@ -1,0 +1,149 @@
+"""A lane of small records: what the broker itself remembers in the log, numbered, in the frame of what it belongs to.
+
+1. A record is a live message of the lane, so checkpoints, compaction, salvage and the tools treat it like any other. It
+   is in the frame of everything else that was stored in the same call of the engine.
+2. After a restart the lane reads what is there and tells `found` of each record, then `all_found`.
+3. A record that is damaged is reported, and dropped: nobody can say any more whose it was.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Envelope, Message, build_message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
+from warren.queues.fetch import Fetch
+
+# How many records are read at a time after a restart.
+RESTORE_MAX: Final = 4096
+
+_NOWHERE: Final = Envelope("", "")
+_NO_PROPERTIES: Final = b"\x00\x00"
+_STORED: Final = build_message(_NOWHERE, _NO_PROPERTIES, b"", 0, True)  # stands for one that is written
+
+
+class RecordLane(IndexOwner):
+    """Small records in a lane of the log, each by its number. Override `found` and `all_found`."""
+
+    def __init__(self, log: MessageLog, vhost: str, name: str, lane: i64) -> None:
+        self.log = log
+        self.lane: i64 = lane
+        self.index: QueueIndex | None = None  # None: nothing was ever stored
+        self.next_number: i64 = 0
+        self.is_restoring: bool = False
+        self._vhost = vhost
+        self._name = name
+        self._in_batch: dict[int, Message] = {}  # what the open batch has
+        self._restore_end: i64 = 0
+
+    def put(self, number: i64, body: bytes, time_ms: i64) -> None:
+        """Store a record; there is none of this number."""
+        index = self.index
+        log = self.log
+        if index is None:
+            index = log.new_index(log.new_queue_id(), self._vhost, self._name, self.lane, False)
+            index.owner = self
+            self.index = index
+        message = build_message(_NOWHERE, _NO_PROPERTIES, body, 0, True)
+        message.time_ms = time_ms
+        self._in_batch[int(number)] = message
+        log.batch.add(index, message, number)
+
+    def drop(self, number: i64) -> None:
+        """Forget a record; a negative number stands for something that was not stored."""
+        index = self.index
+        if number >= 0 and index is not None:
+            self.log.batch.settle(index, self._in_batch.pop(int(number), _STORED), number)
+
+    def drop_all(self) -> None:
+        """Forget all records."""
+        index = self.index
+        if index is not None:
+            for number, message in self._in_batch.items():
+                self.log.batch.settle(index, message, number)
+            self.log.batch.settle_range(index, index.first_page * index.page_entries, self.next_number)
+        self._in_batch.clear()
+
+    def close(self) -> None:
+        """Let go of the index: it is deleted."""
+        if self.index is not None:
+            self.log.delete_queue(self.index)
+            self.index = None
+        self._in_batch.clear()
+        self.is_restoring = False
+
+    def batch_closed(self) -> None:
+        """The records have their places now."""
+        self._in_batch.clear()
+
+    def restore(self, index: QueueIndex) -> None:
+        """Begin to read what recovery found. All pages of the index stay in memory: any record may go next."""
+        index.owner = self
+        self.index = index
+        self.next_number = index.next_number
+        self.is_restoring = True
+        self._restore_end = index.next_number
+        self._read_from(index.first_page)
+
+    def _read_from(self, page_number: i64) -> None:
+        index = self.index
+        assert index is not None
+        size: i64 = index.page_entries
+        numbers: list[int] = []
+        while page_number * size < self._restore_end and len(numbers) < RESTORE_MAX:
+            if index.page(page_number) is not None:
+                number: i64 = page_number * size
+                end: i64 = number + size
+                while number < end and number < self._restore_end:
+                    numbers.append(int(number))
+                    number += 1
+            page_number += 1
+        if numbers:
+            _RecordFetch(self.log, index, numbers, self, page_number).begin()
+        else:
+            self.is_restoring = False
+            self.all_found()
+
+    def fetched(self, numbers: list[int], messages: list[Message | None], next_page: i64) -> None:
+        """Records have been read."""
+        index = self.index
+        if index is None:
+            return  # deleted meanwhile
+        for number, message in zip(numbers, messages, strict=True):
+            if message is not None:
+                self.found(number, message.body(), message.time_ms)
+            elif index.lsn_of_resident(number) != 0:
+                self.drop(number)  # damaged, which is reported: nobody can say any more whose it was
+        self._read_from(next_page)
+
+    def found(self, number: i64, body: bytes, time_ms: i64) -> None:
+        """Take a record over."""
+        raise AssertionError("overridden")
+
+    def all_found(self) -> None:
+        """Everything was read."""
+        raise AssertionError("overridden")
+
+    def check_numbers(self, numbers: list[int]) -> None:
+        """Assert that exactly these are stored, or on their way. For tests."""
+        index = self.index
+        stored = set(self._in_batch)
+        if index is not None:
+            stored |= {number for number in range(int(self.next_number)) if index.lsn_of(number) != 0}
+        assert stored == set(numbers)
+        assert len(numbers) == len(stored)
+
+
+class _RecordFetch(Fetch):
+    def __init__(
+        self, log: MessageLog, index: QueueIndex, numbers: list[int], lane: RecordLane, next_page: i64
+    ) -> None:
+        super().__init__(log, index, numbers)
+        self._lane = lane
+        self._next_page: i64 = next_page
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._lane.fetched(self.numbers, messages, self._next_page)
