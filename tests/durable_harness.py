@@ -1,6 +1,7 @@
 """The engine on a simulated disk, and started anew on it: the real store, log and recovery, in one thread.
 
-1. What the catalogue remembers is what the broker journalled and `settle` has committed.
+1. What the catalogue remembers is what the log had when `settle` was called last; what it does not have it gets at the
+   next start, as with SQL.
 2. Nothing lingers into the log by itself: what nobody waits for is written by `write`, or lost with the process.
 """
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from engine import START_MS
 from engine_harness import Harness
+from following_sql import take_durable_changes
 from memory_store import MemoryStore
 from peer_frames import USER
 from simulation.machine import Shape, open_store
@@ -19,9 +21,19 @@ from warren.channels.broker import Broker
 from warren.msgstore.files.store import Store
 from warren.msgstore.log.checkpoint import seal
 from warren.vhosts import metadata
-from warren.vhosts.metadata import BindingPut, ExchangePut, PermissionPut, PolicyPut, QueuePut, UserPut, VhostPut
+from warren.vhosts.metadata import (
+    BindingPut,
+    ExchangePut,
+    MetadataChange,
+    PermissionPut,
+    PolicyPut,
+    QueuePut,
+    UserPut,
+    VhostPut,
+)
 
 # In the order in which a start restores them.
+_APPLIED = ("applied",)  # up to which number of the log
 _KINDS = (VhostPut, UserPut, PermissionPut, PolicyPut, ExchangePut, QueuePut, BindingPut)
 SHAPE = Shape(segment_bytes=1 << 20, page_entries=16)
 
@@ -86,6 +98,8 @@ class DurableHarness(Harness):
         self.broker = Broker(self.broker.limits, self._entropy, seed=1, log=log)
         self.store: DiskStore = DiskStore(self.broker, store)
         log.now_ms = now_ms
+        self.broker.journal.lane.begin(self._catalogue.get(_APPLIED, 0))
+        self._follow(take_durable_changes(self.broker, self.store))
         for kind in _KINDS:
             for change in self._catalogue.values():
                 if isinstance(change, kind):
@@ -107,14 +121,11 @@ class DurableHarness(Harness):
                 f"lane {index.lane} of {index.name}"
             )
 
-    def _turn(self, commit: bool) -> bool:
-        journal = self.broker.journal
-        if commit and not self.hold_commits and journal.committed_ticket < journal.last_ticket:
-            changes, ticket = journal.take()
-            for change in changes:
-                self._remember(change)
-            self.broker.committed(ticket)
-        return super()._turn(commit)
+    def _follow(self, changes: list[MetadataChange]) -> None:
+        super()._follow(changes)
+        for change in changes:
+            self._remember(change)
+        self._catalogue[_APPLIED] = int(self.broker.journal.lane.applied)
 
     def _remember(self, change: Any) -> None:
         name = type(change).__name__

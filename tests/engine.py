@@ -1,4 +1,4 @@
-"""The engine with a shell made of nothing: turns by hand, peers as byte buffers, commits at once or held.
+"""The engine with a shell made of nothing: turns by hand, peers as byte buffers, a disk that is fast or held.
 
 The fuzzer plays its peers on it; ``engine_harness`` adds users, limits and words to write tests with.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 
+from following_sql import take_durable_changes
 from memory_store import MemoryStore, memory_log
 from peer_frames import PASSWORD, USER
 
 from warren.channels.broker import Broker, Limits
 from warren.channels.connection import Connection
 from warren.msgstore.log.checkpoint import snapshot
-from warren.vhosts.metadata import PermissionPut, UserPut, VhostDelete, VhostPut
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.lanes import METADATA
+from warren.vhosts.metadata import MetadataChange, PermissionPut, UserPut, VhostDelete, VhostPut
 from warren.vhosts.virtual_host import VirtualHost
 
 TURNS_MAX = 10000
@@ -41,7 +44,8 @@ START_MS = 1_700_000_000_000
 class Engine:
     """A broker with one vhost and one user, on a clock that moves when it is told to.
 
-    `commits_at_once`: the catalogue is so fast that no reply ever waits for it.
+    `commits_at_once`: no reply ever waits for changes of the metadata. ``changes``: those that are durable, unless
+    nobody ``follows``.
     """
 
     def __init__(self, *, commits_at_once: bool = False) -> None:
@@ -57,16 +61,14 @@ class Engine:
         self.store = MemoryStore(self.broker)
         self.broker.log.checkpoints.take = lambda: snapshot(self.broker.log)
         self.clients: dict[int, Client] = {}
+        self.follows = True
+        self.changes: list[MetadataChange] = []
         self.broker.restore(VhostPut("/"))
         self.broker.restore(UserPut(USER, "", "rabbit_password_hashing_sha256"))
         self.broker.restore(PermissionPut(USER, "/", ".*", ".*", ".*"))
 
         if commits_at_once:
-            self.broker.journal.on_append = self._commit
-
-    def _commit(self) -> None:
-        _, ticket = self.broker.journal.take()
-        self.broker.journal.committed(ticket)
+            self.broker.journal.committed_ticket = 1 << 60
 
     def _entropy(self) -> bytes:
         self._names_given += 1
@@ -75,6 +77,11 @@ class Engine:
     @property
     def vhost(self) -> VirtualHost:
         return self.broker.vhosts["/"]
+
+    @property
+    def indexes(self) -> list[QueueIndex]:
+        """What the log has of queues, exchanges and vhosts: all but the changes of the metadata."""
+        return [index for index in self.broker.log.indexes.values() if index.lane != METADATA]
 
     def connect(self) -> Client:
         """Accept a connection; nothing has been received yet."""
@@ -100,7 +107,7 @@ class Engine:
         self.broker.tick(self.now_s)
 
     def settle(self, *, commit: bool = True) -> None:
-        """Run turns until the broker is at rest; without `commit` the catalogue takes its time."""
+        """Run turns until the broker is at rest; without `commit` the disk takes its time."""
         for _ in range(TURNS_MAX):
             if not self._turn(commit):
                 return
@@ -109,13 +116,12 @@ class Engine:
     def _turn(self, commit: bool) -> bool:
         broker = self.broker
         busy = self._answer_logins()
-        if commit and broker.journal.committed_ticket < broker.journal.last_ticket:
-            _, ticket = broker.journal.take()
-            broker.committed(ticket)
-            busy = True
         broker.end_turn()
         if commit:
             busy |= self.store.run()
+            if self.follows and not self.store.hold and broker.journal.lane.is_behind():
+                self._follow(take_durable_changes(broker, self.store))
+                busy = True
         busy |= self._flush()
         for connection in broker.take_ended():
             client = self.clients.get(connection.key)
@@ -126,6 +132,15 @@ class Engine:
             connection.feed(b"")
         broker.notices.clear()
         return busy or broker.has_work()
+
+    def _follow(self, changes: list[MetadataChange]) -> None:
+        """Do what SQL would do with changes of the metadata that are durable now."""
+        self.changes += changes
+
+    def take_changes(self) -> list[MetadataChange]:
+        """Return the changes of the metadata that became durable since the last time."""
+        changes, self.changes = self.changes, []
+        return changes
 
     def _answer_logins(self) -> bool:
         requests = self.broker.logins[:]
@@ -169,7 +184,8 @@ class Engine:
         # Nothing is needed of the log: have its segments unlinked.
         self.broker.log.checkpoints.want()
         self.settle()
-        assert not self.broker.log.indexes, "the log keeps messages of queues that are deleted"
+        assert not self.indexes, "the log keeps messages of queues that are deleted"
+        self.changes.clear()
 
     def check_idle(self) -> None:
         """Check what must hold between clients: nobody left anything behind."""

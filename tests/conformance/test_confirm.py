@@ -118,18 +118,17 @@ def test_confirms_wait_for_the_declarations_of_their_queues_only(
     other = harness.channel()
     client.declare("old", durable=True)
     confirming(client)
-    harness.hold_commits = True
+    harness.broker.journal.hold()
     other.send(1, queue_declare("new", durable=True))
 
     def publish(queue: str) -> list[object]:
         client.feed(publish_frames("", queue, properties=properties | {"delivery_mode": 2}))
-        harness.broker.log.force()
-        while harness.store.run():  # that of messages: only declarations take their time
-            harness.settle()
         return [received.method for received in client.take()]
 
     assert publish("old") == [m.BasicAck(1, False)]
     assert publish("new") == []
-    harness.hold_commits = False
+    other.nothing()
+    harness.broker.journal.release()
     harness.settle()
+    other.expect(m.QueueDeclareOk)
     assert client.expect(m.BasicAck) == m.BasicAck(2, False)

@@ -215,10 +215,9 @@ def test_declare_ok_of_a_durable_exchange_means_committed(client: Client, harnes
     client.declare_exchange("transient")
     client.send(1, exchange_declare("durable", durable=True, auto_delete=True), exchange_declare("transient"))
     client.nothing()
-    changes, _ = harness.broker.journal.take()
-    assert changes == [ExchangePut("/", "durable", "direct", True, False, EMPTY_TABLE)]
     harness.hold_commits = False
     harness.settle()
+    assert harness.take_changes() == [ExchangePut("/", "durable", "direct", True, False, EMPTY_TABLE)]
     assert [each.method for each in client.take()] == [m.ExchangeDeclareOk()] * 2
 
 
@@ -569,11 +568,11 @@ def test_a_recent_history_exchange_remembers(client: Client) -> None:
 @rule("rabbitmq.exchange.bind", "The binding of two durable exchanges is committed before bind-ok.")
 def test_durable_bindings_of_exchanges_are_committed(client: Client, harness: Harness) -> None:
     client.call(1, exchange_declare("x", durable=True))
+    harness.take_changes()
     harness.hold_commits = True
     client.send(1, exchange_bind("x", "amq.direct", "k"))
     client.nothing()
-    changes, _ = harness.broker.journal.take()
-    assert changes == [BindingPut("/", "amq.direct", "x", "exchange", "k", EMPTY_TABLE)]
     harness.hold_commits = False
     harness.settle()
+    assert harness.take_changes() == [BindingPut("/", "amq.direct", "x", "exchange", "k", EMPTY_TABLE)]
     client.expect(m.ExchangeBindOk)

@@ -95,7 +95,7 @@ def test_all_levels(client: Client, harness: Harness, mode: int) -> None:
     order = [(at * 97 + 5) % 256 for at in range(256)]
     publish(client, [*order, 128], mode)
     rest(harness)
-    assert len(harness.broker.log.indexes) == (256 if mode == 2 else 0)
+    assert len(harness.indexes) == (256 if mode == 2 else 0)
     assert bodies(client) == sorted(
         [f"{priority}:{at}" for at, priority in enumerate([*order, 128])],
         key=lambda body: (-int(body.split(":")[0]), int(body.split(":")[1])),
@@ -109,7 +109,7 @@ def test_few_of_many_levels(client: Client, harness: Harness) -> None:
     declare(client, 255)
     publish(client, [0, 255, 128], 2)
     rest(harness)
-    assert sorted(int(index.lane) for index in harness.broker.log.indexes.values()) == [0, 127, 255]
+    assert sorted(int(index.lane) for index in harness.indexes) == [0, 127, 255]
 
 
 @rule("rabbitmq.queue.priority.consumers", "A waiting consumer gets a message at once; with prefetch the highest next.")
@@ -199,12 +199,12 @@ def test_purge(client: Client, harness: Harness) -> None:
     assert client.declare("q", passive=True).message_count == 600
     assert client.call(1, m.QueuePurge(0, "q", False)) == m.QueuePurgeOk(600)
     rest(harness)
-    assert [int(index.live_count) for index in log.indexes.values()] == [0] * 6
+    assert [int(index.live_count) for index in harness.indexes] == [0] * 6
     assert (int(log.resident_bytes), int(harness.queue("q").ready_bytes)) == (0, 0)
     publish(client, [0, 5], 2)
     assert bodies(client) == ["5:1", "0:0"]
     client.call(1, m.QueueDelete(0, "q", False, False, False))
-    assert not log.indexes
+    assert not harness.indexes
 
 
 # --- on disk ----------------------------------------------------------------------------------------------------------

@@ -212,17 +212,15 @@ def test_a_commit_waits_for_the_declarations_of_its_queues_only(client: Client, 
     other = harness.channel()
     client.declare("old", durable=True)
     transactional(client)
-    harness.hold_commits = True
+    harness.broker.journal.hold()
     other.send(1, queue_declare("new", durable=True))
 
     def publish(queue: str) -> list[object]:
         client.feed(publish_frames("", queue, properties={"delivery_mode": 2}) + method_frame(1, m.TxCommit()))
-        while harness.store.run():  # that of messages: only declarations take their time
-            harness.settle()
         return [received.method for received in client.take()]
 
     assert publish("old") == [m.TxCommitOk()]
     assert publish("new") == []
-    harness.hold_commits = False
+    harness.broker.journal.release()
     harness.settle()
     assert client.expect(m.TxCommitOk) == m.TxCommitOk()

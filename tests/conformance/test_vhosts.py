@@ -162,10 +162,10 @@ def test_protected_vhosts_are_not_deleted(harness: Harness) -> None:
 
 @rule("rabbitmq.vhost.protected", "It stays protected over a restart.")
 def test_protection_is_stored(harness: Harness) -> None:
-    harness.hold_commits = True
     change: MetadataChange = VhostPut("v", protected_from_deletion=True)
     harness.broker.administer(change)
-    assert harness.broker.journal.take()[0] == [change]
+    harness.settle()
+    assert harness.take_changes() == [change]
     other = Harness()
     other.broker.restore(change)
     with pytest.raises(ValueError, match="protected"):

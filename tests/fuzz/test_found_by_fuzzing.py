@@ -121,4 +121,4 @@ def test_a_message_whose_queue_is_deleted_before_its_last_frame_is_returned_and_
     client.connection.feed(encoded([method(2, durable), *first, method(2, deleted), last]))
     engine.settle()
     assert m.BasicReturn in [type(call) for _, call in methods_received(client)]
-    assert not engine.broker.log.indexes
+    assert not engine.indexes

@@ -117,7 +117,9 @@ def test_an_empty_store_gets_the_first_user_that_is_named_instead_of_guest(fresh
 
 def test_a_store_that_is_there_keeps_its_users_whatever_first_user_is_named(fresh_url: FreshUrl) -> None:
     url = fresh_url()
-    Catalogue.open(url).close()
+    with closing(Catalogue.open(url)) as catalogue:
+        list(catalogue.load())
+        assert catalogue.was_empty
     with closing(Catalogue.open(url, first_user="admin", first_password="hunter2")) as catalogue:
         assert [change.name for change in catalogue.load() if isinstance(change, UserPut)] == ["guest"]
 
@@ -491,6 +493,30 @@ def test_random_batches_leave_what_the_model_holds_even_when_each_is_committed_t
         assert len(held) == len(model.rows)
 
 
+def test_how_far_a_log_is_applied_is_stored_with_its_changes(store: Store) -> None:
+    one, other = b"1" * 16, b"2" * 16
+    assert store.catalogue.applied(one) == 0
+    store.catalogue.commit([queue("q")], one, 7)
+    store.commit(queue("by somebody else"))
+    store.reopen()
+    assert store.catalogue.applied(one) == 7
+    assert store.catalogue.applied(other) == 0, "a number of another log says nothing"
+    store.catalogue.commit([], other, 3)
+    assert (store.catalogue.applied(one), store.catalogue.applied(other)) == (0, 3)
+
+
+def test_a_batch_that_fails_leaves_how_far_the_log_is_applied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = b"1" * 16
+    store.catalogue.commit([queue("q")], one, 7)
+    deletes = dict(catalogue_module._DELETES)
+    deletes[UserDelete] = (text("DELETE FROM warren_no_such_table"),)
+    monkeypatch.setattr(catalogue_module, "_DELETES", deletes)
+    with pytest.raises(CatalogueError):
+        store.catalogue.commit([queue("p"), UserDelete("u")], one, 9)
+    assert store.catalogue.applied(one) == 7
+    assert store.loaded() == [queue("q")]
+
+
 def test_a_batch_that_fails_in_the_middle_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     deletes = dict(catalogue_module._DELETES)
     deletes[UserDelete] = (text("DELETE FROM warren_no_such_table"),)
@@ -507,7 +533,8 @@ def test_a_store_written_by_a_newer_version_is_refused_in_one_clear_line_and_lef
     store.commit(queue("q"))
     _set_version(store, SCHEMA_VERSION + 1)
     store.catalogue.close()
-    with pytest.raises(CatalogueError, match=r"newer Warren \(schema version 5, this one knows 4\)") as caught:
+    versions = rf"newer Warren \(schema version {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION}\)"
+    with pytest.raises(CatalogueError, match=versions) as caught:
         Catalogue.open(store.url)
     assert "\n" not in str(caught.value)
 

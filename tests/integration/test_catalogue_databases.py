@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from journalled_log import STORE_ID, JournalledLog
 
 from warren.server.catalogue import Catalogue, CatalogueError
 from warren.server.catalogue_writer import CatalogueWriter
-from warren.vhosts.metadata import MetadataJournal, QueuePut
+from warren.vhosts.metadata import QueuePut
 
 from .postgres import PostgresServer
 
@@ -155,14 +156,14 @@ def test_asynchronous_commit_is_turned_on_again(postgres: PostgresServer) -> Non
     catalogue.close()
 
 
-def test_declarations_wait_while_postgresql_is_away_and_are_committed_when_it_is_back() -> None:
+def test_changes_wait_in_the_log_while_postgresql_is_away_and_are_applied_when_it_is_back() -> None:
     from .postgres import running_postgres
 
     with running_postgres() as server:
         catalogue = Catalogue.open(server.fresh_url())
-        journal = MetadataJournal()
-        committed: list[int] = []
-        writer = CatalogueWriter(catalogue, journal, committed.append)
+        log = JournalledLog()
+        writer = CatalogueWriter(catalogue, log.journal, log.settle)
+        log.journal.on_durable = writer.note_durable
 
         async def until(reached: bool) -> None:
             while writer.healthy is not reached:
@@ -171,17 +172,17 @@ def test_declarations_wait_while_postgresql_is_away_and_are_committed_when_it_is
         async def outage() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.run)
-                journal.append(QueuePut("/", "before", False, EMPTY, 1))
+                log.make_durable(QueuePut("/", "before", False, EMPTY, 1))
                 assert await writer.drain(trio.current_time() + 30)
                 await trio.to_thread.run_sync(server.stop)
-                journal.append(QueuePut("/", "meanwhile", False, EMPTY, 2))
+                log.make_durable(QueuePut("/", "meanwhile", False, EMPTY, 2))
                 await until(False)
-                assert committed == [1]
+                assert log.journal.committed_ticket == 2
                 assert writer.reason
                 await trio.to_thread.run_sync(server.start)
                 await until(True)
                 assert await writer.drain(trio.current_time() + 30)
-                assert committed == [1, 2]
+                assert catalogue.applied(STORE_ID) == 2
                 nursery.cancel_scope.cancel()
 
         trio.run(outage)

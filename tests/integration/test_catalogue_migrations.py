@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -324,3 +326,30 @@ def test_a_migrated_store_has_the_tables_columns_and_indexes_of_a_new_one(fresh_
     for database in (migrated, new):
         Catalogue.open(database.url).close()
     assert migrated.columns_and_indexes() == new.columns_and_indexes()
+
+
+def test_a_file_of_an_older_version_is_copied_beside_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.db"
+    database = Database(f"sqlite:///{path}")
+    database.make_version_3([("/", "z", 9)])
+    kept = tmp_path / "catalogue.db.schema-3"
+    catalogue = Catalogue.open(database.url)
+    catalogue.commit([QueueDelete("/", "z")])
+    catalogue.close()
+    copy = Database(f"sqlite:///{kept}")
+    assert copy.execute("SELECT version FROM warren_schema") == [(3,)]
+    assert copy.execute("SELECT name FROM warren_queues") == [("z",)]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    before = kept.read_bytes()
+    Catalogue.open(database.url).close()
+    assert kept.read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["catalogue.db", "catalogue.db.schema-3"]
+
+
+def test_a_file_that_cannot_be_copied_is_not_migrated(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'catalogue.db'}")
+    database.make_version_3([("/", "z", 9)])
+    (tmp_path / "catalogue.db.schema-3").mkdir()
+    with pytest.raises(CatalogueError, match="Is a directory"):
+        Catalogue.open(database.url)
+    assert database.execute("SELECT version FROM warren_schema") == [(3,)]

@@ -322,7 +322,7 @@ HANGING = """
 import sys, threading
 from warren.server import application, catalogue
 application.STOP_DEADLINE_S = application.STOP_GRACE_S = 1.0
-catalogue.Catalogue.commit = lambda self, changes: threading.Event().wait()
+catalogue.Catalogue.commit = lambda *arguments: threading.Event().wait()
 from warren.__main__ import main
 sys.argv = ["warren", *sys.argv[5:]]
 main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine_harness import USER, Harness
+from following_sql import take_durable_changes
 from simulation.machine import Shape, open_store
 from simulation.simulated_file_system import SimulatedFileSystem
 
@@ -73,6 +74,7 @@ class RestartingBroker(Harness):
         self._policies: dict[str, PolicyPut] = {}
         self._queues: dict[str, QueuePut] = {}
         self._bindings: list[BindingPut] = []
+        self._applied = 0
         self._begin(now_ms)
 
     @property
@@ -86,6 +88,7 @@ class RestartingBroker(Harness):
         found._fs = disk
         found._policies, found._queues = dict(self._policies), dict(self._queues)
         found._bindings = self._bindings[:]
+        found._applied = self._applied
         found._begin(self.broker.now_ms())
         return found
 
@@ -99,6 +102,8 @@ class RestartingBroker(Harness):
         self.broker.work.end_turn()
         self.store = Disk(self.broker, opened.store)  # type: ignore[assignment]
         self.clients = {}
+        self.broker.journal.lane.begin(self._applied)
+        self._follow(take_durable_changes(self.broker, self.store))
         for change in self._catalogue():
             self.broker.restore(change)
         indexes = dict(log.indexes)
@@ -120,8 +125,9 @@ class RestartingBroker(Harness):
         yield from self._queues.values()
         yield from self._bindings
 
-    def _turn(self, commit: bool) -> bool:
-        for change in self.broker.journal.take()[0]:
+    def _follow(self, changes: list[MetadataChange]) -> None:
+        self._applied = int(self.broker.journal.lane.applied)
+        for change in changes:
             match change:
                 case PolicyPut():
                     self._policies[change.name] = change
@@ -136,7 +142,6 @@ class RestartingBroker(Harness):
                     self._bindings.append(change)
                 case _:
                     raise AssertionError(f"{change} is not kept")
-        return super()._turn(commit)
 
     def rest(self) -> None:
         """Have everything written."""

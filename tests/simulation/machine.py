@@ -67,7 +67,8 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.rules import rules_of
 from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
-from warren.vhosts.metadata import MetadataJournal, VhostPut
+from warren.vhosts.metadata import VhostPut
+from warren.vhosts.metadata_journal import Journal
 from warren.vhosts.virtual_host import VirtualHost
 
 STORE_ID: Final = bytes(range(16))
@@ -278,7 +279,7 @@ class Machine:
         self.turns = Turns(self.outbox, self.served)
         self.ledger = DeliveryLedger(1, self.turns, 0)
         self.timers = TimerQueue()
-        self.vhost = VirtualHost(VhostPut(VHOST), MetadataJournal(), self.runnable, 0, self.log, self.timers)
+        self.vhost = VirtualHost(VhostPut(VHOST), Journal(), self.runnable, 0, self.log, self.timers)
         self.vhost.queues = self.queues
         self._host = _Host(self)
         self._unsent_bytes = 0  # of the outbox, taken from it and looked at

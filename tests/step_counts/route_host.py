@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 import msgspec
 import trio
+import trio.testing
 from engine import Client as Peer
 from trio.testing import wait_all_tasks_blocked
 
@@ -139,6 +140,7 @@ class Host:
 
     def __init__(self, engine: Engine, links: int, nursery: trio.Nursery, directory: str) -> None:
         self.engine = engine
+        engine.follows = False  # SQL has a thread for that
         broker = engine.broker
         self._woken = trio.Event()
         tasks = Supervision()
@@ -186,6 +188,13 @@ class Host:
         self.broker.log.force()
         self.settle()
         await trio.lowlevel.checkpoint()
+
+    async def write(self) -> None:
+        """Have the log write what is in the open batch."""
+        self.broker.log.force()
+        self.settle()
+        await trio.testing.wait_all_tasks_blocked()
+        assert self.broker.log.is_idle()
 
     def settle(self) -> None:
         """Finish a turn."""

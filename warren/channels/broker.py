@@ -1,9 +1,9 @@
 """The broker as one deterministic machine: no socket, no disk, no clock.
 
-In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits of the catalogue (`committed`) and
-the message log (`stored`), what was read from disk (`loaded`), answers to login requests, alarms, administrative
-changes. Out: bytes in outboxes (`take_dirty`), login requests, metadata changes in the journal, jobs of the message
-log, connections that ended, notices for the operator.
+In: bytes of connections (`Connection.feed`), the time (`tick`), finished commits of the message log (`stored`), what
+was read from disk (`loaded`), answers to login requests, alarms, administrative changes. Out: bytes in outboxes
+(`take_dirty`), login requests, jobs of the message log, durable changes of the metadata (`journal.lane`), connections
+that ended, notices for the operator.
 
 1. The shell calls `end_turn` after feeding connections and before flushing; deliveries and confirms are written there.
 2. `has_work` tells that another turn is due although no socket has anything to read.
@@ -38,7 +38,7 @@ from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.counters import Churn, DeathTable, MessageCounts
 from warren.queues.delivery import Consumer
-from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, VHOST_RECORDS
+from warren.queues.lanes import EXCHANGE, EXCHANGE_PRODUCERS, EXCHANGE_SEEN_KEYS, METADATA, VHOST_RECORDS
 from warren.queues.long_work import LongWork
 from warren.queues.queue import Queue
 from warren.queues.seen_keys import SeenKeys
@@ -51,7 +51,6 @@ from warren.vhosts.metadata import (
     GlobalParameterDelete,
     GlobalParameterPut,
     MetadataChange,
-    MetadataJournal,
     ParameterDelete,
     ParameterPut,
     PermissionDelete,
@@ -71,6 +70,7 @@ from warren.vhosts.metadata import (
     VhostPut,
     check_storable,
 )
+from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.parameters import CLUSTER_NAME, ParameterBook, ParameterChange, own_change
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatchers
 from warren.vhosts.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
@@ -147,7 +147,7 @@ class Broker:
         self.letters_in_line = LettersInLine()
         self.growth = TopologyGrowth()
         self._next_letters_note_s: float = 0.0
-        self.journal = MetadataJournal()
+        self.journal = MetadataJournal(log, self.work)
         self.shared = Shared(log, self.journal)
         self.shared.message_max_bytes = limits.message_max_bytes
         self.shared.inbound = Inbound(limits.inbound_max_bytes, limits.content_timeout_s)
@@ -374,6 +374,8 @@ class Broker:
             of_exchange.restore(index)
             self._restoring.append(of_exchange)
             return True
+        if index.lane == METADATA:
+            return self.journal.lane.index is index  # from the beginning
         if index.lane == VHOST_RECORDS:
             if vhost is None or vhost.records.index is not None:
                 return False
@@ -415,15 +417,10 @@ class Broker:
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
-    def committed(self, ticket: int) -> None:
-        """Every metadata change up to `ticket` is durable: send the replies that waited for it."""
-        self.journal.committed(ticket)
-        self.shared.confirms.declared()
-        self._open_gates()
-
     def stored(self, job: CommitJob) -> None:
-        """The shell has carried out the commit of a batch."""
+        """The shell has carried out the commit of a batch: send the replies that waited for it."""
         self.log.committed(job)
+        self.shared.confirms.declared()
         self._open_gates()
 
     def loaded(self, job: Errand) -> None:
@@ -598,7 +595,7 @@ class Broker:
         return end.ticket
 
     def restore(self, change: MetadataChange) -> None:
-        """Apply what the catalogue remembers. Only at start, before the first connection.
+        """Apply what the catalogue remembers. Only at start, before the first connection (`vhosts.metadata`, 2).
 
         Raises:
             AmqpError, ValueError: the catalogue holds something that this version refuses.

@@ -18,8 +18,8 @@ The delivery tag is the number of a publish. They count from 1; three of them sa
 4. A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done". There
    is one for the open batch at most, and one for the batch under way. While there is one, nothing behind it is
    confirmed: confirms are in order.
-5. A queue may be so new that its own declaration is not committed: what is stored there waits for that, too. Changes
-   that others make hold nobody's confirms back.
+5. A queue may have been declared while the journal was held: what is stored there waits for its declaration, too
+   (`vhosts.metadata_journal`, 4). Changes that others make hold nobody's confirms back.
 6. A channel that is closed is told nothing more.
 
 What a publish came to is decided elsewhere (``queues.outcome``); the frames go into the outbox of the connection.
@@ -38,7 +38,7 @@ from warren.amqp.outbox import Outbox
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.queues.outcome import REFUSED
-from warren.vhosts.metadata import MetadataJournal
+from warren.vhosts.metadata_journal import MetadataJournal
 
 if TYPE_CHECKING:
     from warren.msgstore.log.message_log import MessageLog
@@ -51,7 +51,7 @@ class PendingConfirms:
         self.log = log
         self.journal = journal
         self.due: list[Confirms] = []
-        self.undeclared: list[Confirms] = []  # they wait for a declare to be committed
+        self.undeclared: list[Confirms] = []  # they wait for a declaration that was held back
         self.is_held: bool = False  # on purpose, by a test of a client: no basic.ack is written
         self.held: list[Confirms] = []  # they wait for the end of that
 
@@ -64,7 +64,7 @@ class PendingConfirms:
             due.clear()
 
     def declared(self) -> None:
-        """More changes of the metadata are committed."""
+        """More changes of the metadata may be durable."""
         undeclared = self.undeclared
         if undeclared:
             self.undeclared = []
@@ -83,7 +83,7 @@ class PendingConfirms:
 
 @mypyc_attr(acyclic=True)
 class Mark:
-    """The publishes up to `up_to` are confirmed when `batch` is done and the metadata change `ticket` is committed."""
+    """The publishes up to `up_to` are confirmed when `batch` is done and the metadata change `ticket` is durable."""
 
     __slots__ = ("batch", "ticket", "up_to")
 

@@ -76,7 +76,7 @@ from warren.queues.delivery import DeliveryLedger
 from warren.queues.outcome import ACCEPTED, REFUSED
 from warren.queues.queue import Queue
 from warren.queues.turns import Turns
-from warren.vhosts.metadata import MetadataJournal
+from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.virtual_host import VirtualHost
 
 EXPECT_METHOD: Final = 0

@@ -21,7 +21,8 @@ from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
 from warren.queues.queue import Queue
-from warren.vhosts.metadata import MetadataJournal, ParameterDelete, PermissionDelete, TopicPermissionDelete
+from warren.vhosts.metadata import ParameterDelete, PermissionDelete, TopicPermissionDelete
+from warren.vhosts.metadata_journal import MetadataJournal
 from warren.vhosts.topology_watcher import INTERNAL_USER
 from warren.vhosts.unbinding import Unbinding
 
@@ -312,9 +313,9 @@ class Telling(Job):
 class VhostEnd(Job):
     """The connections to a vhost that has been deleted, then its queues and whatever else in it has messages.
 
-    Until its connections are closed it works as before for them, but nothing of it is remembered. The catalogue hears
-    of the deletion when all messages are gone from the log: else a crash would leave some there of which nobody knows.
-    `let_go` is called when nobody is connected to it any more.
+    Until its connections are closed it works as before for them, but nothing of it is remembered. The journal is held:
+    the deletion is stored when all messages are gone from the log, else a crash would leave some there of which nobody
+    knows. `let_go` is called when nobody is connected to it any more.
 
     Everything in it is told to go as it goes, and then the vhost: the permissions `lost` first, what an administrator
     had set for it, with the parameters that were `cleared`, at last.

@@ -77,7 +77,7 @@ class Api:
         except CheckFailed as failure:
             return Response(failure.status, msgspec.json.encode(failure.document))
         except CommitTimeout:
-            raise HttpError(503, "unavailable", "the metadata store does not answer") from None
+            raise HttpError(503, "unavailable", "the change is not on disk yet") from None
         except Stuck as stuck:
             raise HttpError(503, "unavailable", str(stuck)) from None
         if route.method == "GET" and isinstance(result, dict):

@@ -27,3 +27,4 @@ PRODUCERS: Final = 262  # whose numbers such a queue knows
 EXCHANGE_PRODUCERS: Final = 263
 STREAM_GROUPS: Final = 264  # how far the consumer groups of a stream have come
 VHOST_RECORDS: Final = 265  # of a vhost, not of a queue (`vhosts.records`)
+METADATA: Final = 266  # of the broker: changes of the metadata that SQL may not have yet (`vhosts.metadata_lane`)

@@ -1,11 +1,11 @@
 """The running broker: engine, reactor, catalogue, login, plugins and signals, put together in one place.
 
-Start:    lock the data directory; open the catalogue; recover the message store; restore the engine from the catalogue
-          and give the queues their messages; import definitions, and wait until they are committed; read what decides
-          on publishes; listen; say where; serve.
-Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, commit what is pending, wait a moment
-          for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The same signal again ends
-          at once.
+Start:    lock the data directory; open the catalogue; recover the message store; apply to the catalogue what only the
+          log has; restore the engine from the catalogue and give the queues their messages; import definitions, and
+          wait until they are durable; read what decides on publishes; listen; say where; serve.
+Stop:     SIGTERM or Ctrl-C: stop listening, close every connection with 320, have the catalogue catch up if it can be
+          reached, wait a moment for the peers, write the checkpoint of a clean stop, at most `STOP_DEADLINE_S`. The
+          same signal again ends at once.
 Failure:  when the message store fails, all sockets are closed and the exit code is 3.
 Tasks:    reactor, ticker, time keeper, memory watch, freed memory, catalogue writer, message store, plugins, signals,
           and one short task per login, all of them supervised (`supervision`): only the message store's failure ends
@@ -28,7 +28,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -71,13 +71,15 @@ from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
 from warren.server.threads import CATALOGUE, LOGINS, in_thread, threads
 from warren.server.tls import ServerTls, maybe_user_of_certificate
-from warren.vhosts.metadata import MetadataChange, UserPut
+from warren.vhosts.metadata import UserPut
 from warren.vhosts.topology_watcher import INTERNAL_USER
 
 NODE: Final = "rabbit"  # as who announces itself as RabbitMQ is called
 STOP_DEADLINE_S: Final = 10.0
 # For peers to answer connection.close. A blocking client that nobody calls at the moment never does.
 CLOSE_GRACE_S: Final = 3.0
+# For the catalogue to catch up; what it does not have is in the log.
+CATCH_UP_S: Final = 3.0
 # What is to be done behind the deadline: closing files, and ending the interpreter.
 STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
@@ -203,7 +205,6 @@ def _first_user(settings: Settings) -> str:
 class MetadataStore(MetadataFiles, Protocol):
     """What the application needs of a catalogue."""
 
-    def load(self) -> Iterator[MetadataChange]: ...
     def close(self) -> None: ...
 
 
@@ -274,9 +275,8 @@ class Application:
             limits.tls_handshake_timeout_s,
             clock_ms=self._clock.now_ms,
         )
-        self._writer = CatalogueWriter(
-            catalogue, self._broker.journal, self._committed, self._messages.deleted, in_thread
-        )
+        self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread)
+        self._broker.journal.on_durable = self._metadata_durable
         self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
         self._management = Management(
             self._broker,
@@ -319,20 +319,21 @@ class Application:
     async def run(self, serving: Callable[[], None]) -> int:
         """Restore, listen, tell `serving`, serve until `stop`, drain; return the exit code."""
         try:
+            self._writer.catch_up(self._messages.read_at_once)
             restored = self._restore()
             self._restore_messages()
             listeners = self._listen()
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 tasks = self.tasks
-                nursery.start_soon(tasks.keep, "catalogue writer", self._writer.run, ESSENTIAL)
                 for plugin in self._plugins:
                     plugin.prepare(self._management)
-                await self._load_definitions()
-                await self._start_plugins(nursery)
                 self._messages.start()
+                nursery.start_soon(tasks.keep, "catalogue writer", self._writer.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "store timers", self._messages.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
+                await self._load_definitions()
+                await self._start_plugins(nursery)
                 nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "time keeper", self._keep_time, ESSENTIAL)
                 # That this process has begun is on disk before it delivers anything, unless there is no space.
@@ -423,7 +424,7 @@ class Application:
         self._broker.log.sealed.clear()
 
     async def _load_definitions(self) -> None:
-        """Import the file of definitions, if there is one, and wait until they are committed."""
+        """Import the file of definitions, if there is one, and wait until they are durable."""
         path = self._settings.load_definitions
         if path is None:
             return
@@ -432,10 +433,11 @@ class Application:
 
         skip = self._settings.definitions_skip_if_unchanged
         ticket = await load_definitions(path, self._broker, skip_if_unchanged=skip)
+        self._settle()
         try:
             await self._management.commit(ticket)
         except CommitTimeout:
-            raise StartError(f"load_definitions {path}: the metadata store does not answer") from None
+            raise StartError(f"load_definitions {path}: the message store does not answer") from None
 
     def _listen(self) -> list[Listener]:
         """Open the AMQP sockets, on which nothing is accepted yet."""
@@ -587,7 +589,7 @@ class Application:
         self._reactor.stop_listening()
         self._broker.shut_down("shutdown")
         self._settle()
-        await self._writer.drain(deadline)
+        await self._writer.drain(trio.current_time() + CATCH_UP_S)
         with trio.move_on_after(CLOSE_GRACE_S):
             while self._reactor.connection_count():
                 await trio.sleep(0.02)
@@ -600,7 +602,7 @@ class Application:
         if self._management.stopping:
             return Health(False, "stopping", confirm)
         if not self._writer.healthy:
-            return Health(False, "the metadata store is unavailable", confirm)
+            return Health(False, "the metadata store is unavailable; changes wait in the message log", confirm)
         failing = self.tasks.failing()
         stuck = threads().stuck()
         degraded = (*(task.name for task in failing), *(f"threads of {purpose}" for purpose in stuck))
@@ -631,17 +633,15 @@ class Application:
         self._exit_code = EXIT_CODE
         self.abort()
 
-    def _committed(self, ticket: int) -> None:
-        self._broker.committed(ticket)
-        self._settle()
+    def _metadata_durable(self) -> None:
         self._management.note_commit()
+        self._writer.note_durable()
 
     def _upgrade_user(self, record: UserPut) -> None:
         self._broker.administer(record)
 
     def _is_alone(self) -> bool:
-        journal = self._broker.journal
-        return self._logins_under_way == 0 and journal.committed_ticket == journal.last_ticket
+        return self._logins_under_way == 0
 
     def _certificate_user(self, certificate: dict[str, object]) -> str | None:
         return maybe_user_of_certificate(certificate, self._settings.tls.cert_login_from)

@@ -14,12 +14,17 @@
     warren_queues             vhost, name | auto_delete, arguments, queue_id
     warren_bindings           vhost, source, destination_type, destination, routing_key, arguments_digest
                               | arguments, ordinal
+    warren_applied            store_id | changes
+
+The tables follow the message log, where a change is durable first (`vhosts.metadata_lane`): ``warren_applied`` says,
+for the log of that id, below which number all its changes are in them.
 
 Schema versions: 1, the first; 2, queues have a `queue_id`, under which their messages are in the message store;
-3, limits of vhosts and users, and policies; 4, parameters, and vhosts that are protected from deletion.
+3, limits of vhosts and users, and policies; 4, parameters, and vhosts that are protected from deletion; 5, what is
+applied.
 
-1. When `commit` returns, all changes of the call are on disk; when it raises or the process dies, none or all
-   are.
+1. When `commit` returns, all changes of the call are on disk, with the number up to which they go; when it raises or
+   the process dies, none or all are.
 2. Changes take effect in their order. Committing the same changes again, after an answer that got lost,
    leaves the same rows: a put is an upsert, a delete of what is missing does nothing.
 3. A delete takes along what it is documented to (`warren.vhosts.metadata`). There are no foreign keys: a row
@@ -30,7 +35,8 @@ Schema versions: 1, the first; 2, queues have a `queue_id`, under which their me
    the tables; PostgreSQL's text has no NUL and UTF-8 no lone surrogates, so `commit` refuses both on either
    database with ValueError, before it writes anything. Names with NUL are refused where they are declared; other
    control characters are kept.
-6. A schema newer than this program is refused and left alone; an older one is migrated in one transaction.
+6. A schema newer than this program is refused and left alone; an older one is migrated in one transaction, of SQLite
+   after the file was copied to a name with the version (``catalogue.db.schema-4``), for whoever wants to go back.
    A migration names tables and columns itself: those described here are the newest, not the ones it meets.
 7. One broker at a time: the data directory's lock guards the SQLite file, an advisory lock the PostgreSQL
    database.
@@ -43,7 +49,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, assert_never
 
@@ -106,7 +114,7 @@ from warren.vhosts.metadata import (
     VhostPut,
 )
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 # The global parameter that says which file of definitions was imported last, and, in a new store, that none was yet.
 DEFINITIONS_HASH: Final = "internal_definitions_hash"
 _UNFILLED: Final = '""'
@@ -220,16 +228,18 @@ _bindings = Table(
     _value("ordinal", BigInteger),
     Index("warren_bindings_to", "vhost", "destination_type", "destination"),
 )
+_applied = Table("warren_applied", _metadata, _key("store_id", LargeBinary), _value("changes", BigInteger))
 
 _Row = dict[str, object]
 
 
 class Catalogue:
-    """The metadata store of one broker. Obtain with `open`. `was_empty`: it got its first contents just now."""
+    """The metadata store of one broker. Obtain with `open`. `was_empty`: loading gave it its first contents."""
 
-    def __init__(self, engine: Engine, *, was_empty: bool = False) -> None:
+    def __init__(self, engine: Engine, first_login: tuple[str, str] | None) -> None:
         self._engine = engine
-        self.was_empty = was_empty
+        self._first_login = first_login
+        self.was_empty = False
         self._puts = _put_statements(engine.dialect)
         self._last_ordinal = self._read_last_ordinal()
 
@@ -239,10 +249,11 @@ class Catalogue:
     ) -> Catalogue:
         """Connect to `url`, lock it, and create or migrate the tables.
 
-        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. An
-        empty store gets vhost ``/`` and the user `first_user`, administrator of it; ``guest``, whom the
+        `url` is ``sqlite:////absolute/path`` or ``postgresql+psycopg://user:password@host/database``. When it is
+        loaded, an empty store gets vhost ``/`` and the user `first_user`, administrator of it; ``guest``, whom the
         authenticator admits from this machine only, unless another is named. With `first_contents` False it stays
-        empty, for a file of definitions to fill it; if none does (`DEFINITIONS_HASH` is not set), the next opening can.
+        empty, for a file of definitions to fill it; if none does (`DEFINITIONS_HASH` is not set), the next one that is
+        loaded can.
 
         Raises CatalogueError when that is not possible or the schema is newer than this program.
         """
@@ -253,24 +264,35 @@ class Catalogue:
         except ImportError as error:
             raise CatalogueError(f"metadata store {shown}: {error.name} is not installed") from None
         try:
+            _keep_older(parsed)
             with engine.begin() as connection:
                 _prepare_schema(connection)
-                was_empty = first_contents and _is_unfilled(connection)
-                if was_empty:
-                    _put_first_contents(connection, first_user, first_password)
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             engine.dispose()
             raise CatalogueError(f"metadata store {shown}: {_one_line(error)}") from None
         except CatalogueError as error:
             engine.dispose()
             raise CatalogueError(f"metadata store {shown}: {error}") from None
-        return cls(engine, was_empty=was_empty)
+        return cls(engine, (first_user, first_password) if first_contents else None)
+
+    def applied(self, store_id: bytes) -> int:
+        """Return the number below which all changes of the log `store_id` are here; 0: it is another one's.
+
+        Raises CatalogueError when the store cannot be read.
+        """
+        try:
+            with self._engine.begin() as connection:
+                found = connection.execute(select(_applied.c.changes).where(_applied.c.store_id == store_id))
+                return int(found.scalar() or 0)
+        except SQLAlchemyError as error:
+            raise CatalogueError(f"metadata store: {_one_line(error)}") from None
 
     def load(self) -> Iterator[MetadataChange]:
         """Yield everything stored as puts, each after what it refers to.
 
         Raises CatalogueError when the store cannot be read.
         """
+        self._fill()
         for table, from_row in _LOADING_ORDER:
             order = [table.c.ordinal] if table is _bindings else list(table.primary_key)
             try:
@@ -282,8 +304,19 @@ class Catalogue:
             except SQLAlchemyError as error:
                 raise CatalogueError(f"metadata store: {_one_line(error)}") from None
 
-    def commit(self, changes: Sequence[MetadataChange]) -> None:
+    def _fill(self) -> None:
+        try:
+            with self._engine.begin() as connection:
+                if self._first_login is not None and _is_unfilled(connection):
+                    _put_first_contents(connection, *self._first_login)
+                    self.was_empty = True
+        except SQLAlchemyError as error:
+            raise CatalogueError(f"metadata store: {_one_line(error)}") from None
+
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0) -> None:
         """Make `changes` durable, in their order, all or none.
+
+        With a `store_id` they are all of that log that were not here and are below `applied`.
 
         Raises CatalogueError when the database does not answer or refuses: whether the changes are stored is
         then unknown, and committing them again is right (2). Raises ValueError for text no database can store
@@ -294,6 +327,9 @@ class Catalogue:
             with self._engine.begin() as connection:
                 for statement, rows in steps:
                     connection.execute(statement, rows)
+                if store_id:
+                    connection.execute(delete(_applied))
+                    connection.execute(insert(_applied).values(store_id=store_id, changes=applied))
         except SQLAlchemyError as error:
             raise CatalogueError(f"metadata store: {_one_line(error)}") from error
 
@@ -398,7 +434,7 @@ def _create_private_file(path: Path) -> None:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")
-    # In WAL mode only FULL syncs at every commit, and a commit is what declare-ok promises.
+    # In WAL mode only FULL syncs at every commit: what is committed here leaves the log.
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
     cursor.close()
@@ -435,6 +471,33 @@ def _check_and_lock_postgresql(cursor: Any) -> None:
             raise CatalogueError("another broker uses this database") from None
         raise
     cursor.execute("SET lock_timeout = 0")
+
+
+def _keep_older(url: URL) -> None:
+    """Copy a file of SQLite whose schema is older than this program's, durably."""
+    if url.get_backend_name() != "sqlite":
+        return
+    assert url.database is not None
+    with closing(sqlite3.connect(url.database)) as source:
+        if source.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (_schema.name,)).fetchone() is None:
+            return  # new
+        (version,) = source.execute("SELECT max(version) FROM warren_schema").fetchone()
+        if version is None or version >= SCHEMA_VERSION:
+            return
+        kept = Path(f"{url.database}.schema-{version}")
+        unfinished = Path(f"{kept}.new")
+        unfinished.unlink(missing_ok=True)
+        _create_private_file(unfinished)
+        with closing(sqlite3.connect(unfinished)) as copy:
+            source.backup(copy)
+    for path, flags in ((unfinished, os.O_RDWR), (kept.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+            if path is unfinished:
+                unfinished.replace(kept)
+        finally:
+            os.close(fd)
 
 
 def _prepare_schema(connection: Connection) -> None:
@@ -499,6 +562,14 @@ def _add_parameters_and_protection(connection: Connection) -> None:
     )
 
 
+def _add_applied(connection: Connection) -> None:
+    """Lead from version 4 to 5: a table more, empty, since no change was in a log before."""
+    binary = "BYTEA" if connection.dialect.name == "postgresql" else "BLOB"
+    connection.exec_driver_sql(
+        f"CREATE TABLE warren_applied (store_id {binary} NOT NULL, changes BIGINT NOT NULL, PRIMARY KEY (store_id))"
+    )
+
+
 def _add_column(connection: Connection, table: str, column: str, type_: str, value: str) -> None:
     """Add a column that may not be null and is `value` in the rows there are."""
     connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column} {type_} NOT NULL DEFAULT {value}")
@@ -512,6 +583,7 @@ MIGRATIONS: Final[list[Callable[[Connection], None]]] = [
     _number_queues,
     _add_limits_and_policies,
     _add_parameters_and_protection,
+    _add_applied,
 ]
 
 
@@ -778,7 +850,7 @@ _LOADING_ORDER: Final[tuple[tuple[Table, Callable[[Row[Any]], MetadataChange]], 
 )
 
 
-def _one_line(error: SQLAlchemyError | OSError) -> str:
+def _one_line(error: SQLAlchemyError | sqlite3.Error | OSError) -> str:
     """Return what the driver said, without the statement, on one line."""
     cause: BaseException = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(cause).split()) or type(cause).__name__

@@ -1,30 +1,49 @@
-"""The task that makes metadata changes durable: takes what gathered and commits it in a worker thread.
+"""SQL follows the message log: what became durable there is read from it and applied, in order, in a worker thread.
 
-1. One commit at a time; while it runs the next batch gathers. A batch is everything that had been appended.
-2. `committed(ticket)` is called in the trio thread, after the commit of everything up to `ticket` and in
-   order.
-3. A failed commit is repeated, the same batch, until it succeeds: nobody is told "declared" before. The state
-   changes of the store, not the attempts, are logged. A fault of ours ends `run`, which begins with that batch when it
-   is called again.
-4. A commit that has begun is finished and reported even when the task is cancelled.
-5. A batch that deletes a queue, an exchange or a vhost is committed after `before_delete` has returned: a queue is
-   deleted in the message store first, its row last. The other way round a crash in between would leave messages of a
-   queue that nobody knows; this way it leaves an empty queue, whose deletion nobody had been told.
+    durable in the log -> read -> one transaction, with the number up to which it goes -> settled in the log
+
+1. SQL is never ahead of the log, and nobody waits for it: a declaration is answered when it is in the log. What SQL
+   does not have stays in the log, is read from there when SQL can be reached again, and is not kept in memory.
+2. The number goes with the changes in one transaction. Whatever is lost behind that, SQL has each change once: a start
+   begins where it says (`catch_up`), before the catalogue is loaded.
+3. A commit that fails is repeated until it succeeds. The state changes of the store, not the attempts, are logged. A
+   fault of ours ends `run`, which begins with the same changes when it is called again.
+4. A commit that has begun is finished even when the task is cancelled.
+5. A change that cannot be read is lost, and said so. What comes behind it is applied, but for what refers to something
+   that is not there then: such rows would keep the broker from starting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import trio
 
-from warren.server.errors import CatalogueError
+from warren.server.errors import CatalogueError, StartError
 from warren.server.logs import get_logger
 from warren.server.threads import CATALOGUE, Purpose, in_thread
-from warren.vhosts.metadata import ExchangeDelete, MetadataChange, MetadataJournal, QueueDelete, VhostDelete
+from warren.vhosts.metadata import (
+    BindingPut,
+    ExchangeDelete,
+    ExchangePut,
+    MetadataChange,
+    QueueDelete,
+    QueuePut,
+    UserDelete,
+    UserPut,
+    VhostDelete,
+    VhostPut,
+)
+from warren.vhosts.metadata_journal import MetadataJournal
+from warren.vhosts.metadata_lane import decode_change
+from warren.vhosts.virtual_host import standard_exchanges
 
+# What comes within so long is applied in one transaction: each takes the disk two syncs, which the log waits for.
+GATHER_S: Final = 0.1
+# So many are, about, at a start.
+AT_ONCE: Final = 10_000
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
 
@@ -36,8 +55,14 @@ log = get_logger("catalogue")
 class Store(Protocol):
     """What the writer needs of a catalogue."""
 
-    def commit(self, changes: Sequence[MetadataChange], /) -> None:
-        """Make `changes` durable, all or none. Raises CatalogueError."""
+    def applied(self, store_id: bytes, /) -> int:
+        """Return the number below which all changes of that log are here. Raises CatalogueError."""
+
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, /) -> None:
+        """Make `changes` durable, all or none, with the number. Raises CatalogueError."""
+
+    def load(self) -> Iterator[MetadataChange]:
+        """Yield what is here. Raises CatalogueError."""
 
 
 class InThread(Protocol):
@@ -46,15 +71,10 @@ class InThread(Protocol):
     async def __call__(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool = False) -> _Result: ...
 
 
-async def _nothing_before_delete() -> None:
-    """Return at once: there is no message store to wait for."""
-
-
 class CatalogueWriter:
-    """Commit the changes of `journal` to `store` and report each batch to `committed`.
+    """Applies the changes of `journal` to `store`.
 
-    `before_delete` returns when the message store has durably deleted every queue and exchange deleted so far;
-    `in_thread` makes the call of `store`, which blocks.
+    `settle` lets the engine finish its turn, `in_thread` makes the call of `store`, which blocks.
     `healthy` is False while the store refuses; `reason` then says why.
     """
 
@@ -62,68 +82,227 @@ class CatalogueWriter:
         self,
         store: Store,
         journal: MetadataJournal,
-        committed: Callable[[int], None],
-        before_delete: Callable[[], Awaitable[None]] = _nothing_before_delete,
+        settle: Callable[[], None],
         in_thread: InThread = in_thread,
     ) -> None:
         self.healthy = True
         self.reason = ""
         self._store = store
         self._journal = journal
-        self._committed = committed
-        self._before_delete = before_delete
+        self._lane = journal.lane
+        self._settle = settle
         self._in_thread = in_thread
-        self._batch: tuple[list[MetadataChange], int] | None = None  # that is being committed
-        self._committed_ticket = journal.committed_ticket
-        self._wake_up: trio.Event | None = None
+        self._sieve = _Sieve(store)
+        self._hurried = trio.Event()
         self._progress = trio.Event()
-        journal.on_append = self._on_append
+
+    # --- at a start -------------------------------------------------------------------------------------------------
+
+    def catch_up(self, carry_out: Callable[[], None]) -> None:
+        """Apply what recovery found in the log and SQL does not have; `carry_out` has the log's reads done at once.
+
+        Raises:
+            StartError: SQL cannot be read or written, or a newer Warren has written the changes.
+        """
+        lane = self._lane
+        lane.begin(self._store.applied(self._journal.log.store_id))
+        count = 0
+        while lane.is_behind():
+            bodies: list[bytes | None] = []
+            first = int(lane.applied)
+            while lane.is_behind() and len(bodies) < AT_ONCE:
+                (piece,) = self._begin_read(carry_out, _nothing)
+                bodies += piece.bodies
+                lane.applied_to(piece.end)  # the log writes nothing before this is over
+            try:
+                count += self._apply(_Piece(first, bodies))
+            except ValueError as error:
+                raise StartError(f"message store: {error}") from None
+        self._sieve.tell()
+        if count:
+            log.info("changes of the metadata applied that were in the message log only", changes=count)
+
+    # --- from then on -----------------------------------------------------------------------------------------------
+
+    def note_durable(self) -> None:
+        """More changes may be durable."""
+        self._progress.set()
+        self._progress = trio.Event()
 
     async def run(self) -> None:
-        """Commit for ever. Exceptions other than CatalogueError are our own faults and pass through."""
+        """Apply for ever. Exceptions other than CatalogueError are our own faults and pass through."""
         while True:
-            if self._batch is None:
-                taken = self._journal.take()
-                if not taken[0]:
-                    self._wake_up = trio.Event()
-                    await self._wake_up.wait()
-                    continue
-                self._batch = taken
-            changes, ticket = self._batch
-            if any(isinstance(change, QueueDelete | ExchangeDelete | VhostDelete) for change in changes):
-                await self._before_delete()
-            await self._commit(changes)
-            self._batch = None
-            self._committed_ticket = ticket
-            self._committed(ticket)
-            self._progress.set()
-            self._progress = trio.Event()
+            while not self._lane.is_behind():
+                await self._progress.wait()
+            known = self._lane.durable
+            piece = await self._read()
+            await self._commit(partial(self._apply, piece))
+            self._sieve.tell()
+            self._lane.applied_to(piece.end)
+            self._settle()
+            self.note_durable()
+            if piece.end >= known:
+                with trio.move_on_after(GATHER_S):
+                    await self._hurried.wait()
 
     async def drain(self, deadline: float) -> bool:
-        """Wait until all that was appended is committed, or `deadline` (trio time). Return whether it is."""
+        """Wait until SQL has all that was appended, or cannot be reached, or `deadline` (trio time).
+
+        Return whether it has all. What it does not have stays in the log.
+        """
+        self._hurried.set()
         with trio.move_on_at(deadline):
-            while self._committed_ticket < self._journal.last_ticket:
+            while self.healthy and not self._has_all():
                 await self._progress.wait()
-        return self._committed_ticket >= self._journal.last_ticket
+        return self._has_all()
 
-    def _on_append(self) -> None:
-        if self._wake_up is not None:
-            self._wake_up.set()
-            self._wake_up = None
+    def _has_all(self) -> bool:
+        journal = self._journal
+        return journal.committed_ticket == journal.last_ticket and not self._lane.is_behind()
 
-    async def _commit(self, changes: list[MetadataChange]) -> None:
+    async def _read(self) -> _Piece:
+        is_read = trio.Event()
+        pieces = self._begin_read(self._settle, is_read.set)
+        await is_read.wait()
+        return pieces[0]
+
+    def _begin_read(self, carry_out: Callable[[], None], then: Callable[[], None]) -> list[_Piece]:
+        """Have the next piece read by `carry_out`; it is in the list when `then` is called."""
+        pieces: list[_Piece] = []
+
+        def take(first: int, bodies: list[bytes | None]) -> None:
+            pieces.append(_Piece(first, bodies))
+            then()
+
+        self._lane.read(take)
+        carry_out()
+        return pieces
+
+    def _apply(self, piece: _Piece) -> int:
+        """Apply what can be, in a thread from `run`, and return how many changes that are."""
+        if piece.changes is None:
+            piece.changes = self._sieve.sift(piece.first, piece.bodies)
+        self._store.commit(piece.changes, self._journal.log.store_id, piece.end)
+        return len(piece.changes)
+
+    async def _commit(self, work: Callable[[], int]) -> None:
         pause_s = _RETRY_FIRST_S
         while True:
             try:
-                await self._in_thread(CATALOGUE, partial(self._store.commit, changes))
+                count = await self._in_thread(CATALOGUE, work)
             except CatalogueError as error:
                 if self.healthy:
-                    log.error("metadata store unavailable; declarations wait", reason=str(error))
+                    log.error("metadata store unavailable; changes wait in the message log", reason=str(error))
                 self.healthy, self.reason = False, str(error)
+                self.note_durable()
             else:
                 if not self.healthy:
-                    log.info("metadata store available again", changes=len(changes))
+                    log.info("metadata store available again", changes=count)
                 self.healthy, self.reason = True, ""
                 return
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class _Piece:
+    """Records of the log one behind the other, and what of them is to be applied, once that is known."""
+
+    def __init__(self, first: int, bodies: list[bytes | None]) -> None:
+        self.first = first
+        self.bodies = bodies
+        self.end = first + len(bodies)
+        self.changes: list[MetadataChange] | None = None
+
+
+class _Sieve:
+    """Lets through what can be applied although changes were lost (5), and keeps what is to be said of the others."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._referred: _Referred | None = None  # nothing was ever lost
+        self._lost: list[int] = []
+        self._left_out: list[MetadataChange] = []
+
+    def sift(self, first: int, bodies: list[bytes | None]) -> list[MetadataChange]:
+        """Return the changes that are to be applied, of records whose numbers count from `first`.
+
+        Raises:
+            ValueError: a newer Warren has written one.
+            CatalogueError: the store cannot be read; to be called again.
+        """
+        changes: list[MetadataChange] = []
+        if None in bodies and self._referred is None:
+            self._referred = _Referred(self._store.load())
+        for number, body in enumerate(bodies, start=first):
+            if body is None:
+                self._lost.append(number)
+                continue
+            change = decode_change(body)
+            if self._referred is None or self._referred.admits(change):
+                changes.append(change)
+            else:
+                self._left_out.append(change)
+        return changes
+
+    def tell(self) -> None:
+        """Say what is lost, if anything is."""
+        lost, self._lost = self._lost, []
+        left_out, self._left_out = self._left_out, []
+        if lost:
+            log.error(
+                "changes of the metadata are lost: damaged in the message log, or the metadata store is an older one",
+                changes=len(lost),
+                first=lost[0],
+                last=lost[-1],
+            )
+        for change in left_out:
+            log.error("a change of the metadata refers to what is lost, and is left out", change=repr(change))
+
+
+class _Referred:
+    """What there is that changes may refer to; at first what is in `stored`."""
+
+    def __init__(self, stored: Iterator[MetadataChange]) -> None:
+        self._vhosts: set[str] = set()
+        self._users: set[str] = set()
+        self._ends: set[tuple[str, str, str]] = set()  # vhost, queue or exchange, name
+        for change in stored:
+            self.admits(change)
+
+    def admits(self, change: MetadataChange) -> bool:
+        """Note what `change` makes or deletes; False when it needs something that is not there."""
+        if not self._has_what_it_needs(change):
+            return False
+        match change:
+            case VhostPut():
+                self._vhosts.add(change.name)
+                self._ends |= {(change.name, "exchange", each.name) for each in standard_exchanges(change.name)}
+            case VhostDelete():
+                self._vhosts.discard(change.name)
+                self._ends = {end for end in self._ends if end[0] != change.name}
+            case UserPut():
+                self._users.add(change.name)
+            case UserDelete():
+                self._users.discard(change.name)
+            case QueuePut() | ExchangePut():
+                self._ends.add((change.vhost, _end_type(change), change.name))
+            case QueueDelete() | ExchangeDelete():
+                self._ends.discard((change.vhost, _end_type(change), change.name))
+        return True
+
+    def _has_what_it_needs(self, change: MetadataChange) -> bool:
+        if not type(change).__name__.endswith("Put"):
+            return True  # to delete what is not there does no harm
+        if isinstance(change, BindingPut):
+            ends = {(change.vhost, "exchange", change.source)}
+            return (ends | {(change.vhost, change.destination_type, change.destination)}) <= self._ends
+        vhost, user = getattr(change, "vhost", None), getattr(change, "user", None)
+        return (vhost is None or vhost in self._vhosts) and (user is None or user in self._users)
+
+
+def _end_type(change: QueuePut | QueueDelete | ExchangePut | ExchangeDelete) -> str:
+    return "queue" if isinstance(change, QueuePut | QueueDelete) else "exchange"

@@ -66,7 +66,7 @@ class Listening:
 
 
 class CommitTimeout(Exception):
-    """The metadata store did not take a change in time; it is not undone, and may still be committed."""
+    """A change of the metadata was not on disk in time; it is not undone, and may still get there."""
 
 
 @dataclass(slots=True)
@@ -96,21 +96,21 @@ class Management:
     _committed: trio.Event = field(default_factory=trio.Event)
 
     async def administer(self, change: MetadataChange, by: str) -> None:
-        """Apply an administrative change that the user `by` asked for, and wait until it is committed.
+        """Apply an administrative change that the user `by` asked for, and wait until it is durable.
 
         Raises:
             ValueError: it is not valid, for the reason said; nothing is changed.
-            CommitTimeout: the metadata store does not answer.
+            CommitTimeout: it is not on disk yet.
         """
         ticket = self.broker.administer(change, by)
         self.settle()
         await self.commit(ticket)
 
     async def commit(self, ticket: int) -> None:
-        """Wait until the metadata change with this ticket is committed.
+        """Wait until the metadata change with this ticket is durable.
 
         Raises:
-            CommitTimeout: the metadata store does not answer.
+            CommitTimeout: it is not on disk yet.
         """
         journal = self.broker.journal
         with trio.move_on_after(COMMIT_TIMEOUT_S) as scope:
@@ -140,7 +140,7 @@ class Management:
         return ours
 
     def note_commit(self) -> None:
-        """Something was committed. For the broker itself."""
+        """More changes are durable. For the broker itself."""
         self._committed.set()
         self._committed = trio.Event()
 

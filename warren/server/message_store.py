@@ -317,6 +317,15 @@ class MessageStoreService:
                 self._releasing += 1
                 self._reader.put(ReleaseJob(unlink))
 
+    def read_at_once(self) -> None:
+        """Carry out the reads that the log asks for, in this thread. Only before `start`."""
+        message_log = self._log
+        while message_log.read_jobs:
+            reads, message_log.read_jobs = message_log.read_jobs, []
+            for read in reads:
+                self._read(read)
+                self._broker.loaded(read)
+
     def completed(self) -> None:
         """Tell the engine what the threads have done. The reactor calls this when woken, and then settles."""
         outcomes = self._outcomes

@@ -35,6 +35,7 @@ class MemoryCatalogue:
     """A catalogue. Begins empty."""
 
     def __init__(self) -> None:
+        self._applied: tuple[bytes, int] = (b"", 0)
         self._kept: dict[type, dict[_Key, MetadataChange]] = {kind: {} for kind in _NAMED_BY}
 
     def load(self) -> Iterator[MetadataChange]:
@@ -42,8 +43,14 @@ class MemoryCatalogue:
         for kept in self._kept.values():
             yield from list(kept.values())
 
-    def commit(self, changes: Sequence[MetadataChange]) -> None:
-        """Keep `changes`."""
+    def applied(self, store_id: bytes) -> int:
+        """Return the number below which all changes of the log `store_id` are here."""
+        return self._applied[1] if self._applied[0] == store_id else 0
+
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes = b"", applied: int = 0) -> None:
+        """Keep `changes`, and with them up to where they go in the log `store_id`."""
+        if store_id:
+            self._applied = (store_id, applied)
         for change in changes:
             if type(change) in self._kept:
                 self._kept[type(change)][_key_of(change, type(change))] = change

@@ -1,21 +1,20 @@
-"""Durable metadata as values: what the engine asks the catalogue to remember, and what it gets back at start.
+"""Durable metadata as values: what the engine asks to be remembered, and what it gets back at start.
 
-The engine never waits for a disk. A change of something durable is applied in memory at once and appended here as
-a value; the shell commits the values in batches and tells the engine how far it has come.
+A change of something durable is applied in memory at once and appended to the journal (`vhosts.metadata_journal`) as a
+value. It is durable in the message log; SQL follows.
 
-1. Tickets count appended changes from 1; a change is committed when ``committed_ticket`` has reached its ticket.
-2. Changes are committed in the order they were appended. A reply that promises durability waits for its ticket.
-3. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
+1. A put says everything about a thing, a delete names it. To apply a change twice does no harm.
+2. Loading yields ``Put`` values only, in an order in which each can be applied on its own: vhosts, users,
    permissions, limits, policies, parameters, exchanges, queues, bindings. An exchange or queue finds its policies in
    place.
-4. What is appended while the journal is held is committed in one batch: all of it or none.
 
-Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed.
+Field tables travel as their AMQP encoding (``amqp.field_table``), so that a type unknown to us survives unharmed. In
+the log the names of the classes and their fields are part of the format (`vhosts.metadata_lane`): a field may be added
+at the end, with a default; nothing may be renamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -339,46 +338,3 @@ def check_storable(change: MetadataChange) -> None:
                 raise ValueError(f"{field} contains a NUL character")
             if size > NAME_MAX_BYTES and field in _NAMES:
                 raise ValueError(f"{field} is longer than {NAME_MAX_BYTES} bytes")
-
-
-class MetadataJournal:
-    """The ordered list of changes that are applied in memory and not yet committed."""
-
-    def __init__(self) -> None:
-        self.last_ticket = 0
-        self.committed_ticket = 0
-        self._pending: list[MetadataChange] = []
-        self._holds = 0
-        # Called after an append, so that the shell can wake its writer. Set once by the shell.
-        self.on_append: Callable[[], None] | None = None
-
-    def append(self, change: MetadataChange) -> int:
-        """Queue `change` for commit and return its ticket."""
-        self._pending.append(change)
-        self.last_ticket += 1
-        if self.on_append is not None:
-            self.on_append()
-        return self.last_ticket
-
-    def hold(self) -> None:
-        """Have `take` return nothing until `release`: what is appended meanwhile is committed together (4)."""
-        self._holds += 1
-
-    def release(self) -> None:
-        """Let `take` return what gathered, once everybody who held it has released it."""
-        self._holds -= 1
-        if self._holds == 0 and self._pending and self.on_append is not None:
-            self.on_append()
-
-    def take(self) -> tuple[list[MetadataChange], int]:
-        """Return all queued changes in order, and the ticket that is reached once they are committed."""
-        if self._holds:
-            return [], self.committed_ticket
-        changes = self._pending
-        self._pending = []
-        return changes, self.last_ticket
-
-    def committed(self, ticket: int) -> None:
-        """Note that every change up to `ticket` is durable."""
-        assert self.committed_ticket <= ticket <= self.last_ticket
-        self.committed_ticket = ticket

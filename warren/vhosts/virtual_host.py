@@ -60,13 +60,13 @@ from warren.vhosts.metadata import (
     BindingPut,
     ExchangeDelete,
     ExchangePut,
-    MetadataJournal,
     PolicyDelete,
     PolicyPut,
     QueueDelete,
     QueuePut,
     VhostPut,
 )
+from warren.vhosts.metadata_journal import Journal
 from warren.vhosts.policies import PolicyBook, alternate_of
 from warren.vhosts.policy_run import PolicyRun
 from warren.vhosts.records import VhostRecords
@@ -98,7 +98,7 @@ class VirtualHost(QueueHost):
     def __init__(
         self,
         record: VhostPut,
-        journal: MetadataJournal,
+        journal: Journal,
         runnable: list[Queue],
         seed: int,
         log: MessageLog,
@@ -557,7 +557,7 @@ class VirtualHost(QueueHost):
 
     def abandon(self) -> None:
         """The vhost is deleted: whatever ends in it from now on is nothing to the catalogue."""
-        self._journal = MetadataJournal()
+        self._journal = Journal()
         self._policy_run.abandon()
 
     def _take_policies(self, queue: Queue) -> QueueRules:
@@ -677,7 +677,7 @@ class VirtualHost(QueueHost):
             return
         journal = self._journal
         watcher = self.watcher
-        self._journal = MetadataJournal()
+        self._journal = Journal()
         self.watcher = TopologyWatcher()
         self._restoring = True
         try:

@@ -12,8 +12,10 @@ from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
 from warren.amqp.outbox import Outbox
 from warren.channels.confirms import Confirms, PendingConfirms
+from warren.queues.long_work import LongWork
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
-from warren.vhosts.metadata import MetadataJournal, VhostPut
+from warren.vhosts.metadata import VhostPut
+from warren.vhosts.metadata_journal import MetadataJournal
 
 NUMBER = 40_000  # of the channel: more than 15 bits
 
@@ -33,7 +35,8 @@ class Publisher:
         self.stored = StoredLog()
         self.stored.disk.hold = True
         self.log = self.stored.log
-        self.journal = MetadataJournal()
+        self.journal = MetadataJournal(self.log, LongWork())
+        self.journal.hold()
         self.pending = PendingConfirms(self.log, self.journal)
         self.outbox = Outbox(1, [])
         self.confirms = Confirms(self.pending, self.outbox, NUMBER, syncs=True)
@@ -70,7 +73,8 @@ class Publisher:
         return self.journal.append(VhostPut("/"))
 
     def commit(self, ticket: int) -> None:
-        self.journal.committed(ticket)
+        """The declarations up to `ticket`, which were held back, are durable."""
+        self.journal.committed_ticket = ticket
         self.pending.declared()
 
     def answers(self) -> list[m.BasicAck | m.BasicNack]:

@@ -11,8 +11,9 @@ from warren.msgstore.log.batch import PORTION_BYTES, PORTION_ROWS
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import FURTHER_ROWS, LINGER_ROWS
 from warren.msgstore.log.queue_index import IndexOwner, QueueIndex
+from warren.queues.long_work import LongWork
 from warren.queues.outcome import ACCEPTED
-from warren.vhosts.metadata import MetadataJournal
+from warren.vhosts.metadata_journal import MetadataJournal
 
 
 def test_a_message_of_several_queues_is_one_record() -> None:
@@ -277,7 +278,8 @@ def test_pages_may_be_written_in_any_portion() -> None:
 def test_whoever_waits_for_a_batch_in_portions_is_told_once_when_all_of_it_is_written() -> None:
     portions = _Portions()
     number = int(portions.log.batch.number)
-    waiter = Confirms(PendingConfirms(portions.log, MetadataJournal()), Outbox(1, []), 1, syncs=True)
+    journal = MetadataJournal(portions.log, LongWork())
+    waiter = Confirms(PendingConfirms(portions.log, journal), Outbox(1, []), 1, syncs=True)
     message = timed_message(b"elsewhere")
     message.awaits_batch = True
     waiter.count_publish(message, ACCEPTED, 0)

@@ -1,48 +1,69 @@
-"""Group commit: what gathers while one commit runs is the next; nothing is reported before its commit.
+"""SQL follows the log: what is durable there is applied in order, with the number up to which it goes.
 
-Rows of deleted queues go last: after the message store has deleted the queues.
+The log is a real one on a disk in memory; SQL is a list.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 import trio
 import trio.testing
+from journalled_log import STORE_ID, JournalledLog
 from jumping_clock import run_jumping
+from memory_store import MemoryDisk
 
 from warren.server.catalogue import CatalogueError
-from warren.server.catalogue_writer import CatalogueWriter
+from warren.server.catalogue_writer import AT_ONCE, CatalogueWriter
+from warren.server.errors import StartError
 from warren.vhosts.metadata import (
-    ExchangeDelete,
+    BindingPut,
     MetadataChange,
-    MetadataJournal,
+    PermissionPut,
     QueueDelete,
     QueuePut,
-    VhostDelete,
+    UserPut,
     VhostPut,
 )
+from warren.vhosts.metadata_lane import READ_MAX
+
+EMPTY = bytes(4)
 
 
 def queue(number: int) -> QueuePut:
-    return QueuePut("/", str(number), False, b"\x00\x00\x00\x00", number)
+    return QueuePut("/", str(number), False, EMPTY, number)
+
+
+def binding(number: int) -> BindingPut:
+    return BindingPut("/", "amq.direct", str(number), "queue", "k", EMPTY)
 
 
 class FakeStore:
     """Keeps batches; refuses the next `refusals`; holds commits while `gate` is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *stored: MetadataChange) -> None:
+        self.stored = stored
         self.batches: list[list[MetadataChange]] = []
+        self.number = 0
         self.attempts = 0
         self.refusals = 0
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
 
-    def commit(self, changes: Sequence[MetadataChange], /) -> None:
+    @property
+    def changes(self) -> list[MetadataChange]:
+        return [change for batch in self.batches for change in batch]
+
+    def applied(self, store_id: bytes, /) -> int:
+        assert store_id == STORE_ID
+        return self.number
+
+    def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, /) -> None:
+        assert store_id == STORE_ID
         self.attempts += 1
         self.entered.set()
         self.gate.wait()
@@ -50,108 +71,135 @@ class FakeStore:
             self.refusals -= 1
             raise CatalogueError("metadata store: gone")
         self.batches.append(list(changes))
+        self.number = applied
+
+    def load(self) -> Iterator[MetadataChange]:
+        yield from self.stored
 
 
-class FakeMessageStore:
-    """Has deleted what it was asked to when `durable` is set; counts who waited for that."""
+class Fixture(JournalledLog):
+    """A journal, its log, and the writer that has SQL follow it; `again` is the next life of the process."""
 
-    def __init__(self) -> None:
-        self.durable = trio.Event()
-        self.durable.set()
-        self.waits = 0
+    def __init__(self, store: FakeStore | None = None, disk: MemoryDisk | None = None) -> None:
+        super().__init__(disk)
+        self.store = store or FakeStore()
+        self.writer = CatalogueWriter(self.store, self.journal, self.settle)
+        self.journal.on_durable = self.writer.note_durable
 
-    async def deleted(self) -> None:
-        self.waits += 1
-        await self.durable.wait()
+    def again(self) -> Fixture:
+        """Die, and begin anew with the same log and the same SQL."""
+        self.settle()
+        for index in self.log.indexes.values():
+            index.owner = None
+        return Fixture(self.store, self.disk)
 
-
-class Fixture:
-    def __init__(self) -> None:
-        self.store = FakeStore()
-        self.message_store = FakeMessageStore()
-        self.journal = MetadataJournal()
-        self.tickets: list[int] = []
-        self.writer = CatalogueWriter(self.store, self.journal, self._committed, self.message_store.deleted)
-
-    def _committed(self, ticket: int) -> None:
-        self.journal.committed(ticket)
-        self.tickets.append(ticket)
-
-    def append(self, *numbers: int) -> None:
-        for number in numbers:
-            self.journal.append(queue(number))
+    def catch_up(self) -> None:
+        self.writer.catch_up(self.settle)
 
     async def entered(self) -> None:
         await trio.to_thread.run_sync(self.store.entered.wait)
         self.store.entered.clear()
 
 
-def run(test: Callable[[Fixture, trio.Nursery], Awaitable[None]]) -> None:
+def run(test: Callable[[Fixture, trio.Nursery], Awaitable[None]], fixture: Fixture | None = None) -> Fixture:
     """Run `test` beside the writer on a clock that jumps over every wait."""
-    fixture = Fixture()
+    tried = fixture or Fixture()
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(fixture.writer.run)
+            nursery.start_soon(tried.writer.run)
             try:
-                await test(fixture, nursery)
+                await test(tried, nursery)
             finally:
-                fixture.store.gate.set()
+                tried.store.gate.set()
             nursery.cancel_scope.cancel()
 
     run_jumping(main)
+    return tried
 
 
-def test_changes_are_committed_in_order_and_reported_by_ticket() -> None:
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+def test_changes_are_applied_in_order_and_then_leave_the_log() -> None:
     async def test(f: Fixture, nursery: trio.Nursery) -> None:
-        f.append(1, 2)
+        f.make_durable(queue(1), queue(2))
         assert await f.writer.drain(trio.current_time() + 60)
-        f.append(3)
+        f.make_durable(queue(3))
         assert await f.writer.drain(trio.current_time() + 60)
-        assert [c for batch in f.store.batches for c in batch] == [queue(1), queue(2), queue(3)]
-        assert f.tickets == [2, 3]
+        assert f.store.changes == [queue(1), queue(2), queue(3)]
+        assert f.store.number == 3
+
+    fixture = run(test)
+    fixture.settle()
+    (index,) = fixture.log.indexes.values()
+    assert index.live_count == 0
+
+
+def test_a_ticket_is_reached_when_the_log_has_the_change_whatever_sql_does() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.store.refusals = 1000
+        ticket = f.journal.append(queue(1))
+        assert f.journal.committed_ticket < ticket
+        f.settle()
+        assert f.journal.committed_ticket == ticket
+        await until(lambda: f.store.attempts > 3)
+        assert f.store.batches == []
 
     run(test)
 
 
-def test_what_was_appended_before_the_writer_ran_is_committed_too() -> None:
-    fixture = Fixture()
-    fixture.append(1)
+def test_what_is_not_durable_is_not_applied() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.disk.hold = True
+        f.journal.append(queue(1))
+        f.settle()
+        await trio.testing.wait_all_tasks_blocked()
+        assert f.store.attempts == 0
+        f.disk.hold = False
+        f.settle()
+        assert await f.writer.drain(trio.current_time() + 60)
+        assert f.store.changes == [queue(1)]
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(fixture.writer.run)
-            assert await fixture.writer.drain(trio.current_time() + 60)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-    assert fixture.tickets == [1]
+    run(test)
 
 
 def test_what_gathers_during_a_commit_is_the_next_batch() -> None:
     async def test(f: Fixture, nursery: trio.Nursery) -> None:
         f.store.gate.clear()
-        f.append(0)
+        f.make_durable(queue(0))
         await f.entered()
-        f.append(*range(1, 1000))
-        assert f.tickets == []
+        f.make_durable(*(queue(number) for number in range(1, 100)))
         f.store.gate.set()
         assert await f.writer.drain(trio.current_time() + 60)
-        assert [len(batch) for batch in f.store.batches] == [1, 999]
-        assert f.tickets == [1, 1000]
+        assert [len(batch) for batch in f.store.batches] == [1, 99]
 
     run(test)
 
 
-def test_a_refused_batch_is_repeated_whole_until_it_succeeds_and_nothing_is_reported_before() -> None:
+def test_very_many_changes_are_applied_in_pieces() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.make_durable(*(queue(number) for number in range(2 * READ_MAX + 10)))
+        assert await f.writer.drain(trio.current_time() + 60)
+        assert [len(batch) for batch in f.store.batches] == [READ_MAX, READ_MAX, 10]
+        assert f.store.changes == [queue(number) for number in range(2 * READ_MAX + 10)]
+
+    run(test)
+
+
+def test_a_refused_batch_is_repeated_until_it_succeeds() -> None:
     async def test(f: Fixture, nursery: trio.Nursery) -> None:
         f.store.refusals = 20
-        f.append(1, 2)
+        f.make_durable(queue(1), queue(2))
         start = trio.current_time()
-        assert await f.writer.drain(start + 1000)
+        await until(lambda: f.store.number == 2)
         assert f.store.attempts == 21
         assert f.store.batches == [[queue(1), queue(2)]]
-        assert f.tickets == [2]
         assert 5.0 * 14 <= trio.current_time() - start <= 5.0 * 21
 
     run(test)
@@ -161,149 +209,209 @@ def test_health_follows_the_store_and_each_change_is_logged_once(caplog: pytest.
     async def test(f: Fixture, nursery: trio.Nursery) -> None:
         assert f.writer.healthy
         f.store.refusals = 6
-        f.append(1)
-        while f.store.attempts < 4:
-            await trio.sleep(0.05)
-        await trio.testing.wait_all_tasks_blocked()
+        f.make_durable(queue(1))
+        await until(lambda: f.store.attempts >= 4)
         assert not f.writer.healthy
         assert f.writer.reason == "metadata store: gone"
-        assert await f.writer.drain(trio.current_time() + 1000)
+        await until(lambda: f.store.number == 1)
         assert f.writer.healthy
         assert f.writer.reason == ""
 
     with caplog.at_level(logging.INFO, logger="warren"):
         run(test)
     assert [record.getMessage() for record in caplog.records] == [
-        "metadata store unavailable; declarations wait",
+        "metadata store unavailable; changes wait in the message log",
         "metadata store available again",
     ]
 
 
-def test_drain_gives_up_at_its_deadline() -> None:
+def test_nobody_waits_for_a_store_that_refuses_when_the_broker_stops() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.store.refusals = 1000
+        f.make_durable(queue(1))
+        start = trio.current_time()
+        assert not await f.writer.drain(start + 30)
+        assert trio.current_time() < start + 1
+        assert f.store.batches == []
+
+    run(test)
+
+
+def test_drain_gives_up_at_its_deadline_when_the_store_does_not_answer() -> None:
     async def test(f: Fixture, nursery: trio.Nursery) -> None:
         assert await f.writer.drain(trio.current_time())
-        f.store.refusals = 1000
-        f.append(1)
+        f.disk.hold = True
+        f.journal.append(queue(1))
+        f.settle()
         deadline = trio.current_time() + 30
         assert not await f.writer.drain(deadline)
         assert trio.current_time() >= deadline
-        assert f.tickets == []
 
     run(test)
 
 
-def test_a_commit_that_has_begun_is_reported_even_when_the_writer_is_cancelled() -> None:
-    async def test(f: Fixture, nursery: trio.Nursery) -> None:
-        f.store.gate.clear()
-        f.append(1)
-        await f.entered()
-        nursery.cancel_scope.cancel()
-        f.store.gate.set()
-
-    fixture: list[Fixture] = []
-
-    async def remember(f: Fixture, nursery: trio.Nursery) -> None:
-        fixture.append(f)
-        await test(f, nursery)
-
-    run(remember)
-    assert fixture[0].tickets == [1]
-
-
-@pytest.mark.parametrize("deletion", [QueueDelete("/", "q"), ExchangeDelete("/", "e"), VhostDelete("v")])
-def test_rows_are_deleted_after_the_message_store_has_deleted_the_queues(deletion: MetadataChange) -> None:
-    async def test(f: Fixture, nursery: trio.Nursery) -> None:
-        f.message_store.durable = trio.Event()
-        for change in (queue(1), deletion, queue(2)):
-            f.journal.append(change)
-        await trio.testing.wait_all_tasks_blocked()
-        assert f.message_store.waits == 1
-        f.append(3)
-        await trio.testing.wait_all_tasks_blocked()
-        assert f.store.attempts == 0
-        assert f.tickets == []
-        f.message_store.durable.set()
-        assert await f.writer.drain(trio.current_time() + 60)
-        assert f.store.batches == [[queue(1), deletion, queue(2)], [queue(3)]]
-        assert f.tickets == [3, 4]
-        assert f.message_store.waits == 1
-
-    run(test)
-
-
-def test_what_deletes_no_queue_does_not_wait_for_the_message_store() -> None:
-    async def test(f: Fixture, nursery: trio.Nursery) -> None:
-        f.message_store.durable = trio.Event()
-        f.append(1)
-        f.journal.append(VhostPut("v"))
-        assert await f.writer.drain(trio.current_time() + 60)
-        assert f.message_store.waits == 0
-
-    run(test)
-
-
-def test_a_deletion_that_sql_refuses_is_repeated_without_asking_the_message_store_again() -> None:
-    async def test(f: Fixture, nursery: trio.Nursery) -> None:
-        f.store.refusals = 3
-        f.journal.append(QueueDelete("/", "q"))
-        assert await f.writer.drain(trio.current_time() + 1000)
-        assert f.store.attempts == 4
-        assert f.message_store.waits == 1
-
-    run(test)
-
-
-def test_a_writer_cancelled_before_the_message_store_has_deleted_leaves_the_rows() -> None:
-    fixture: list[Fixture] = []
-
-    async def test(f: Fixture, nursery: trio.Nursery) -> None:
-        fixture.append(f)
-        f.message_store.durable = trio.Event()
-        f.journal.append(QueueDelete("/", "q"))
-        await trio.testing.wait_all_tasks_blocked()
-
-    run(test)
-    assert fixture[0].store.attempts == 0
-    assert fixture[0].tickets == []
-
-
-def test_without_a_message_store_deletions_wait_for_nothing() -> None:
-    store, journal = FakeStore(), MetadataJournal()
-    writer = CatalogueWriter(store, journal, journal.committed)
-    journal.append(QueueDelete("/", "q"))
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.run)
-            assert await writer.drain(trio.current_time() + 60)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
-    assert store.batches == [[QueueDelete("/", "q")]]
-
-
-def test_a_fault_of_the_program_ends_run_which_goes_on_with_the_same_batch() -> None:
+def test_a_fault_of_the_program_ends_run_which_goes_on_with_the_same_changes() -> None:
     class Broken(FakeStore):
         faults = 1
 
-        def commit(self, changes: Sequence[MetadataChange], /) -> None:
+        def commit(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int, /) -> None:
             if self.faults:
                 self.faults -= 1
                 raise ValueError("a name no database stores")
-            super().commit(changes)
+            super().commit(changes, store_id, applied)
 
-    store, journal = Broken(), MetadataJournal()
-    writer = CatalogueWriter(store, journal, journal.committed)
-    journal.append(queue(1))
+    fixture = Fixture(Broken())
+    fixture.make_durable(queue(1))
     with pytest.raises(ValueError, match="no database stores"):
-        trio.run(writer.run)
-    journal.append(queue(2))
+        trio.run(fixture.writer.run)
 
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.run)
-            assert await writer.drain(trio.current_time() + 60)
-            nursery.cancel_scope.cancel()
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.make_durable(queue(2))
+        assert await f.writer.drain(trio.current_time() + 60)
 
-    trio.run(main)
-    assert store.batches == [[queue(1)], [queue(2)]]
+    assert run(test, fixture).store.changes == [queue(1), queue(2)]
+
+
+# --- the next start ---------------------------------------------------------------------------------------------------
+
+
+def test_a_start_applies_what_the_log_has_and_sql_lacks() -> None:
+    before = Fixture()
+    before.catch_up()
+    before.make_durable(queue(1), queue(2))
+    after = before.again()
+    after.catch_up()
+    assert after.store.batches == [[queue(1), queue(2)]]
+    after.make_durable(queue(3))
+    last = after.again()
+    last.catch_up()
+    assert last.store.batches == [[queue(1), queue(2)], [queue(3)]]
+    assert last.store.number == 3
+
+
+def test_a_start_settles_what_sql_has_already() -> None:
+    before = Fixture()
+    before.make_durable(queue(1), queue(2))
+    before.store.number = 1  # the process died before the log knew
+    after = before.again()
+    after.catch_up()
+    assert after.store.changes == [queue(2)]
+    after.settle()
+    (index,) = after.log.indexes.values()
+    assert index.live_count == 0
+
+
+def test_very_many_changes_are_applied_at_a_start_in_larger_pieces() -> None:
+    before = Fixture()
+    count = AT_ONCE + 2 * READ_MAX
+    before.make_durable(*(queue(number) for number in range(count)))
+    after = before.again()
+    after.catch_up()
+    assert after.store.changes == [queue(number) for number in range(count)]
+    assert len(after.store.batches) == 2
+
+
+def test_a_new_log_begins_where_nothing_is_applied() -> None:
+    fixture = Fixture()
+    fixture.catch_up()
+    assert fixture.store.batches == []
+    assert fixture.journal.lane.next_number == 0
+
+
+def test_numbers_go_on_behind_what_sql_has_when_the_log_is_an_older_copy() -> None:
+    fixture = Fixture()
+    fixture.store.number = 50
+    fixture.catch_up()
+    fixture.make_durable(queue(1))
+    after = fixture.again()
+    after.catch_up()
+    assert after.store.changes == [queue(1)]
+    assert after.store.number == 51
+
+
+def test_changes_of_a_newer_version_keep_the_broker_from_starting() -> None:
+    before = Fixture()
+    lane = before.journal.lane
+    lane.put(lane.next_number, b'{"v":2,"change":"QueuePut"}', 0)
+    lane.next_number += 1
+    before.settle()
+    after = before.again()
+    with pytest.raises(StartError, match=r"written by a newer Warren \(QueuePut, version 2\)"):
+        after.catch_up()
+    assert after.store.batches == []
+
+
+# --- what is lost -----------------------------------------------------------------------------------------------------
+
+
+def test_behind_a_damaged_change_is_applied_what_does_not_need_it(caplog: pytest.LogCaptureFixture) -> None:
+    before = Fixture(FakeStore(VhostPut("/"), UserPut("u", "", "")))
+    before.make_durable(
+        queue(1),
+        VhostPut("lost"),
+        queue(2),  # lost
+        binding(1),
+        binding(2),
+        PermissionPut("u", "/", "", "", ""),
+        PermissionPut("u", "lost", "", "", ""),
+        PermissionPut("nobody", "/", "", "", ""),
+        QueueDelete("/", "2"),
+        queue(2),
+        binding(2),
+    )
+    before.damage(1, 2)
+    after = before.again()
+    with caplog.at_level(logging.INFO, logger="warren"):
+        after.catch_up()
+    assert after.store.changes == [
+        queue(1),
+        binding(1),
+        PermissionPut("u", "/", "", "", ""),
+        QueueDelete("/", "2"),
+        queue(2),
+        binding(2),
+    ]
+    assert after.store.number == 11
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == [
+        "changes of the metadata are lost: damaged in the message log, or the metadata store is an older one",
+        *["a change of the metadata refers to what is lost, and is left out"] * 3,
+    ]
+
+
+def test_a_change_that_is_damaged_while_the_broker_runs_is_said_to_be_lost(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.store.gate.clear()
+        f.make_durable(VhostPut("v"))
+        await f.entered()
+        f.make_durable(queue(1), queue(2))
+        f.damage(1)
+        f.store.gate.set()
+        assert await f.writer.drain(trio.current_time() + 60)
+        f.make_durable(binding(1), binding(2))
+        assert await f.writer.drain(trio.current_time() + 60)
+
+    with caplog.at_level(logging.ERROR, logger="warren"):
+        fixture = run(test, Fixture(FakeStore(VhostPut("/"))))
+    assert fixture.store.changes == [VhostPut("v"), queue(2), binding(2)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "changes of the metadata are lost: damaged in the message log, or the metadata store is an older one",
+        "a change of the metadata refers to what is lost, and is left out",
+    ]
+
+
+def test_an_older_copy_of_sql_is_said_to_lack_what_the_log_no_longer_has(caplog: pytest.LogCaptureFixture) -> None:
+    before = Fixture(FakeStore(VhostPut("/")))
+    before.make_durable(queue(1), queue(2), queue(3))
+    before.catch_up()
+    before.make_durable(binding(3), queue(4))
+    before.store.number = 1
+    before.store.batches.clear()
+    after = before.again()
+    with caplog.at_level(logging.ERROR, logger="warren"):
+        after.catch_up()
+    assert after.store.changes == [queue(4)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "changes of the metadata are lost: damaged in the message log, or the metadata store is an older one",
+        "a change of the metadata refers to what is lost, and is left out",
+    ]

@@ -24,7 +24,7 @@ from warren.server.passwords import hash_password
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.disk import MemoryFiles
-from warren.vhosts.metadata import PermissionPut, UserPut, VhostPut
+from warren.vhosts.metadata import PermissionPut, QueuePut, UserPut, VhostPut
 
 DEADLINE_S = 60.0
 ERRORS = [MemoryError(), OverflowError("too large"), OSError(24, "Too many open files"), RecursionError("deep")]
@@ -166,8 +166,9 @@ def test_a_commit_that_fails_by_our_fault_is_made_again(error: BaseException) ->
         channel = await (await place.connect()).open_channel()
         with patch.object(catalogue, "commit", once(error, catalogue.commit)):
             await channel.declare_queue(QueueDeclaration("q", durable=True))
-        assert place.failures("catalogue writer") == 1
+            await place.until(lambda: place.failures("catalogue writer") == 1)
         assert not place.management.health().ok
+        await place.until(lambda: any(isinstance(kept, QueuePut) for kept in catalogue.load()))
 
     assert run(test) == 0
 

@@ -106,8 +106,8 @@ def test_every_queue_has_its_turn_the_longest_first(monkeypatch: pytest.MonkeyPa
 def test_nothing_is_given_up_while_the_disk_is_behind() -> None:
     f = Fixture()
     f.fill("q", 400)
-    f.harness.store.hold = True
     client = f.fill("persistent", 0, durable=True)
+    f.harness.store.hold = True
     while not f.log.is_congested():
         client.publish("", "persistent", bytes(1 << 20), delivery_mode=2)
     assert f.pager.relieve(ABOVE)

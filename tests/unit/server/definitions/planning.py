@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import trio
-from memory_store import memory_log
+from following_sql import take_durable_changes
+from memory_store import MemoryStore, memory_log
 
 from warren.channels.broker import Broker, Limits
 from warren.server.definitions.apply import apply_plan
 from warren.server.definitions.plan import Plan, make_plan
 from warren.server.definitions.schema import Definitions, DefinitionsRefused, read_definitions
-from warren.vhosts.metadata import PermissionPut, UserPut, VhostPut
+from warren.vhosts.metadata import MetadataChange, PermissionPut, UserPut, VhostPut
 
 SHA256 = "rabbit_password_hashing_sha256"
 HASH = "FExDJUkwl8Ma3QKKnfA7lVPI/EotGLWgCWU5iYkZAXZSmIjv"
@@ -74,6 +75,14 @@ def problems(broker: Broker, document: Document | bytes, vhost: str | None = Non
 def apply(broker: Broker, planned: Plan) -> Plan:
     trio.run(apply_plan, broker, planned, no_pause, lambda: None, ADMIN)
     return planned
+
+
+def journalled(broker: Broker) -> list[MetadataChange]:
+    """Return the changes that `broker` has journalled, when they are durable."""
+    disk = MemoryStore(broker)
+    broker.end_turn()
+    disk.run()
+    return take_durable_changes(broker, disk)
 
 
 def shown(planned: Plan) -> list[tuple[str, str, str]]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import trio
+from following_sql import take_durable_changes
+from memory_store import MemoryStore
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import EMPTY_TABLE, decode_table
@@ -36,6 +38,7 @@ from .planning import (
     binding,
     broker_with,
     exchange,
+    journalled,
     plan,
     problems,
     queue,
@@ -536,18 +539,23 @@ def test_planning_gives_way_between_items_and_while_it_looks_at_what_is_bound() 
 def test_everything_is_one_batch_for_the_disk() -> None:
     broker = broker_with()
     journal = broker.journal
-    woken: list[int] = []
+    disk = MemoryStore(broker)
     seen: list[int] = []
-    journal.on_append = lambda: woken.append(len(journal.take()[0]))
+
+    def settle() -> None:
+        broker.end_turn()
+        disk.run()
 
     async def pause() -> None:
+        settle()
         seen.append(len(broker.vhosts["/"].queues))
 
     planned = of_vhost(broker, {"queues": [queue(str(number)) for number in range(20)]})
-    ticket = trio.run(apply_plan, broker, planned, pause, lambda: None)
+    ticket = trio.run(apply_plan, broker, planned, pause, settle)
     assert seen == list(range(1, 21))
-    assert woken == [0] * 20 + [20]
-    assert journal.last_ticket == ticket
+    assert journal.last_ticket == journal.committed_ticket == ticket
+    assert disk.commits == 1
+    assert len(take_durable_changes(broker, disk)) == 20
 
 
 def test_what_changes_between_plan_and_import_is_a_conflict_and_the_rest_is_imported() -> None:
@@ -587,7 +595,7 @@ def test_an_import_that_began_is_finished_when_nobody_waits_for_it() -> None:
 
     trio.run(run)
     assert len(broker.vhosts["/"].queues) == 5
-    assert len(broker.journal.take()[0]) == 5
+    assert len(journalled(broker)) == 5
 
 
 def test_what_is_imported_is_journalled_as_if_it_had_been_declared() -> None:
@@ -598,8 +606,7 @@ def test_what_is_imported_is_journalled_as_if_it_had_been_declared() -> None:
         "bindings": [binding("x", "q", "k"), binding("x", "gone")],
     }
     apply(broker, of_vhost(broker, document))
-    changes, _ = broker.journal.take()
-    assert changes == [
+    assert journalled(broker) == [
         ExchangePut("/", "x", "topic", False, False, EMPTY_TABLE),
         QueuePut("/", "q", False, EMPTY_TABLE, 1),
         BindingPut("/", "x", "q", "queue", "k", EMPTY_TABLE),

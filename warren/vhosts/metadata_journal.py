@@ -1,0 +1,149 @@
+"""The journal of the metadata: changes that are applied in memory, on their way into the message log.
+
+    append -> held: gathered -> release -> the open batch of the log -> durable: `committed_ticket`
+
+1. Tickets count appended changes from 1, in each life of the process; a change is durable when ``committed_ticket`` has
+   reached its ticket. A reply that promises durability waits for that.
+2. A change goes into the open batch when it is appended. So it is in one frame with whatever else is stored in the same
+   call of the engine: the messages that a deleted queue had go with its declaration, or neither does.
+3. While the journal is held changes gather, all of them, since later ones may need earlier ones. At its release they
+   go into one frame. If they are many, that takes several turns, with the batch held open (``message_log``).
+4. What is stored in a queue that was declared meanwhile is in an earlier frame than the declaration. Nobody is told of
+   it before both are durable (`channels.confirms`); a crash in between leaves messages of a queue that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.batch import BatchWaiter
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.long_work import Job, LongWork, Steps
+from warren.vhosts.metadata import MetadataChange
+from warren.vhosts.metadata_lane import MetadataLane
+
+# To encode a change and give it a row.
+CHANGE_STEPS: Final = 16
+
+
+class Journal:
+    """What whoever changes metadata needs. This one remembers nothing: of a vhost that is restored, or is deleted."""
+
+    def __init__(self) -> None:
+        self.last_ticket: int = 0
+
+    def append(self, change: MetadataChange) -> int:
+        """Have `change` remembered, and return its ticket; 0: there is nothing to wait for."""
+        return 0
+
+
+class MetadataJournal(Journal):
+    """The journal of a broker. ``on_durable`` is called when more changes are; set once by the shell."""
+
+    def __init__(self, log: MessageLog, work: LongWork) -> None:
+        super().__init__()
+        self.committed_ticket: int = 0
+        self.lane = MetadataLane(log)
+        self.on_durable: Callable[[], None] | None = None
+        self.log = log
+        self._work = work
+        self._put_ticket: int = 0  # of the latest change that has a batch
+        self._batch: _ChangesInBatch | None = None  # what the open one has, or an earlier one
+        self._gathered: deque[MetadataChange] = deque()
+        self._holds: int = 0
+        self._is_putting: bool = False
+
+    def append(self, change: MetadataChange) -> int:
+        """Have `change` remembered, and return its ticket. The caller settles the turn."""
+        self.last_ticket += 1
+        if self._holds or self._is_putting:
+            self._gathered.append(change)
+        else:
+            self._put(change)
+        return self.last_ticket
+
+    def hold(self) -> None:
+        """Gather what is appended until `release`: it is one frame of the log then (3)."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Have what gathered stored, once everybody who held the journal has released it."""
+        self._holds -= 1
+        self._put_gathered()
+
+    def _put_gathered(self) -> None:
+        if self._holds == 0 and self._gathered and not self._is_putting:
+            self._is_putting = True
+            self._work.begin(_Putting(self, len(self._gathered)))
+
+    def put_next(self) -> None:
+        """Store the first of the changes that gathered."""
+        self._put(self._gathered.popleft())
+
+    def gathered_put(self) -> None:
+        """All are stored that had gathered at the release."""
+        self._is_putting = False
+        self._put_gathered()
+
+    def _put(self, change: MetadataChange) -> None:
+        log = self.log
+        number = self.lane.append(change)
+        self._put_ticket += 1
+        batch = self._batch
+        if batch is None or batch.number != log.batch.number:
+            batch = _ChangesInBatch(self, log.batch.number)
+            self._batch = batch
+            log.wait(batch, True)
+        batch.ticket = self._put_ticket
+        batch.end = number + 1
+
+    def stored(self, batch: _ChangesInBatch) -> None:
+        """The changes of a batch are on disk, and all before."""
+        if batch.ticket > self.committed_ticket:
+            self.committed_ticket = batch.ticket
+        self.lane.durable = batch.end
+        if self.on_durable is not None:
+            self.on_durable()
+
+
+class _ChangesInBatch(BatchWaiter):
+    """The changes up to `ticket`, and in the lane those below `end`, are in the batch with the `number`."""
+
+    def __init__(self, journal: MetadataJournal, number: i64) -> None:
+        self.number: i64 = number
+        self.ticket: int = 0
+        self.end: int = 0
+        self._journal = journal
+
+    def batch_done(self, batch: i64) -> None:
+        self._journal.stored(self)
+
+
+class _Putting(Job):
+    """Stores the changes that had gathered when the journal was released, in one frame."""
+
+    def __init__(self, journal: MetadataJournal, count: int) -> None:
+        self._journal = journal
+        self._left: int = count
+        self._holds: bool = False
+
+    def go_on(self, steps: Steps) -> bool:
+        journal = self._journal
+        if not self._holds and self._left * CHANGE_STEPS > steps.left:
+            if not journal.log.hold():
+                return False
+            self._holds = True
+        while self._left:
+            if self._holds and steps.left <= 0:
+                return False
+            steps.left -= CHANGE_STEPS
+            journal.put_next()
+            self._left -= 1
+        if self._holds:
+            journal.log.release()
+        journal.gathered_put()
+        return True

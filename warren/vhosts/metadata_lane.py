@@ -1,0 +1,149 @@
+"""Changes of the metadata in the message log, where they are durable first and wait for SQL.
+
+    append -> a record in the open batch -> written and synced -> read -> applied to SQL -> settled
+
+    record of the lane `METADATA`, whose number is that of the change: a JSON object in UTF-8
+        v         1; a larger one is refused
+        change    what it is, by the name of its class in ``vhosts.metadata``
+        ...       its fields: text, numbers and truth values as in JSON, several texts as an array, bytes as
+                  hexadecimal digits. One that is missing has the default of its class.
+
+1. Numbers count the changes of a store without end, over all its lives. SQL remembers below which one it has all of
+   them (`applied`); a change that it has is settled, so what is live is what SQL lacks.
+2. Only what is durable is read, so SQL is never ahead of the log.
+3. Of a change that waits there is an entry in the index in memory, 16 bytes. It is read from the log when SQL is to
+   have it, however long that has been away.
+4. A number below the end that has no record is a change that is lost. Who reads is told, and decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final, get_args
+
+from mypy_extensions import i64
+
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.msgstore.log.queue_index import QueueIndex
+from warren.queues.fetch import Fetch
+from warren.queues.lanes import METADATA
+from warren.queues.record_lane import RecordLane
+from warren.vhosts.metadata import MetadataChange
+
+VERSION: Final = 1
+# So many changes, or so many bytes of them, are read at a time at most.
+READ_MAX: Final = 512
+READ_BYTES_MAX: Final = 1 << 20
+
+_KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(MetadataChange)}
+
+
+def encode_change(change: MetadataChange) -> bytes:
+    """Return the record of a change."""
+    record: dict[str, object] = {"v": VERSION, "change": type(change).__name__}
+    for name in change.__slots__:
+        value = getattr(change, name)
+        record[name] = value.hex() if isinstance(value, bytes) else value
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode_change(body: bytes) -> MetadataChange:
+    """Return the change of a record.
+
+    Raises:
+        ValueError: another version has written it, or nobody.
+    """
+    record: dict[str, Any] = json.loads(body)
+    version = record.pop("v", None)
+    name = record.pop("change", None)
+    kind = _KINDS.get(name)
+    if version != VERSION or kind is None:
+        raise ValueError(f"a change of the metadata was written by a newer Warren ({name}, version {version})")
+    known = {each.name: str(each.type) for each in fields(kind)}
+    values: dict[str, object] = {}
+    for field, value in record.items():
+        if field not in known:
+            raise ValueError(f"a change of the metadata was written by a newer Warren ({name}.{field})")
+        if known[field] == "bytes":
+            values[field] = bytes.fromhex(value)
+        elif isinstance(value, list):
+            values[field] = tuple(value)
+        else:
+            values[field] = value
+    change: MetadataChange = kind(**values)
+    return change
+
+
+class MetadataLane(RecordLane):
+    """The changes that SQL does not have. The numbers below `durable` are on disk, those below `applied` in SQL."""
+
+    def __init__(self, log: MessageLog) -> None:
+        super().__init__(log, "", "", METADATA)
+        self.durable: i64 = 0
+        self.applied: i64 = 0
+
+    def append(self, change: MetadataChange) -> int:
+        """Store a change in the open batch; return its number."""
+        number: i64 = self.next_number
+        self.next_number = number + 1
+        self.put(number, encode_change(change), 0)
+        return int(number)
+
+    def begin(self, applied: int) -> None:
+        """Begin at a start, where SQL has all below `applied` and recovery may have found others."""
+        for index in self.log.indexes.values():
+            if index.lane == METADATA:
+                index.owner = self
+                self.index = index
+                self.next_number = index.next_number
+        # What SQL has was durable in this log once. A copy of the log that is older goes on behind that.
+        if applied > self.next_number:
+            self.next_number = applied
+        self.durable = self.next_number
+        self.applied = applied
+        if self.index is not None and applied > 0:
+            self.log.batch.settle_range(self.index, 0, applied)
+
+    def is_behind(self) -> bool:
+        """Tell whether something is durable that SQL does not have."""
+        return self.applied < self.durable
+
+    def read(self, done: Callable[[int, list[bytes | None]], None]) -> None:
+        """Read the next changes that SQL is to have; `done` gets the number of the first, and their records.
+
+        None is one that is damaged, or was lost before. The caller settles the turn.
+        """
+        end: i64 = self.applied + READ_MAX
+        if end > self.durable:
+            end = self.durable
+        numbers = [int(number) for number in range(int(self.applied), int(end))]
+        index = self.index
+        if index is None:
+            done(int(self.applied), [None] * len(numbers))
+            return
+        _ChangesRead(self.log, index, numbers, done).begin()
+
+    def applied_to(self, end: int) -> None:
+        """SQL has all changes below `end`. The caller settles the turn."""
+        index = self.index
+        if index is not None:
+            self.log.batch.settle_range(index, self.applied, end)
+        self.applied = end
+
+
+class _ChangesRead(Fetch):
+    def __init__(
+        self,
+        log: MessageLog,
+        index: QueueIndex,
+        numbers: list[int],
+        done: Callable[[int, list[bytes | None]], None],
+    ) -> None:
+        super().__init__(log, index, numbers, READ_BYTES_MAX)
+        self._done = done
+
+    def fetched(self, messages: list[Message | None]) -> None:
+        self._done(self.numbers[0], [None if message is None else message.body() for message in messages])
