@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from simulation.mutants import MUTANTS
 
 from warren.amqp.errors import REPLY_NAMES
+from warren.ctl.errors import ExitCode
 from warren.exchanges.registry import EXCHANGE_TYPES
 from warren.mgmt_plugin.plugin import all_routes
 from warren.queues.arguments import ARGUMENTS
@@ -135,6 +137,43 @@ def test_a_link_to_a_page_or_a_heading_that_is_not_there_is_found(tmp_path: Path
     bad = ["none.md", "other.md#code", "other.md#twice-2", "#nowhere"]
     page.write_text("# Here\n" + "".join(f"[x]({link})\n" for link in good + bad))
     assert broken_links(page) == bad
+
+
+def error_lines() -> set[str]:
+    """Return what the broker logs as errors, wherever that is a constant."""
+    lines = set()
+    for path in (ROOT / "warren").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            values = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
+            if call.func.attr == "error" and isinstance(call.func.value, ast.Name) and call.func.value.id == "log":
+                lines.add(str(values[0]))
+            elif call.func.attr in ("note", "tell") and values[:1] == ["error"]:
+                lines.add(str(values[1]))
+    return lines
+
+
+def test_the_runbook_has_each_error_of_the_log() -> None:
+    # Some are named by their beginning, with … for the rest.
+    named = {subject.removesuffix("…").rstrip(" :") for subject in subjects_of("runbook.md", "storage.md")}
+    lines = error_lines()
+    assert {"accept.failed", "a segment cannot be used", "a task has failed"} <= lines
+    assert sorted(line for line in lines if line not in named and line.split(":")[0] not in named) == []
+
+
+def test_the_runbook_names_no_error_that_is_not_logged() -> None:
+    section = text_of("runbook.md").split("## Error lines in the log")[1].split("\n## ")[0]
+    named = re.findall(r"(?m)^\| `([^`]+)`", section)
+    assert named
+    assert sorted(set(named) - error_lines()) == []
+
+
+def test_the_runbook_has_each_alert_and_exit_code() -> None:
+    alerts = re.findall(r"alert: (\w+)", (DOCS / "grafana" / "warren-alerts.yml").read_text())
+    assert sorted(set(alerts) - subjects_of("runbook.md")) == []
+    section = text_of("runbook.md").split("`warren ctl`:")[1].split("`warren store`")[0]
+    assert [int(code) for code in re.findall(r"(?m)^\| (\d+) \|", section)] == [int(code) for code in ExitCode]
 
 
 def test_the_list_of_decisions_has_each_of_them() -> None:
