@@ -85,6 +85,7 @@ class StageFiles:
         self.root = data_dir / DIRECTORY
         self._written = 0
         self._named: set[Path] = set()  # directories whose names this process has synced
+        self._damaged: dict[Path, set[str]] = {}  # by directory: files that `scan` could not use
 
     def write(self, head: PartHead, content: bytes) -> None:
         """Write a part, in place of one of the same number, and sync it.
@@ -110,6 +111,7 @@ class StageFiles:
                 os.close(file)
             os.rename(new, path)
             _sync_directory(directory)
+            self._damaged.get(directory, set()).discard(path.name)
         except OSError:
             new.unlink(missing_ok=True)
             raise
@@ -159,12 +161,17 @@ class StageFiles:
         """
         directory = self._directory(vhost, stage)
         self._named.discard(directory)
+        self._damaged.pop(directory, None)
         try:
             for path in directory.iterdir():
                 path.unlink(missing_ok=True)
             directory.rmdir()
         except FileNotFoundError:
             return
+
+    def is_damaged(self, vhost: str, stage: str) -> bool:
+        """Tell whether `scan` found a part of a stage that cannot be used, and nobody has written it again since."""
+        return bool(self._damaged.get(self._directory(vhost, stage)))
 
     def scan(self) -> Iterator[PartHead | DamagedPart]:
         """Yield the head of every part there is, and why one cannot be used; remove what was being written."""
@@ -181,6 +188,7 @@ class StageFiles:
                     if directory != self._directory(head.vhost, head.stage) or path.name != f"{head.part:010d}":
                         raise ValueError("it belongs to another stage")
                 except (OSError, ValueError) as error:
+                    self._damaged.setdefault(directory, set()).add(path.name)
                     yield DamagedPart(f"{path}: {error}")
                 else:
                     yield head

@@ -193,7 +193,7 @@ class Stages:
                     stage.needed_by = query
                 try:
                     self._begin(vhost, note.user, order)
-                except StageError as error:
+                except (StageError, DamagedPart) as error:
                     log.error("a commit cannot be resumed", vhost=vhost.name, query=query, reason=str(error))
                 else:
                     log.info("resuming a commit", vhost=vhost.name, query=query, batch=note.batch)
@@ -372,11 +372,14 @@ class Stages:
         """Start a commit.
 
         Raises:
-            NoStage: a stage is missing, or another user's. Conflict: another commit needs it.
+            NoStage: a stage is missing, or another user's. Conflict: another commit needs it. DamagedPart: a part of
+            it could not be used at the start: without that the batch would not be whole.
         """
         assert self._nursery is not None
         needed: list[Stage] = []
         for name in order.stages:
+            if self._files.is_damaged(vhost.name, name):
+                raise DamagedPart(f"a part of stage '{name}' in vhost '{vhost.name}' is damaged; write it again")
             stage = self._stages.get((vhost.name, name))
             if stage is None or stage.user != user:
                 raise NoStage(f"no stage '{name}' of user '{user}' in vhost '{vhost.name}'")

@@ -26,6 +26,7 @@ from warren.server.commit_notes import CommitNotes, Note, Plan
 from warren.server.direct_client import DirectClients
 from warren.server.management import Management
 from warren.server.shares import Quota
+from warren.server.stage_files import DamagedPart
 from warren.server.staged_batch import Conflict, NoRoom, NoStage, Order, Outcome, QueueFull
 from warren.server.stages import Stages
 from warren.server.supervision import Supervision
@@ -320,6 +321,28 @@ def test_what_a_queue_may_refuse_takes_turns_too_and_fits_or_is_not_published(tm
     assert life.run(write).messages == count
     assert seen[-1] == queues * count
     assert max(after - before for before, after in pairwise(seen)) < ROWS_AT_ONCE
+
+
+def test_a_batch_with_a_part_that_is_unusable_after_a_restart_is_refused_until_it_is_written_again(
+    tmp_path: Path,
+) -> None:
+    life = with_queue(tmp_path)
+
+    async def stage(stages: Stages) -> None:
+        await put(stages, "s", content(b"one"), content(b"other"))
+
+    life.run(stage)
+    damaged = max(tmp_path.rglob("0000000001"))
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    again = life.after_a_crash(tmp_path)
+
+    async def retry(stages: Stages) -> Outcome:
+        with pytest.raises(DamagedPart, match="'s'"):
+            await commit(again, 0, "s")
+        return await commit(again, 0, await put(stages, "s", content(b"one"), content(b"other")))
+
+    assert again.run(retry).messages == 2
+    assert again.bodies() == [b"one", b"other"]
 
 
 # --- in the way -------------------------------------------------------------------------------------------------------
