@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -177,11 +178,17 @@ def _watch(current: Session, console: Console, sort: Order, interval_s: float) -
     from rich.live import Live
 
     seen = look(current, sort, _room(console))
-    with _keys() as key, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        _keys() as key,
+        _interrupts() as is_interrupted,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         trouble = ""
         while True:
             live.update(_screen(console, seen, sort, trouble), refresh=True)
-            pressed = key(interval_s)
+            pressed = "" if is_interrupted() else key(interval_s)
+            if is_interrupted():
+                raise KeyboardInterrupt
             if pressed == "q":
                 return
             sort = {"m": Order.MESSAGES, "p": Order.PUBLISH, "d": Order.DELIVER}.get(pressed, sort)
@@ -257,6 +264,25 @@ def _keys() -> Iterator[Callable[[float], str]]:
         yield read
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Have Ctrl-C remembered; what is yielded tells whether it came.
+
+    It interrupts as always, but for where Python only prints what is raised, in a finalizer for instance.
+    """
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 COMMANDS: Final[dict[str, Callable[..., None]]] = {"top": top}
