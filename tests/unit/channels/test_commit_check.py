@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from engine_harness import Client, Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
-from warren.channels.channel import Channel
 from warren.channels.commit_check import CommitCheck
-from warren.channels.transaction import Transaction
 from warren.queues.long_work import ALL_STEPS, Steps
 from warren.vhosts.metadata import PolicyPut
+
+from .transacting import begin, channel_of, put, transaction_of
 
 REJECTS: Table = {"x-overflow": "reject-publish"}
 LATER = encode_table({"x-delay": 60_000})
 QUEUES = 200
-
-
-def begin() -> tuple[Harness, Client]:
-    """Return a client in a transaction."""
-    harness = Harness()
-    client = harness.channel()
-    client.call(1, m.TxSelect())
-    return harness, client
-
-
-def channel_of(client: Client) -> Channel:
-    channel = client.connection.channels[1]
-    assert isinstance(channel, Channel)
-    return channel
-
-
-def transaction_of(client: Client) -> Transaction:
-    transaction = channel_of(client).transaction
-    assert transaction is not None
-    return transaction
-
-
-def put(client: Client, key: str, count: int = 1, body: bytes = b"x", exchange: str = "", **properties: Any) -> None:
-    client.feed(publish_frames(exchange, key, body, properties=properties) * count)
 
 
 def checked(client: Client, steps: int = ALL_STEPS) -> CommitCheck:

@@ -7,32 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine_harness import Client, Harness, publish_frames
+from engine_harness import Harness, publish_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.channels.transaction import BufferedPublish, Transaction
+from warren.channels.transaction import BufferedPublish
+
+from .transacting import begin, put
 
 # More publishes than a turn has steps.
 MANY = 6000
-
-
-def begin() -> tuple[Harness, Client]:
-    """Return a client in a transaction."""
-    harness = Harness()
-    client = harness.channel()
-    client.call(1, m.TxSelect())
-    return harness, client
-
-
-def transaction_of(client: Client) -> Transaction:
-    transaction = client.connection.channels[1].transaction
-    assert transaction is not None
-    return transaction
-
-
-def put(client: Client, key: str, count: int = 1, body: bytes = b"x", exchange: str = "", **properties: Any) -> None:
-    client.feed(publish_frames(exchange, key, body, properties=properties) * count)
 
 
 def test_what_is_rolled_back_is_not_remembered_by_an_exchange_with_a_history() -> None:
