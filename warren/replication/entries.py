@@ -1,0 +1,680 @@
+"""The format of what a leader ships to a follower, and of what the follower answers: entries, one behind the other.
+
+Both ways a link begins with 8 bytes, the magic "WRNREP" and the version of this format, u16 = 1. What follows are
+entries. All integers are big-endian.
+
+    entry: a head of 12 bytes and a body
+         0   4  length                of the body
+         4   1  kind
+         5   3  zero
+         8   4  crc                   CRC-32 (zlib) of bytes 0..7 and the body; of FRAME without the body, for a frame
+                                      has a crc of its own, which the follower checks before it writes
+        12      body, by kind:
+
+    from the leader
+     1 SEGMENT     the header of a segment, 64 bytes: the frames that follow go into this one
+     2 FRAME       a frame of the log, head and payload, to be written behind the one before
+     3 SYNC        lsn u64: all frames below are to be synced, in one sync
+     4 CHECKPOINT  lsn u64, total_bytes u64, offset u64, then bytes of the checkpoint file from `offset` on. The pieces
+                   come in their order; with the last one the file takes the place of the one before
+     5 UNLINK      after_lsn u64, numbers of segments u64 each: to be removed
+     6 CHUNK       stream_id u64, segment u64, position u64, flags u32, then bytes of a chunk of a stream, which belong
+                   to `position` of the file; position 64 begins the file.
+                   flags 0x01 REPLACEMENT  of the file that will take the place of this one
+                         0x02 MORE         the next entry has more of the same chunk
+     7 DROP        after_lsn u64, stream_id u64, segments u64 each: files to be removed
+     8 SWAP        after_lsn u64, stream_id u64, segments u64 each: the replacement of the first takes the place of all
+     9 UNMAKE      after_lsn u64, stream_id u64, segment u64: a replacement to be removed
+    10 COMMITTED   lsn u64: all below is synced on all replicas in sync
+    11 CATALOGUE   after_lsn u64, first u64, count u32, then records, each u32 length and bytes: changes of the metadata
+                   from number `first` on that the leader's SQL has. To be applied before any later entry
+    12 BEACON      number u64, committed_lsn u64, time_ms u64, epoch u32: the leader is there
+    13 TRUNCATE    lsn u64, epoch u32: all frames from `lsn` on are to go, and all of later epochs. Then the follower
+                   says its POSITION again
+    14 CAUGHT_UP   lsn u64: the follower has had all up to here, and is about to be counted as in sync
+
+    from the follower
+    32 POSITION    store_id 16, segment u64, lsn u64, crc u32, count u32, then epochs, each epoch u32, first_lsn u64: up
+                   to where its log goes, the crc of the frame that ends there, and which epochs it has. All zero: empty
+    33 SEALED      flags u32, then files of streams, each stream_id u64, segment u64, file_bytes u64, crc u32 (CRC-32 of
+                   the heads of its chunks); flags 0x02 MORE: the list goes on in the next entry
+    34 ACK         received_lsn u64, synced_lsn u64, done u64, beacon u64, epoch u32: how far the log is written and
+                   synced; how many entries of this link are carried out, durably where they change files; the
+                   latest beacon
+
+    both ways
+    48 STOP        UTF-8: the sender ends the link, and why
+
+A link begins with POSITION and SEALED from the follower. The leader answers with TRUNCATE, with STOP, or with the
+entries from there on; nothing more is said about where they begin.
+
+1. `after_lsn`: the follower has synced the log up to there before it does what cannot be taken back.
+2. A length is checked against what its kind may have before anything is kept of the body, and memory is taken only for
+   what has arrived.
+3. An entry is there whole, with the right crc, or not at all. What is wrong is an error that says what and where; no
+   entry behind it is believed.
+4. Entries have no numbers: links keep order. Both sides count them from 1, for `done`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import ClassVar, Final, Self
+
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+
+VERSION: Final = 1
+_MAGIC: Final = b"WRNREP"
+PREAMBLE: Final = _MAGIC + VERSION.to_bytes(2, "big")
+
+# Of what may be large an entry has at most so much, so that others come in between.
+PIECE_BYTES: Final = 1 << 20
+NUMBERS_MAX: Final = 4096  # segments in one entry
+FILES_MAX: Final = 4096  # of streams, in one entry
+EPOCHS_MAX: Final = 4096
+TEXT_BYTES_MAX: Final = 1024
+CATALOGUE_BYTES_MAX: Final = 64 << 20
+LENGTH_MAX: Final = (1 << 32) - 1
+
+_HEAD: Final = Struct(">IB3xI")
+_COVERED_HEAD: Final = Struct(">IB3x")
+_CHECKPOINT: Final = Struct(">QQQ")
+_CHUNK: Final = Struct(">QQQI")
+_THREE: Final = Struct(">QQQ")
+_CATALOGUE: Final = Struct(">QQI")
+_BEACON: Final = Struct(">QQQI")
+_TRUNCATE: Final = Struct(">QI")
+_POSITION: Final = Struct(">16sQQII")
+_EPOCH: Final = Struct(">IQ")
+_FILE: Final = Struct(">QQQI")
+_ACK: Final = Struct(">QQQQI")
+_REPLACEMENT: Final = 0x01
+_MORE: Final = 0x02
+
+Piece = bytes | memoryview
+
+
+class EntryError(ValueError):
+    """The bytes are no entries that this version understands. Says what is wrong, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginSegment:
+    """The frames that follow go into the segment with this header."""
+
+    KIND: ClassVar[int] = 1
+    LENGTHS: ClassVar[tuple[int, int]] = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES)
+
+    header: bytes
+
+    def body(self) -> list[Piece]:
+        return [self.header]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(body)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of the log. `payload` has it in pieces; one that was received is one piece."""
+
+    KIND: ClassVar[int] = 2
+    LENGTHS: ClassVar[tuple[int, int]] = (FRAME_HEADER_BYTES, LENGTH_MAX)
+
+    head: bytes
+    payload: tuple[bytes, ...]
+
+    @property
+    def lsn(self) -> int:
+        """Where the frame begins."""
+        return int.from_bytes(self.head[8:16], "big")
+
+    @property
+    def end_lsn(self) -> int:
+        """Where it ends."""
+        return self.lsn + FRAME_HEADER_BYTES + int.from_bytes(self.head[4:8], "big")
+
+    @property
+    def crc(self) -> int:
+        """What the next frame has as the crc of the one before."""
+        return int.from_bytes(self.head[52:56], "big")
+
+    def body(self) -> list[Piece]:
+        return [self.head, *self.payload]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        if int.from_bytes(body[4:8], "big") != len(body) - FRAME_HEADER_BYTES:
+            raise ValueError("the frame in it has another length")
+        return cls(body[:FRAME_HEADER_BYTES], (body[FRAME_HEADER_BYTES:],))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lsn:
+    LENGTHS: ClassVar[tuple[int, int]] = (8, 8)
+
+    lsn: int
+
+    def body(self) -> list[Piece]:
+        return [self.lsn.to_bytes(8, "big")]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(int.from_bytes(body, "big"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(_Lsn):
+    """All frames below are to be synced."""
+
+    KIND: ClassVar[int] = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPiece:
+    """A piece of a checkpoint file; `checkpoint_pieces` makes them."""
+
+    KIND: ClassVar[int] = 4
+    LENGTHS: ClassVar[tuple[int, int]] = (_CHECKPOINT.size + 1, _CHECKPOINT.size + PIECE_BYTES)
+
+    lsn: int
+    total_bytes: int
+    offset: int
+    data: Piece
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the file is complete with it."""
+        return self.offset + len(self.data) == self.total_bytes
+
+    def body(self) -> list[Piece]:
+        return [_CHECKPOINT.pack(self.lsn, self.total_bytes, self.offset), self.data]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        lsn, total_bytes, offset = _CHECKPOINT.unpack_from(body)
+        data = body[_CHECKPOINT.size :]
+        if offset + len(data) > total_bytes:
+            raise ValueError("it is longer than the checkpoint")
+        return cls(lsn, total_bytes, offset, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Unlink:
+    """Segments to be removed, once the log is synced up to `after_lsn`."""
+
+    KIND: ClassVar[int] = 5
+    LENGTHS: ClassVar[tuple[int, int]] = (16, 8 + 8 * NUMBERS_MAX)
+
+    after_lsn: int
+    numbers: tuple[int, ...]
+
+    def body(self) -> list[Piece]:
+        return [_words((self.after_lsn, *self.numbers))]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        after_lsn, *numbers = _parsed_words(body)
+        return cls(after_lsn, tuple(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPiece:
+    """Bytes of a chunk of a stream, for `position` of its file; `chunk_pieces` makes them."""
+
+    KIND: ClassVar[int] = 6
+    LENGTHS: ClassVar[tuple[int, int]] = (_CHUNK.size + 1, _CHUNK.size + PIECE_BYTES)
+
+    stream_id: int
+    segment: int  # its first offset
+    position: int
+    is_replacement: bool
+    has_more: bool  # the next entry has more of the same chunk
+    data: Piece
+
+    def body(self) -> list[Piece]:
+        flags = (_REPLACEMENT if self.is_replacement else 0) | (_MORE if self.has_more else 0)
+        return [_CHUNK.pack(self.stream_id, self.segment, self.position, flags), self.data]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        stream_id, segment, position, flags = _CHUNK.unpack_from(body)
+        known = _known_flags(flags, _REPLACEMENT | _MORE)
+        is_replacement, has_more = bool(known & _REPLACEMENT), bool(known & _MORE)
+        return cls(stream_id, segment, position, is_replacement, has_more, body[_CHUNK.size :])
+
+
+@dataclass(frozen=True, slots=True)
+class _SealedChange:
+    LENGTHS: ClassVar[tuple[int, int]] = (24, 16 + 8 * NUMBERS_MAX)
+
+    after_lsn: int
+    stream_id: int
+    segments: tuple[int, ...]  # their first offsets
+
+    def body(self) -> list[Piece]:
+        return [_words((self.after_lsn, self.stream_id, *self.segments))]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        after_lsn, stream_id, *segments = _parsed_words(body)
+        return cls(after_lsn, stream_id, tuple(segments))
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(_SealedChange):
+    """Files of a stream to be removed."""
+
+    KIND: ClassVar[int] = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(_SealedChange):
+    """The replacement of the first segment takes the place of all of them."""
+
+    KIND: ClassVar[int] = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unmake:
+    """A replacement to be removed."""
+
+    KIND: ClassVar[int] = 9
+    LENGTHS: ClassVar[tuple[int, int]] = (_THREE.size, _THREE.size)
+
+    after_lsn: int
+    stream_id: int
+    segment: int
+
+    def body(self) -> list[Piece]:
+        return [_THREE.pack(self.after_lsn, self.stream_id, self.segment)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(*_THREE.unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(_Lsn):
+    """All below is synced on all replicas in sync."""
+
+    KIND: ClassVar[int] = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Changes of the metadata that the leader's SQL has: `records` from number `first` on."""
+
+    KIND: ClassVar[int] = 11
+    LENGTHS: ClassVar[tuple[int, int]] = (_CATALOGUE.size, CATALOGUE_BYTES_MAX)
+
+    after_lsn: int
+    first: int
+    records: tuple[bytes, ...]
+
+    def body(self) -> list[Piece]:
+        pieces: list[Piece] = [_CATALOGUE.pack(self.after_lsn, self.first, len(self.records))]
+        for record in self.records:
+            pieces.append(len(record).to_bytes(4, "big"))
+            pieces.append(record)
+        return pieces
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        after_lsn, first, count = _CATALOGUE.unpack_from(body)
+        records: list[bytes] = []
+        at = _CATALOGUE.size
+        while at + 4 <= len(body):
+            start = at + 4
+            at = start + int.from_bytes(body[at:start], "big")
+            records.append(body[start:at])
+        if at != len(body) or len(records) != count:
+            raise ValueError("its records do not fill it")
+        return cls(after_lsn, first, tuple(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    """The leader is there; answered at once. `number` counts beacons, `time_ms` is its wall clock."""
+
+    KIND: ClassVar[int] = 12
+    LENGTHS: ClassVar[tuple[int, int]] = (_BEACON.size, _BEACON.size)
+
+    number: int
+    committed_lsn: int
+    time_ms: int
+    epoch: int
+
+    def body(self) -> list[Piece]:
+        return [_BEACON.pack(self.number, self.committed_lsn, self.time_ms, self.epoch)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(*_BEACON.unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """All frames from `lsn` on are to go, and all of later epochs than `epoch`."""
+
+    KIND: ClassVar[int] = 13
+    LENGTHS: ClassVar[tuple[int, int]] = (_TRUNCATE.size, _TRUNCATE.size)
+
+    lsn: int
+    epoch: int
+
+    def body(self) -> list[Piece]:
+        return [_TRUNCATE.pack(self.lsn, self.epoch)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(*_TRUNCATE.unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(_Lsn):
+    """The follower has had all up to here."""
+
+    KIND: ClassVar[int] = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where the log of a follower goes. `epochs`: (epoch, LSN where it begins), ascending."""
+
+    KIND: ClassVar[int] = 32
+    LENGTHS: ClassVar[tuple[int, int]] = (_POSITION.size, _POSITION.size + _EPOCH.size * EPOCHS_MAX)
+
+    store_id: bytes
+    segment: int
+    lsn: int
+    crc: int  # of the frame that ends at `lsn`
+    epochs: tuple[tuple[int, int], ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the follower has nothing yet."""
+        return self.segment == 0
+
+    def body(self) -> list[Piece]:
+        head = _POSITION.pack(self.store_id, self.segment, self.lsn, self.crc, len(self.epochs))
+        return [head, *(_EPOCH.pack(*epoch) for epoch in self.epochs)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        store_id, segment, lsn, crc, count = _POSITION.unpack_from(body)
+        if len(body) != _POSITION.size + count * _EPOCH.size:
+            raise ValueError("its epochs do not fill it")
+        epochs = tuple(_EPOCH.iter_unpack(body[_POSITION.size :]))
+        if any(later <= earlier for (earlier, _), (later, _) in pairwise(epochs)):
+            raise ValueError("its epochs do not ascend")
+        return cls(store_id, segment, lsn, crc, epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """What a follower has of a file of a stream. `crc`: CRC-32 of the heads of its chunks."""
+
+    stream_id: int
+    segment: int
+    file_bytes: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedList:
+    """Files of streams that a follower has; `sealed_lists` makes them."""
+
+    KIND: ClassVar[int] = 33
+    LENGTHS: ClassVar[tuple[int, int]] = (4, 4 + _FILE.size * FILES_MAX)
+
+    files: tuple[SealedFile, ...]
+    has_more: bool
+
+    def body(self) -> list[Piece]:
+        flags = _MORE if self.has_more else 0
+        files = (_FILE.pack(file.stream_id, file.segment, file.file_bytes, file.crc) for file in self.files)
+        return [flags.to_bytes(4, "big"), *files]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        if (len(body) - 4) % _FILE.size:
+            raise ValueError("its files do not fill it")
+        flags = _known_flags(int.from_bytes(body[:4], "big"), _MORE)
+        return cls(tuple(SealedFile(*words) for words in _FILE.iter_unpack(body[4:])), bool(flags & _MORE))
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """How far a follower is. `done`: how many entries of this link are carried out. `epoch`: of whom it follows."""
+
+    KIND: ClassVar[int] = 34
+    LENGTHS: ClassVar[tuple[int, int]] = (_ACK.size, _ACK.size)
+
+    received_lsn: int
+    synced_lsn: int
+    done: int
+    beacon: int
+    epoch: int
+
+    def body(self) -> list[Piece]:
+        return [_ACK.pack(self.received_lsn, self.synced_lsn, self.done, self.beacon, self.epoch)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(*_ACK.unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The sender ends the link. `text`: why, for people; what is longer than `TEXT_BYTES_MAX` is cut."""
+
+    KIND: ClassVar[int] = 48
+    LENGTHS: ClassVar[tuple[int, int]] = (0, TEXT_BYTES_MAX)
+
+    text: str
+
+    def body(self) -> list[Piece]:
+        return [self.text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore").encode()]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        return cls(body.decode())  # UnicodeDecodeError is a ValueError
+
+
+FromLeader = (
+    BeginSegment
+    | Frame
+    | Sync
+    | CheckpointPiece
+    | Unlink
+    | ChunkPiece
+    | Drop
+    | Swap
+    | Unmake
+    | Committed
+    | Catalogue
+    | Beacon
+    | Truncate
+    | CaughtUp
+    | Stop
+)
+FromFollower = Position | SealedList | Ack | Stop
+Entry = FromLeader | FromFollower
+EntryType = type[Entry]
+
+FROM_LEADER: Final[tuple[EntryType, ...]] = (
+    BeginSegment,
+    Frame,
+    Sync,
+    CheckpointPiece,
+    Unlink,
+    ChunkPiece,
+    Drop,
+    Swap,
+    Unmake,
+    Committed,
+    Catalogue,
+    Beacon,
+    Truncate,
+    CaughtUp,
+    Stop,
+)
+FROM_FOLLOWER: Final[tuple[EntryType, ...]] = (Position, SealedList, Ack, Stop)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encoded(entry: Entry) -> list[Piece]:
+    """Return the bytes of `entry` in pieces; what is large is not copied."""
+    body = entry.body()
+    length = sum(map(len, body))
+    least, most = entry.LENGTHS
+    assert least <= length <= most, f"{type(entry).__name__} of {length} bytes"
+    covered = () if isinstance(entry, Frame) else body
+    return [_HEAD.pack(length, entry.KIND, _crc(length, entry.KIND, covered)), *body]
+
+
+def checkpoint_pieces(lsn: int, content: bytes) -> Iterator[CheckpointPiece]:
+    """Yield a whole checkpoint file, the state of the log at `lsn`, in pieces."""
+    view = memoryview(content)
+    for offset in range(0, len(content), PIECE_BYTES):
+        yield CheckpointPiece(lsn, len(content), offset, view[offset : offset + PIECE_BYTES])
+
+
+def chunk_pieces(
+    stream_id: int, segment: int, position: int, data: Piece, *, is_replacement: bool = False
+) -> Iterator[ChunkPiece]:
+    """Yield a chunk of a stream, which belongs to `position` of the file of `segment`, in pieces."""
+    view = memoryview(data)
+    for at in range(0, len(data), PIECE_BYTES):
+        has_more = at + PIECE_BYTES < len(data)
+        yield ChunkPiece(stream_id, segment, position + at, is_replacement, has_more, view[at : at + PIECE_BYTES])
+
+
+def sealed_lists(files: Sequence[SealedFile]) -> Iterator[SealedList]:
+    """Yield all files of streams that a follower has; one empty list when it has none."""
+    for at in range(0, max(len(files), 1), FILES_MAX):
+        yield SealedList(tuple(files[at : at + FILES_MAX]), has_more=at + FILES_MAX < len(files))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Makes entries of the bytes of a link, however they are cut. `accepted`: the kinds that may come.
+
+    What has arrived of an entry is kept until the rest has. After an EntryError there is nothing more to be had.
+    """
+
+    def __init__(self, accepted: Iterable[EntryType]) -> None:
+        self._types: dict[int, EntryType] = {entry_type.KIND: entry_type for entry_type in accepted}
+        self._buffer = bytearray()
+        self._at = 0  # what is before was taken
+        self._passed = 0  # how many bytes of the link lie before the buffer
+        self._begun = False  # the preamble was there
+        self._error = ""
+
+    def feed(self, data: Piece) -> None:
+        """Take bytes as they have arrived."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._passed += self._at
+            self._at = 0
+        self._buffer += data
+
+    def maybe_entry(self) -> Entry | None:
+        """Return the next entry; None while it is not complete.
+
+        Raises:
+            EntryError: the bytes are none.
+        """
+        if self._error:
+            raise EntryError(self._error)
+        try:
+            if not self._begun and not self._take_preamble():
+                return None
+            return self._maybe_entry()
+        except EntryError as error:
+            self._error = str(error)
+            self._buffer.clear()
+            raise
+
+    def _take_preamble(self) -> bool:
+        found = bytes(self._buffer[: len(PREAMBLE)])
+        if found[: len(_MAGIC)] != _MAGIC[: len(found)]:
+            raise EntryError(f"the link begins with {found.hex()}: that is no broker that replicates")
+        if len(found) < len(PREAMBLE):
+            return False
+        version = int.from_bytes(found[len(_MAGIC) :], "big")
+        if version != VERSION:
+            raise EntryError(f"the link has entries of version {version}, this Warren has {VERSION}")
+        self._at = len(PREAMBLE)
+        self._begun = True
+        return True
+
+    def _maybe_entry(self) -> Entry | None:
+        buffer, at = self._buffer, self._at
+        if len(buffer) - at < _HEAD.size:
+            return None
+        length, kind, crc = _HEAD.unpack_from(buffer, at)
+        entry_type = self._types.get(kind)
+        if entry_type is None:
+            raise self._wrong(f"an entry of kind {kind}, which does not belong here")
+        least, most = entry_type.LENGTHS
+        if not least <= length <= most:
+            raise self._wrong(f"{entry_type.__name__} of {length} bytes: it has {least} to {most}")
+        end = at + _HEAD.size + length
+        if len(buffer) < end:
+            return None
+        if any(buffer[at + 5 : at + 8]):
+            raise self._wrong(f"{entry_type.__name__} with a head that has other bytes where zeros belong")
+        body = bytes(memoryview(buffer)[at + _HEAD.size : end])
+        if _crc(length, kind, () if entry_type is Frame else (body,)) != crc:
+            raise self._wrong(f"{entry_type.__name__} with a wrong checksum")
+        try:
+            entry = entry_type.parse(body)
+        except ValueError as error:
+            raise self._wrong(f"{entry_type.__name__}: {error}") from None
+        self._at = end
+        return entry
+
+    def _wrong(self, what: str) -> EntryError:
+        return EntryError(f"byte {self._passed + self._at} of the link: {what}")
+
+
+def entries_of(data: bytes, accepted: Iterable[EntryType]) -> Iterator[Entry]:
+    """Yield the entries in `data`, which begins with the preamble. Raises EntryError."""
+    decoder = Decoder(accepted)
+    decoder.feed(data)
+    while (entry := decoder.maybe_entry()) is not None:
+        yield entry
+
+
+def _crc(length: int, kind: int, pieces: Iterable[Piece]) -> int:
+    crc = zlib.crc32(_COVERED_HEAD.pack(length, kind))
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _words(words: Sequence[int]) -> bytes:
+    return b"".join(word.to_bytes(8, "big") for word in words)
+
+
+def _parsed_words(body: bytes) -> list[int]:
+    if len(body) % 8:
+        raise ValueError("its numbers do not fill it")
+    return [int.from_bytes(body[at : at + 8], "big") for at in range(0, len(body), 8)]
+
+
+def _known_flags(flags: int, known: int) -> int:
+    if flags & ~known:
+        raise ValueError(f"it has flags {flags:#x}, of which this Warren knows {known:#x}")
+    return flags
