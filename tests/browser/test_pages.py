@@ -57,7 +57,8 @@ def _fill(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
 def test_every_page_is_whole_silent_and_within_its_width(
     open_ui: Open, api: Api, amqp: Connect, logged_in: Any, vhost: str, width: int, colours: str
 ) -> None:
-    connection = amqp(client_properties={"connection_name": "a client with a name of some length"})
+    called = "a client with a name of some length"
+    connection = amqp(client_properties={"connection_name": called})
     _fill(connection.channel())
     v = q(vhost)
     api.put(f"/policies/{v}/p", {"pattern": "^a queue", "definition": {"max-length": 100, "overflow": "drop-head"}})
@@ -76,9 +77,9 @@ def test_every_page_is_whole_silent_and_within_its_width(
         ("Overview", [], {}),
         ("Overview", [], {"vhost": vhost}),
         ("Connections", ["connections"], {}),
-        (client, ["connections", client], {}),
+        (called, ["connections", client], {}),
         ("Channels", ["channels"], {}),
-        (channel, ["channels", channel], {}),
+        (f"{called} (1)", ["channels", channel], {}),
         ("Exchanges", ["exchanges"], {}),
         *(("amq.topic", ["exchanges", vhost, "amq.topic"], {"tab": tab}) for tab in ("", "bindings", "publish")),
         ("Queues and streams", ["queues"], {}),
@@ -159,6 +160,7 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(ui: Ui, width: int) -> None:
     inside = (
         "document.querySelector('dialog').contains(document.activeElement) || document.activeElement === document.body"
     )
+    expect(ui.dialog.locator("[name=name]")).to_be_focused()
     for key in ("Tab",) * 14 + ("Shift+Tab",) * 14:
         ui.page.keyboard.press(key)
         assert ui.page.evaluate(inside), key
@@ -202,3 +204,44 @@ def test_the_menu_of_a_narrow_screen_opens_takes_the_focus_and_closes(ui: Ui) ->
     menu.get_by_role("link", name="Exchanges").click()
     ui.heading("Exchanges")
     expect(button).to_have_attribute("aria-expanded", "false")
+
+
+def test_a_list_on_a_narrow_screen_begins_with_depth_and_rates(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("short")
+    channel.queue_declare("long", arguments={"x-max-priority": 5, "x-message-ttl": 3_600_000, "x-max-length": 1000})
+    for _ in range(3):
+        channel.basic_publish("", "long", b"x")
+    api.eventually(f"/queues/{q(vhost)}/long", lambda it: it["messages"] == 3)
+    ui.page.set_viewport_size({"width": 360, "height": 760})
+    ui.visit("queues", vhost=vhost)
+    row = ui.row("long")
+    expect(row.locator("td[data-label=Ready]")).to_have_text("3")
+    card = row.bounding_box()
+    assert card is not None and card["x"] + card["width"] <= 360
+    below = 0.0
+    for label in ("Ready", "Unacked", "Total", "In", "Out", "Consumers"):
+        cell = row.locator(f"td[data-label='{label}']")
+        box = cell.bounding_box()
+        assert box is not None and card["x"] <= box["x"] and box["x"] + box["width"] <= card["x"] + card["width"], label
+        below = max(below, box["y"])
+    for label in ("Type", "Features", "State"):
+        box = row.locator(f"td[data-label='{label}']").bounding_box()
+        assert box is not None and box["y"] > below, label
+    # Without headings there is another way to sort, and to select.
+    ui.main.get_by_label("Sort by").select_option("Total")
+    expect(ui.main.locator("tbody th")).to_have_text(["long", "short"])
+    ui.press("descending")
+    expect(ui.main.locator("tbody th")).to_have_text(["short", "long"])
+    ui.wait_for_place("queues", vhost=vhost, sort="messages")
+    ui.main.get_by_label("Select all rows of this page").check()
+    expect(ui.main.get_by_text("2 selected")).to_be_visible()
+
+
+def test_an_address_that_is_mistyped_says_so_and_leads_home(open_ui: Open, logged_in: Any) -> None:
+    ui = open_ui(storage_state=logged_in)
+    ui.page.goto("/no/such/page")
+    expect(ui.page.locator("h1")).to_have_text("There is no such page")
+    assert ui.page.evaluate(UNNAMED) == []
+    ui.page.get_by_role("link", name="Go to the overview").click()
+    ui.heading("Overview")

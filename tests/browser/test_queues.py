@@ -225,3 +225,27 @@ def test_a_queue_that_goes_while_it_is_looked_at_is_said_to_be_gone(ui: Ui, amqp
     ui.refresh()
     expect(ui.main.get_by_role("alert")).to_have_text("There is no such queue.")
     expect(ui.page.locator(".banner.warning")).to_have_count(0)
+
+
+def test_an_idle_queue_is_idle_in_the_list_and_on_its_page(ui: Ui, api: Api, vhost: str) -> None:
+    api.put(f"/queues/{q(vhost)}/quiet")
+    api.eventually(f"/queues/{q(vhost)}/quiet", lambda it: it["idle_since"])
+    ui.visit("queues", vhost=vhost)
+    expect(ui.row("quiet").locator(".state")).to_have_text("idle")
+    ui.row("quiet").get_by_role("link").click()
+    ui.heading("quiet")
+    expect(ui.main.locator(".page-head .state")).to_have_text("idle")
+
+
+def test_a_queue_says_how_many_bytes_are_unacked_and_persistent(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("kept", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "kept", bytes(1024), pika.BasicProperties(delivery_mode=2))
+    channel.basic_publish("", "kept", bytes(512))
+    assert channel.basic_get("kept")[0]
+    ui.visit("queues", vhost, "kept")
+    ui.heading("kept")
+    expect(ui.card("Contents")).to_contain_text("Unacked1 1 KiB")
+    expect(ui.card("Contents")).to_contain_text("Persistent1 1 KiB")
+    expect(ui.page.get_by_role("navigation", name="You are in")).to_have_text(f"Queuesvhost {vhost}")

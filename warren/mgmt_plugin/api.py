@@ -53,9 +53,12 @@ class Api:
         try:
             route, params = self._table.find(request.method, request.path)
         except HttpError as refusal:
-            if request.method != "OPTIONS" or refusal.status != 405:
+            if request.method == "OPTIONS" and refusal.status == 405:
+                return Response(200, headers=refusal.headers)
+            missing = self._static.maybe_missing(request) if refusal.status == 404 else None
+            if missing is None:
                 raise
-            return Response(200, headers=refusal.headers)
+            return missing
         if route.access is Access.PUBLIC:
             operator = self._doorkeeper.nobody()
         else:

@@ -58,6 +58,7 @@ def connection_details(connection: Connection) -> dict[str, Any]:
     """Return how a connection is named in what belongs to it."""
     return {
         "name": connection_name(connection),
+        "user_provided_name": connection.name,
         "peer_host": host_of(connection.peer),
         "peer_port": port_of(connection.peer),
     }
@@ -68,6 +69,7 @@ def channel_details(channel: Channel, node: str) -> dict[str, Any]:
     connection = channel.connection
     return {
         "connection_name": connection_name(connection),
+        "user_provided_name": connection.name,
         "name": channel_name(channel),
         "node": node,
         "number": int(channel.number),

@@ -482,6 +482,7 @@ class Reactor:
         assert connection is not None
         connection.is_internal = True
         connection.peer = f"internal:{connection.key}"
+        connection.local = "broker"
 
     def _shake_hands(self) -> None:
         """Do steps of TLS handshakes, one at least and not for long: others are served between them."""

@@ -191,3 +191,11 @@ def test_no_password_comes_into_the_log(api: Api, broker: WarrenProcess) -> None
     api.as_user("secretive", "p4ssw0rd-of-a-test").get("/whoami")
     api.delete("/users/secretive")
     assert "of-a-test" not in broker.log() + broker.out()
+
+
+def test_a_path_that_is_not_there_is_a_page_for_browsers_and_json_for_programs(place: Place) -> None:
+    for path in ("//queus", "/queus", "//a/b"):
+        assert place.api.ask("GET", path).refusal[:2] == (404, "Object Not Found")
+        page = place.api.ask("GET", path, headers={"Accept": "text/html,*/*;q=0.8"})
+        assert (page.status, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert b"There is no such page" in page.body

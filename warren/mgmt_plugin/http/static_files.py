@@ -2,6 +2,7 @@
 
 1. What is served is what the folder had at the start, under the names it had: no name of a request is ever opened.
 2. Every answer forbids scripts, styles and connections from anywhere else, and being framed.
+3. A browser that asks for a path that is not there gets a page that says so; a program gets the refusal as JSON.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ ALIASES: Final = {
 }
 
 
+# The page for a path that is not there; its links begin with what leads from that path to the root.
+MISSING_PAGE: Final = "/missing.html"
+_TO_ROOT: Final = b"ROOT/"
+
+
 class StaticFiles:
     """The files by path, each with its entity tag."""
 
@@ -55,6 +61,7 @@ class StaticFiles:
         root = resources.files("warren.mgmt_plugin") / "static"
         if root.is_dir():
             self._read(root, "")
+        self._missing, _, _ = self._files.pop(MISSING_PAGE, (b"", "", ""))
 
     def _read(self, folder: Traversable, path: str) -> None:
         for entry in folder.iterdir():
@@ -79,3 +86,13 @@ class StaticFiles:
         if request.headers.get("if-none-match") == tag:
             return Response(304, b"", content_type, headers, "no-cache")
         return Response(200, data, content_type, headers, "no-cache")
+
+    def maybe_missing(self, request: Request) -> Response | None:
+        """Return the page that says that nothing is at the path of a request, None unless a browser asks for a page."""
+        if not self._missing or request.method not in ("GET", "HEAD"):
+            return None
+        if "text/html" not in request.headers.get("accept", ""):
+            return None
+        to_root = b"../" * (request.path.count("/") - 1)
+        data = self._missing.replace(_TO_ROOT, to_root or b"./")
+        return Response(404, data, TYPES["html"], SECURITY_HEADERS, "no-cache", refusal="Not Found")

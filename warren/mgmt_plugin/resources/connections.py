@@ -75,7 +75,8 @@ class ConnectionHandlers(Handlers):
             "user_who_performed_action": connection.user_name,
             "vhost": connection.vhost_name,
             "protocol": "AMQP 0-9-1",
-            "type": "network",
+            # A link of this broker connects to it from within, as RabbitMQ's do.
+            "type": "direct" if connection.is_internal else "network",
             "state": "blocked" if connection.told_blocked else STATE_NAMES[connection.state],
             "channels": len(connection.channels),
             "channel_max": connection.channel_max,
@@ -150,6 +151,7 @@ class ConnectionHandlers(Handlers):
             lambda connection: self.describe_connection(call, connection, ranges),
             {
                 "name": lambda each: f"{connection_name(each)} {each.name}",
+                "user_provided_name": lambda each: each.name,
                 "user": lambda each: each.user_name,
                 "vhost": lambda each: each.vhost_name,
                 "channels": lambda each: len(each.channels),

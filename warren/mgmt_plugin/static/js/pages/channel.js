@@ -2,9 +2,9 @@
 
 import { path, withQuery } from '../api.js';
 import { Num, Rate, rateOf, Since } from '../format.js';
-import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { CONSUMER_COLUMNS } from '../parts/consumers.js';
-import { ConnectionLink, ExchangeLink, QueueLink } from '../parts/links.js';
+import { channelTitle, ConnectionLink, ExchangeLink, QueueLink } from '../parts/links.js';
 import { RateChart } from '../parts/message_rates.js';
 import { Card, Facts, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -33,12 +33,12 @@ const DELIVERIES = [
 
 export default function Channel({ name }) {
   const { query } = useStore(place);
-  const range = rangeOf(query);
+  const range = rangeOf(query, OBJECT_RANGES);
   const poll = usePoll(withQuery(path`channels/${name}`, sampleQuery(range, ['msg_rates'])));
   const each = poll.data;
   return html`<${Page}
-    title=${name} crumbs=${[['Channels', listHref(['channels'])]]} marks=${each && html`<${State} value=${each.state} />`}
-    actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
+    title=${each ? channelTitle(each) : name} crumbs=${[['Channels', listHref(['channels'])]]} marks=${each && html`<${State} value=${each.state} />`}
+    actions=${html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
   >
     ${
       pending(poll, 'This channel is closed.') ??
@@ -46,7 +46,8 @@ export default function Channel({ name }) {
       <${Card}><${RateChart} stats=${each.message_stats} /><//>
       <${Card} title="Channel">
         <${Facts} facts=${[
-          ['Connection', each.connection_details?.name && html`<${ConnectionLink} name=${each.connection_details.name} />`],
+          ['Connection', each.connection_details?.name && html`<${ConnectionLink} name=${each.connection_details.name} label=${each.connection_details.user_provided_name} />`],
+          ['Addresses', html`<span class="mono">${each.connection_details?.name}</span>`],
           ['Number', each.number],
           ['User', each.user],
           ['Vhost', each.vhost],

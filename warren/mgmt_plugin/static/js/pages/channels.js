@@ -2,7 +2,7 @@
 
 import { path } from '../api.js';
 import { Num, Rate, rateOf } from '../format.js';
-import { ChannelLink } from '../parts/links.js';
+import { ChannelLink, channelTitle } from '../parts/links.js';
 import { PagedList } from '../parts/list.js';
 import { Mark, Page, State } from '../parts/page.js';
 import { currentVhost, place } from '../router.js';
@@ -23,8 +23,13 @@ function ChannelMode({ of: channel }) {
   return channel.confirm ? html`<${Mark} text="C" title="publisher confirms" />` : html`<span class="none">–</span>`;
 }
 
+function channelName(channel) {
+  const title = channelTitle(channel);
+  return html`<${ChannelLink} name=${channel.name} label=${title} />${title !== channel.name && html`<br /><small>${channel.name}</small>`}`;
+}
+
 export const CHANNEL_COLUMNS = [
-  { key: 'name', label: 'Name', sort: 'name', fixed: true, render: (each) => html`<${ChannelLink} name=${each.name} />` },
+  { key: 'name', label: 'Name', sort: 'name', fixed: true, render: channelName },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
   { key: 'user', label: 'User', sort: 'user', render: (each) => each.user },
   { key: 'mode', label: 'Mode', title: 'C: confirms, T: transactions', render: (each) => html`<${ChannelMode} of=${each} />` },

@@ -2,10 +2,10 @@
 
 import { del, path, withQuery } from '../api.js';
 import { Bytes, formatBytes, formatTime, Num, When } from '../format.js';
-import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { Chart, lineOf, OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
-import { UserLink, VhostLink } from '../parts/links.js';
+import { ConnectionUser, connectionTitle, isOwnLink, VhostLink } from '../parts/links.js';
 import { tell } from '../parts/notice.js';
 import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -45,19 +45,19 @@ function tlsFacts(each) {
 
 export default function Connection({ name }) {
   const { query } = useStore(place);
-  const range = rangeOf(query);
+  const range = rangeOf(query, OBJECT_RANGES);
   const poll = usePoll(withQuery(path`connections/${name}`, sampleQuery(range, ['data_rates'])));
   const channels = usePoll(path`connections/${name}/channels`);
   const each = poll.data;
   async function closeIt() {
     if (!(await openDialog(CloseDialog, { name }))) return;
-    tell(`Closed ${name}.`);
+    tell(`Closed ${each ? connectionTitle(each) : name}.`);
     window.location.hash = listHref(['connections']);
   }
   const bytesPerSecond = (value) => (typeof value === 'number' ? `${formatBytes(Math.round(value))}/s` : '–');
   return html`<${Page}
-    title=${name} crumbs=${[['Connections', listHref(['connections'])]]} marks=${each && html`<${State} value=${each.state} />`}
-    actions=${each && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} /><button type="button" class="danger" onClick=${closeIt}>Close…</button>`}
+    title=${each ? connectionTitle(each) : name} crumbs=${[['Connections', listHref(['connections'])]]} marks=${each && html`<${State} value=${each.state} />`}
+    actions=${each && html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} /><button type="button" class="danger" onClick=${closeIt}>Close…</button>`}
   >
     ${
       pending(poll, 'This connection is closed.') ??
@@ -70,13 +70,15 @@ export default function Connection({ name }) {
       <//>
       <${Card} title="Connection">
         <${Facts} facts=${[
-          ['User', mayAdminister() ? html`<${UserLink} name=${each.user} />` : each.user],
+          ['Addresses', html`<span class="mono">${each.name}</span>`],
+          ['User', html`<${ConnectionUser} of=${each} linked=${mayAdminister()} />`],
           ['Vhost', mayAdminister() ? html`<${VhostLink} name=${each.vhost} />` : each.vhost],
           ['Name given by the client', each.user_provided_name],
           ['Protocol', each.protocol],
           ['Authentication', each.auth_mechanism],
-          ['Client', each.peer_host && `${each.peer_host}:${each.peer_port}`],
+          ['Client', !isOwnLink(each) && each.peer_host && `${each.peer_host}:${each.peer_port}`],
           ['Broker', each.host && `${each.host}:${each.port}`],
+          ['Opened by', isOwnLink(each) && 'a shovel or federation link of this broker'],
           ['Connected', html`<${When} ms=${each.connected_at} /> <small>${formatTime(each.connected_at)}</small>`],
           ['Heartbeat', each.timeout === 0 ? 'off' : each.timeout && `${each.timeout} s`],
           ['Largest frame', html`<${Bytes} value=${each.frame_max} />`],

@@ -2,7 +2,7 @@
 
 import { path } from '../api.js';
 import { Bytes, Num, Rate, When } from '../format.js';
-import { ConnectionLink, UserLink } from '../parts/links.js';
+import { ConnectionLink, ConnectionUser, connectionTitle } from '../parts/links.js';
 import { PagedList } from '../parts/list.js';
 import { Mark, Page, State } from '../parts/page.js';
 import { currentVhost, place } from '../router.js';
@@ -19,13 +19,15 @@ const COLUMNS = [
   {
     key: 'name',
     label: 'Name',
-    sort: 'name',
+    sort: 'user_provided_name',
     fixed: true,
-    render: (each) =>
-      html`<${ConnectionLink} name=${each.name} />${each.user_provided_name && html`<br /><small>${each.user_provided_name}</small>`}`,
+    render: (each) => {
+      const title = connectionTitle(each);
+      return html`<${ConnectionLink} name=${each.name} label=${title} />${title !== each.name && html`<br /><small>${each.name}</small>`}`;
+    },
   },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
-  { key: 'user', label: 'User', sort: 'user', render: (each) => (mayAdminister() ? html`<${UserLink} name=${each.user} />` : each.user) },
+  { key: 'user', label: 'User', sort: 'user', render: (each) => html`<${ConnectionUser} of=${each} linked=${mayAdminister()} />` },
   { key: 'state', label: 'State', sort: 'state', render: (each) => html`<${State} value=${each.state} />` },
   {
     key: 'tls',
@@ -83,7 +85,7 @@ export default function Connections() {
   return html`<${Page} title="Connections">
     <${PagedList}
       id="connections" caption="Connections" base=${vhost ? path`vhosts/${vhost}/connections` : 'connections'} columns=${COLUMNS}
-      rowKey=${(each) => each.name} firstSort=${{ by: 'name', descending: false }} empty="Nobody is connected."
+      rowKey=${(each) => each.name} firstSort=${{ by: 'user_provided_name', descending: false }} empty="Nobody is connected."
     />
   <//>`;
 }

@@ -1,7 +1,7 @@
 // One exchange.
 
 import { del, path, withQuery } from '../api.js';
-import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { AddBinding, BindingsTable } from '../parts/bindings.js';
 import { confirmAction } from '../parts/dialog.js';
 import { exchangeLabel, Features, PolicyLink, QueueLink } from '../parts/links.js';
@@ -55,7 +55,7 @@ function Bindings({ vhost, name, outgoing, incoming }) {
 
 export default function Exchange({ vhost, name }) {
   const { query } = useStore(place);
-  const range = rangeOf(query);
+  const range = rangeOf(query, OBJECT_RANGES);
   const poll = usePoll(withQuery(path`exchanges/${vhost}/${name}`, sampleQuery(range, ['msg_rates'])));
   const outgoing = usePoll(path`exchanges/${vhost}/${name}/bindings/source`);
   const incoming = usePoll(path`exchanges/${vhost}/${name}/bindings/destination`);
@@ -88,11 +88,11 @@ export default function Exchange({ vhost, name }) {
   return html`<${Page}
     title=${title} crumbs=${[
       ['Exchanges', listHref(['exchanges'])],
-      [vhost, href(['exchanges'], { vhost })],
+      [`vhost ${vhost}`, href(['exchanges'], { vhost })],
     ]}
     marks=${poll.data && html`<span class="hint">${poll.data.type}</span><${Features} of=${poll.data} />`}
     actions=${html`
-      ${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
+      ${tab === 'overview' && html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} />`}
       <a class="button" href=${href(['routing'], { vhost, exchange: name })}>Show in routing</a>
       ${isSuperStream(poll.data) && html`<button type="button" class="danger" onClick=${removeAll}>Delete with partitions…</button>`}
       ${own && html`<button type="button" class="danger" onClick=${remove}>Delete…</button>`}`}

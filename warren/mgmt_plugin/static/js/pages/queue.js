@@ -3,12 +3,12 @@
 import { del, path, put, withQuery } from '../api.js';
 import { formatNumber } from '../format.js';
 import { AddBinding, BindingsTable } from '../parts/bindings.js';
-import { RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
+import { OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { CONSUMER_COLUMNS } from '../parts/consumers.js';
 import { confirmAction } from '../parts/dialog.js';
-import { Features } from '../parts/links.js';
+import { Features, QueueState } from '../parts/links.js';
 import { tell, warn } from '../parts/notice.js';
-import { Card, currentTab, Page, pending, State, Tabs } from '../parts/page.js';
+import { Card, currentTab, Page, pending, Tabs } from '../parts/page.js';
 import { PublishForm } from '../parts/publish_form.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
@@ -82,7 +82,7 @@ function Actions({ queue, reload }) {
 
 export default function Queue({ vhost, name }) {
   const { query } = useStore(place);
-  const range = rangeOf(query);
+  const range = rangeOf(query, OBJECT_RANGES);
   const poll = usePoll(withQuery(path`queues/${vhost}/${name}`, sampleQuery(range, ['lengths', 'msg_rates'])));
   const bindings = usePoll(path`queues/${vhost}/${name}/bindings`);
   const queue = poll.data;
@@ -103,10 +103,10 @@ export default function Queue({ vhost, name }) {
   return html`<${Page}
     title=${name} crumbs=${[
       ['Queues', listHref(['queues'])],
-      [vhost, href(['queues'], { vhost })],
+      [`vhost ${vhost}`, href(['queues'], { vhost })],
     ]}
-    marks=${queue && html`<${State} value=${queue.paused ? 'paused' : queue.state} /><${Features} of=${queue} />`}
-    actions=${html`${tab === 'overview' && html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`} ${queue && html`<${Actions} queue=${queue} reload=${poll.reload} />`}`}
+    marks=${queue && html`<${QueueState} of=${queue} /><${Features} of=${queue} />`}
+    actions=${html`${tab === 'overview' && html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} />`} ${queue && html`<${Actions} queue=${queue} reload=${poll.reload} />`}`}
   >
     ${
       pending(poll, 'There is no such queue.') ??

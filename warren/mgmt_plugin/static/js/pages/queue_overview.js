@@ -106,7 +106,7 @@ function Deduplication({ vhost, name }) {
 
 export function QueueOverview({ queue }) {
   const { vhost, name } = queue;
-  const owner = queue.owner_pid_details?.name;
+  const owner = queue.owner_pid_details;
   return html`<div class="cards">
     <${Card}><${LengthChart} of=${queue} /><//>
     <${Card}><${RateChart} stats=${queue.message_stats} /><//>
@@ -117,7 +117,7 @@ export function QueueOverview({ queue }) {
         ['Vhost', vhost],
         ['Durable', queue.durable ? 'yes' : 'no'],
         ['Auto-delete', queue.auto_delete ? 'yes' : 'no'],
-        ['Exclusive to', queue.exclusive && owner ? html`<${ConnectionLink} name=${owner} />` : null],
+        ['Exclusive to', queue.exclusive && owner ? html`<${ConnectionLink} name=${owner.name} label=${owner.user_provided_name} />` : null],
         ['Policy', queue.policy ? html`<${PolicyLink} vhost=${vhost} name=${queue.policy} />` : 'none'],
         ['Operator policy', queue.operator_policy],
         ['Single active consumer', queue.single_active_consumer_tag],

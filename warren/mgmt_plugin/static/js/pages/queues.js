@@ -5,10 +5,10 @@ import { Bytes, formatNumber, Num, Rate, rateOf, Since } from '../format.js';
 import { QUEUE_ARGUMENTS } from '../hints.js';
 import { confirmAction, FormDialog, openDialog } from '../parts/dialog.js';
 import { ArgumentsEditor, Check, Field, readArguments, Select } from '../parts/forms.js';
-import { Features, QueueLink } from '../parts/links.js';
+import { Features, QueueLink, QueueState } from '../parts/links.js';
 import { PagedList } from '../parts/list.js';
 import { tell, warn } from '../parts/notice.js';
-import { Page, State } from '../parts/page.js';
+import { Page } from '../parts/page.js';
 import { VhostSelect } from '../parts/vhost_select.js';
 import { currentVhost, place } from '../router.js';
 import { useStore } from '../store.js';
@@ -42,7 +42,7 @@ const COLUMNS = [
     key: 'state',
     label: 'State',
     sort: 'state',
-    render: (each) => html`<${State} value=${each.idle_since && each.state === 'running' ? 'idle' : each.state} />`,
+    render: (each) => html`<${QueueState} of=${each} />`,
   },
   number('messages_ready', 'Ready'),
   number('messages_unacknowledged', 'Unacked'),
@@ -65,6 +65,7 @@ const COLUMNS = [
   bytes('message_bytes', 'Bytes'),
   bytes('message_bytes_ready', 'Bytes ready'),
   bytes('message_bytes_unacknowledged', 'Bytes unacked'),
+  bytes('message_bytes_persistent', 'Bytes persistent'),
   bytes('memory', 'Memory'),
   number('messages_persistent', 'Persistent', { hidden: true }),
   { key: 'idle', label: 'Idle since', sort: 'idle_since', hidden: true, render: (each) => html`<${Since} text=${each.idle_since} />` },

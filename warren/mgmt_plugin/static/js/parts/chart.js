@@ -13,7 +13,12 @@ const RANGES = [
   { s: 86400, step: 1800, label: '1 day' },
 ];
 
-export const rangeOf = (query) => RANGES.find((range) => String(range.s) === query.range) ?? RANGES[1];
+const FIRST = RANGES[1];
+/** What the broker keeps of single objects: queues, exchanges, connections and channels. It keeps totals for a day. */
+export const OBJECT_RANGES = RANGES.slice(0, 2);
+
+/** The range that the query names, of those that are offered. */
+export const rangeOf = (query, offered = RANGES) => offered.find((range) => String(range.s) === query.range) ?? FIRST;
 
 /** The part of a query that asks for samples of that range; `kinds`: lengths, msg_rates, data_rates, node_stats. */
 export function sampleQuery(range, kinds) {
@@ -41,13 +46,14 @@ function ratesOf(samples) {
 
 /**
  * One line of a chart from the API's `X_details`. `kind` is "level" or "rate" (samples of a counter).
- * Returns {label, colour, points, value, hidden}; undefined where the broker counts no such thing.
+ * `beneath`: other lines may lie upon it. Returns {label, colour, points, value, hidden, beneath}; undefined where the
+ * broker counts no such thing.
  */
-export function lineOf(details, label, colour, { kind = 'rate', hidden = false, value } = {}) {
+export function lineOf(details, label, colour, { kind = 'rate', hidden = false, beneath = false, value } = {}) {
   if (!details && value === undefined) return undefined;
   const samples = samplesOf(details);
   const points = kind === 'rate' ? ratesOf(samples) : samples;
-  return { label, colour, points, hidden, value: value ?? (kind === 'rate' ? details?.rate : samples.at(-1)?.[1]) };
+  return { label, colour, points, hidden, beneath, value: value ?? (kind === 'rate' ? details?.rate : samples.at(-1)?.[1]) };
 }
 
 /** Lines -> uPlot's columns, on the times that any of them has. */
@@ -62,6 +68,11 @@ function columnsOf(lines) {
 
 // Steps of an axis of bytes: powers of two make round KiB and MiB.
 const BINARY_STEPS = Array.from({ length: 48 }, (_, power) => 2 ** power);
+// Steps of the axis of time, in seconds.
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400];
+const HEIGHT_PX = 190;
+// A line that others may lie upon is broad and pale, so that it can be seen beneath them.
+const BENEATH = { width: 6, alpha: 0.35 };
 
 const cssColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -75,6 +86,13 @@ function resolveColour(box, token) {
   return color || cssColour(token);
 }
 
+/** Hours and minutes, and seconds where ticks are nearer than a minute. */
+function timeLabels(_, ticks, axis, space, step) {
+  const shown = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23', ...(step < 60 && { second: '2-digit' }) };
+  const format = new Intl.DateTimeFormat('en', shown);
+  return ticks.map((tick) => format.format(tick * 1000));
+}
+
 function draw(box, lines, hidden, format, setCursor) {
   const axis = resolveColour(box, '--muted');
   const grid = { stroke: resolveColour(box, '--line'), width: 1 };
@@ -82,19 +100,19 @@ function draw(box, lines, hidden, format, setCursor) {
   return new uPlot(
     {
       width: box.clientWidth || 300,
-      height: 170,
+      height: HEIGHT_PX,
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.08)] } },
       axes: [
-        { stroke: axis, grid: { show: false }, ticks: { ...grid, size: 4 }, font, values: '{HH}:{mm}:{ss}', space: 70, size: 30 },
+        { stroke: axis, grid: { show: false }, ticks: { ...grid, size: 4 }, font, incrs: TIME_STEPS, values: timeLabels, space: 58, size: 30 },
         {
           stroke: axis,
           grid,
           ticks: { show: false },
           font,
           size: 62,
-          space: 34,
+          space: 24,
           ...(format === formatBytes && { incrs: BINARY_STEPS }),
           values: (_, ticks) => ticks.map((tick) => format(tick)),
         },
@@ -105,6 +123,7 @@ function draw(box, lines, hidden, format, setCursor) {
           label: line.label,
           stroke: resolveColour(box, line.colour),
           width: 1.6,
+          ...(line.beneath && BENEATH),
           show: !hidden.has(line.label),
           points: { show: false },
         })),
@@ -132,7 +151,7 @@ export function Chart({ title, lines: given, format }) {
   useEffect(() => {
     if (!box.current) return undefined;
     chart.current = draw(box.current, lines, hidden, format, setCursor);
-    const resize = new ResizeObserver(() => box.current && chart.current.setSize({ width: box.current.clientWidth, height: 170 }));
+    const resize = new ResizeObserver(() => box.current && chart.current.setSize({ width: box.current.clientWidth, height: HEIGHT_PX }));
     resize.observe(box.current);
     return () => {
       resize.disconnect();
@@ -174,9 +193,9 @@ export function Chart({ title, lines: given, format }) {
   </figure>`;
 }
 
-export function RangePicker({ range, onPick }) {
+export function RangePicker({ range, onPick, offered = RANGES }) {
   return html`<div class="segments" role="group" aria-label="How far charts go back">
-    ${RANGES.map(
+    ${offered.map(
       (each) =>
         html`<button key=${each.s} type="button" aria-pressed=${each === range} onClick=${() => onPick(each.s)}>${each.label}</button>`,
     )}

@@ -2,7 +2,7 @@
 
 import { formatDuration } from '../format.js';
 import { html } from '../ui.js';
-import { ChannelLink, QueueLink } from './links.js';
+import { ChannelLink, channelTitle, QueueLink } from './links.js';
 import { Fields, State } from './page.js';
 
 export const CONSUMER_COLUMNS = [
@@ -17,7 +17,7 @@ export const CONSUMER_COLUMNS = [
     key: 'channel',
     label: 'Channel',
     sort: 'channel_details.name',
-    render: (each) => (each.channel_details?.name ? html`<${ChannelLink} name=${each.channel_details.name} />` : '–'),
+    render: (each) => (each.channel_details?.name ? html`<${ChannelLink} name=${each.channel_details.name} label=${channelTitle({ ...each.channel_details, connection_details: each.channel_details })} />` : '–'),
   },
   { key: 'ack', label: 'Acks', render: (each) => (each.ack_required ? 'manual' : 'automatic') },
   { key: 'exclusive', label: 'Exclusive', render: (each) => (each.exclusive ? 'yes' : 'no') },

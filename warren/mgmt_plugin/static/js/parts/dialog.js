@@ -28,6 +28,8 @@ function Frame({ entry }) {
   const { Content, props, close, opener } = entry;
   useEffect(() => {
     box.current.showModal();
+    // What has to be written comes first; choices before it have been made already.
+    box.current.querySelector('input:not([type=checkbox], [type=radio]), textarea')?.focus();
     return () => opener?.isConnected && opener.focus();
   }, []);
   return html`<dialog

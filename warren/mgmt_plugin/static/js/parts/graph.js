@@ -54,8 +54,9 @@ function Edge({ edge, from, to, way, rate, hit, dim, labelled }) {
   </g>`;
 }
 
-/** hits: Set of ids of nodes and edges to bring out; the others step back. */
+/** hits: Set of ids of nodes and edges to bring out, into sight too; the others step back. */
 export function Graph({ vhost, graph, hits }) {
+  const frame = useRef(null);
   const svg = useRef(null);
   const [view, setView] = useState(null);
   const pointers = useRef(new Map());
@@ -72,6 +73,23 @@ export function Graph({ vhost, graph, hits }) {
   const fit = () => show(SMALLEST);
   // What would be too small to read begins at its upper left instead.
   useEffect(() => show(READABLE), [shape]);
+
+  /** Bring a part of the drawing into sight; of one that is too large to read its left end. */
+  function showPart(places) {
+    const [left, top] = [Math.min(...places.map(({ x }) => x)), Math.min(...places.map(({ y }) => y))];
+    const right = Math.max(...places.map(({ x }) => x)) + NODE_WIDTH;
+    const bottom = Math.max(...places.map(({ y }) => y)) + NODE_HEIGHT;
+    const { clientWidth, clientHeight } = svg.current;
+    const fitting = Math.min((clientWidth - 40) / (right - left), (clientHeight - 40) / (bottom - top), 1.2);
+    const k = Math.max(READABLE, fitting);
+    const start = (room, from, to) => Math.max(20, (room - (to - from) * k) / 2) - from * k;
+    setView({ k, x: start(clientWidth, left, right), y: start(clientHeight, top, bottom) });
+    frame.current.scrollIntoView({ block: 'nearest' });
+  }
+  useEffect(() => {
+    const found = [...graph.nodes.keys()].filter((id) => hits.has(id)).map((id) => positions.get(id));
+    if (found.length > 0) showPart(found);
+  }, [[...hits].join(), shape]);
 
   function zoom(factor, at) {
     const { clientWidth, clientHeight } = svg.current;
@@ -138,7 +156,7 @@ export function Graph({ vhost, graph, hits }) {
 
   const lit = hits.size > 0;
   const labelled = graph.edges.length <= LABELLED_EDGES;
-  return html`<div class="graph">
+  return html`<div ref=${frame} class="graph">
     <svg
       ref=${svg} tabindex="0" role="group" aria-label="Drawing of exchanges and queues. The table says the same." onWheel=${onWheel} onPointerDown=${onPointerDown} onPointerMove=${onPointerMove}
       onPointerUp=${onPointerUp} onPointerCancel=${onPointerUp} onPointerLeave=${onPointerUp} onClickCapture=${onClick} onKeyDown=${onKeyDown}

@@ -2,7 +2,7 @@
 
 import { href, listHref } from '../router.js';
 import { html } from '../ui.js';
-import { Mark } from './page.js';
+import { Mark, State } from './page.js';
 
 /** The default exchange has no name in AMQP; the API and links call it amq.default. */
 export const exchangeKey = (name) => (name === '' ? 'amq.default' : name);
@@ -20,12 +20,35 @@ export function ExchangeLink({ vhost, name }) {
 }
 
 export function ConnectionLink({ name, label }) {
-  return html`<a class="name" href=${href(['connections', name])}>${label ?? name}</a>`;
+  return html`<a class="name" href=${href(['connections', name])}>${label || name}</a>`;
 }
 
-export function ChannelLink({ name }) {
-  return html`<a class="name" href=${href(['channels', name])}>${name}</a>`;
+/** Whether a connection is a shovel's or federation's of this broker, which has no user of its own. */
+export const isOwnLink = (connection) => connection.type === 'direct';
+
+/** What operators call a connection: the name that its client gave, its product, or where it comes from. */
+export const connectionTitle = ({ name, user_provided_name: given, client_properties: properties }) =>
+  given || properties?.connection_name || properties?.product || name;
+
+/** Whose connection it is. `linked`: lead to the page of the user. */
+export function ConnectionUser({ of: connection, linked }) {
+  if (isOwnLink(connection)) return html`<span class="none">this broker</span>`;
+  return linked ? html`<${UserLink} name=${connection.user} />` : connection.user;
 }
+
+/** What a queue does now; a running queue in which nothing has happened lately is idle. */
+export function QueueState({ of: queue }) {
+  const state = queue.paused ? 'paused' : queue.state === 'running' && queue.idle_since ? 'idle' : queue.state;
+  return html`<${State} value=${state} />`;
+}
+
+export function ChannelLink({ name, label }) {
+  return html`<a class="name" href=${href(['channels', name])}>${label || name}</a>`;
+}
+
+/** What operators call a channel: the name of its client, if it has given one, and the number. */
+export const channelTitle = ({ name, number, connection_details: connection }) =>
+  connection?.user_provided_name ? `${connection.user_provided_name} (${number})` : name;
 
 export function UserLink({ name }) {
   return html`<a class="name" href=${href(['users', name])}>${name}</a>`;

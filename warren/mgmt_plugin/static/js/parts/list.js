@@ -8,7 +8,7 @@ import { useStore } from '../store.js';
 import { html, useEffect, useRef, useState } from '../ui.js';
 import { Check } from './forms.js';
 import { Trouble } from './page.js';
-import { ColumnChooser, DataTable, useColumns } from './table.js';
+import { ColumnChooser, DataTable, SortPicker, useColumns } from './table.js';
 
 const PAGE_SIZES = ['25', '50', '100', '250', '500'];
 const TYPING_MS = 250;
@@ -103,6 +103,8 @@ export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra
     if (poll.error?.status === 400 && list.page > 1) setQuery({ page: null });
   }, [poll.error]);
   const rows = (answer?.items ?? []).filter(keep);
+  const shown = chooser.shown.filter((column) => column.key !== 'vhost' || list.vhost === '');
+  const onSort = (sort) => setQuery({ sort: sort.by, desc: sort.descending ? '1' : null, page: null });
   const picked = selection ? rows.filter((row) => selection.selected.has(rowKey(row))) : [];
   return html`<section class="list">
     <div class="toolbar">
@@ -111,6 +113,7 @@ export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra
       <span class="space"></span>
       ${tools?.(poll.reload)}
       <${ColumnChooser} columns=${columns} chooser=${chooser} />
+      <${SortPicker} columns=${shown} sort=${list.sort} onSort=${onSort} />
     </div>
     ${picked.length > 0 && html`<div class="picked" role="group" aria-label="With the selected rows"><b>${picked.length} selected</b>${selection.actions(picked, poll.reload)}</div>`}
     ${poll.error && (!answer || poll.error.status === 400) && html`<${Trouble} error=${poll.error} />`}
@@ -118,10 +121,10 @@ export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra
     ${
       answer &&
       html`<${DataTable}
-        caption=${caption} columns=${chooser.shown.filter((column) => column.key !== 'vhost' || list.vhost === '')} rows=${rows} rowKey=${rowKey} sort=${list.sort} busy=${poll.busy}
+        caption=${caption} cards columns=${shown} rows=${rows} rowKey=${rowKey} sort=${list.sort} busy=${poll.busy}
         selected=${selection?.selected} onSelect=${selection?.onSelect}
         empty=${list.name ? 'No name matches the filter.' : empty}
-        onSort=${(sort) => setQuery({ sort: sort.by, desc: sort.descending ? '1' : null, page: null })}
+        onSort=${onSort}
       />
       <${Pager} answer=${answer} list=${list} />`
     }

@@ -33,9 +33,11 @@ export function RateChart({ stats, title = 'Message rates' }) {
 
 /** `of` carries messages, messages_ready, messages_unacknowledged with their details. */
 export function LengthChart({ of: object, title = 'Queued messages' }) {
-  const level = (key, label, colour) => lineOf(object?.[`${key}_details`], label, colour, { kind: 'level', value: object?.[key] ?? 0 });
+  const level = (key, label, colour, more) =>
+    lineOf(object?.[`${key}_details`], label, colour, { kind: 'level', value: object?.[key] ?? 0, ...more });
+  // Without unacknowledged messages the total is what is ready.
   const lines = [
-    level('messages', 'Total', '--red'),
+    level('messages', 'Total', '--red', { beneath: true }),
     level('messages_ready', 'Ready', '--amber'),
     level('messages_unacknowledged', 'Unacked', '--blue'),
   ];

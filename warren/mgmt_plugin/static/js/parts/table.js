@@ -1,5 +1,6 @@
 // Tables: sorting, choosing columns, selecting rows. Columns are
 // {key, label, render(row), sort?: dotted path, num?: bool, hidden?: bool (until chosen), fixed?: bool, title?: text}.
+// On a narrow screen each row of a list is a card: its name, then its numbers, then the rest.
 
 import { readStored, writeStored } from '../store.js';
 import { pick } from '../format.js';
@@ -33,9 +34,9 @@ function SelectAll({ keys, selected, onSelect }) {
 
 /**
  * rowKey(row) names a row; `selected` (a Set of keys) and onSelect(set) add a column of checkboxes. `empty` is said
- * instead of no rows.
+ * instead of no rows. `cards`: rows become cards on a narrow screen.
  */
-export function DataTable({ caption, columns, rows, rowKey, sort, onSort, selected, onSelect, empty = 'Nothing here', busy = false }) {
+export function DataTable({ cards = false, caption, columns, rows, rowKey, sort, onSort, selected, onSelect, empty = 'Nothing here', busy = false }) {
   const keys = rows.map(rowKey);
   function toggle(key) {
     const next = new Set(selected);
@@ -43,7 +44,7 @@ export function DataTable({ caption, columns, rows, rowKey, sort, onSort, select
     onSelect(next);
   }
   if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
-  return html`<div class="table-box" role="region" aria-label=${caption} tabindex="0">
+  return html`<div class="table-box ${cards ? 'as-cards' : ''}" role="region" aria-label=${caption} tabindex="0">
     <table aria-busy=${busy}>
       <caption class="unseen">${caption}</caption>
       <thead>
@@ -60,12 +61,29 @@ export function DataTable({ caption, columns, rows, rowKey, sort, onSort, select
             ${columns.map((column, index) =>
               index === 0
                 ? html`<th key=${column.key} scope="row" class=${column.num ? 'numeric' : ''}>${column.render(row)}</th>`
-                : html`<td key=${column.key} class=${column.num ? 'numeric' : ''}>${column.render(row)}</td>`,
+                : html`<td key=${column.key} class=${column.num ? 'numeric' : ''} data-label=${column.label}>${column.render(row)}</td>`,
             )}
           </tr>`;
         })}
       </tbody>
     </table>
+  </div>`;
+}
+
+/** Sorting where headings are not shown, on a narrow screen. */
+export function SortPicker({ columns, sort, onSort }) {
+  const sorted = columns.filter((column) => column.sort);
+  const by = sorted.find((column) => column.sort === sort?.by);
+  const onChange = (event) => {
+    const column = sorted.find((each) => each.sort === event.target.value);
+    onSort({ by: column.sort, descending: column.num === true });
+  };
+  return html`<div class="sort-picker">
+    <label>Sort by <select value=${by?.sort} onChange=${onChange}>
+      ${!by && html`<option value="" selected>…</option>`}
+      ${sorted.map((column) => html`<option key=${column.key} value=${column.sort} selected=${column === by}>${column.label}</option>`)}
+    </select></label>
+    ${by && html`<button type="button" onClick=${() => onSort({ by: by.sort, descending: !sort.descending })}>${sort.descending ? 'descending' : 'ascending'}</button>`}
   </div>`;
 }
 

@@ -1,0 +1,64 @@
+"""What charts offer, and whether they can be read."""
+
+from __future__ import annotations
+
+import re
+
+from integration.management.client import Api, q
+from playwright.sync_api import expect
+
+from .conftest import Connect
+from .ui import Ui
+
+# Every text that is drawn on a canvas from here on.
+LISTEN = """() => {
+    const fill = CanvasRenderingContext2D.prototype.fillText;
+    window.drawn = new Set();
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+        window.drawn.add(text);
+        return fill.call(this, text, ...where);
+    };
+}"""
+# Pixels of a canvas that are as red as the total, beneath another line or not.
+REDDISH = """canvas => {
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) {
+        const [red, green, blue, alpha] = data.slice(at, at + 4);
+        if (alpha > 40 && red - green > 60 && Math.abs(green - blue) < 15) count += 1;
+    }
+    return count;
+}"""
+
+
+def test_a_queue_offers_the_ranges_that_the_broker_keeps_of_queues(ui: Ui, api: Api, vhost: str) -> None:
+    api.put(f"/queues/{q(vhost)}/kept")
+    offered = ui.page.get_by_role("group", name="How far charts go back").get_by_role("button")
+    expect(offered).to_have_text(["1 min", "10 min", "1 h", "8 h", "1 day"])
+    # A link that was copied from another page may ask for more.
+    ui.visit("queues", vhost, "kept", range="86400")
+    ui.heading("kept")
+    expect(offered).to_have_text(["1 min", "10 min"])
+    expect(ui.page.get_by_role("button", name="10 min")).to_have_attribute("aria-pressed", "true")
+    expect(ui.main.locator("canvas")).to_be_visible()
+    expect(ui.main).not_to_contain_text("No samples yet")
+
+
+def test_the_total_is_seen_beneath_what_is_ready(own_ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    ui = own_ui
+    channel = amqp().channel()
+    channel.queue_declare("full", durable=True)
+    for _ in range(10):
+        channel.basic_publish("", "full", b"x")
+    api.eventually(f"/queues/{q(vhost)}/full", lambda it: it["idle_since"])
+    ui.page.evaluate(LISTEN)
+    ui.visit("queues", vhost, "full")
+    chart = ui.main.locator(".chart", has_text="Queued messages")
+    expect(chart.locator(".legend")).to_contain_text("Total 10")
+    ui.page.get_by_role("button", name="Unacked").click()
+    canvas = chart.locator("canvas")
+    expect(canvas).to_be_visible()
+    ui.page.wait_for_function("window.drawn.has('10')")
+    assert canvas.evaluate(REDDISH) > 200
+    times = [each for each in ui.page.evaluate("[...window.drawn]") if re.fullmatch(r"\d\d:\d\d", each)]
+    assert len(times) >= 4

@@ -1,0 +1,54 @@
+"""Connections and channels under the names by which operators know them."""
+
+from __future__ import annotations
+
+import re
+
+from integration.management.client import Api, q
+from playwright.sync_api import expect
+
+from .conftest import Connect
+from .ui import Ui
+
+
+def test_clients_are_called_by_the_names_they_give(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    named = amqp(client_properties={"connection_name": "checkout", "product": "shop"})
+    named.channel()
+    amqp(client_properties={"product": "a worker of no name"})
+    api.eventually(f"/vhosts/{q(vhost)}/channels", len)
+    rows = api.get(f"/vhosts/{q(vhost)}/connections")
+    address = next(each["name"] for each in rows if each["user_provided_name"])
+    ui.visit("connections", vhost=vhost)
+    ui.heading("Connections")
+    expect(ui.main.locator("tbody th a")).to_have_text(["a worker of no name", "checkout"])
+    expect(ui.row("checkout").locator("th")).to_contain_text(address)
+    ui.row("checkout").get_by_role("link", name="checkout", exact=True).click()
+    ui.heading("checkout")
+    expect(ui.card("Connection")).to_contain_text(address)
+    ui.visit("channels", vhost=vhost)
+    ui.main.get_by_role("link", name="checkout (1)", exact=True).click()
+    ui.heading("checkout (1)")
+    ui.card("Channel").get_by_role("link", name="checkout", exact=True).click()
+    ui.heading("checkout")
+
+
+def test_a_shovel_of_this_broker_is_no_client_with_a_user(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    channel = amqp(client_properties={"connection_name": "a client"}).channel()
+    channel.queue_declare("from", durable=True)
+    channel.queue_declare("to", durable=True)
+    local = {"src-uri": f"amqp:///{q(vhost)}", "dest-uri": f"amqp:///{q(vhost)}"}
+    ends = {"src-queue": "from", "dest-queue": "to"}
+    api.put(f"/parameters/shovel/{q(vhost)}/mover", {"value": local | ends})
+    api.eventually(f"/vhosts/{q(vhost)}/connections", lambda rows: len(rows) == 3)
+    ui.visit("connections", vhost=vhost)
+    rows = ui.row("Shovel mover")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("this broker")
+    expect(rows.first).to_contain_text(re.compile(r"internal:\d+ -> broker"))
+    expect(ui.main).not_to_contain_text("rmq-internal")
+    rows.first.locator("th a").click()
+    ui.heading("Shovel mover")
+    expect(ui.card("Connection")).to_contain_text("Userthis broker")
+    expect(ui.card("Connection")).to_contain_text("Opened bya shovel or federation link of this broker")
+    ui.visit("connections", vhost=vhost)
+    expect(ui.row("a client").get_by_role("link", name="guest")).to_be_visible()
