@@ -88,11 +88,13 @@ def test_the_number_of_mutants_is_right() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_modules_that_a_page_names_exist(page: Path) -> None:
-    """By the end of their path: ``log/jobs.py`` and ``jobs.py`` are both right."""
+    """By the end of their path: ``log/jobs.py`` and ``jobs.py`` are both right; or as programs that the page has."""
+    text = page.read_text()
     folders = ("warren", "tests", "benchmarks", "examples", "scripts")
     files = [f"/{path}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
     files += [f"/{path}" for path in ROOT.glob("*.py")]
-    named = set(re.findall(r"`((?:[\w.]+/)*\w+\.py)(?:::\w+)?`", page.read_text()))
+    files += [f"/{name}" for name in re.findall(r"(?m)^```python\n# ((?:\w+/)*\w+\.py)\b", text)]
+    named = set(re.findall(r"`((?:[\w.]+/)*\w+\.py)(?:::\w+)?`", text))
     assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files)] == []
 
 
