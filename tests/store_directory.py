@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warren.amqp import specification
-from warren.msgstore.log.checksum import CRC32C
+from warren.msgstore.log.checksum import CRC32C, checksum
 from warren.msgstore.tools import format as grammar
 
 STORE_ID: Final = bytes(range(16))
@@ -258,6 +258,15 @@ class StoreDirectory:
         }
         path = self.path / "messages" / "checkpoint"
         path.write_bytes(grammar.Checkpoint.build({**value, **fields}))
+
+    def checkpoint_of_version(self, major: int, minor: int) -> bytes:
+        """Have the checkpoint be of another version; return it."""
+        path = self.path / "messages" / "checkpoint"
+        data = path.read_bytes()
+        data = data[:8] + major.to_bytes(2, "big") + minor.to_bytes(2, "big") + data[12:-4]
+        data += checksum(self._algorithm, data).to_bytes(4, "big")
+        path.write_bytes(data)
+        return data
 
     def preallocate(self) -> None:
         """Give the newest segment the zeros that a running broker's has."""

@@ -30,6 +30,7 @@ from warren.msgstore.tools.format import (
     DROPPABLE,
     EXPIRES,
     EXPIRING,
+    MINOR_WITHOUT_EPOCHS,
     MOVED,
     STORE_TAG_BYTES,
     Checkpoint,
@@ -94,6 +95,7 @@ FRAME: Final[dict[str, Any]] = {
     "records": [RECORDS[name] for name in ("epoch", "queue", "message", "message_fan_out", "ack")],
 }
 CHECKPOINT: Final[dict[str, Any]] = {
+    "minor": MINOR_WITHOUT_EPOCHS,
     "algorithm": CRC32C,
     "checkpoint_flags": CLEAN,
     "store_id": SEGMENT_HEADER["store_id"],
@@ -135,6 +137,11 @@ CHECKPOINT: Final[dict[str, Any]] = {
     ],
     "doomed": [{"lsn": 0xF000_0080, "length": 48}],
 }
+CHECKPOINT_WITH_EPOCHS: Final[dict[str, Any]] = {
+    **CHECKPOINT,
+    "minor": 2,
+    "epochs": [{"epoch": 2, "first_lsn": 0xEF00_0040}, {"epoch": 3, "first_lsn": 0x1_0000_0040}],
+}
 
 
 def cases() -> list[tuple[str, bytes]]:
@@ -143,6 +150,8 @@ def cases() -> list[tuple[str, bytes]]:
     for algorithm, suffix in ((CRC32C, "crc32c"), (CRC32, "crc32")):
         header = {**SEGMENT_HEADER, "algorithm": algorithm}
         built.append((f"checkpoint.{suffix}", Checkpoint.build({**CHECKPOINT, "algorithm": algorithm})))
+        with_epochs = {**CHECKPOINT_WITH_EPOCHS, "algorithm": algorithm}
+        built.append((f"checkpoint_epochs.{suffix}", Checkpoint.build(with_epochs)))
         built.append((f"segment_header.{suffix}", SegmentHeader.build(header)))
         built.append((f"frame.{suffix}", Frame.build(FRAME, algorithm=algorithm)))
         built.append((f"segment.{suffix}", build_segment(header, [FRAME])))

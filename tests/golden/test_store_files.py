@@ -18,7 +18,7 @@ from warren.msgstore.log.records import MessageReader, RecordWriter, frame_heade
 from warren.msgstore.tools import format as grammar
 from warren.msgstore.tools.format import Checkpoint, Frame, Record, parse_segment
 
-from .store_files import DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
+from .store_files import CHECKPOINT_WITH_EPOCHS, DIRECTORY, FRAME, RECORDS, SEGMENT_HEADER, cases, golden
 
 EXPIRATIONS = {"message_expires": 60000, "message_droppable_expires": 0}
 ALGORITHMS = pytest.mark.parametrize(("algorithm", "suffix"), [(CRC32C, "crc32c"), (CRC32, "crc32")])
@@ -38,8 +38,9 @@ def test_the_grammar_reads_the_golden_bytes(algorithm: int, suffix: str) -> None
     header, frames = parse_segment(golden(f"segment.{suffix}"))
     assert header.store_id == SEGMENT_HEADER["store_id"]
     assert [Frame.build(frame, algorithm=algorithm) for frame in frames] == [golden(f"frame.{suffix}")]
-    whole = golden(f"checkpoint.{suffix}")
-    assert Checkpoint.build(Checkpoint.parse(whole)) == whole
+    for name in ("checkpoint", "checkpoint_epochs"):
+        whole = golden(f"{name}.{suffix}")
+        assert Checkpoint.build(Checkpoint.parse(whole)) == whole
     for name in RECORDS:
         data = golden(f"{name}.crc32c")
         assert Record.build(Record.parse(data, algorithm=CRC32C), algorithm=CRC32C) == data
@@ -119,14 +120,30 @@ def test_the_fast_reader_reads_golden_messages(name: str) -> None:
 
 @ALGORITHMS
 def test_reading_a_golden_checkpoint_and_writing_it_again_gives_its_bytes(algorithm: int, suffix: str) -> None:
-    data = golden(f"checkpoint.{suffix}")
+    data = golden(f"checkpoint_epochs.{suffix}")
+    log, last_crc = log_of(data, algorithm)
+    assert log.epochs.entries == [(2, 0xEF00_0040), (3, 0x1_0000_0040)]
+    assert seal(snapshot(log), log.checksum, last_crc) == data
+
+
+@ALGORITHMS
+def test_a_golden_checkpoint_without_epochs_says_the_same_but_for_them(algorithm: int, suffix: str) -> None:
+    log, last_crc = log_of(golden(f"checkpoint.{suffix}"), algorithm)
+    assert log.epochs.entries == []
+    for each in CHECKPOINT_WITH_EPOCHS["epochs"]:
+        log.epochs.begin(each["epoch"], each["first_lsn"])
+    assert seal(snapshot(log), log.checksum, last_crc) == golden(f"checkpoint_epochs.{suffix}")
+
+
+def log_of(data: bytes, algorithm: int) -> tuple[MessageLog, int]:
+    """Return the log that a checkpoint gives, and the crc of the last frame before it."""
     crc = checksum_function(algorithm)
     reader = CheckpointReader(data)
     assert reader.is_intact(crc)
     log = MessageLog(crc, 1 << 20)
     reader.fill(log)
     log.checkpoints.clean = reader.clean
-    assert seal(snapshot(log), crc, reader.last_crc) == data
+    return log, reader.last_crc
 
 
 def vectors(places: list[dict[str, int]]) -> tuple[vec[i64], vec[i64]]:

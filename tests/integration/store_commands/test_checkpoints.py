@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import typer.testing
 from store_directory import (
     StoreDirectory,
     ack,
@@ -24,6 +25,7 @@ from warren.msgstore.tools.format import (
     Checkpoint,
     Record,
 )
+from warren.server.store_commands import store_app
 
 from .stores import actions, bodies, checkpointed_store, dumped, of_type, problems, repaired, run, small_store
 
@@ -197,3 +199,38 @@ def test_references_that_a_segment_counts_wrong_are_a_problem(tmp_path: Path) ->
     (store.path / "messages" / "checkpoint").write_bytes(Checkpoint.build(data))
     assert problems(run("verify", store.path)[1]) == ["1 references to a segment that counts 7"]
     assert actions(repaired(store)) == ["1 references counted, not 7", "a new checkpoint is written"]
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["verify"], ["repair", "--apply"]], ids=lambda each: each[0])
+def test_a_checkpoint_of_a_newer_warren_is_left_alone(tmp_path: Path, command: list[str]) -> None:
+    store = small_store(tmp_path / "data")
+    store.checkpoint(checkpoint_queue(1, "orders", next_number=5), live_refs={})
+    newer = store.checkpoint_of_version(1, 3)
+    store.path.chmod(0o700)
+    done = typer.testing.CliRunner().invoke(store_app, [command[0], str(store.path), *command[1:]])
+    assert done.exit_code == 2
+    assert "format version 1.3" in done.stderr and "a newer Warren has written this store" in done.stderr
+    assert (store.path / "messages" / "checkpoint").read_bytes() == newer
+
+
+def test_inspect_shows_the_epochs_that_a_checkpoint_knows(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "data")
+    epochs = [{"epoch": 1, "first_lsn": 64}, {"epoch": 2, "first_lsn": 2 * 65536 + 64}]
+    store.checkpoint(checkpoint_queue(1, "orders", next_number=5), live_refs={}, epochs=epochs)
+    (shown,) = of_type(run("inspect", store.path)[1], "checkpoint")
+    assert shown["epochs"] == epochs
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_repaired_checkpoint_knows_the_epochs_of_the_log(tmp_path: Path, has_checkpoint: bool) -> None:
+    store = checkpointed_store(tmp_path / "data")
+    path = store.path / "messages" / "checkpoint"
+    path.write_bytes(path.read_bytes() if has_checkpoint else b"nonsense")
+    store.restart(store.previous_crc)
+    at = store.frame(epoch(2))
+    store.frame()
+    store.flip(store.frame(message((1, 90), body=b"damaged")) + 80)
+    store.frame()
+    repaired(store)
+    latest = Checkpoint.parse(path.read_bytes()).epochs[-1]
+    assert (latest.epoch, latest.first_lsn) == (2, at)

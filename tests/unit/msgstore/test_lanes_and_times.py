@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stored_log import StoredLog, entries, timed_message
 
-from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader
+from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError
 from warren.msgstore.log.checksum import CRC32C
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import EXPIRING, LSN_MASK, QueueIndex
@@ -134,8 +134,17 @@ def with_algorithm(log: StoredLog, checkpoint: bytes) -> bytes:
 
 
 def test_a_checkpoint_of_another_minor_version_is_refused() -> None:
-    data = StoredLog().checkpoint()
+    log = StoredLog()
+    data = log.checkpoint()
     CheckpointReader(data)
-    for minor in (0, 2):
-        with pytest.raises(CheckpointError, match=rf"it has format version 1\.{minor}, this Warren reads 1\.1"):
-            CheckpointReader(data[:10] + minor.to_bytes(2, "big") + data[12:])
+    for minor, refusal in ((0, CheckpointError), (3, NewerCheckpointError)):
+        other = with_algorithm(log, data[:10] + minor.to_bytes(2, "big") + data[12:])
+        with pytest.raises(refusal, match=rf"it has format version 1\.{minor}, this Warren reads 1\.2"):
+            CheckpointReader(other)
+
+
+def test_a_checkpoint_with_a_damaged_version_is_not_taken_for_a_newer_one() -> None:
+    data = StoredLog().checkpoint()
+    with pytest.raises(CheckpointError) as refused:
+        CheckpointReader(data[:10] + b"\0\3" + data[12:])
+    assert not isinstance(refused.value, NewerCheckpointError)

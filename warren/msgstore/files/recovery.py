@@ -6,7 +6,7 @@ What is found at the place where the next frame should be, and what is made of i
     nothing valid; the next segment continues the       the segment ended here, or was cut here by an earlier
       chain                                               recovery
     nothing valid, and no frame behind it claims that   a torn tail: cut. Nothing in it was ever confirmed
-      this place was durable
+      this place was committed
     nothing valid, but something behind it claims so    corruption. The segment is copied to the quarantine, records
                                                           that are whole are taken, queues that lost
                                                           something are named, and recovery goes on behind it
@@ -15,7 +15,9 @@ What is found at the place where the next frame should be, and what is made of i
 1. Recovery changes no file but for copies into the quarantine: dying in the middle of it, and beginning again, gives
    the same.
 2. What was replayed is synced before anything is built on it: after a killed process it may be in the page cache only.
-3. Every start begins a new segment. A file is only ever appended to by the process that made it.
+3. Every start begins a new segment, and a new epoch (``epoch_table.py``): the one that it is given, else the one
+   behind the largest that any file mentions. No two starts have the same, so one that was given and is not larger is
+   refused. A file is only ever appended to by the process that made it.
 4. A file that nobody knows is moved aside, never deleted.
 5. A frame has the first bytes of the store's id (`MessageLog.store_tag`) or is none. Behind a torn or damaged place
    frames are looked for at every multiple of 8, in message bodies too, and whoever publishes can write a frame there:
@@ -29,7 +31,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from warren.msgstore.files.errors import StoreError
-from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, snapshot
+from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.records import FRAME_HEADER_BYTES, FRAME_MAGIC, NOTES_FROM, SEGMENT_HEADER_BYTES
@@ -45,6 +47,7 @@ class SegmentFile(Protocol):
     number: int
     base_lsn: int
     capacity: int
+    epoch: int
     algorithm: int
     store_id: bytes
 
@@ -89,15 +92,16 @@ class Recovery:
         self.events.append(Event(level, text, **fields))
 
 
-def recover(files: LogFiles, log: MessageLog, new_store_id: bytes) -> Recovery:
+def recover(files: LogFiles, log: MessageLog, new_store_id: bytes, epoch: int | None = None) -> Recovery:
     """Bring the empty `log` to the state on disk, ready to write in a new segment.
 
-    `new_store_id`: 16 random bytes, for a store that does not exist yet.
+    `new_store_id`: 16 random bytes, for a store that does not exist yet. `epoch`: the one that begins, larger than any
+    before; None: the next one.
 
     Raises:
         StoreError: the store cannot be opened; the text says why and what to do.
     """
-    return _Recoverer(files, log).run(new_store_id)
+    return _Recoverer(files, log, epoch).run(new_store_id)
 
 
 def log_has(log: MessageLog, stream_id: int, offset: int) -> bool:
@@ -114,9 +118,10 @@ def log_has(log: MessageLog, stream_id: int, offset: int) -> bool:
 
 
 class _Recoverer:
-    def __init__(self, files: LogFiles, log: MessageLog) -> None:
+    def __init__(self, files: LogFiles, log: MessageLog, epoch: int | None) -> None:
         self._files = files
         self._log = log
+        self._given_epoch = epoch
         self._found = Recovery()
         self._replay = Replay(log, lambda lsn, length: files.read([(lsn, length)])[0])
 
@@ -132,6 +137,7 @@ class _Recoverer:
         replayed = self._replay_from(start_lsn, segments)
         found.clean = checkpoint is not None and checkpoint.clean and found.frames == 0 and not found.damaged
         found.is_new = checkpoint is None and not segments
+        log.epoch = self._next_epoch(segments)
         self._finish(segments, replayed)
         return found
 
@@ -155,6 +161,10 @@ class _Recoverer:
             if not reader.is_intact(log.checksum):
                 raise CheckpointError("its checksum is wrong")
             reader.fill(log)
+        except NewerCheckpointError as error:
+            raise StoreError(
+                f"the checkpoint of the message store cannot be read: {error}; a newer Warren has written this store"
+            ) from None
         except ValueError as error:
             raise StoreError(
                 f"the checkpoint of the message store cannot be read: {error}; run `warren store repair`"
@@ -242,11 +252,17 @@ class _Recoverer:
 
     def _apply(self, image: bytes, frame: FrameHead) -> None:
         self._found.frames += 1
-        self._log.epoch = max(int(self._log.epoch), frame.epoch)
+        self._epoch_begins(frame.epoch, frame.lsn)
         try:
             self._replay.frame(image, frame)
         except ReplayError as error:
             raise StoreError(str(error)) from None
+
+    def _epoch_begins(self, epoch: int, first_lsn: int) -> None:
+        """There is something of `epoch`. Where that of a checkpoint without a table began nobody knows."""
+        if epoch > self._log.epoch:
+            self._log.epoch = epoch
+            self._log.epochs.begin(epoch, first_lsn)
 
     def _continues(self, image: bytes, file: SegmentFile, expected_crc: int) -> bool:
         log, at = self._log, SEGMENT_HEADER_BYTES
@@ -286,6 +302,8 @@ class _Recoverer:
         """What should be at `pos` was durable once and is not readable now."""
         found = self._found
         found.damaged = True
+        # Each epoch begins a segment: where it began is known, whatever became of its first frame.
+        self._epoch_begins(file.epoch, file.base_lsn + SEGMENT_HEADER_BYTES)
         self._files.quarantine(file.number)
         end = behind.lsn - file.base_lsn if behind is not None else len(image)
         hurt: list[str] = []
@@ -306,11 +324,24 @@ class _Recoverer:
             advice=ADVICE,
         )
 
+    def _next_epoch(self, segments: Sequence[SegmentFile]) -> int:
+        # A segment that has none of its frames any more was begun all the same.
+        begun = [segment.epoch for segment in segments if segment.store_id == self._log.store_id]
+        highest = max([int(self._log.epoch), *begun])
+        given = self._given_epoch
+        if given is None:
+            return highest + 1
+        if given <= highest:
+            raise StoreError(
+                f"epoch {given} cannot begin: this store has been in epoch {highest}. It was started with an older "
+                "number than it had before, or its directory is in use elsewhere"
+            )
+        return given
+
     def _finish(self, segments: Sequence[SegmentFile], replayed: list[int]) -> None:
         log, found = self._log, self._found
         end_lsn = max((segment.base_lsn + segment.capacity for segment in segments), default=0)
         log.begin_life(self._files.highest_number + 1, end_lsn)
-        log.epoch += 1
         log.reclamation.release_pages()
         log.checkpoints.take = lambda: snapshot(log)
         self._files.sync_segments(replayed)

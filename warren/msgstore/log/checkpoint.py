@@ -4,14 +4,14 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
 
      0  8  magic b"WARRNCKP"
      8  2  major = 1
-    10  2  minor = 1
+    10  2  minor = 2; 1 has no epochs; another one is refused
     12  1  checksum algorithm of the store
     13  1  flags: 0x01 clean: the process ended with this checkpoint, nothing was delivered after it
-    14  2  zero
+    14  2  number of epochs
     16 16  store id
     32  8  LSN: frames from here on are to be replayed
     40  4  crc of the frame before that LSN
-    44  4  epoch
+    44  4  epoch, of the process that wrote it
     48  8  next queue id
     56  8  number of the next segment
     64  8  base LSN of the next segment
@@ -42,6 +42,7 @@ All numbers big-endian, offsets in bytes. Transient queues and droppable entries
                       32  8  bytes of their bodies
                       40     entries
            doomed pages, 16 bytes each: LSN and length of PAGE records whose references are still to be released
+           epochs, ascending, 16 bytes each: epoch, zero (4 bytes both), LSN of its first frame
     end 4  crc over everything before
 """
 
@@ -53,14 +54,24 @@ from librt.strings import BytesWriter, read_i16_be, read_i64_be, write_i16_be, w
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
-from warren.msgstore.log.records import DROPPABLE, Checksum, short_word, signed_word, unsigned_word
+from warren.msgstore.log.records import (
+    DROPPABLE,
+    SEGMENT_HEADER_BYTES,
+    Checksum,
+    short_word,
+    signed_word,
+    unsigned_word,
+)
 from warren.msgstore.log.segments import Segment
 
 MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
-MINOR: Final = 1
+MINOR: Final = 2
+# Of what came before, this is read.
+MINOR_WITHOUT_EPOCHS: Final = 1
 HEADER_BYTES: Final = 88
 CLEAN: Final = 0x01
 SEGMENT_BYTES: Final = 48
@@ -73,19 +84,26 @@ class CheckpointError(ValueError):
     """The bytes are no checkpoint that this version can read. Says why."""
 
 
+class NewerCheckpointError(CheckpointError):
+    """A newer Warren has written it. It is whole, and must not be replaced by what this version makes of the log."""
+
+
 def snapshot(log: MessageLog) -> bytes:
     """Return the checkpoint of `log` as it is now, without what comes last: the crc of the frame before, and its own.
 
     For `CheckpointCycle.take`; `seal` makes it whole.
     """
     log.reclamation.release_pages()
+    if log.segments.segments:
+        log.epochs.forget_before(int(log.segments.segments[0].base_lsn) + SEGMENT_HEADER_BYTES)
+    epochs = log.epochs.entries
     out = BytesWriter()
     out.write(MAGIC)
     write_i16_be(out, short_word(MAJOR))
     write_i16_be(out, short_word(MINOR))
     out.append(log.algorithm)
     out.append(CLEAN if log.checkpoints.clean else 0)
-    write_i16_be(out, short_word(0))
+    write_i16_be(out, short_word(len(epochs)))
     out.write(log.store_id)
     write_i64_be(out, log.next_lsn)
     write_i32_be(out, signed_word(0))
@@ -111,6 +129,10 @@ def snapshot(log: MessageLog) -> bytes:
     for lsn, length in doomed:
         write_i64_be(out, lsn)
         write_i64_be(out, length)
+    for epoch, first_lsn in epochs:
+        write_i32_be(out, signed_word(epoch))
+        write_i32_be(out, 0)
+        write_i64_be(out, first_lsn)
     return out.getvalue()
 
 
@@ -186,8 +208,13 @@ class CheckpointReader:
             raise CheckpointError("it does not begin like a checkpoint")
         major = int.from_bytes(content[8:10], "big")
         minor = int.from_bytes(content[10:12], "big")
-        if major != MAJOR or minor != MINOR:
-            raise CheckpointError(f"it has format version {major}.{minor}, this Warren reads {MAJOR}.{MINOR}")
+        if major != MAJOR or not MINOR_WITHOUT_EPOCHS <= minor <= MINOR:
+            reason = f"it has format version {major}.{minor}, this Warren reads {MAJOR}.{MINOR}"
+            # Else the number itself may be what is damaged.
+            is_whole = content[12] in (CRC32C, CRC32) and self.is_intact(checksum_function(content[12]))
+            if is_whole and (major, minor) > (MAJOR, MINOR):
+                raise NewerCheckpointError(reason)
+            raise CheckpointError(reason)
         self.algorithm = content[12]
         self.clean: bool = content[13] & CLEAN != 0
         self.store_id = content[16:32]
@@ -222,6 +249,9 @@ class CheckpointReader:
             doomed.append((int(read_i64_be(content, self._at)), int(read_i64_be(content, self._at + 8)), False))
             self._at += 16
         log.doomed.restore(doomed)
+        for _ in range(int(unsigned_word(content, 12)) & 0xFFFF):
+            log.epochs.begin(int(unsigned_word(content, self._at)), int(read_i64_be(content, self._at + 8)))
+            self._at += 16
 
     def _read_segment(self, log: MessageLog) -> None:
         content = self._content

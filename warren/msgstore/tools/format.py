@@ -16,14 +16,15 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
         32   8  segment number
         40   8  base_lsn
         48   8  capacity              bytes of LSN space
-        56   4  epoch                 counts the starts of the store
+        56   4  epoch                 larger with every start of the store
         60   4  crc                   of bytes 0..59
 
     frame: a head of 56 bytes and its records; the next frame stands directly behind; never across segments
          0   4  magic "WFRM"
          4   4  payload_bytes         a multiple of 8
          8   8  lsn                   of this frame
-        16   8  durable_lsn           all below it was synced when this frame was made
+        16   8  durable_lsn           all below it was committed when this frame was made: synced wherever that is
+                                      required, on a node by itself here
         24   8  time_ms               since the Unix epoch
         32   4  epoch
         36   4  previous_crc          the crc of the frame before, across segments too; 0 in the first one of a store
@@ -87,10 +88,10 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
 
          0   8  magic "WARRNCKP"
          8   2  major = 1
-        10   2  minor = 1             another one is refused
+        10   2  minor = 2             1 has no epochs; another one is refused
         12   1  checksum algorithm
         13   1  checkpoint_flags      0x01 CLEAN  the process ended with it; nothing was delivered afterwards
-        14   2  zero
+        14   2  epoch_count           at most 1000; 0 in minor 1
         16  16  store id
         32   8  lsn                   frames from here on are to be replayed
         40   4  previous_crc          the crc of the frame before
@@ -131,6 +132,10 @@ CRC-32 (zlib), one per segment file. A crc covers every byte of its thing but it
                                 32   8  body_bytes     of the live messages
                                 40      entries as in a PAGE record
                 doomed pages, whose references are still to be released: LSN of the PAGE record u64, its length u64
+                epochs, ascending, 16 bytes each:
+                     0   4  epoch
+                     4   4  zero
+                     8   8  first_lsn          of its first frame
        end   4  crc                   of everything before
 
 1. This module is the reference. ``msgstore.log.records`` and ``msgstore.log.checkpoint`` are faster implementations of
@@ -196,7 +201,8 @@ FRAME_MAGIC: Final = b"WFRM"
 CHECKPOINT_MAGIC: Final = b"WARRNCKP"
 MAJOR: Final = 1
 MINOR: Final = 0
-CHECKPOINT_MINOR: Final = 1
+CHECKPOINT_MINOR: Final = 2
+MINOR_WITHOUT_EPOCHS: Final = 1
 
 SEGMENT_HEADER_BYTES: Final = 64
 FRAME_HEAD_BYTES: Final = 56
@@ -505,14 +511,21 @@ CheckpointSegment = Struct(
     "live_bytes" / LongLong,
 )
 
+CheckpointEpoch = Struct("epoch" / Long, "zero" / _zeros(4), "first_lsn" / LongLong)
+
+
+def _is_known_minor(minor: int, _context: Any) -> bool:
+    return minor in (MINOR_WITHOUT_EPOCHS, CHECKPOINT_MINOR)
+
+
 Checkpoint = Sealed(
     Struct(
         "magic" / Const(CHECKPOINT_MAGIC),
         "major" / Const(MAJOR, Short),
-        "minor" / Const(CHECKPOINT_MINOR, Short),
+        "minor" / Default(ExprValidator(Short, _is_known_minor), CHECKPOINT_MINOR),
         "algorithm" / _Algorithm,
         "checkpoint_flags" / Default(Octet, 0),
-        "zero" / _zeros(2),
+        "epoch_count" / Rebuild(Short, lambda context: len(context.get("epochs") or ())),
         "store_id" / Bytes(16),
         "lsn" / LongLong,
         "previous_crc" / Long,
@@ -527,6 +540,8 @@ Checkpoint = Sealed(
         "segments" / Array(this.segment_count, CheckpointSegment),
         "queues" / Array(this.queue_count, CheckpointQueue),
         "doomed" / Array(this.doomed_count, Struct("lsn" / LongLong, "length" / LongLong)),
+        Check(lambda context: context.epoch_count == 0 or context.minor > MINOR_WITHOUT_EPOCHS),
+        "epochs" / Default(Array(this.epoch_count, CheckpointEpoch), ()),
         "crc" / FilledIn,
         Terminated,
     ),

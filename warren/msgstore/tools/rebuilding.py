@@ -135,6 +135,8 @@ class Rebuild:
                     if not isinstance(found, Gap) and self._check.counts(found):
                         segment.end_lsn = found.end_lsn
                         log.last_crc = found.crc
+                        if found.epoch > log.epochs.last():
+                            log.epochs.begin(found.epoch, found.lsn)
                 log.segments.add(segment)
                 log.next_base_lsn = max(int(log.next_base_lsn), file.header.base_lsn + file.header.capacity)
         log.next_lsn = log.next_base_lsn

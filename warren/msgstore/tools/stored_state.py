@@ -18,7 +18,7 @@ from mypy_extensions import i64
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.recovery import Recovery, recover
 from warren.msgstore.files.store import SegmentHeader
-from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader
+from warren.msgstore.log.checkpoint import CheckpointError, CheckpointReader, NewerCheckpointError
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import BODY_MASK, LENGTH_SHIFT, LSN_MASK, IndexPage, QueueIndex
@@ -74,6 +74,7 @@ class CheckpointFacts:
     end_lsns: dict[int, int]
     live_refs: dict[int, int]
     queues: int
+    epochs: list[tuple[int, int]]  # and the LSN of the first frame of each
 
 
 class LogReader:
@@ -307,7 +308,11 @@ def queue_count(indexes: Iterable[QueueIndex]) -> int:
 
 
 def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | None]:
-    """Return what the checkpoint says about the log, or what is wrong with it; neither when there is none."""
+    """Return what the checkpoint says about the log, or what is wrong with it; neither when there is none.
+
+    Raises:
+        UnreadableStore: a newer Warren has written it.
+    """
     content = files.maybe_checkpoint()
     if content is None:
         return None, None
@@ -317,6 +322,8 @@ def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | No
         if not reader.is_intact(checksum_function(reader.algorithm)):
             raise CheckpointError("its checksum is wrong")
         reader.fill(log)
+    except NewerCheckpointError as error:
+        raise UnreadableStore(f"the checkpoint: {error}; a newer Warren has written this store") from None
     except ValueError as error:
         return None, str(error)
     segments = log.segments.segments
@@ -330,6 +337,7 @@ def read_checkpoint(files: StoreFiles) -> tuple[CheckpointFacts | None, str | No
         end_lsns={int(s.number): int(s.end_lsn) for s in segments if s.base_lsn + s.capacity <= reader.lsn},
         live_refs={int(s.number): int(s.live_refs) for s in segments},
         queues=queue_count(log.indexes.values()),
+        epochs=list(log.epochs.entries),
     ), None
 
 
