@@ -89,6 +89,8 @@ class MemoryDisk:
                 image[at : at + len(frame)] = frame
                 self.written_bytes += len(frame)
                 self.largest_frame_bytes = max(self.largest_frame_bytes, len(frame))
+            if commit.sync:
+                commit.committed_lsn = commit.end_lsn()
             self.stored(commit)
         for read in reads:
             read.carry_out(self.files)

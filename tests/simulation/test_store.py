@@ -215,6 +215,41 @@ def test_a_frame_is_synced_when_the_job_says_so_and_a_job_without_records_only_s
     assert done == ["write log/new", "sync log/new"]
 
 
+def test_what_is_synced_is_committed_and_reported_so_on_a_store_that_commits_alone(fs: FileSystem) -> None:
+    store, placing = opened(fs), Placing()
+    for sync in (True, False, True):
+        store.commit(placing.job(bytes(8), sync=sync), TIME_MS)
+    first, unsynced, last = placing.jobs
+    assert first.committed_lsn == unsynced.committed_lsn == first.end_lsn()
+    assert last.committed_lsn == store.committed_lsn == last.end_lsn()
+
+
+def test_frames_of_a_store_that_does_not_commit_alone_claim_what_its_owner_says_and_no_more(fs: FileSystem) -> None:
+    store, placing = Store(fs), Placing()
+    store.commits_alone = False
+    store.open()
+    store.resume(0, 0, EPOCH, STORE_ID, default_algorithm())
+    said: list[int] = []
+    for number in range(4):
+        job = placing.job(bytes(400))  # two of them in a segment: the end of one commits nothing, either
+        store.commit(job, TIME_MS)
+        assert job.committed_lsn == (said[-1] if said else 0)
+        if number != 1:
+            store.commit_reached(int(job.end_lsn()))
+            store.commit_reached(0)  # an answer that comes late
+        said.append(store.committed_lsn)
+    frames = [frame for number in (1, 2) for frame, _ in frames_of(content_of(fs, segment_path(number)))]
+    assert [frame.durable_lsn for frame in frames] == [0, said[0], said[0], said[2]]
+
+
+def test_what_a_store_does_not_have_cannot_be_committed() -> None:
+    store, placing = opened(SimulatedFileSystem()), Placing()
+    store.commits_alone = False
+    store.commit(placing.job(bytes(8)), TIME_MS)
+    with pytest.raises(AssertionError, match="more is committed than there is"):
+        store.commit_reached(int(placing.jobs[0].end_lsn()) + 1)
+
+
 def test_the_chain_goes_on_after_a_restart_in_a_new_segment(fs: FileSystem) -> None:
     store, placing = opened(fs), Placing()
     store.commit(placing.job(b"12345678"), TIME_MS)

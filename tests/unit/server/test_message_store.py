@@ -77,6 +77,8 @@ class FakeFiles:
         self.times.append(time_ms)
         self._do("commit", f"{job.batch}{' sync' if job.sync else ''}")
         job.crc = int(job.batch)
+        if job.sync:
+            job.committed_lsn = job.end_lsn()
 
     def read(self, ranges: list[tuple[int, int]]) -> list[bytes]:
         self._pass(self.read_gate)

@@ -17,6 +17,11 @@
 5. What cannot be read is short or empty, never an error: a message that is corrupt must not stop the others.
 6. Nothing that may be of use to somebody is deleted or overwritten: only segments that the log is done with, and what
    an earlier process left half-made.
+7. *Committed* is what is synced wherever that is required. By default that is here, and `commit` ends with it. Whoever
+   requires more of it has `commits_alone` be False before the first commit, and says what is committed
+   (`commit_reached`). Every frame says up to where the log was committed when it was made: what is missing below that
+   is corruption to the next start, so no frame may say more. What is asked for and cannot be taken back (a checkpoint,
+   the removal of a file, and what SQL is told) follows from what is committed; that is the message log's business.
 
 No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
 reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine` and `seal` to the housekeeper; the rest to recovery,
@@ -126,6 +131,8 @@ class Store:
         self, fs: FileSystem, clock_ms: Callable[[], int] = wall_time_ms, handles_max: int = READ_HANDLES_MAX
     ) -> None:
         self.highest_number = 0  # of all files that look like segments, readable or not
+        self.commits_alone = True  # what is synced here is committed
+        self.committed_lsn = 0  # all below is; any thread may read it
         self._fs = fs
         self._clock_ms = clock_ms
         self._failure = ""
@@ -140,7 +147,6 @@ class Store:
         self._number = 0
         self._base_lsn = 0
         self._end_lsn = 0
-        self._durable_lsn = 0
         self._previous_crc = 0
         self._is_named = True  # durably: the directory was synced after the rename
         self._new: _NewFile | None = None  # of a beginning that failed
@@ -324,12 +330,15 @@ class Store:
             self.release([number])
             self.unlink([number])
 
-    def resume(self, last_crc: int, durable_lsn: int, epoch: int, store_id: bytes, algorithm: int) -> None:
-        """Take up the chain of frames where recovery found its end. The first commit begins a new segment."""
+    def resume(self, last_crc: int, end_lsn: int, epoch: int, store_id: bytes, algorithm: int) -> None:
+        """Take up the chain of frames where recovery found its end. The first commit begins a new segment.
+
+        What is before `end_lsn` is committed, if this store commits alone; else the owner knows up to where.
+        """
         assert len(store_id) == 16
         self._previous_crc = last_crc
-        self._durable_lsn = durable_lsn
-        self._end_lsn = durable_lsn
+        self._end_lsn = end_lsn
+        self._synced()
         self._epoch = epoch
         self._store_id = store_id
         self._sealed.store_id = store_id
@@ -340,7 +349,8 @@ class Store:
     def commit(self, job: CommitJob, time_ms: int) -> None:
         """Write the frame of `job` at its place, `time_ms` being the time now; sync when the job says so.
 
-        Sets ``job.crc``.
+        Sets ``job.crc`` and ``job.committed_lsn``: behind the frame for a job that syncs, if this store commits alone;
+        else whoever waits for the others sets it before the job is reported.
 
         Raises:
             StoreFullError: it did not fit; call again with the same job.
@@ -359,7 +369,19 @@ class Store:
             self._raise(f"write {segment_path(int(job.segment))}", error)
         if job.sync and self._handle >= 0:
             self._sync(self._handle, segment_path(self._number))
-            self._durable_lsn = self._end_lsn
+            self._synced()
+        job.committed_lsn = self.committed_lsn
+
+    def _synced(self) -> None:
+        """All of the log is synced here."""
+        if self.commits_alone:
+            self.committed_lsn = self._end_lsn
+
+    def commit_reached(self, lsn: int) -> None:
+        """All before `lsn` is committed; the next frame says so. For an owner that knows it better; any thread."""
+        assert not self.commits_alone and lsn <= self._end_lsn, "more is committed than there is"
+        if lsn > self.committed_lsn:
+            self.committed_lsn = lsn
 
     def _begin_segment(self, job: CommitJob) -> None:
         number = int(job.segment)
@@ -419,7 +441,7 @@ class Store:
             return
         self._fs.truncate(handle, self._end_lsn - self._base_lsn)
         self._sync(handle, segment_path(self._number))
-        self._durable_lsn = self._end_lsn
+        self._synced()
         self._handle = -1
         self._fs.close(handle)
 
@@ -432,7 +454,7 @@ class Store:
                 job.chunks,
                 int(job.payload_bytes),
                 int(job.lsn),
-                self._durable_lsn,
+                self.committed_lsn,
                 time_ms,
                 self._epoch,
                 self._previous_crc,

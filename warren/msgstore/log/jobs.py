@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mypy_extensions import i64
 
+from warren.msgstore.log.records import FRAME_HEADER_BYTES
+
 if TYPE_CHECKING:
     from warren.msgstore.log.columns import Columns
 
@@ -34,8 +36,8 @@ class Files(Protocol):
 class CommitJob:
     """Write one frame, and make it durable when `sync`. With no records there is no frame, only the sync.
 
-    The committer adds what only it knows: the time, the LSN that is durable by now, the epoch and the crc of the
-    frame before.
+    The committer adds what only it knows: the time, the LSN up to which the log is committed by now, the epoch and the
+    crc of the frame before. A job that syncs is reported when its frame is committed.
     """
 
     def __init__(
@@ -60,6 +62,13 @@ class CommitJob:
         self.record_count: i64 = record_count
         self.sync: bool = sync
         self.crc: i64 = 0  # outcome: the crc field of the frame
+        self.committed_lsn: i64 = 0  # outcome: all below is committed
+
+    def end_lsn(self) -> i64:
+        """Return the LSN up to which the log is written when it is carried out."""
+        if self.record_count == 0:
+            return self.lsn
+        return self.lsn + FRAME_HEADER_BYTES + self.payload_bytes
 
 
 class Errand:
@@ -173,7 +182,7 @@ class DropJob(Errand):
 
 
 class CheckpointJob:
-    """Replace the checkpoint file. Only carried out once the log is durable up to `lsn`."""
+    """Replace the checkpoint file. Only carried out once the log is committed up to `lsn`."""
 
     def __init__(self, lsn: i64, content: bytes) -> None:
         self.lsn: i64 = lsn

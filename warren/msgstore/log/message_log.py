@@ -4,8 +4,9 @@ What is to be stored gathers in the open batch. Closing it makes a `CommitJob`, 
 the next batch gathers, so that the batches grow with the load and no timer decides.
 
 1. One commit is under way at a time, and batches are closed, committed and reported in their order.
-2. A waiter is told once its batch is written, and synced when one of the batch's waiters asks for that. An empty batch
-   is done when all before it are.
+2. A waiter is told once its batch is written, and committed when one of the batch's waiters asks for a sync: who
+   carries commits out says up to where that is so (`CommitJob.committed_lsn`). An empty batch is done when all before
+   it are.
 3. When a batch is closed the indexes are exactly what replaying all frames up to `next_lsn` would make of them, and so
    are the references of the segments, but for those in ``reclamation`` and of doomed pages. Checkpoints are taken then.
 
@@ -127,7 +128,7 @@ class MessageLog:
         self.next_segment: i64 = 1
         self.next_base_lsn: i64 = 0
         self.written_lsn: i64 = 0
-        self.durable_lsn: i64 = 0
+        self.durable_lsn: i64 = 0  # all below is committed: synced here, and wherever else that is required
         self.done_batch: i64 = 0
         self.last_crc: i64 = 0
         self.in_flight: CommitJob | None = None
@@ -400,13 +401,12 @@ class MessageLog:
         """The shell has carried `job` out."""
         assert job is self.in_flight
         self.in_flight = None
-        end: i64 = job.lsn
         if job.record_count:
-            end += FRAME_HEADER_BYTES + job.payload_bytes
             self.last_crc = job.crc
-        self.written_lsn = end
-        if job.sync:
-            self.durable_lsn = end
+        self.written_lsn = job.end_lsn()
+        if job.committed_lsn > self.durable_lsn:
+            self.durable_lsn = job.committed_lsn
+        assert not job.sync or self.durable_lsn >= self.written_lsn, "a batch is reported before it is committed"
         self._done(job.batch)
         self.checkpoints.log_is_durable()
 

@@ -123,7 +123,7 @@ def frame_header(
 ) -> bytes:
     """Return the 56 bytes in front of the payload `chunks`; the last four are the frame's crc.
 
-    `store_tag`: the first 8 bytes of the store's id.
+    `store_tag`: the first 8 bytes of the store's id. `durable_lsn`: all below it is committed.
     """
     assert len(store_tag) == STORE_TAG_BYTES
     head = FRAME_MAGIC + payload_bytes.to_bytes(4, "big") + lsn.to_bytes(8, "big") + durable_lsn.to_bytes(8, "big")
