@@ -24,9 +24,11 @@ from warren.channels.access import AccessControl
 from warren.channels.audit_trail import AuditTrail
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
+from warren.channels.consuming import consumer_lost
 from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
-from warren.channels.fast_path import CHANNEL_CLOSING, FastChannel, FastConnection, Shared
+from warren.channels.fast_channel import CHANNEL_CLOSING, FastChannel
+from warren.channels.fast_path import FastConnection, Shared
 from warren.channels.handshake import LoginRequest
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
@@ -110,7 +112,7 @@ class Limits:
 def _consumer_lost(consumer: Consumer) -> None:
     channel = consumer.owner
     if isinstance(channel, Channel):
-        channel.consumer_lost(consumer)
+        consumer_lost(channel, consumer)
 
 
 def _always(vhost: str) -> bool:

@@ -53,10 +53,8 @@ from warren.channels.connection_states import (
     RUNNING,
     STATE_NAMES,
 )
+from warren.channels.fast_channel import CHANNEL_CLOSING, EXPECT_HEADER, EXPECT_METHOD, FastChannel
 from warren.channels.fast_path import (
-    CHANNEL_CLOSING,
-    EXPECT_HEADER,
-    EXPECT_METHOD,
     PAUSED_ALARM,
     PAUSED_COMMIT,
     PAUSED_INBOUND,
@@ -64,7 +62,6 @@ from warren.channels.fast_path import (
     PAUSED_OUTBOX,
     PAUSED_TURN,
     PAUSED_WORK,
-    FastChannel,
     FastConnection,
 )
 from warren.channels.handshake import FRAME_MAX_BYTES, Handshake

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from warren.channels.fast_path import FastChannel, FastConnection
+    from warren.channels.fast_channel import FastChannel
+    from warren.channels.fast_path import FastConnection
 
 # A connection that has the floor and sends less than this between two ticks lets others go first.
 FLOOR_MIN_BYTES: Final = 65536

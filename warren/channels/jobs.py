@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64
 
+from warren.channels.consuming import drop_consumer, recheck
 from warren.msgstore.log.reclamation import Reclamation
 from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
 from warren.queues.long_work import Job, Steps
@@ -197,7 +198,7 @@ class Recheck(Job):
                 return False
             connection = self._channel.connection
             searched: i64 = connection.searched()
-            self._channel.recheck(self._consumers[self._next])
+            recheck(self._channel, self._consumers[self._next])
             steps.left -= CONSUMER_STEPS + connection.searched() - searched
             self._next += 1
         return True
@@ -226,7 +227,7 @@ class ChannelEnd(Job):
             if steps.left <= 0:
                 return False
             steps.left -= CONSUMER_STEPS
-            channel.drop_consumer(consumers[self._next])
+            drop_consumer(channel, consumers[self._next])
             self._next += 1
         while True:
             if steps.left <= 0:

@@ -15,7 +15,8 @@ from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, C
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.audit_trail import NOT_OF_MESSAGES
-from warren.channels.channel import REPLY_TO_NAME, Channel
+from warren.channels.channel import Channel
+from warren.channels.consuming import REPLY_TO_NAME
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES

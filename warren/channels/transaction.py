@@ -43,7 +43,8 @@ from warren.queues.queue import Queue
 if TYPE_CHECKING:
     from warren.channels.channel import Channel
 
-
+# So much of a transaction of the broker's own is committed at once.
+ROWS_AT_ONCE: Final = 16384
 # What the first acknowledgement in a queue takes besides: the frame of the log says of each queue what is gone.
 QUEUE_STEPS: Final = 2
 
@@ -178,6 +179,7 @@ class Commit(Job):
         note: Callable[[], None] | None = None,
     ) -> None:
         self._channel = channel
+        self._publisher = channel.publisher
         self._check = check
         self._origin: i64 = PROMISED if check is not None and check.is_promised else CHANNEL
         self._note = note
@@ -245,33 +247,33 @@ class Commit(Job):
         """Tell whether some of it may be a repetition of what is under way. It is short."""
         if not self._channel.vhost.seen_keys:
             return False
-        return any(self._channel.is_claimed(publish.message) for publish in self._transaction.publishes)
+        return any(self._publisher.is_claimed(publish.message) for publish in self._transaction.publishes)
 
     def _publish(self, steps: Steps) -> bool:
         publishes = self._transaction.publishes
-        channel = self._channel
+        publisher = self._publisher
         while self._next_publish < len(publishes):
             if steps.left <= 0:
                 return False
             publish = publishes[self._next_publish]
             spread = self._spread
             if spread is None:
-                if channel.is_claimed(publish.message):
+                if publisher.is_claimed(publish.message):
                     return False
-                spread = channel.maybe_spread(publish, self._origin)
+                spread = publisher.maybe_spread(publish, self._origin)
             if spread is None:
                 steps.left -= publish.steps()
-                outcome: i64 = channel.publish_buffered(publish, self._origin)
+                outcome: i64 = publisher.publish_buffered(publish, self._origin)
             else:
                 self._spread = spread
                 if not spread.go_on(steps):
                     return False
                 self._spread = None
-                outcome = channel.spread_done(spread, publish.holders)
+                outcome = publisher.spread_done(spread, publish.holders)
             self._next_publish += 1
             self._transaction.committed(publish)
             if publish.message.persistent:
-                ticket: i64 = channel.ticket_of(publish.queues if publish.holders is None else None)
+                ticket: i64 = publisher.ticket_of(publish.queues if publish.holders is None else None)
                 if ticket > self._ticket:
                     self._ticket = ticket
             self._partial = self._partial or outcome == REFUSED
@@ -352,3 +354,65 @@ class Rollback(Job):
             # Its time may have run out while its answer waited: nobody would look at it again.
             delivery.queue.touch(self._ledger, delivery)
         return False
+
+
+# --- the methods of class tx ----------------------------------------------------------------------------------------
+
+
+def tx_select(channel: Channel) -> None:
+    """tx.select.
+
+    Raises:
+        ChannelException: 406, the channel has confirms.
+    """
+    if channel.confirms is not None:
+        raise ChannelException(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel.shared.log)
+    channel.reply(m.TxSelectOk())
+
+
+def tx_commit(channel: Channel) -> None:
+    """tx.commit.
+
+    Raises:
+        ChannelException: 406, the channel has no transaction.
+    """
+    channel.connection.begin(Commit(channel, _taken_from(channel)))
+
+
+def tx_rollback(channel: Channel) -> None:
+    """tx.rollback.
+
+    Raises:
+        ChannelException: 406, the channel has no transaction.
+    """
+    channel.connection.begin(Rollback(channel.ledger, _taken_from(channel)))
+    channel.reply_when_done(m.TxRollbackOk())
+
+
+def commit_checked(channel: Channel, check: CommitCheck, note: Callable[[], None]) -> None:
+    """Do as tx.commit does if `check` lets it pass, for somebody inside the broker, and then `note`.
+
+    What that stores is in the same frame of the log. What does not pass is rolled back and answered so. It is done
+    at once, unless that is very much.
+
+    Raises:
+        ChannelException: 406, the channel has no transaction.
+    """
+    transaction = _taken_from(channel)
+    check.is_promised = transaction.row_count() > ROWS_AT_ONCE
+    commit = Commit(channel, transaction, check, note)
+    if check.is_promised:
+        channel.connection.begin(commit)
+    else:
+        commit.go_on(Steps(ALL_STEPS))
+
+
+def _taken_from(channel: Channel) -> Transaction:
+    """Take the transaction of `channel`, which has a new one from now on (3)."""
+    transaction = channel.transaction
+    if transaction is None:
+        raise ChannelException(PRECONDITION_FAILED, "channel is not transactional")
+    channel.transaction = Transaction(channel.shared.log)
+    return transaction

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 from warren.amqp.errors import ChannelException
-from warren.amqp.methods import BASIC_PUBLISH
 from warren.channels.access import Route
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Message
@@ -27,7 +26,7 @@ from warren.queues.queue import Queue
 from warren.queues.seen_keys import Claim
 
 if TYPE_CHECKING:
-    from warren.channels.channel import Channel
+    from warren.channels.publisher import Publisher
 
 # To more than these a publish goes in parts: they take about half a millisecond.
 QUEUES_AT_ONCE: Final = 2048
@@ -83,16 +82,16 @@ class WidePublish(Job):
     """
 
     def __init__(
-        self, channel: Channel, spread: Spread, holders: list[Exchange] | None, *, holds: bool = False
+        self, publisher: Publisher, spread: Spread, holders: list[Exchange] | None, *, holds: bool = False
     ) -> None:
-        self._channel = channel
+        self._publisher = publisher
         self._spread = spread
         self._holders = holders
         self._holds: bool = holds
 
     def go_on(self, steps: Steps) -> bool:
         spread = self._spread
-        log = self._channel.shared.log
+        log = self._publisher.log
         if not self._holds and spread.message.persistent:
             if not log.hold():
                 return False
@@ -101,7 +100,7 @@ class WidePublish(Job):
             return False
         if self._holds:
             log.release()
-        self._channel.wide_publish_done(spread, self._holders)
+        self._publisher.wide_publish_done(spread, self._holders)
         return True
 
 
@@ -112,9 +111,9 @@ class OnceMore(Job):
     """
 
     def __init__(
-        self, channel: Channel, route: Route, message: Message, keys: list[str], header: bytes, *, wants_hold: bool
+        self, publisher: Publisher, route: Route, message: Message, keys: list[str], header: bytes, *, wants_hold: bool
     ) -> None:
-        self._channel = channel
+        self._publisher = publisher
         self._route = route
         self._message = message
         self._keys = keys
@@ -126,10 +125,10 @@ class OnceMore(Job):
     def go_on(self, steps: Steps) -> bool:
         if self._further is not None:
             return self._further.go_on(steps)
-        channel = self._channel
-        log = channel.shared.log
+        publisher = self._publisher
+        log = publisher.log
         message = self._message
-        if channel.is_claimed(message):
+        if publisher.is_claimed(message):
             return False
         if self._wants_hold and not self._holds:
             if not log.hold():
@@ -138,9 +137,9 @@ class OnceMore(Job):
         route = self._route
         left = [queue for queue in route.queues if not queue.deleted]
         try:
-            further = channel.publish_routed(route, left, message, self._keys, self._header, holds=self._holds)
+            further = publisher.publish_routed(route, left, message, self._keys, self._header, holds=self._holds)
         except ChannelException as error:
-            channel.connection.refuse(channel, error, BASIC_PUBLISH)
+            publisher.refuse(error)
             further = None
         if further is None:
             if self._holds:

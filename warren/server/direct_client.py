@@ -25,6 +25,7 @@ from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.commit_check import CommitCheck
 from warren.channels.direct import DirectConnection
+from warren.channels.transaction import commit_checked
 from warren.msgstore.log.message import HEADER_AT, write_frames
 
 CHANNEL: Final = 1
@@ -220,7 +221,7 @@ class DirectClient:
         assert not self._connection.carry and not self._connection.paused
         channel = self._connection.channels[CHANNEL]
         assert isinstance(channel, Channel)
-        channel.commit(check, note)
+        commit_checked(channel, check, note)
         self._clients.settle()
 
     async def committed(self) -> bool:

@@ -15,7 +15,7 @@ from warren.testing.messages import PublishedMessage, properties_of
 
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
-    from warren.channels.fast_path import FastChannel
+    from warren.channels.fast_channel import FastChannel
     from warren.msgstore.log.message import Message
     from warren.queues.queue import Queue
 

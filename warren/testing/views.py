@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from warren.amqp.errors import ChannelException, ConnectionException
 from warren.channels.channel import Channel
+from warren.channels.consuming import consumer_lost
 from warren.testing.messages import QueuedMessage
 from warren.testing.peek import waiting_messages
 
@@ -77,7 +78,7 @@ class QueueView:
             channel = consumer.owner
             if isinstance(channel, Channel):
                 channel.connection.broker.events.consumer_deleted(consumer)
-                channel.consumer_lost(consumer)
+                consumer_lost(channel, consumer)
             queue.remove_consumer(consumer)
         if queue.auto_delete and consumers:
             engine = self._broker.engine

@@ -8,6 +8,7 @@ from engine_harness import Client, Harness, publish_frames
 from warren.amqp import methods as m
 from warren.amqp.field_table import Table, encode_table
 from warren.channels.commit_check import CommitCheck
+from warren.channels.transaction import commit_checked
 from warren.queues.long_work import ALL_STEPS, Steps
 from warren.vhosts.metadata import PolicyPut
 
@@ -154,7 +155,7 @@ def test_a_commit_at_once_leaves_what_was_promised_to_another() -> None:
     other.call(1, m.TxSelect())
     for count, passes in ((4, False), (2, True), (2, False)):
         put(other, "q", count)
-        channel_of(other).commit(CommitCheck(mandatory=True), lambda: None)
+        commit_checked(channel_of(other), CommitCheck(mandatory=True), lambda: None)
         harness.settle()
         other.expect(m.TxCommitOk if passes else m.TxRollbackOk)
     assert harness.queue("q").message_count == 2
@@ -178,7 +179,7 @@ def test_a_commit_that_takes_turns_is_let_in_as_a_whole() -> None:
     other = harness.channel()
     noted: list[str] = []
     first, last = harness.queue("q0"), harness.queue(f"q{QUEUES - 1}")
-    channel_of(client).commit(CommitCheck(mandatory=True), lambda: noted.append("done"))
+    commit_checked(channel_of(client), CommitCheck(mandatory=True), lambda: noted.append("done"))
     while first.message_count == 0:
         harness.broker.end_turn()
     assert last.message_count < 100
@@ -198,7 +199,7 @@ def test_a_commit_that_fails_is_rolled_back_and_answered_so() -> None:
     put(client, "", 151, exchange="x")
     noted: list[str] = []
     check = CommitCheck(mandatory=True)
-    channel_of(client).commit(check, lambda: noted.append("done"))
+    commit_checked(channel_of(client), check, lambda: noted.append("done"))
     harness.settle()
     assert check.full_queue is harness.queue("q0")
     assert not noted

@@ -6,7 +6,8 @@ import pytest
 from engine_harness import Client, Harness, body_of
 
 from warren.amqp import methods as m
-from warren.channels.fast_path import LOSE, REFUSE, RETURN, TAKE, FastChannel
+from warren.channels.fast_channel import FastChannel
+from warren.channels.fast_path import LOSE, REFUSE, RETURN, TAKE
 from warren.msgstore.log.message import Message
 from warren.queues.queue import Queue
 

@@ -19,7 +19,7 @@ from engine_harness import exchange_declare, publish_frames
 
 from warren.amqp.errors import ChannelException, ConnectionException
 from warren.channels.access import WRITE
-from warren.channels.channel import ROWS_AT_ONCE
+from warren.channels.transaction import ROWS_AT_ONCE
 from warren.msgstore.files.store import wall_time_ms
 from warren.server import commit_notes, staged_batch, stages
 from warren.server.commit_notes import CommitNotes, Note, Plan

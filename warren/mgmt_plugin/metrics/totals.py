@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from warren.channels.broker import Broker
 from warren.channels.channel import Channel
 from warren.channels.connection import Connection
-from warren.channels.fast_path import CHANNEL_CLOSING
+from warren.channels.fast_channel import CHANNEL_CLOSING
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.metrics.families import (
     CHANNEL_STATE,

@@ -1,0 +1,186 @@
+"""Consumers of a channel and basic.get: their rules in RabbitMQ's order, then one call on the queue.
+
+1. A consumer has its channel as `owner` as long as it stands in the channel's ledger.
+2. A reply queue (direct reply-to) belongs to one channel and its one consumer, and goes with that. It has an
+   unguessable name and is not listed.
+3. basic.cancel of a tag that nobody has is answered like any other.
+
+Who is served, and what is out for acknowledgement: ``queues.consumer_groups``, ``queues.delivery``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from warren.amqp import methods as m
+from warren.amqp.errors import (
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    ChannelException,
+    ConnectionException,
+)
+from warren.channels.access import READ
+from warren.queues.arguments import consumer_arguments
+from warren.queues.delivery import Consumer
+
+if TYPE_CHECKING:
+    from warren.channels.channel import Channel
+
+REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
+REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
+
+
+def get(channel: Channel, method: m.BasicGet) -> None:
+    """basic.get."""
+    name = channel.queue_name(method.queue)
+    channel.authorize(READ, "queue", name)
+    queue = channel.vhost.queue(name, channel.connection)
+    if not queue.get(channel.ledger, method.no_ack):
+        channel.reply(m.BasicGetEmpty(""))
+
+
+def consume(channel: Channel, method: m.BasicConsume) -> None:
+    """basic.consume."""
+    if method.queue == REPLY_TO_NAME:
+        _consume_replies(channel, method)
+        return
+    connection = channel.connection
+    name = channel.queue_name(method.queue)
+    channel.authorize(READ, "queue", name)
+    tag = _new_tag(channel, method)
+    queue = channel.vhost.queue(name, connection)
+    wanted = consumer_arguments(queue.name, channel.vhost.name, method.arguments)
+    consumer = Consumer(
+        channel.ledger,
+        queue,
+        tag,
+        no_ack=method.no_ack,
+        exclusive=method.exclusive,
+        priority=wanted.priority,
+        prefetch=channel.prefetch,
+        arguments=method.arguments,
+    )
+    consumer.wanted_visibility_ms = wanted.visibility_timeout_ms
+    consumer.wanted_timeout_ms = wanted.consumer_timeout_ms
+    consumer.owner = channel
+    queue.add_consumer(consumer)
+    channel.ledger.consumers[tag] = consumer
+    connection.broker.churn.consumers_created += 1
+    connection.broker.watchers.consumer_created(consumer)
+    consumer.keep_small_arguments()
+    if not method.no_wait:
+        channel.reply(m.BasicConsumeOk(tag))
+
+
+def _new_tag(channel: Channel, method: m.BasicConsume) -> str:
+    """Return the consumer tag that the client has chosen, or one for it.
+
+    Raises:
+        ConnectionException: 530, it is in use, or there are too many consumers.
+    """
+    broker = channel.connection.broker
+    tag: str = method.consumer_tag or "amq.ctag-" + broker.unique_name()
+    consumers = channel.ledger.consumers
+    if tag in consumers:
+        raise ConnectionException(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    limit = broker.limits.consumers_per_channel_max
+    if len(consumers) >= limit:
+        raise ConnectionException(NOT_ALLOWED, f"reached maximum ({limit}) of consumers per channel")
+    return tag
+
+
+def _consume_replies(channel: Channel, method: m.BasicConsume) -> None:
+    if not method.no_ack:
+        raise ChannelException(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.reply_queue is not None:
+        raise ChannelException(PRECONDITION_FAILED, "reply consumer already set")
+    connection = channel.connection
+    tag = _new_tag(channel, method)
+    queue = channel.vhost.open_reply_queue(REPLY_TO_PREFIX + connection.broker.unique_name(), connection)
+    consumer = Consumer(
+        channel.ledger, queue, tag, no_ack=True, exclusive=False, priority=0, prefetch=0, arguments=method.arguments
+    )
+    consumer.keep_small_arguments()
+    consumer.owner = channel
+    queue.add_consumer(consumer)
+    channel.reply_queue = queue
+    channel.ledger.consumers[tag] = consumer
+    connection.broker.churn.consumers_created += 1
+    if not method.no_wait:
+        channel.reply(m.BasicConsumeOk(tag))
+
+
+def cancel(channel: Channel, method: m.BasicCancel) -> None:
+    """basic.cancel."""
+    consumer = channel.ledger.consumers.get(method.consumer_tag)
+    if consumer is not None:
+        _remove(channel, consumer)
+    if not method.no_wait:
+        channel.reply(m.BasicCancelOk(method.consumer_tag))
+
+
+def drop_consumer(channel: Channel, consumer: Consumer) -> None:
+    """Remove a consumer at the end of `channel`, if it has not gone by itself."""
+    if consumer.tag in channel.ledger.consumers:
+        _remove(channel, consumer)
+
+
+def _remove(channel: Channel, consumer: Consumer) -> None:
+    _forget(channel, consumer)
+    queue = consumer.queue
+    if queue is channel.reply_queue:
+        consumer.owner = None
+        channel.vhost.close_reply_queue(queue)
+        channel.reply_queue = None
+        return
+    channel.connection.broker.watchers.consumer_deleted(consumer)  # it says of which channel
+    consumer.owner = None
+    _leave_queue(channel, consumer)
+
+
+def _forget(channel: Channel, consumer: Consumer) -> None:
+    del channel.ledger.consumers[consumer.tag]
+    channel.ledger.left(consumer)
+    channel.connection.broker.churn.consumers_deleted += 1
+
+
+def _leave_queue(channel: Channel, consumer: Consumer) -> None:
+    queue = consumer.queue
+    queue.remove_consumer(consumer)
+    if queue.auto_delete and not queue.consumers:
+        channel.connection.broker.delete_queue(channel.vhost, queue)
+
+
+def consumer_lost(channel: Channel, consumer: Consumer) -> None:
+    """The queue of `consumer` is gone, or the right to read it: tell a client that understands."""
+    if consumer.tag not in channel.ledger.consumers:
+        return
+    _forget(channel, consumer)
+    consumer.owner = None
+    if channel.is_open() and channel.connection.consumer_cancel_notify:
+        channel.connection.send_event(int(channel.number), m.BasicCancel(consumer.tag, True))
+
+
+def recheck(channel: Channel, consumer: Consumer) -> None:
+    """Cancel `consumer` if it is still there and the user may no longer read its queue."""
+    principal = channel.fast_connection.fast_principal
+    queue = consumer.queue
+    assert principal is not None
+    if consumer.owner is not channel or queue is channel.reply_queue or principal.may(READ, queue.name):
+        return
+    channel.connection.broker.watchers.consumer_deleted(consumer)
+    consumer_lost(channel, consumer)
+    _leave_queue(channel, consumer)
+
+
+def limit_prefetch(channel: Channel, method: m.BasicQos) -> None:
+    """basic.qos: of the channel, or of each consumer to come."""
+    if method.prefetch_size:
+        raise ConnectionException(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    if method.global_:
+        channel.ledger.prefetch = method.prefetch_count
+        channel.ledger.make_room()
+    else:
+        channel.prefetch = method.prefetch_count
+    channel.reply(m.BasicQosOk())

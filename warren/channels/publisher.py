@@ -1,0 +1,462 @@
+"""What a channel publishes beyond the fast path: finding the route, properties to act on, and the way to the queues.
+
+    make_route           the argument bytes of basic.publish, once for each route
+    publish_with_care    a message with properties to act on, a route that cannot be remembered, or a transaction
+      -> publish_routed    routes it, drops what is repeated; in a transaction it is kept, with its queues
+    publish_buffered     what was kept: tx.commit
+    publish_wide         to so many queues that it takes several turns
+
+1. A message that is not acceptable, or may not be published, is in no queue.
+2. basic.return for a mandatory message is written before the confirm of the same message.
+3. What was published is counted once: when it is routed, in a transaction when that is committed.
+
+What every publish does that is not special is in ``channels.fast_path``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp import methods as m
+from warren.amqp.codec import decode_method
+from warren.amqp.errors import NO_ROUTE, NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
+from warren.amqp.field_table import without_key
+from warren.amqp.methods import BASIC_PUBLISH
+from warren.amqp.properties import (
+    EXPIRATION,
+    HAS_BCC,
+    HAS_CC,
+    HAS_DEATHS,
+    HAS_DELAY,
+    HEADERS,
+    PERSISTENT_FLAG,
+    REPLY_TO,
+    USER_ID,
+    BasicProperties,
+    decode_properties,
+    expiration_ms_of,
+    known_headers,
+)
+from warren.channels.access import WRITE, Route, ticket_of
+from warren.channels.consuming import REPLY_TO_NAME, REPLY_TO_PREFIX
+from warren.channels.control import control
+from warren.channels.fast_path import REFUSE, RETURN, TAKE
+from warren.channels.publish_properties import carbon_copies, check_properties
+from warren.channels.tracing import ChannelTracer
+from warren.channels.transaction import BufferedPublish
+from warren.channels.wide_publish import QUEUES_AT_ONCE, OnceMore, Spread, WidePublish, hand_over
+from warren.exchanges.content import STEPS_MAX, Content
+from warren.exchanges.exchange import Exchange
+from warren.exchanges.recent_history_exchange import RecentHistoryExchange
+from warren.exchanges.topic_exchange import TopicExchange
+from warren.msgstore.log.message import Envelope, Message
+from warren.queues.counters import SMALL_MAX_BYTES
+from warren.queues.dead_letter import mark_republished, with_properties
+from warren.queues.delay import check_delay, due_time_ms, negate_delay
+from warren.queues.long_work import Job
+from warren.queues.origin import CHANNEL
+from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
+from warren.queues.queue import Queue
+from warren.queues.seen_keys import Claim, MessageKeys
+from warren.vhosts.history import remember_in
+from warren.vhosts.virtual_host import CONTROL_EXCHANGE
+
+if TYPE_CHECKING:
+    from warren.channels.channel import Channel
+    from warren.channels.connection import Connection
+
+TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 8,000 with an ordinary pattern
+
+
+class Publisher:
+    """Publishes what comes on one channel. `tracer`: makes copies of it for the trace exchange, None: nobody does."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.tracer: ChannelTracer | None = None
+        self._channel = channel
+        self._connection: Connection = channel.connection
+        self._shared = channel.shared
+        self.log = channel.shared.log
+
+    def make_route(self, arguments: bytes) -> Route:
+        """Decode, authorize and route the argument bytes of basic.publish.
+
+        Raises:
+            ChannelException: 403, 404; 406, the bindings of the exchange make it too much work. ConnectionException:
+                540, immediate.
+        """
+        payload = BASIC_PUBLISH.to_bytes(4, "big") + arguments
+        publish: m.BasicPublish = decode_method(payload, 0, len(payload))
+        vhost = self._channel.vhost
+        principal = self._connection.fast_principal
+        assert principal is not None
+        if publish.immediate:
+            raise ConnectionException(NOT_IMPLEMENTED, "immediate=true")
+        if publish.exchange == CONTROL_EXCHANGE:
+            control_exchange = vhost.exchange(CONTROL_EXCHANGE)
+            return Route(
+                Envelope(CONTROL_EXCHANGE, publish.routing_key),
+                control_exchange,
+                [],
+                cacheable=False,
+                mandatory=False,
+                immediate=False,
+            )
+        exchange = principal.publishable(vhost, publish.exchange, publish.routing_key)
+        envelope = Envelope(publish.exchange, publish.routing_key)
+        cacheable = vhost.is_cacheable(exchange) and self._shared.judge is None
+        queues: list[Queue] = []
+        if exchange.name == "" and publish.routing_key.startswith(REPLY_TO_PREFIX):
+            cacheable = False
+        if cacheable:
+            routed = Content(b"")
+            queues = vhost.route(exchange, [publish.routing_key], routed)
+            self._connection.units_left -= STEPS_MAX - routed.steps_left
+            _check_steps(routed, exchange.name, vhost.name)
+        return Route(
+            envelope, exchange, queues, cacheable=cacheable, mandatory=publish.mandatory, immediate=publish.immediate
+        )
+
+    def publish_with_care(
+        self,
+        route: Route,
+        content: bytes,
+        pieces: list[bytes] | None,
+        header: bytes,
+        flags: i64,
+        body_bytes: i64,
+        largest: i64,
+    ) -> None:
+        """Publish a message whose properties the broker may have to act on, or that needs routing of its own.
+
+        Raises:
+            ChannelException: 406, a property is not acceptable, or routing it is too much work; 403, a topic of CC or
+                BCC is not permitted.
+        """
+        channel = self._channel
+        vhost = channel.vhost
+        envelope = route.envelope
+        if envelope.exchange == CONTROL_EXCHANGE:
+            self._control(route, header, body_bytes)
+            return
+        keys = [envelope.routing_key]
+        properties: BasicProperties | None = None
+        rewritten = False
+        known: i64 = 0
+        if flags & HEADERS:
+            known = known_headers(header)
+        if flags & (EXPIRATION | USER_ID | REPLY_TO) or known & (HAS_CC | HAS_BCC):
+            properties = decode_properties(header, 0, len(header))
+            principal = self._connection.fast_principal
+            assert principal is not None
+            check_properties(properties, principal)
+            if properties.headers is not None:
+                copies, blind_copies = carbon_copies(properties.headers)
+                keys = list(dict.fromkeys(keys + copies + blind_copies))
+                if blind_copies:
+                    envelope = Envelope(envelope.exchange, envelope.routing_key)
+                    envelope.blind_copies = blind_copies
+                    properties.headers = without_key(properties.headers, b"BCC")
+                    rewritten = True
+            if properties.reply_to == REPLY_TO_NAME:
+                replies = channel.reply_queue
+                if replies is None:
+                    raise ChannelException(PRECONDITION_FAILED, "fast reply consumer does not exist")
+                properties.reply_to = replies.name
+                rewritten = True
+        message = Message(envelope, content, channel.number, body_bytes, largest, flags & PERSISTENT_FLAG != 0, pieces)
+        if rewritten and properties is not None:
+            message = with_properties(message, properties.encode())
+        if known & HAS_DEATHS:
+            message = mark_republished(message)
+        if known & HAS_DELAY:
+            now_ms: i64 = self.log.now_ms
+            due_ms: i64 = due_time_ms(header, now_ms)
+            if due_ms:
+                check_delay(due_ms, now_ms)
+                message.due_ms = due_ms
+        if flags & EXPIRATION:
+            message.expiration_ms = expiration_ms_of(header)
+        if len(keys) > 1 and isinstance(vhost.exchange(envelope.exchange), TopicExchange):
+            self._authorize_topics(envelope.exchange, keys)
+        job: Job | None = None
+        if channel.transaction is None and self.is_claimed(message):
+            job = OnceMore(self, route, message, keys, header, wants_hold=False)
+        else:
+            job = self.publish_routed(route, route.queues, message, keys, header, holds=False)
+        if job is not None:
+            self._connection.begin(job)
+
+    def publish_routed(
+        self, route: Route, remembered: list[Queue], message: Message, keys: list[str], header: bytes, *, holds: bool
+    ) -> Job | None:
+        """Route a message and publish it; return what is left to be done of that, None: nothing.
+
+        `remembered`: where it goes if `route` can be remembered; `keys`: its routing key and those of CC and BCC;
+        `holds`: whoever calls holds the batch.
+
+        Raises:
+            ChannelException: 404, the exchange is gone; 406, routing it is too much work.
+        """
+        vhost = self._channel.vhost
+        transaction = self._channel.transaction
+        exchange = message.envelope.exchange
+        holders: list[Exchange] | None = None
+        rememberers: list[RecentHistoryExchange] | None = None
+        repeated = bool(vhost.seen_keys) and transaction is None and self._is_repeated(message)
+        if repeated:
+            queues: list[Queue] = []
+        elif route.cacheable and len(keys) == 1:
+            queues = remembered
+            message.sole = len(queues) == 1
+        else:
+            routed = Content(header)
+            routed.due_ms = message.due_ms
+            queues = vhost.route(vhost.exchange(exchange), keys, routed)
+            self._connection.units_left -= STEPS_MAX - routed.steps_left
+            _check_steps(routed, exchange, vhost.name)
+            holders = routed.holders
+            rememberers = routed.rememberers
+        claimed: MessageKeys | None = None
+        is_wide = self._is_wide(queues)
+        if is_wide and transaction is None and vhost.seen_keys:
+            claimed = self._keys_of(message)
+            if claimed is not None and message.persistent and not holds:
+                return OnceMore(self, route, message, keys, header, wants_hold=True)
+        if self.tracer is not None:
+            self.tracer.published(keys, message, queues)
+        if transaction is not None:
+            transaction.add(BufferedPublish(message, route.exchange, queues, holders, rememberers, route.mandatory))
+            return None
+        if rememberers is not None:
+            self._connection.units_left -= remember_in(rememberers, message)
+        self._count(route.exchange, message.body_bytes, len(queues))
+        if is_wide:
+            if message.due_ms:
+                negate_delay(message)
+            spread = Spread(message, queues, self._claim(message, claimed), CHANNEL)
+            return WidePublish(self, spread, holders, holds=holds)
+        if repeated or holders is not None:
+            # The queues that have it, or the exchange that holds it, may be as new as anything.
+            outcome: i64 = REPEATED
+            if not repeated:
+                outcome = self._enqueue(message, queues, holders, route.mandatory, CHANNEL)
+            self._told(message, outcome, None)
+        else:
+            self._told(message, self._enqueue(message, queues, holders, route.mandatory, CHANNEL), queues)
+        return None
+
+    def _authorize_topics(self, exchange: str, keys: list[str]) -> None:
+        """Make sure that a message may be published with all of its routing keys.
+
+        Raises:
+            ChannelException: 403; 406, finding out is too much work.
+        """
+        principal = self._connection.fast_principal
+        assert principal is not None
+        vhost = self._channel.vhost.name
+        searched: i64 = principal.searched
+        try:
+            for key in keys:
+                principal.authorize_topic(WRITE, exchange, key)
+                if principal.searched - searched > TOPIC_STEPS_MAX:
+                    raise ChannelException(
+                        PRECONDITION_FAILED,
+                        f"a message for exchange '{exchange}' in vhost '{vhost}' has more routing keys than "
+                        "its topic permissions can be asked about at a time",
+                    )
+        finally:
+            self._connection.units_left -= principal.searched - searched
+
+    def _control(self, route: Route, header: bytes, body_bytes: i64) -> None:
+        """Do what a publish to ``amq.control`` asks for."""
+        control(self._channel, route.envelope.routing_key, header)
+        self._count(route.exchange, body_bytes, 0)
+        confirms = self._channel.confirms
+        if confirms is not None:
+            confirms.count_publish(Message(route.envelope, b"", 0, 0, 0, False), ACCEPTED, 0)
+
+    # --- very many queues -------------------------------------------------------------------------------------------
+
+    def _is_wide(self, queues: list[Queue]) -> bool:
+        """Tell whether a publish goes to so many queues that it takes several turns."""
+        return len(queues) > QUEUES_AT_ONCE and self._shared.judge is None
+
+    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+        """Begin to publish to very many queues. `holders`: the exchanges that hold it, too."""
+        self._connection.begin(WidePublish(self, Spread(message, queues, None, CHANNEL), holders))
+
+    def wide_publish_done(self, spread: Spread, holders: list[Exchange] | None) -> None:
+        """All queues have what was published to very many."""
+        outcome: i64 = self.spread_done(spread, holders)
+        self._told(spread.message, outcome, spread.queues if holders is None else None)
+
+    def spread_done(self, spread: Spread, holders: list[Exchange] | None) -> i64:
+        """All queues have what goes to very many; return the outcome."""
+        outcome: i64 = self._handed_over(spread.message, spread.queues, holders, spread.outcome)
+        if spread.claim is not None:
+            spread.claim.end()
+        return outcome
+
+    def refuse(self, error: ChannelException) -> None:
+        """Close the channel for a publish that failed when basic.publish had been handled."""
+        self._connection.refuse(self._channel, error, BASIC_PUBLISH)
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def maybe_spread(self, publish: BufferedPublish, origin: i64) -> Spread | None:
+        """Begin to publish what waited for tx.commit and goes to very many queues; None: it does not.
+
+        `spread_done` follows when all of them have it. `is_claimed` is False.
+        """
+        message = publish.message
+        if not self._is_wide(publish.queues) or not publish.has_takers():
+            return None
+        seen_keys = self._channel.vhost.seen_keys
+        keys: MessageKeys | None = self._keys_of(message) if seen_keys else None
+        if keys is not None and seen_keys[message.envelope.exchange].knows(keys):
+            return None
+        if publish.rememberers is not None:
+            remember_in(publish.rememberers, message)
+        if message.due_ms:
+            negate_delay(message)
+        self._count(publish.exchange, message.body_bytes, len(publish.queues))
+        return Spread(message, publish.queues, self._claim(message, keys), origin)
+
+    def publish_buffered(self, publish: BufferedPublish, origin: i64) -> i64:
+        """Publish what waited for tx.commit; return the outcome."""
+        message = publish.message
+        if publish.rememberers is not None:
+            remember_in(publish.rememberers, message)
+        left = publish.left()
+        if self._channel.vhost.seen_keys and self._is_repeated(message):
+            self._count(publish.exchange, message.body_bytes, 0)
+            return REPEATED
+        self._count(publish.exchange, message.body_bytes, len(left))
+        return self._enqueue(message, left, publish.holders, publish.mandatory, origin)
+
+    # --- to the queues ----------------------------------------------------------------------------------------------
+
+    def _enqueue(
+        self, message: Message, queues: list[Queue], holders: list[Exchange] | None, mandatory: bool, origin: i64
+    ) -> i64:
+        """Hand a routed message to whoever takes it; return the outcome."""
+        judge = self._shared.judge
+        if judge is not None:
+            verdict = judge(self._channel, message, queues)
+            if verdict != TAKE:
+                if verdict == RETURN and mandatory:
+                    self.return_message(message)
+                return REFUSED if verdict == REFUSE else ACCEPTED
+        if not queues:
+            if mandatory:
+                self.return_message(message)
+            elif holders is None:
+                self._channel.dropped += 1
+        outcome: i64 = ACCEPTED
+        if message.due_ms:
+            negate_delay(message)
+        for queue in queues:
+            outcome = _greater(outcome, hand_over(message, queue, origin))
+        return self._handed_over(message, queues, holders, outcome)
+
+    def _handed_over(self, message: Message, queues: list[Queue], holders: list[Exchange] | None, outcome: i64) -> i64:
+        """All queues have `message`: see to exchanges that hold or remember it; return the outcome."""
+        if message.due_ms and holders is not None:
+            for holder in holders:
+                self._channel.vhost.hold(holder, message)
+        if self._channel.vhost.seen_keys and (queues or holders) and outcome != REFUSED:
+            self._remember(message, queues, holders)
+        return outcome
+
+    def return_message(self, message: Message) -> None:
+        """Return a mandatory message that no queue takes."""
+        channel = self._channel
+        if not channel.is_open():
+            return  # it was in a transaction, and the connection has ended meanwhile
+        channel.returned += 1
+        envelope = message.envelope
+        self._connection.send_event(
+            int(channel.number), m.BasicReturn(NO_ROUTE, "NO_ROUTE", envelope.exchange, envelope.routing_key)
+        )
+        channel.ledger.write_content(message)
+        self._connection.check_outbox()
+
+    def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:
+        """Count a message published to `exchange` that goes to so many queues."""
+        channel = self._channel
+        channel.published += 1
+        channel.published_bytes += body_bytes
+        if body_bytes > SMALL_MAX_BYTES:
+            self._shared.sizes.count(body_bytes)
+        exchange.published_in += 1
+        channel.not_to_one(exchange, queues)
+
+    def _told(self, message: Message, outcome: i64, queues: list[Queue] | None) -> None:
+        """Have a publish confirmed, or refused. `queues`: those that have it; None: it is not known who else has."""
+        channel = self._channel
+        confirms = channel.confirms
+        if confirms is not None and channel.is_open():
+            confirms.count_publish(message, outcome, self.ticket_of(queues))
+            if outcome == REFUSED:
+                self._connection.check_outbox()
+
+    def ticket_of(self, queues: list[Queue] | None) -> i64:
+        """Return the change of the metadata that a message in `queues` waits for; None: it may be in anything."""
+        return self._connection.broker.journal.last_ticket if queues is None else ticket_of(queues)
+
+    # --- repetitions ------------------------------------------------------------------------------------------------
+
+    def _keys_of(self, message: Message) -> MessageKeys | None:
+        """Return what its exchange knows `message` by; None when that drops no repetitions."""
+        seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
+        return None if seen is None else seen.keys_of(message)
+
+    def is_claimed(self, message: Message) -> bool:
+        """Tell whether another message is under way of which this one may be a repetition."""
+        seen_keys = self._channel.vhost.seen_keys
+        if not seen_keys:
+            return False
+        seen = seen_keys.get(message.envelope.exchange)
+        if seen is None or not seen.has_claims():
+            return False
+        keys = seen.keys_of(message)
+        return keys is not None and seen.is_claimed(keys)
+
+    def _claim(self, message: Message, keys: MessageKeys | None) -> Claim | None:
+        return None if keys is None else Claim(self._channel.vhost.seen_keys[message.envelope.exchange], keys)
+
+    def _is_repeated(self, message: Message) -> bool:
+        """Tell whether its exchange has accepted `message` before, and so drops it."""
+        seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
+        keys = None if seen is None else seen.keys_of(message)
+        return seen is not None and keys is not None and seen.drops(keys, message)
+
+    def _remember(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+        """Have its exchange remember `message`, which these have got."""
+        seen = self._channel.vhost.seen_keys.get(message.envelope.exchange)
+        keys = None if seen is None else seen.keys_of(message)
+        if seen is not None and keys is not None:
+            stored = False
+            for queue in queues:
+                stored = stored or queue.stores
+            if holders is not None:
+                for holder in holders:
+                    stored = stored or holder.durable
+            seen.add(keys, message, stored)
+
+
+def _greater(one: i64, other: i64) -> i64:
+    return one if one > other else other
+
+
+def _check_steps(routed: Content, exchange: str, vhost: str) -> None:
+    """Refuse what was not routed to the end."""
+    if routed.steps_left < 0:
+        raise ChannelException(
+            PRECONDITION_FAILED,
+            f"routing a message of exchange '{exchange}' in vhost '{vhost}' takes more than {STEPS_MAX} steps: "
+            "its keys, words or headers meet too many bindings",
+        )
