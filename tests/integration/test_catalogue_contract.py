@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
 
 from warren.server import catalogue as catalogue_module
-from warren.server.catalogue import DEFINITIONS_HASH, SCHEMA_VERSION, Catalogue, CatalogueError
+from warren.server.catalogue import DEFINITIONS_HASH, SCHEMA_VERSION, Catalogue, CatalogueError, fill
 from warren.server.passwords import PasswordHash, verify_password
 from warren.vhosts.metadata import (
     BindingDelete,
@@ -566,6 +567,44 @@ def test_a_migration_that_fails_changes_nothing(store: Store, monkeypatch: pytes
         Catalogue.open(store.url)
     monkeypatch.undo()
     assert store.loaded() == [queue("q"), binding("x", "q")]
+
+
+# Copies
+
+
+def test_a_copy_is_a_store_of_sqlite_with_the_same_contents_in_the_same_order(store: Store, tmp_path: Path) -> None:
+    store.commit(queue("q"), exchange("x"), *[binding("x", "q", key=key) for key in "cab"])
+    store.catalogue.commit([queue("p", queue_id=2)], b"a store of ours..", 17)
+    store.catalogue.copy_to(tmp_path / "copy.db", b"a store of ours..")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("copy")] == ["copy.db"]
+    assert (tmp_path / "copy.db").stat().st_mode & 0o077 == 0
+    with closing(Catalogue.open(f"sqlite:///{tmp_path / 'copy.db'}")) as copy:
+        assert list(copy.load()) == list(store.catalogue.load())
+        assert copy.applied(b"a store of ours..") == 17
+        assert not copy.was_empty
+    store.commit(queue("later"))
+    assert queue("later") in store.loaded()
+
+
+def test_a_copy_of_a_store_without_guest_has_none(store: Store, tmp_path: Path) -> None:
+    store.commit(UserDelete("guest"), VhostDelete("/"))
+    store.catalogue.copy_to(tmp_path / "copy.db", b"")
+    with closing(Catalogue.open(f"sqlite:///{tmp_path / 'copy.db'}")) as copy:
+        assert list(copy.load()) == []
+
+
+def test_an_empty_store_is_filled_with_more_than_one_transaction_takes(fresh_url: FreshUrl) -> None:
+    many: list[MetadataChange] = [VhostPut("/", ""), *[queue(str(number), queue_id=number) for number in range(2500)]]
+    with closing(Catalogue.open(fresh_url(), first_contents=False)) as catalogue:
+        fill(catalogue, iter(many), b"store id", 9)
+        assert set(map(repr, catalogue.load())) == set(map(repr, many))
+        assert catalogue.applied(b"store id") == 9
+
+
+def test_what_cannot_be_copied_is_said_in_one_line(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError) as caught:
+        store.catalogue.copy_to(tmp_path / "missing" / "copy.db", b"")
+    assert "\n" not in str(caught.value)
 
 
 def append_migration(monkeypatch: pytest.MonkeyPatch, migrate: Callable[[Connection], None]) -> None:

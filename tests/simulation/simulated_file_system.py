@@ -12,7 +12,7 @@ in order; a directory is its names on the disk plus the changes (create, mkdir, 
 5. A killed process loses nothing, and nothing becomes durable by it.
 
 Not in the model: a crash that damages sectors at rest (see `flip_bit`, `zero_sector` and `spoil`), and stale
-bytes in grown files. Directories are never renamed or removed, and files stay in their directory: these are refused.
+bytes in grown files. Directories are never renamed or removed, and a rename stays in its directory: these are refused.
 """
 
 from __future__ import annotations
@@ -186,6 +186,15 @@ class SimulatedFileSystem:
         if old_name != new_name:
             directory.change(NameChange(self._tick(), old_name, new_name, inode))
         self._end("rename", f"{old} {new}")
+
+    def link(self, path: str, new: str) -> None:
+        self._begin("link", f"{path} {new}")
+        inode = self._inode(path)
+        directory, name = self._locate(new)
+        if name in directory.names:
+            raise _error(errno.EEXIST, new)
+        directory.change(NameChange(self._tick(), None, name, inode))
+        self._end("link", f"{path} {new}")
 
     def unlink(self, path: str) -> None:
         self._begin("unlink", path)

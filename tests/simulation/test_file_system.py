@@ -49,6 +49,21 @@ def test_an_existing_name_cannot_be_created(fs: FileSystem) -> None:
     assert fs.size(fs.open("file", writable=False)) == 3
 
 
+def test_a_file_with_two_names_is_one_file_and_stays_under_the_other_name(fs: FileSystem) -> None:
+    fs.mkdir("directory")
+    handle = fs.create("a", 0)
+    fs.link("a", "directory/b")
+    write_all(fs, handle, [b"written later"], 0)
+    fails_with(errno.EEXIST, lambda: fs.link("a", "directory/b"))
+    fails_with(errno.ENOENT, lambda: fs.link("missing", "c"))
+    fs.close(fs.create("new", 0))
+    fs.rename("new", "a")
+    fs.unlink("a")
+    other = fs.open("directory/b", writable=False)
+    assert fs.read(other, 100, 0) == b"written later"
+    assert fs.names("directory") == ["b"]
+
+
 def test_what_is_not_there_cannot_be_opened_renamed_removed_or_listed(fs: FileSystem) -> None:
     fails_with(errno.ENOENT, lambda: fs.open("a", writable=True))
     fails_with(errno.ENOENT, lambda: fs.rename("a", "b"))

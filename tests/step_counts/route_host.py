@@ -57,6 +57,7 @@ from warren.server.authenticator import Authenticator  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
 from warren.server.direct_client import DirectClients  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
+from warren.server.images import Images  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
 from warren.server.message_store import MessageStoreService  # noqa: E402
 from warren.server.reactor import Reactor  # noqa: E402
@@ -135,6 +136,10 @@ class FakeLinks:
         return True
 
 
+class FakeImages:
+    """There are none."""
+
+
 class Host:
     """A broker with its API, to be used inside of ``trio.run``, with `engine.settle` before."""
 
@@ -160,6 +165,7 @@ class Host:
             tasks,
             UNLIMITED,
             lambda: int(broker.log.now_ms),
+            cast(Images, FakeImages()),
         )
         management = self.management
         management.listening.append(Listening("amqp", "127.0.0.1", 5672))

@@ -58,6 +58,8 @@ from warren.server.direct_client import DirectClients
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import StartError, listen_error
 from warren.server.freed_memory import return_freed_memory
+from warren.server.images import Images
+from warren.server.images import Metadata as CopiedMetadata
 from warren.server.logs import get_logger
 from warren.server.management import CommitTimeout, Health, Listening, Management, Plugin
 from warren.server.message_store import EXIT_CODE, MessageStoreService, end_process
@@ -202,7 +204,7 @@ def _first_user(settings: Settings) -> str:
     return ", ".join([user, password, *(["from this machine only"] if user in LOOPBACK_ONLY else [])])
 
 
-class MetadataStore(MetadataFiles, Protocol):
+class MetadataStore(MetadataFiles, CopiedMetadata, Protocol):
     """What the application needs of a catalogue."""
 
     def close(self) -> None: ...
@@ -277,6 +279,7 @@ class Application:
         )
         self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread)
         self._broker.journal.on_durable = self._metadata_durable
+        self._images = Images(self._messages, files, catalogue, self._writer, settings.data_dir, in_thread)
         self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
         self._management = Management(
             self._broker,
@@ -293,6 +296,7 @@ class Application:
             self.tasks,
             descriptors,
             self._clock.now_ms,
+            self._images,
         )
         self._sooner = trio.Event()
         self._broker.timers.on_earlier = lambda: self._sooner.set()
@@ -319,6 +323,7 @@ class Application:
     async def run(self, serving: Callable[[], None]) -> int:
         """Restore, listen, tell `serving`, serve until `stop`, drain; return the exit code."""
         try:
+            self._images.clear()
             self._writer.catch_up(self._messages.read_at_once)
             restored = self._restore()
             self._restore_messages()

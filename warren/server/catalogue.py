@@ -333,6 +333,25 @@ class Catalogue:
         except SQLAlchemyError as error:
             raise CatalogueError(f"metadata store: {_one_line(error)}") from error
 
+    def copy_to(self, path: Path, store_id: bytes) -> None:
+        """Write all that is here into a new file of SQLite, which a broker can open; nobody may commit meanwhile.
+
+        Raises CatalogueError when that is not possible.
+        """
+        try:
+            if self._engine.dialect.name != "sqlite":
+                write_copy(path, self.load(), store_id, self.applied(store_id))
+                return
+            _create_private_file(path)
+            source = self._engine.raw_connection()
+            try:
+                assert source.driver_connection is not None
+                _copy_sqlite(source.driver_connection, path)
+            finally:
+                source.close()
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise CatalogueError(f"the metadata store cannot be copied: {_one_line(error)}") from None
+
     def close(self) -> None:
         """Close the connection and give the store free."""
         self._engine.dispose()
@@ -488,8 +507,7 @@ def _keep_older(url: URL) -> None:
         unfinished = Path(f"{kept}.new")
         unfinished.unlink(missing_ok=True)
         _create_private_file(unfinished)
-        with closing(sqlite3.connect(unfinished)) as copy:
-            source.backup(copy)
+        _copy_sqlite(source, unfinished)
     for path, flags in ((unfinished, os.O_RDWR), (kept.parent, os.O_RDONLY | os.O_DIRECTORY)):
         fd = os.open(path, flags | os.O_CLOEXEC)
         try:
@@ -498,6 +516,39 @@ def _keep_older(url: URL) -> None:
                 unfinished.replace(kept)
         finally:
             os.close(fd)
+
+
+def _copy_sqlite(source: sqlite3.Connection, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as copy:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # all of it is in one file
+
+
+def write_copy(path: Path, contents: Iterator[MetadataChange], store_id: bytes, applied: int) -> None:
+    """Write `contents`, as `Catalogue.load` yields them, into a new file of SQLite.
+
+    Raises CatalogueError when that is not possible.
+    """
+    copy = Catalogue.open(f"sqlite:///{path.absolute()}", first_contents=False)
+    try:
+        fill(copy, contents, store_id, applied)
+    finally:
+        copy.close()
+
+
+def fill(catalogue: Catalogue, contents: Iterator[MetadataChange], store_id: bytes, applied: int) -> None:
+    """Bring `contents`, as `Catalogue.load` yields them, into an empty catalogue; the number comes with the last.
+
+    Raises CatalogueError when that is not possible; a part of them is there then.
+    """
+    # What a new store has of its own: whether it still waits for its first contents comes from the other one.
+    changes: list[MetadataChange] = [GlobalParameterDelete(DEFINITIONS_HASH)]
+    for change in contents:
+        changes.append(change)
+        if len(changes) == LOADED_AT_ONCE:
+            catalogue.commit(changes)
+            changes = []
+    catalogue.commit(changes, store_id, applied)
 
 
 def _prepare_schema(connection: Connection) -> None:

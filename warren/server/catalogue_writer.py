@@ -11,11 +11,13 @@
 4. A commit that has begun is finished even when the task is cancelled.
 5. A change that cannot be read is lost, and said so. What comes behind it is applied, but for what refers to something
    that is not there then: such rows would keep the broker from starting.
+6. SQL stands still for whoever copies it (`standing_still`); changes wait in the log meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -95,6 +97,7 @@ class CatalogueWriter:
         self._sieve = _Sieve(store)
         self._hurried = trio.Event()
         self._progress = trio.Event()
+        self._applying = trio.Lock()
 
     # --- at a start -------------------------------------------------------------------------------------------------
 
@@ -134,16 +137,23 @@ class CatalogueWriter:
         while True:
             while not self._lane.is_behind():
                 await self._progress.wait()
-            known = self._lane.durable
-            piece = await self._read()
-            await self._commit(partial(self._apply, piece))
-            self._sieve.tell()
-            self._lane.applied_to(piece.end)
-            self._settle()
+            async with self._applying:
+                known = self._lane.durable
+                piece = await self._read()
+                await self._commit(partial(self._apply, piece))
+                self._sieve.tell()
+                self._lane.applied_to(piece.end)
+                self._settle()
             self.note_durable()
             if piece.end >= known:
                 with trio.move_on_after(GATHER_S):
                     await self._hurried.wait()
+
+    @asynccontextmanager
+    async def standing_still(self) -> AsyncIterator[None]:
+        """Have nothing applied in the block: what SQL has, and what the log has forgotten of it, stays the same."""
+        async with self._applying:
+            yield
 
     async def drain(self, deadline: float) -> bool:
         """Wait until SQL has all that was appended, or cannot be reached, or `deadline` (trio time).

@@ -21,6 +21,7 @@ from warren.channels.broker import Broker
 from warren.server.authenticator import Authenticator
 from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
+from warren.server.images import Images
 from warren.server.message_store import MessageStoreService
 from warren.server.reactor import Reactor
 from warren.server.settings import Settings
@@ -90,6 +91,7 @@ class Management:
     tasks: Supervision
     descriptors: Descriptors
     clock_ms: Callable[[], int]
+    images: Images
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False

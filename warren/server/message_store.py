@@ -2,7 +2,7 @@
 
 The log (``msgstore.log.message_log``) gathers batches and says what is to be written, read and removed; it knows
 neither time nor disk. Three threads do the work: the committer writes and syncs, the reader reads, and the housekeeper
-does what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal.
+does what nobody waits for: checkpoints, spare segments, copies for the quarantine, removal, pins.
 
 1. Each thread does its jobs one after the other, in the order in which they were asked for. A segment that is to be
    removed goes through the reader first, so a read that was asked for before still finds it; and it is gone before the
@@ -17,6 +17,8 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
 5. What is written is synced at the latest `SYNC_WITHIN_S` later, whether somebody waits for it or not; a batch that
    nobody waits for is written at the latest about `LINGER_S` after its first message.
 6. How long commits take decides how much the next ones may hold (``commit_pace.py``).
+7. A pin (``msgstore.files.pins``) is made by the housekeeper, behind everything that was asked for when its position
+   was told, and nothing is dropped of a stream from when it is asked for: so it has all that the log has let go of.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ from typing import Final, Protocol
 import trio
 
 from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.files.recovery import ADVICE
 from warren.msgstore.files.store import ReadProblem, wall_time_ms
 from warren.msgstore.log.checkpoint import CLEAN, seal
 from warren.msgstore.log.compaction import PIECE_BYTES, Compaction
 from warren.msgstore.log.jobs import CheckpointJob, CommitJob, DropJob, Errand, SealedRead, SealJob, UnlinkJob
+from warren.msgstore.log.log_position import LogPosition, call_with_position
 from warren.msgstore.log.message_log import LINGER_S, MessageLog
 from warren.msgstore.log.scrub import PIECE_BYTES as SCRUB_PIECE_BYTES
 from warren.msgstore.log.scrub import Scrubber
@@ -93,6 +97,8 @@ class StoreFiles(Protocol):
     def unlink(self, numbers: list[int]) -> None: ...
     def prepare_spare(self, size: int) -> None: ...
     def quarantine(self, number: int) -> None: ...
+    def pin(self, holder: str, position: LogPosition) -> list[PinnedFile]: ...
+    def unpin(self, holder: str) -> None: ...
     def free_bytes(self) -> int: ...
     def close(self) -> None: ...
 
@@ -128,7 +134,26 @@ class QuarantineJob:
         self.segment = segment
 
 
-Job = CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob
+class PinJob:
+    """Hold the files of a log that ends at a position, for `holder`."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        self.position: LogPosition | None = None  # when it is told
+        self.files: list[PinnedFile] = []  # outcome
+        self.error: PinError | None = None  # or this
+        self.is_given_up = False
+        self.over = trio.Event()
+
+
+class UnpinJob:
+    """Let go of what is held for `holder`."""
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+
+
+Job = CommitJob | Errand | CheckpointJob | UnlinkJob | SpareJob | ReleaseJob | QuarantineJob | PinJob | UnpinJob
 
 
 class Shortage:
@@ -270,6 +295,8 @@ class MessageStoreService:
         self._postponed: list[Job] = []  # of the housekeeper, until there may be space again
         self._releasing = 0  # how many removals are with the reader
         self._held_back: list[CheckpointJob] = []  # until those are with the housekeeper
+        self._pinning = 0  # how many pins are being made
+        self._dropped_later: list[DropJob] = []  # until those have
         self._disk_is_low = False
         self._disk_is_known = True
         self._spared_segment = 0  # in which the next one was asked for
@@ -299,7 +326,10 @@ class MessageStoreService:
         if message_log.read_jobs:
             reads, message_log.read_jobs = message_log.read_jobs, []
             for read in reads:
-                self._reader.put(read)
+                if self._pinning and isinstance(read, DropJob):
+                    self._dropped_later.append(read)
+                else:
+                    self._reader.put(read)
         if message_log.seal_jobs:
             seals, message_log.seal_jobs = message_log.seal_jobs, []
             for seal_job in seals:
@@ -362,6 +392,9 @@ class MessageStoreService:
             self._released(outcome)
         elif isinstance(outcome, SpareJob):
             self._space_taken.set()
+        elif isinstance(outcome, PinJob):
+            outcome.over.set()
+            self._pinned()
         elif isinstance(outcome, Shortage):
             self._met_shortage(outcome)
             return
@@ -378,6 +411,14 @@ class MessageStoreService:
             checkpoints, self._held_back = self._held_back, []
             for checkpoint in checkpoints:
                 self._housekeeper.put(checkpoint)
+
+    def _pinned(self) -> None:
+        """A pin is made, or was given up: what was to be dropped meanwhile can go."""
+        self._pinning -= 1
+        if not self._pinning:
+            drops, self._dropped_later = self._dropped_later, []
+            for drop in drops:
+                self._reader.put(drop)
 
     def _maybe_prepare_spare(self, job: CommitJob) -> None:
         """Have the next segment made when half of this one is written: so that no commit waits for it."""
@@ -443,6 +484,14 @@ class MessageStoreService:
             store.prepare_spare(job.size)
         elif isinstance(job, SealJob):
             job.carry_out(store)
+        elif isinstance(job, PinJob):
+            assert job.position is not None
+            try:
+                job.files = store.pin(job.holder, job.position)
+            except PinError as error:
+                job.error = error
+        elif isinstance(job, UnpinJob):
+            store.unpin(job.holder)
         else:
             assert isinstance(job, QuarantineJob)
             store.quarantine(job.segment)
@@ -652,6 +701,39 @@ class MessageStoreService:
             self._settle()
             await self._next_progress()
 
+    async def pin(self, holder: str) -> tuple[LogPosition, list[PinnedFile]]:
+        """Hold the store as it is now for `holder`, who has no pin, until `unpin`: all that is durable, and its files.
+
+        Raises:
+            PinError: that is not possible; nothing is held.
+        """
+        job = PinJob(holder)
+
+        def told(position: LogPosition) -> None:
+            if job.is_given_up:
+                self._pinned()
+                return
+            job.position = position
+            self._housekeeper.put(job)
+
+        self._pinning += 1
+        call_with_position(self._log, told)
+        try:
+            self._settle()
+            await job.over.wait()
+        except trio.Cancelled:
+            job.is_given_up = True
+            self.unpin(holder)
+            raise
+        if job.error is not None:
+            raise job.error
+        assert job.position is not None
+        return job.position, job.files
+
+    def unpin(self, holder: str) -> None:
+        """Let go of what is held for `holder`, soon."""
+        self._housekeeper.put(UnpinJob(holder))
+
     async def stop(self, deadline: float) -> bool:
         """Write what is open, take the checkpoint of a clean stop, end the threads; until `deadline` (trio time).
 
@@ -724,6 +806,8 @@ def _kind(job: Job) -> str:
             return "release"
         case QuarantineJob():
             return "quarantine"
+        case PinJob() | UnpinJob():
+            return "pin"
 
 
 def _committer_retries(job: Job) -> float | None:

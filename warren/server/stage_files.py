@@ -37,6 +37,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 DIRECTORY: Final = "stages"
+UNFINISHED: Final = ".new"  # ends the name of a part that is being written
 MAGIC: Final = b"WARRNSTG"
 MAJOR: Final = 1
 HEAD_BYTES_MAX: Final = 4 << 20
@@ -97,7 +98,7 @@ class StageFiles:
         self._make_directory(directory)
         path = directory / f"{head.part:010d}"
         self._written += 1
-        new = path.with_name(f"{path.name}.{self._written}.new")
+        new = path.with_name(f"{path.name}.{self._written}{UNFINISHED}")
         encoded = msgspec.json.encode(head)
         fixed = _FIXED.pack(MAGIC, MAJOR, 0, len(encoded), len(content), 0)
         crc = zlib.crc32(encoded, zlib.crc32(fixed))
@@ -177,7 +178,7 @@ class StageFiles:
         """Yield the head of every part there is, and why one cannot be used; remove what was being written."""
         for directory in sorted(self.root.glob("*/*/")):
             for path in sorted(directory.iterdir()):
-                if path.name.endswith(".new"):
+                if path.name.endswith(UNFINISHED):
                     path.unlink(missing_ok=True)
                     continue
                 try:

@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeVar
 import trio
 
 Purpose = Literal[
-    "logins", "catalogue", "store", "definitions", "stages", "snapshots", "chunks", "links", "files", "memory"
+    "logins", "catalogue", "store", "definitions", "stages", "snapshots", "images", "chunks", "links", "files", "memory"
 ]
 LOGINS: Final[Purpose] = "logins"
 CATALOGUE: Final[Purpose] = "catalogue"
@@ -29,6 +29,7 @@ STORE: Final[Purpose] = "store"  # waiting for its end
 DEFINITIONS: Final[Purpose] = "definitions"
 STAGES: Final[Purpose] = "stages"
 SNAPSHOTS: Final[Purpose] = "snapshots"
+IMAGES: Final[Purpose] = "images"
 CHUNKS: Final[Purpose] = "chunks"  # their checksums, where they are large
 LINKS: Final[Purpose] = "links"
 FILES: Final[Purpose] = "files"  # that settings name
@@ -40,6 +41,7 @@ LIMITS: Final[dict[Purpose, int]] = {
     DEFINITIONS: 2,
     STAGES: 4,
     SNAPSHOTS: 4,
+    IMAGES: 2,
     CHUNKS: 2,
     LINKS: 4,
     FILES: 2,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Final, get_args
 
 from warren.vhosts.metadata import (
@@ -56,6 +57,13 @@ class MemoryCatalogue:
                 self._kept[type(change)][_key_of(change, type(change))] = change
             else:
                 self._delete(change)
+
+    def copy_to(self, path: Path, store_id: bytes) -> None:
+        """Write all of it into a new file of SQLite."""
+        # SQLAlchemy is most of what there would be to import.
+        from warren.server.catalogue import write_copy
+
+        write_copy(path, self.load(), store_id, self.applied(store_id))
 
     def close(self) -> None:
         """Do nothing: there is nothing to give back."""

@@ -133,6 +133,14 @@ class MemoryFiles:
             del former.names[old_name]
             directory.names[name] = file
 
+    def link(self, path: str, new: str) -> None:
+        with self._lock:
+            file = self._file(path)
+            directory, name = self._locate(new)
+            if name in directory.names:
+                raise _error(errno.EEXIST, new)
+            directory.names[name] = file
+
     def unlink(self, path: str) -> None:
         with self._lock:
             self._file(path)
@@ -250,6 +258,10 @@ class Disk:
     def rename(self, old: str, new: str) -> None:
         self._check()
         self._files.rename(old, new)
+
+    def link(self, path: str, new: str) -> None:
+        self._check(writes=True)
+        self._files.link(path, new)
 
     def unlink(self, path: str) -> None:
         self._check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from warren.msgstore.files.file_system import FileSystem, read_exactly
-from warren.msgstore.files.store import segment_path
+from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.queue_index import LENGTH_SHIFT, LSN_MASK
 from warren.msgstore.log.records import page_entries

@@ -91,3 +91,14 @@ def test_a_full_disk_refuses_writes_and_a_cut_one_everything() -> None:
         disk.read(handle, 1, 0)
     with pytest.raises(OSError, match=rf"^\[Errno {errno.EBADF}\]"):
         files.size(handle)
+
+
+def test_a_file_with_two_names_is_one_file(fs: MemoryFiles | Disk) -> None:
+    fs.mkdir("directory")
+    handle = fs.create("a", 0)
+    fs.link("a", "directory/b")
+    fs.write(handle, [b"later"], 0)
+    with pytest.raises(FileExistsError):
+        fs.link("a", "directory/b")
+    fs.unlink("a")
+    assert fs.read(fs.open("directory/b", writable=False), 100, 0) == b"later"

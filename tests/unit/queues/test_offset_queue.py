@@ -12,7 +12,7 @@ from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.field_table import Table
-from warren.msgstore.files.store import segment_path
+from warren.msgstore.files.segment_names import segment_path
 from warren.msgstore.log.queue_index import QueueIndex
 from warren.queues.claim_names import claims_name
 from warren.queues.claims import ClaimQueue, claims_arguments

@@ -13,14 +13,17 @@ from unittest.mock import patch
 
 import pytest
 import trio
+import trio.testing
 from jumping_clock import run_jumping
 
 from warren.msgstore.files.errors import StoreFailedError, StoreFullError
+from warren.msgstore.files.pins import PinError, PinnedFile
 from warren.msgstore.files.store import ReadProblem
 from warren.msgstore.log.checkpoint import CLEAN, snapshot
 from warren.msgstore.log.checksum import checksum_function, default_algorithm
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.msgstore.log.jobs import CommitJob, DropJob, Errand, ReadJob, SealedRead, SealJob, UnlinkJob
+from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import LINGER_S, Damage, MessageLog
 from warren.server import message_store
@@ -45,6 +48,9 @@ class FakeFiles:
         self.committing = threading.Event()
         self.read_gate = threading.Event()
         self.read_gate.set()
+        self.pin_gate = threading.Event()
+        self.pin_gate.set()
+        self.unpinnable = ""
         self.before_gates: list[threading.Event] = []
         self.free = 100 * GIB
         self.free_error: OSError | None = None
@@ -120,6 +126,16 @@ class FakeFiles:
     def quarantine(self, number: int) -> None:
         self._do("quarantine", str(number))
 
+    def pin(self, holder: str, position: LogPosition) -> list[PinnedFile]:
+        self._pass(self.pin_gate)
+        if self.unpinnable:
+            raise PinError(self.unpinnable)
+        self._do("pin", f"{holder} {position.lsn}")
+        return [PinnedFile("checkpoint", 1)]
+
+    def unpin(self, holder: str) -> None:
+        self._do("unpin", holder)
+
     def free_bytes(self) -> int:
         if self.free_error is not None:
             raise self.free_error
@@ -145,6 +161,8 @@ class FakeEngine:
     def loaded(self, job: Errand) -> None:
         if isinstance(job, SealJob):
             self.told.append(f"sealed {job.segment}")
+            return
+        if isinstance(job, DropJob):
             return
         assert isinstance(job, ReadJob)
         self.told.append(f"loaded {job.ranges[0][0]}: {sum(map(len, job.data))} bytes")
@@ -279,6 +297,7 @@ def run(
                 fixture.service.end()
                 fixture.files.commit_gate.set()
                 fixture.files.read_gate.set()
+                fixture.files.pin_gate.set()
                 nursery.cancel_scope.cancel()
 
     if tasks:
@@ -855,5 +874,100 @@ def test_threads_that_are_left_behind_wake_nobody() -> None:
         await trio.sleep(0.05)
         assert f.wakes == set()
         assert f.engine.told == []
+
+    run(test)
+
+
+# Pins
+
+
+def test_a_pin_is_at_what_is_durable_and_behind_the_jobs_of_before() -> None:
+    """(7)"""
+
+    async def test(f: Fixture) -> None:
+        f.publish(force=False)
+        position, files = await f.service.pin("copy")
+        assert (position.lsn, position.crc) == (f.log.durable_lsn, f.log.last_crc)
+        assert position.base_lsn < position.lsn == f.log.next_lsn
+        assert (position.segment, position.epoch, position.store_id) == (1, f.log.epoch, f.log.store_id)
+        assert files == [PinnedFile("checkpoint", 1)]
+        assert f.files.diary == ["commit 1 sync", f"pin copy {position.lsn}"]
+        f.service.unpin("copy")
+        await f.until(lambda: f.files.diary[-1] == "unpin copy")
+
+    run(test)
+
+
+def test_nothing_is_dropped_of_a_stream_from_when_a_pin_is_asked_for_until_it_is_made() -> None:
+    """(7)"""
+
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.files.commit_gate.clear()
+        f.files.pin_gate.clear()
+        f.publish()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(f.service.pin, "copy")
+            await trio.testing.wait_all_tasks_blocked()
+            f.log.read_jobs.append(DropJob(7, [0]))
+            f.log.read_jobs.append(ReadJob([(64, 8)]))
+            f.settle()
+            await f.until(lambda: "read 64" in f.files.diary)
+            f.files.commit_gate.set()
+            await f.until(lambda: f.files.held() == 1)
+            f.log.read_jobs.append(DropJob(7, [16384]))
+            f.log.read_jobs.append(ReadJob([(128, 8)]))
+            f.settle()
+            await f.until(lambda: "read 128" in f.files.diary)
+            assert "drop" not in " ".join(f.files.diary)
+            f.files.pin_gate.set()
+        await f.until(lambda: "drop 7 [16384]" in f.files.diary)
+        pinned = next(at for at, entry in enumerate(f.files.diary) if entry.startswith("pin"))
+        assert not f.service.failed
+        assert pinned < f.files.diary.index("drop 7 [0]") < f.files.diary.index("drop 7 [16384]")
+
+    run(test)
+
+
+def test_a_pin_that_nobody_waits_for_any_more_is_let_go_of() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until_written()
+        f.files.pin_gate.clear()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(f.service.pin, "late")
+                await f.until(lambda: f.files.held() == 1)
+                scope.cancel()
+        f.log.read_jobs.append(DropJob(7, [0]))
+        f.settle()
+        f.files.pin_gate.set()
+        await f.until(lambda: "drop 7 [0]" in f.files.diary and "unpin late" in f.files.diary)
+        f.files.commit_gate.clear()
+        f.publish()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(f.service.pin, "never")
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        f.files.commit_gate.set()
+        f.log.read_jobs.append(DropJob(8, [0]))
+        f.settle()
+        await f.until(lambda: "drop 8 [0]" in f.files.diary)
+        assert not any(entry.startswith("pin never") for entry in f.files.diary)
+
+    run(test)
+
+
+def test_a_pin_that_cannot_be_made_says_why_and_the_store_goes_on() -> None:
+    async def test(f: Fixture) -> None:
+        f.publish()
+        f.files.unpinnable = "no hard links here"
+        with pytest.raises(PinError, match="no hard links here"):
+            await f.service.pin("copy")
+        f.publish()
+        await f.until_written()
+        assert not f.service.failed
 
     run(test)

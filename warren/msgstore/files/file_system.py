@@ -60,8 +60,14 @@ class FileSystem(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Give a file another name in its directory, instead of the file that has it, in one step."""
 
+    def link(self, path: str, new: str) -> None:
+        """Give a file another name, which may be in another directory, besides the one that it has.
+
+        Raises FileExistsError for any existing name.
+        """
+
     def unlink(self, path: str) -> None:
-        """Remove the name of a file. Its space is free once no handle is open."""
+        """Remove the name of a file. Its space is free once it has no other and no handle is open."""
 
     def mkdir(self, path: str) -> None:
         """Make a directory; its parent exists."""
@@ -117,6 +123,9 @@ class OsFileSystem:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._name(old), self._name(new))
+
+    def link(self, path: str, new: str) -> None:
+        os.link(self._name(path), self._name(new), follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
         os.unlink(self._name(path))

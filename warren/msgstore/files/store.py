@@ -5,6 +5,7 @@
     streams/                 what is sealed of streams, see ``msgstore.files.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
     quarantine/              copies of segments in which corruption was found
+    pins/                    hard links to some of these for whoever copies them, see ``msgstore.files.pins``
 
 1. The name of a segment means that its header is on the disk: the header is synced before the file is renamed into
    place, and the directory is synced before the first frame is written. A segment without a readable header is corrupt.
@@ -24,8 +25,8 @@
    the removal of a file, and what SQL is told) follows from what is committed; that is the message log's business.
 
 No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
-reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine` and `seal` to the housekeeper; the rest to recovery,
-which runs before all of them. The lock guards what they share.
+reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine`, `seal`, `pin` and `unpin` to the housekeeper; the
+rest to recovery, which runs before all of them. The locks guard what they share.
 """
 
 from __future__ import annotations
@@ -44,9 +45,12 @@ from typing import Final, NoReturn
 
 from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles
+from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
 from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob
+from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.records import (
     FORMAT_MAJOR,
     FRAME_HEADER_BYTES,
@@ -57,9 +61,7 @@ from warren.msgstore.log.records import (
     segment_header,
 )
 
-LOG: Final = "log"
 QUARANTINE: Final = "quarantine"
-CHECKPOINT: Final = "checkpoint"
 CHECKPOINT_TMP: Final = "checkpoint.tmp"
 SPARE: Final = "log/spare"
 NEW: Final = "log/new"
@@ -70,7 +72,6 @@ _READ_ERRORS_MAX: Final = 100
 _PIECE_BYTES: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
 
-_NAME_DIGITS: Final = 10
 # Magic, major, minor, algorithm, store id, number, base LSN, capacity, epoch, crc.
 _HEADER: Final = Struct(">8sHHB3x16sQQQII")
 _SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
@@ -107,16 +108,6 @@ class _NewFile:
     path: str
     handle: int
     size: int
-
-
-def segment_path(number: int) -> str:
-    """Return the path of a segment."""
-    return f"{LOG}/{number:0{_NAME_DIGITS}d}"
-
-
-def maybe_segment_number(name: str) -> int | None:
-    """Return the number in the name of a file in the log directory; None when it is no segment's."""
-    return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
 def wall_time_ms() -> int:
@@ -159,8 +150,10 @@ class Store:
         self._read_problems: list[ReadProblem] = []
 
         self._sealed = SealedFiles(fs, self._sync, self._sync_directory, handles_max)
+        self._pins = Pins(fs)
 
         # Theirs together.
+        self._sealed_lock = Lock()  # while the names of sealed files change
         self._lock = Lock()
         # Base LSN, number, capacity; ascending. Replaced, never changed: readers take it without the lock.
         self._segments: list[tuple[int, int, int]] = []
@@ -182,6 +175,7 @@ class Store:
                     self._fs.mkdir(name)
             for path in (CHECKPOINT_TMP, SPARE, NEW, QUARANTINE_TMP):
                 self._unlink_if_there(path)
+            self._pins.clear()
         except OSError as error:
             self._raise("open", error)
         self._sync_directory(".")
@@ -689,7 +683,7 @@ class Store:
     def _is_quarantined(self, number: int) -> bool:
         """Copy the segment unless there is a copy; tell whether there is one now."""
         self._check()
-        prefix = f"{number:0{_NAME_DIGITS}d}-"
+        prefix = f"{segment_path(number).removeprefix(f'{LOG}/')}-"
         try:
             if any(name.startswith(prefix) for name in self._fs.names(QUARANTINE)):
                 return True
@@ -763,9 +757,28 @@ class Store:
     def _change_sealed(self, change: Callable[[], None]) -> None:
         self._check()
         try:
-            change()
+            with self._sealed_lock:
+                change()
         except OSError as error:
             self._raise("change the segments of a stream", error)
+
+    # --- pins -------------------------------------------------------------------------------------------------------
+
+    def pin(self, holder: str, position: LogPosition) -> list[PinnedFile]:
+        """Hold what a log that ends at `position` consists of, until `unpin`.
+
+        `position` was told before this was asked for, and nothing was dropped of a stream since.
+
+        Raises:
+            PinError: that is not possible; nothing is held.
+        """
+        self._check()
+        with self._sealed_lock:
+            return self._pins.take(holder, position)
+
+    def unpin(self, holder: str) -> None:
+        """Let go of what is held for `holder`, if anything is."""
+        self._pins.release(holder)
 
     def free_bytes(self) -> int:
         """Return the space that is left on the disk. Any thread. Raises OSError."""

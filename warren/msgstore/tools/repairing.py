@@ -28,7 +28,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from warren.msgstore.files.file_system import write_all
-from warren.msgstore.files.store import QUARANTINE, Store, segment_path
+from warren.msgstore.files.segment_names import segment_path
+from warren.msgstore.files.store import QUARANTINE, Store
 from warren.msgstore.log.checkpoint import seal, snapshot
 from warren.msgstore.log.checksum import CRC32, CRC32C
 from warren.msgstore.log.message_log import MessageLog

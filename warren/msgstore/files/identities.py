@@ -1,0 +1,53 @@
+"""What tells two copies of a file of a store apart without reading all of it: for whoever has copied it before.
+
+1. Two files with the same name, size and identity, of stores with the same id, have the same bytes, as far as no disk
+   has changed them: a copy of a store that went on by itself is not taken for the other.
+2. A segment is told by its header and the head of its first frame, in which are its place, the time, the crc of its
+   content and that of the frame before. A process only appends to segments that it has begun, so histories part where a
+   segment begins.
+3. A file of a stream is told by the heads of its chunks, in which are the crcs of their contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final
+
+from warren.msgstore.files.sealed_files import STREAMS
+from warren.msgstore.files.segment_names import LOG
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, maybe_head
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from warren.msgstore.log.sealed_table import SEGMENT_HEADER_BYTES as STREAM_HEADER_BYTES
+
+_DIGITS: Final = 32
+_PIECE_BYTES: Final = 1 << 20
+
+# Returns so many bytes from an offset on, fewer where the file ends.
+Read = Callable[[int, int], bytes]
+
+
+def identity_of(name: str, size: int, read: Read) -> str:
+    """Return the identity of the first `size` bytes of a file; nothing for one that is another each time."""
+    if name.startswith(f"{LOG}/"):
+        return sha256(read(0, min(size, SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES))).hexdigest()[:_DIGITS]
+    if name.startswith(f"{STREAMS}/"):
+        return _identity_of_chunks(size, read)
+    return ""
+
+
+def _identity_of_chunks(size: int, read: Read) -> str:
+    digest = sha256(read(0, min(size, STREAM_HEADER_BYTES)))
+    position = STREAM_HEADER_BYTES
+    while position < size:
+        data = read(position, min(CHUNK_HEAD_BYTES, size - position))
+        head = maybe_head(data)
+        if head is None:
+            break
+        digest.update(data)
+        position += int(head.chunk_bytes)
+    # Behind damage nothing says where the next chunk is.
+    while position < size:
+        digest.update(read(position, min(_PIECE_BYTES, size - position)))
+        position += _PIECE_BYTES
+    return digest.hexdigest()[:_DIGITS]
