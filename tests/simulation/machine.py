@@ -178,7 +178,7 @@ def open_store(fs: SimulatedFileSystem, shape: Shape) -> Opened:
     log.memory_bytes = shape.memory_bytes
     found = recover(store, log, STORE_ID)
     sealed = store.scan_sealed(log.store_id, partial(log_has, log))
-    log.sealed = sealed.tables
+    log.removals.take_sealed(sealed.tables)
     # How many messages a chunk of a stream has: the tests of streams hold for any number.
     log.seal_messages = int(os.environ.get("WARREN_TEST_SEAL_MESSAGES", log.seal_messages))
     return Opened(store, log, found, sealed.problems)

@@ -690,7 +690,6 @@ def _recover_messages(
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
     for problem in store.take_read_problems():
         log.error("the message log cannot be read", segment=problem.segment, lsn=problem.lsn, reason=problem.text)
-    message_log.sealed = sealed.tables
     for text in sealed.problems:
         log.error("a sealed part of a stream cannot be used", reason=text)
     for event in recovery.events:
@@ -704,6 +703,7 @@ def _recover_messages(
         message_log.algorithm,
     )
     message_log.begin_epoch(int(message_log.epoch), wall_time_ms())
+    message_log.removals.take_sealed(sealed.tables)
     return store, message_log, recovery, time.monotonic() - start_s
 
 

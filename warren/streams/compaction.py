@@ -2,7 +2,8 @@
 
     mark      all chunks, the newest first: which messages are the last of their key
     rewrite   segments, the oldest first, small ones together: what stays, into a new file
-    swap      the table points into the new file, and the reader puts it in the place of the old ones
+    swap      once all is committed that the log has by now (removals.py), the table points into the new file, and the
+              reader puts it in the place of the old ones
 
 1. A message keeps its offset. What is in the last segment, or not sealed yet, is looked at but not rewritten: so the
    last message of a key is never removed, and a consumer that has caught up has seen the last of each.
@@ -23,7 +24,7 @@ from mypy_extensions import i64
 from warren.amqp.field_table import decode_table
 from warren.amqp.properties import headers_of
 from warren.msgstore.log.columns import Columns, ColumnsWriter, maybe_head
-from warren.msgstore.log.jobs import DropJob, Errand, Files, SealedRead, SealJob
+from warren.msgstore.log.jobs import DropJob, Errand, Files, Removal, SealedRead, SealJob
 from warren.msgstore.log.sealed_table import SealedChunk, SealedSegment
 from warren.streams.consumer import filter_value_of
 from warren.streams.raw_chunk import RawChunk
@@ -260,37 +261,48 @@ class Compaction:
         self._made.append(chunk)
         self._position = chunk.position + chunk.stored_bytes
         if self.is_void():
-            self._log.read_jobs.append(DropJob(self._stream.store_id, [job.segment]))
+            self._log.removals.add(DropJob(self._stream.store_id, [job.segment]))
         elif self._raw is not None:
             self.go_on()
         else:
             self._swap()
 
     def _swap(self) -> None:
-        """The new file is there: from now on it is read, if the old ones still are what they were."""
-        group = self._group
+        """The new file is there, and is to be in the place of the old ones."""
         old: list[SealedSegment] = []
-        for mark in group:
+        for mark in self._group:
             if not old or old[-1] is not mark.segment:
                 old.append(mark.segment)
+        self._log.removals.add(_Swap(self, self._stream.store_id, old))
+
+    def swap_goes(self, old: list[SealedSegment]) -> bool:
+        """Have the new file read from now on: whoever reads next comes behind the swap.
+
+        False when retention or the end of the stream was here: the old ones are not all there any more.
+        """
+        if self.is_void():
+            return False
         made = SealedSegment(old[0].first)
         for chunk in self._made:
             made.add(chunk)
         made.end = old[-1].end
         stream = self._stream
-        if stream.messages.sealer.table.replace(old, made):
-            firsts = [int(segment.first) for segment in old]
-            self._log.read_jobs.append(_Swap(stream.store_id, firsts))
-            count: i64 = 0
-            body_bytes: i64 = 0
-            for segment in old:
-                count += segment.count
-                body_bytes += segment.body_bytes
-            stream.ready.lost(int(count - made.count), int(body_bytes - made.body_bytes))
+        if not stream.messages.sealer.table.replace(old, made):
+            self._give_up_group()
+            return False
+        count: i64 = 0
+        body_bytes: i64 = 0
+        for segment in old:
+            count += segment.count
+            body_bytes += segment.body_bytes
+        stream.ready.lost(int(count - made.count), int(body_bytes - made.body_bytes))
+        return True
+
+    def swapped(self) -> None:
+        """The new file is in its place."""
+        if not self.is_void():
             self._groups.pop(0)
             self._next_group()
-        else:
-            self._give_up_group()
 
     def _give_up_group(self) -> None:
         """Retention was here, or a chunk cannot be read."""
@@ -340,22 +352,29 @@ class _Pause(Errand):
         self._compaction.go_on()
 
 
-class _Swap(Errand):
+class _Swap(Removal):
     """Puts the new file of a segment in the place of the old one, and of those that were merged into it."""
 
-    def __init__(self, stream_id: int, segments: list[int]) -> None:
+    def __init__(self, compaction: Compaction, stream_id: int, old: list[SealedSegment]) -> None:
+        super().__init__()
+        self._compaction = compaction
+        self._old = old
         self._stream_id = stream_id
-        self._segments = segments
+        self._segments = [int(segment.first) for segment in old]
+
+    def goes(self) -> bool:
+        return self._compaction.swap_goes(self._old)
 
     def carry_out(self, files: Files) -> None:
         files.swap_sealed(self._stream_id, self._segments)
 
     def finished(self) -> None:
-        """Nobody waits for that."""
+        super().finished()
+        self._compaction.swapped()
 
 
 class _Unmake(Errand):
-    """Removes the new file of a segment that is not going to be in its place."""
+    """Removes the new file of a segment that is not going to be in its place. Nobody ever reads it."""
 
     def __init__(self, stream_id: int, segment: int) -> None:
         self._stream_id = stream_id

@@ -178,7 +178,7 @@ class Sealer:
         head = maybe_head(job.head)
         assert head is not None
         if self._closed:
-            self.log.read_jobs.append(DropJob(job.stream_id, [job.segment]))
+            self.log.removals.add(DropJob(job.stream_id, [job.segment]))
             return
         self.table.add(SealedChunk(job.placed_at, head), begins_segment=job.position == 0)
         job.stream.ready.lost(int(job.lost_count), int(job.lost_bytes))
@@ -201,7 +201,7 @@ class Sealer:
     def drop_oldest(self, stream_id: int) -> SealedSegment:
         """Remove the oldest segment; reads that were asked for before still find it."""
         segment = self.table.drop_oldest()
-        self.log.read_jobs.append(DropJob(stream_id, [int(segment.first)]))
+        self.log.removals.add(DropJob(stream_id, [int(segment.first)]))
         return segment
 
     def close(self, stream_id: int) -> None:
@@ -212,7 +212,7 @@ class Sealer:
         if self._job is not None and firsts and self._job.segment == firsts[-1]:
             firsts.pop()  # when it is written
         if firsts:
-            self.log.read_jobs.append(DropJob(stream_id, firsts))
+            self.log.removals.add(DropJob(stream_id, firsts))
         self.table = SealedTable()
 
 

@@ -6,8 +6,9 @@
    reached its ticket. A reply that promises durability waits for that.
 2. A change goes into the open batch when it is appended. So it is in one frame with whatever else is stored in the same
    call of the engine: the messages that a deleted queue had go with its declaration, or neither does.
-3. While the journal is held changes gather, all of them, since later ones may need earlier ones. At its release they
-   go into one frame. If they are many, that takes several turns, with the batch held open (``message_log``).
+3. While the journal is held changes gather, all of them, since later ones may need earlier ones; and no file goes that
+   one of them may have made superfluous. At its release they go into one frame. If they are many, that takes several
+   turns, with the batch held open (``message_log``).
 4. What is stored in a queue that was declared meanwhile is in an earlier frame than the declaration. Nobody is told of
    it before both are durable (`channels.confirms`); a crash in between leaves messages of a queue that nobody knows.
 """
@@ -69,6 +70,7 @@ class MetadataJournal(Journal):
     def hold(self) -> None:
         """Gather what is appended until `release`: it is one frame of the log then (3)."""
         self._holds += 1
+        self.log.removals.hold()
 
     def release(self) -> None:
         """Have what gathered stored, once everybody who held the journal has released it."""
@@ -76,9 +78,13 @@ class MetadataJournal(Journal):
         self._put_gathered()
 
     def _put_gathered(self) -> None:
-        if self._holds == 0 and self._gathered and not self._is_putting:
+        if self._holds or self._is_putting:
+            return
+        if self._gathered:
             self._is_putting = True
             self._work.begin(_Putting(self, len(self._gathered)))
+        else:
+            self.log.removals.release()
 
     def put_next(self) -> None:
         """Store the first of the changes that gathered."""

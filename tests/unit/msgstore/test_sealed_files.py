@@ -212,16 +212,24 @@ def test_a_file_that_is_dropped_gives_its_space_back_though_it_was_open() -> Non
     assert (found.tables, found.problems) == ({}, [])
 
 
-def test_a_segment_that_comes_back_with_a_power_cut_is_there_whole() -> None:
+def test_a_segment_that_is_being_removed_is_there_whole_after_a_power_cut_or_gone_and_then_for_good() -> None:
     fs = SimulatedFileSystem()
     store, _ = opened(fs)
     stream = Stream(store)
     for _ in range(3):
         stream.seal(3, begins=True)
     expected = rows_of(store, 7, stream.table)
+    states: list[SimulatedFileSystem] = []
+
+    def cut(event: str) -> None:
+        if event == "before sync_directory streams":
+            states.extend(fs.crash_states(0, 10))
+
+    fs.on_operation = cut
     stream.drop_oldest()
+    assert {int(opened(state)[1].tables[7].first()) for state in fs.crash_states(0, 10)} == {3}
     firsts = set()
-    for state in fs.crash_states(0, 10):
+    for state in states:
         again, found = opened(state)
         table = found.tables[7]
         assert found.problems == []

@@ -212,7 +212,7 @@ class SealedFiles:
         return handle
 
     def drop(self, job: DropJob) -> None:
-        """Remove files; one that is gone already is none to remove. Raises OSError."""
+        """Remove files, durably; one that is gone already is none to remove. Raises OSError."""
         for segment in job.segments:
             handle = self._read.pop((job.stream_id, segment), -1)
             if handle >= 0:
@@ -222,6 +222,7 @@ class SealedFiles:
             with suppress(FileNotFoundError):
                 self._fs.unlink(sealed_path(job.stream_id, segment))
             self._unlink_replacement(job.stream_id, segment)
+        self._sync_directory(STREAMS)
 
     def _close_written(self, stream_id: int, segment: int, *, is_replacement: bool) -> None:
         with self._lock:

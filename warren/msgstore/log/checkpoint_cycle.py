@@ -1,11 +1,12 @@
 """When a checkpoint is taken, and which segments go once it is written.
 
-    want -> the open batch is closed -> taken -> the log is durable up to there -> CheckpointJob -> written
-            (soon, and synced)          (`take`)                                                    dead segments go
+    want -> the open batch is closed -> taken -> the log is committed up to there -> CheckpointJob -> written
+            (soon, and synced)          (`take`)   and removals have ended                            dead segments go
 
 1. A checkpoint is taken when a batch has been closed: then the indexes are what replaying the log up to there would
    make of them. One is under way at a time.
-2. It is written only when the log is durable up to there: else it would know messages that a crash takes back.
+2. It is written only when the log is committed up to there: else it would know messages that a crash takes back. And
+   only when no removal is under way (removals.py (3)).
 3. A segment is unlinked only after a checkpoint was written that was taken when the segment was dead already: the one
    before may refer to it.
 
@@ -38,6 +39,7 @@ class CheckpointCycle:
         self._wanted: bool = False
         self._under_way: bool = False
         self._waiting: CheckpointJob | None = None
+        self._is_durable: bool = False  # the log is, up to where that one reaches
         self._dead: list[int] = []  # segments that go when it is written
 
     def want(self, *, clean: bool = False) -> None:
@@ -63,15 +65,20 @@ class CheckpointCycle:
         job = CheckpointJob(log.next_lsn, self.take())
         self._dead = [int(s.number) for s in log.segments.segments if s.is_dead()]
         self._waiting = job
+        self._is_durable = False
         self.log_is_durable()
 
     def log_is_durable(self) -> None:
-        """Have the one that waits written, if the log is durable up to there."""
+        """Have the one that waits written, if the log is durable up to there and nothing is being removed."""
         job = self._waiting
         log = self._log
-        if job is not None and log.durable_lsn >= job.lsn:
-            self._waiting = None
+        if job is None or log.durable_lsn < job.lsn:
+            return
+        if not self._is_durable:
+            self._is_durable = True
             job.last_crc = log.last_crc  # of the frame that ends there: it is the last one committed
+        if not log.removals.are_under_way():
+            self._waiting = None
             log.checkpoint_jobs.append(job)
 
     def written(self, job: CheckpointJob) -> None:

@@ -16,6 +16,7 @@ from warren.msgstore.log.records import FRAME_HEADER_BYTES
 
 if TYPE_CHECKING:
     from warren.msgstore.log.columns import Columns
+    from warren.msgstore.log.removals import Removals
 
 # Records from this size on are read in pieces of `PIECE_BYTES`.
 LARGE_RECORD_BYTES: Final = 1 << 20
@@ -167,18 +168,32 @@ class SealedRead(Errand):
         files.read_sealed(self)
 
 
-class DropJob(Errand):
+class Removal(Errand):
+    """Something that cannot be taken back. It is for `Removals` to have it carried out."""
+
+    def __init__(self) -> None:
+        self.removals: Removals | None = None  # who waits for its end
+
+    def goes(self) -> bool:
+        """Tell whether it is still to be carried out: what it follows from is committed, and it comes next."""
+        return True
+
+    def finished(self) -> None:
+        """It is durable."""
+        if self.removals is not None:
+            self.removals.finished()
+
+
+class DropJob(Removal):
     """Remove segment files of a stream: `segments` are their first offsets."""
 
     def __init__(self, stream_id: int, segments: list[int]) -> None:
+        super().__init__()
         self.stream_id = stream_id
         self.segments = segments
 
     def carry_out(self, files: Files) -> None:
         files.drop_sealed(self)
-
-    def finished(self) -> None:
-        """Nobody waits for that."""
 
 
 class CheckpointJob:

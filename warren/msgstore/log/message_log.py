@@ -15,7 +15,7 @@ the next batch gathers, so that the batches grow with the load and no timer deci
    what is in it will be. The portions are handed to the committer together, as one frame.
 
 What is in a batch, and the frame that becomes of it, is in ``batch.py``; when checkpoints are taken, and which segments
-go then, in ``checkpoint_cycle.py``.
+go then, in ``checkpoint_cycle.py``; when other files go, in ``removals.py``.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from warren.msgstore.log.records import (
     record_length,
     sequence_number_of_place,
 )
+from warren.msgstore.log.removals import Removals
 from warren.msgstore.log.sealed_table import SealedStream, SealedTable
 from warren.msgstore.log.segments import Segment, SegmentTable
 
@@ -105,6 +106,7 @@ class MessageLog:
         self.reclamation = Reclamation(self)
         self.doomed = DoomedPages(self)
         self.checkpoints = CheckpointCycle(self)
+        self.removals = Removals(self)
         self.reader = MessageReader()
         self.epoch: i64 = 1
         self.epochs = EpochTable()  # those that have a frame, and this one
@@ -141,6 +143,7 @@ class MessageLog:
         # Of streams, by queue id: what recovery found in files of their own, until they are restored; those that are
         # served. When a chunk is full.
         self.sealed: dict[int, SealedTable] = {}
+        self.deleted_queues: set[int] = set()  # those whose end recovery has replayed
         self.sealed_streams: dict[int, SealedStream] = {}
         self.seal_messages: i64 = CHUNK_MESSAGES
         self.seal_bytes: i64 = CHUNK_BYTES
@@ -327,6 +330,7 @@ class MessageLog:
             job = self._sync_job(batch)
         batch.close()
         self._flying_waiters = batch.waiters
+        self.removals.batch_closed()
         self.checkpoints.batch_closed()
         if job is None:
             self._done(batch.number)
@@ -408,6 +412,7 @@ class MessageLog:
             self.durable_lsn = job.committed_lsn
         assert not job.sync or self.durable_lsn >= self.written_lsn, "a batch is reported before it is committed"
         self._done(job.batch)
+        self.removals.log_is_durable()
         self.checkpoints.log_is_durable()
 
     def _done(self, batch: i64) -> None:

@@ -177,7 +177,9 @@ class Replay:
         elif kind == QUEUE:
             self._queue(data, at, flags)
         elif kind == QUEUE_DELETED:
-            index = self.log.indexes.pop(int(read_i64_be(data, at + 16)), None)
+            queue_id = int(read_i64_be(data, at + 16))
+            self.log.deleted_queues.add(queue_id)
+            index = self.log.indexes.pop(queue_id, None)
             if index is not None:
                 index.deleted = True
                 index.forget_all()
