@@ -65,6 +65,9 @@ else:
     for extension in extensions:
         # Python asks for -Wall, which takes half of the time to compile, for code that nobody reads.
         extension.extra_compile_args.append("-Wno-all")
+        # Nobody outside calls the engine but by its module. So the compiler may call its functions directly, and put
+        # small ones in line, such as those that look into a list: a tenth less CPU per message.
+        extension.extra_compile_args.append("-fvisibility=hidden")
         for source in extension.sources:
             if Path(source).name.startswith("__native"):
                 keep_acyclic_from_trashcan(Path(source))

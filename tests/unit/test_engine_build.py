@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+
+import pytest
 
 from warren.channels import connection, fast_path
 from warren.queues import queue
@@ -23,6 +26,16 @@ def test_the_suite_runs_against_the_engine_it_was_meant_for() -> None:
     for module in (connection, fast_path, queue):
         assert module.__file__ is not None
         assert module.__file__.endswith(".py") == interpreted, module.__file__
+
+
+@pytest.mark.skipif(not str(fast_path.__file__).endswith(".so"), reason="the engine runs interpreted")
+def test_the_engine_shows_nothing_but_its_module() -> None:
+    """Else each call within it goes through a table, and none is put in line."""
+    (path,) = Path(fast_path.__file__ or "").parents[2].glob("warren_engine__mypyc.*.so")
+    engine = ctypes.CDLL(str(path))
+    assert hasattr(engine, "PyInit_warren_engine__mypyc")
+    assert not hasattr(engine, "CPyList_GetItemInt64")
+    assert not hasattr(engine, "CPyDef_queue___Queue___publish")
 
 
 # What lies deep is not freed at once but linked to what else is to be freed; where a link may be written differs.
