@@ -2,15 +2,16 @@
 
 The engine runs from its source, with its steps counted, in a process of its own (`step_counts.__main__`), whatever is
 installed. Where there are many things, a method either takes as many more turns, none of them longer, or it is among
-those of which `method_cases` says that their turn may grow with the number of things; none grows faster.
+those of which `cases` says that their turn may grow with the number of things; none grows faster.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from step_counts.cases.case import BOUNDED, LINEAR, SIZE, TIDIED, Case
 from step_counts.measured import measured
-from step_counts.method_cases import BOUNDED, CASES, LINEAR, SIZE, TIDIED, Case
+from step_counts.method_cases import CASES
 from warren.amqp import methods as m
 
 # Steps of the longest turn with a share of 100 of long work: a fortieth of what a broker does.
