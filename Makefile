@@ -1,6 +1,6 @@
 # Everything runs from here; each target sets up what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules screenshots docs dist manifests clean
+.PHONY: help setup setup-test setup-check setup-spark run test test-often check lint types demo bench bench-backlog bench-scale bench-rules bench-streams bench-spark pipeline fuzz abuse crashtest mutants mutants-rules mutants-cluster protocol screenshots docs dist manifests clean
 
 PYTEST := .venv/bin/python -m pytest -p no:cacheprovider
 
@@ -82,6 +82,12 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 
 mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
+
+mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 27 ways: its tests have to notice each
+	cd tests && PYTHONPATH=. ../.venv/bin/python -m cluster.mutants $(ARGS)
+
+protocol: setup-check ## look at every state of the protocol of a cluster within wider bounds (ARGS="--seconds 600")
+	cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.protocol $(ARGS)
 
 mutants-rules: setup-check ## break the rules of the engine at random, in 300 ways, and print which nobody noticed (ARGS="--seed 7")
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m mutation $(ARGS)

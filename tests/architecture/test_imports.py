@@ -32,6 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "ctl": {"amqp"},
     "links": {"amqp"},
+    "cluster": set(),  # it decides for any store, and nothing starts it yet
     "mgmt_plugin/http": {"amqp", "server"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "server"}
     | {"msgstore/files"},  # the data port reads sealed chunks where they lie

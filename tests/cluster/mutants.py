@@ -1,0 +1,266 @@
+# ruff: noqa: E501
+"""Breaks the protocol of a cluster on purpose, in one way after the other: each time its tests have to fail.
+
+    make mutants-cluster                                    all of them
+    make mutants-cluster ARGS="unknown-is-failure ..."      some of them
+
+What a mutant is, and the exit codes, are those of ``simulation/mutants.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from simulation.mutants import FAILED, TESTS, Mutant, mutant, mutated_copy
+
+SEEDS: Final = os.environ.get("WARREN_TEST_CLUSTER_SEEDS", "250")
+TIMEOUT_S: Final = 600
+RECORD: Final = "cluster/record.py"
+VIEW: Final = "cluster/record_view.py"
+PEERS: Final = "cluster/peers.py"
+MEMBER: Final = "cluster/member.py"
+
+MUTANTS: Final = (
+    mutant(
+        "suspect-after-limit",
+        "a silent follower stops all service before it leaves the set",
+        (MEMBER, "if not self.beacon_s < self.suspect_s < self.limit_s:", "if not self.beacon_s < self.suspect_s:"),
+    ),
+    mutant(
+        "limit-not-below-grace",
+        "two nodes deliver the same messages",
+        (MEMBER, "if self.limit_s * (1 + CLOCK_RATE_ERROR) >= self.grace_s * (1 - CLOCK_RATE_ERROR):", "if False:"),
+        (MEMBER, "grace_s: float = 3.0", "grace_s: float = 1.9"),
+    ),
+    mutant(
+        "limit-from-receipt",
+        "a leader whose answers come late serves beside the next one",
+        (PEERS, "peer.promised_s = max(peer.promised_s, sent_s)", "peer.promised_s = now_s"),
+    ),
+    mutant(
+        "promise-of-one",
+        "a leader that one follower still hears serves beside the one that the other has made",
+        (MEMBER, "return min((self._peers.of(other).promised_s", "return max((self._peers.of(other).promised_s"),
+    ),
+    mutant(
+        "serves-after-a-pause",
+        "a leader that slept delivers before it looks at the clock",
+        (
+            MEMBER,
+            "return self._is_told_to_serve and now_s < self._promised_until_s()",
+            "return self._is_told_to_serve",
+        ),
+    ),
+    mutant(
+        "join-before-caught-up",
+        "a replica without confirmed messages leads",
+        (MEMBER, "self._peers.of(replica).synced_lsn < lsn or replica not in", "replica not in"),
+    ),
+    mutant(
+        "join-required-late",
+        "a replica joins without what was confirmed while it was being recorded",
+        (
+            MEMBER,
+            "        if self._joining is not None:\n            required |= {self._joining[0]}\n",
+            "",
+        ),
+        (MEMBER, "synced_lsn < lsn or replica not in self._required", "synced_lsn < lsn"),
+        (MEMBER, "for record in self._view.possible))", "for record in self._view.possible[:1]))"),
+    ),
+    mutant(
+        "shrink-assumed",
+        "a replica that is still recorded leads without what was confirmed meanwhile",
+        (MEMBER, "for record in self._view.possible))", "for record in self._view.possible[-1:]))"),
+    ),
+    mutant(
+        "new-set-only-when-known",
+        "a change that came into force unnoticed makes a replica lead that lacks confirmed messages",
+        (MEMBER, "for record in self._view.possible))", "for record in self._view.possible[:1]))"),
+    ),
+    mutant(
+        "unknown-is-failure",
+        "the same, after a request that etcd did not answer",
+        (
+            VIEW,
+            "whatever is read.\"\"\"\n        self._answered(number)\n",
+            "whatever is read.\"\"\"\n        self._answered(number)\n        self._open.clear()\n",
+        ),
+    ),
+    mutant(
+        "read-settles",
+        "the same, after a request that etcd carries out later than a read",
+        (VIEW, "        self.is_read = True\n", "        self.is_read = True\n        self._open.clear()\n"),
+    ),
+    mutant(
+        "old-news-taken",
+        "a late watch brings an old set back",
+        (VIEW, "found.revision <= self.known.revision", "found.revision == self.known.revision"),
+    ),
+    mutant(
+        "stand-outside-set",
+        "a replica that was removed leads without what was confirmed since",
+        (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in record.assigned:"),
+        (RECORD, "return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)",
+         "return dataclasses.replace(\n        record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync | {candidate}\n    )"),
+        (MEMBER, "if self.me not in record.in_sync or (", "if ("),
+    ),
+    mutant(
+        "incarnation-ignored",
+        "a node that comes back with an empty disk leads",
+        (RECORD, "    rest = record.in_sync - ({record.leader} - {candidate})",
+         "    rest = frozenset(r for r in record.in_sync if r.node != candidate.node) - {record.leader} | {candidate}"),
+        (RECORD, "if candidate not in record.in_sync:", "if candidate.node not in {r.node for r in record.in_sync}:"),
+        (RECORD, "in_sync = rest if len(rest) >= record.least else record.in_sync", "in_sync = rest"),
+        (MEMBER, "if self.me not in record.in_sync or (", "if self.me.node not in {r.node for r in record.in_sync} or ("),
+    ),
+    mutant(
+        "min-in-sync-undercut",
+        "one disk has the only copy of what was confirmed",
+        (RECORD, "if len(record.in_sync) <= record.least:", "if len(record.in_sync) <= 1:"),
+    ),
+    mutant(
+        "take-over-undercuts",
+        "the same, after a take-over",
+        (RECORD, "rest if len(rest) >= record.least else record.in_sync", "rest"),
+    ),
+    mutant(
+        "epoch-unchecked",
+        "a leader that was deposed goes on to confirm",
+        (MEMBER, "elif beacon.epoch < self._epoch_floor():", "elif beacon.epoch < 1:"),
+        (MEMBER, "elif self._followed is not None and self._followed[0] == beacon.epoch and", "elif False and"),
+    ),
+    mutant(
+        "acks-while-leading",
+        "a new leader acknowledges frames of the old one into its own log",
+        (
+            MEMBER,
+            "        self._stop_acknowledging()\n        self.role = Role.RECOVERING\n",
+            "        self.role = Role.RECOVERING\n",
+        ),
+        (
+            MEMBER,
+            "        self._stop_acknowledging()\n        self.role = Role.STANDING\n",
+            "        self.role = Role.STANDING\n",
+        ),
+    ),
+    mutant(
+        "leads-epoch-of-earlier-life",
+        "an epoch has two logs",
+        (
+            MEMBER,
+            "return is_new and (record.epoch in self._stood or record.by is LeaderBy.TRANSFER)",
+            "return True",
+        ),
+        (MEMBER, "if record.leader != self.me or record.epoch <= self._position.epoch:", "if record.leader != self.me:"),
+    ),
+    mutant(
+        "epoch-taken-again",
+        "an epoch has two leaders",
+        (RECORD, "epoch = max(record.epoch, log_epoch) + 1\n    return dataclasses",
+         "epoch = max(record.epoch, log_epoch) + (record.leader != candidate)\n    return dataclasses"),
+        (MEMBER, "is_new = self._view.first_epoch is not None and record.epoch > self._view.first_epoch", "is_new = True"),
+        (MEMBER, "if record.leader != self.me or record.epoch <= self._position.epoch:", "if record.leader != self.me:"),
+    ),
+    mutant(
+        "serves-while-handing-over",
+        "two nodes deliver the same messages during a transfer",
+        (MEMBER, "is_handing_over = any(record.epoch > self.epoch for record in self._view.unsettled)",
+         "is_handing_over = False"),
+    ),
+    mutant(
+        "begins-at-once",
+        "a change that comes into force late makes two nodes serve",
+        (MEMBER, "self._leads_from_s = now_s if is_alone else", "self._leads_from_s = now_s if True else"),
+    ),
+    mutant(
+        "promise-forgotten-by-a-start",
+        "a follower that restarts serves beside the leader it had answered",
+        (MEMBER, "        self._heard_s = now_s\n        self._answered_s = now_s ", "        self._heard_s = self._answered_s = -math.inf "),
+        (MEMBER, "            # A new leader has the grace time to be heard for the first time.\n            self._heard_s = now_s\n", ""),
+    ),
+    mutant(
+        "beacon-despite-hung-disk",
+        "a leader whose disk hangs is never replaced",
+        (MEMBER, "if now_s < self._beacon_at_s or self._is_disk_stuck(now_s):", "if now_s < self._beacon_at_s:"),
+    ),
+    mutant(
+        "stuck-replica-kept",
+        "one replica whose disk hangs stalls all confirms",
+        (PEERS, "peer.progress_s if is_behind else math.inf", "math.inf"),
+    ),
+    mutant(
+        "epoch-of-old-etcd",
+        "after etcd was restored from a backup an epoch is led twice",
+        (RECORD, "    epoch = max(record.epoch, log_epoch) + 1\n    return dataclasses",
+         "    epoch = record.epoch + 1\n    return dataclasses"),
+    ),
+    mutant(
+        "unsettled-forever",
+        "a replica that was to join and is gone stalls all confirms",
+        (MEMBER, "if change is None and self._view.unsettled:", "if False:"),
+    ),
+)  # fmt: skip
+
+
+def run_tests(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run the tests of the protocol on the sources at `root`."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
+    command += ["unit/cluster/test_record.py", "unit/cluster/test_member.py"]
+    command += ["cluster/test_members.py", "cluster/test_protocol.py"]
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "WARREN_TEST_CLUSTER_SEEDS": SEEDS,
+        "WARREN_TEST_INTERPRETED": "1",
+    }
+    return subprocess.run(
+        command, cwd=TESTS, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def try_mutant(broken: Mutant | None) -> tuple[bool, str]:
+    """Return whether the tests failed, and a line about how."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        mutated_copy(root, broken)
+        try:
+            result = run_tests(root)
+        except subprocess.TimeoutExpired:
+            return True, "it does not come to an end"
+    if result.returncode not in (0, FAILED):
+        print(result.stdout[-2000:], result.stderr[-2000:])
+        sys.exit(2)
+    lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "/", "E "))]
+    return result.returncode == FAILED, lines[0] if lines else ""
+
+
+def main(names: list[str]) -> int:
+    chosen = [broken for broken in MUTANTS if not names or broken.name in names]
+    if len(chosen) != (len(names) or len(MUTANTS)):
+        print(f"the mutants are: {' '.join(broken.name for broken in MUTANTS)}")
+        return 2
+    failed, line = try_mutant(None)
+    if failed:
+        print(f"the protocol fails unbroken: {line}")
+        return 2
+    survivors = 0
+    for broken in chosen:
+        start_s = time.monotonic()
+        found, line = try_mutant(broken)
+        survivors += not found
+        verdict = "found" if found else "SURVIVES"
+        print(f"{broken.name:32} {verdict:9} {time.monotonic() - start_s:5.0f} s  {broken.harm}", flush=True)
+        if found:
+            print(f"{'':32} {line.rpartition('/')[2][:160]}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} found")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

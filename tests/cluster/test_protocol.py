@@ -1,0 +1,53 @@
+"""The protocol, explored state by state; and each of its rules, broken, is noticed there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from typing import Final
+
+import pytest
+
+from cluster.protocol import SMALL, WIDE, Bounds, Rules, Violation, explore, wander
+
+WALKS: Final = int(os.environ.get("WARREN_TEST_CLUSTER_WALKS", "1000"))
+
+JOIN: Final = Bounds(revisions=2, epochs=2, frames=1, in_sync=2)
+TAKE_OVER: Final = Bounds(revisions=2, epochs=2, frames=1)
+# Where each rule is needed.
+NEEDED: Final = {
+    "unknown_may_be_done": JOIN,
+    "read_settles_nothing": JOIN,
+    "set_before_requires_acks": TAKE_OVER,
+    "join_needs_all": JOIN,
+    "join_requires_acks_first": JOIN,
+    "older_epochs_are_refused": TAKE_OVER,
+    "only_the_set_stands": JOIN,
+    "incarnations_count": Bounds(revisions=2, epochs=2, frames=1, wipes=1, min_in_sync=2),
+    "sync_before_commit": TAKE_OVER,
+    "epoch_is_synced_before_it_is_sent": Bounds(revisions=2, epochs=2, frames=1, crashes=1),
+}
+
+
+@pytest.mark.parametrize("bounds", SMALL, ids=str)
+def test_no_state_within_the_bounds_breaks_a_promise(bounds: Bounds) -> None:
+    explored = explore(bounds)
+    print(f"{bounds}: {explored}")
+    assert explored.is_complete and explored.states > 10_000
+
+
+@pytest.mark.parametrize("bounds", WIDE, ids=str)
+def test_no_random_walk_breaks_a_promise(bounds: Bounds) -> None:
+    explored = wander(bounds, walks=WALKS)
+    print(f"{bounds}: {explored}")
+    assert explored.states > 50 * WALKS
+
+
+def test_every_rule_is_broken_once() -> None:
+    assert set(NEEDED) == {field.name for field in fields(Rules)}
+
+
+@pytest.mark.parametrize("rule", NEEDED)
+def test_a_rule_that_is_broken_is_noticed(rule: str) -> None:
+    with pytest.raises(Violation):
+        explore(NEEDED[rule], Rules(**{rule: False}))

@@ -1,0 +1,603 @@
+"""Three real `Member`s in a simulated world: clocks, links, disks, and etcd as one linearizable register, by one seed.
+
+Replication is a toy that is obviously right: a message is the whole log of a leader, a follower cuts what differs and
+appends what is missing, and an ack says how much of an epoch it has. Messages are lost, late and out of order.
+
+What is looked at after every step (the letters are those of the design):
+
+    C1  what was committed is in the log of whoever leads a later epoch, now or from now on
+    C2  what was committed stays what it is: two leaders commit nothing different at the same place
+    C3  an epoch has one leader process
+    C8  after everything is healed, commits go on
+    C10 one process serves at a time, and none beyond the limit after the last beacon that all others answered
+    R   whoever is recorded as in sync, with this incarnation, has everything that was committed; the set is never
+        smaller than it may be
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from warren.cluster.events import (
+    Acknowledge,
+    Action,
+    AnswerBeacon,
+    Appended,
+    BeaconAnswered,
+    BeaconReceived,
+    EpochRefused,
+    Event,
+    Lead,
+    LinkLost,
+    LinkRefused,
+    NearlyCaughtUp,
+    Position,
+    Positioned,
+    Read,
+    ReadFailed,
+    RecordChanged,
+    RecordRead,
+    Recovered,
+    RefuseEpoch,
+    RequireAcks,
+    Restart,
+    SendBeacon,
+    StopAcknowledging,
+    Swap,
+    SwapDone,
+    SwapRefused,
+    SwapUnknown,
+    Synced,
+    Tick,
+    TransferRequested,
+)
+from warren.cluster.member import Founding, Member, Timers
+from warren.cluster.record import Record, RecordError, Replica, Versioned, decode, encode
+
+NODES: Final = ("a", "b", "c")
+CLOCK_ERROR: Final = 0.05
+ETCD_TIMEOUT_S: Final = 1.0
+LIMIT_S: Final = 2.0
+KINDS: Final = (
+    *("crash", "crash leader", "wipe", "pause", "pause leader", "cut", "cut one way", "isolate", "cut from etcd"),
+    *("heal", "heal", "heal", "etcd down", "etcd up", "etcd up", "transfer", "publish", "publish", "publish"),
+)
+Entry = tuple[int, int]  # the epoch, and a number that no other entry has
+Log = tuple[Entry, ...]
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass
+class Register:
+    """etcd: one key with the bytes of a record."""
+
+    revision: int = 0
+    found: Versioned | None = None
+    is_up: bool = True
+
+    def swap(self, revision: int, record: Record) -> bool:
+        if revision != self.revision:
+            return False
+        self.revision += 1
+        try:
+            self.found = Versioned(self.revision, decode(encode(record)))
+        except RecordError as error:
+            raise Broken(f"R: {error}") from error
+        return True
+
+
+@dataclass
+class Process:
+    """One life of a node."""
+
+    node: Node
+    member: Member
+    wakes_at: float = 0.0
+    followed: tuple[int, Replica] | None = None
+    epoch: int = 0  # that it leads
+    log: Log = ()  # as a leader, with what is not synced yet
+    required: frozenset[Replica] = frozenset()
+    acked: dict[Replica, int] = field(default_factory=dict)
+    committed: int = 0
+    begins_at: int = 0  # where the entry is that begins the epoch
+    sent: dict[int, float] = field(default_factory=dict)  # beacons, by the true time
+    promised: dict[Replica, float] = field(default_factory=dict)
+
+
+@dataclass
+class Node:
+    """A machine: its disk, its clock, and the process that runs on it, if any."""
+
+    name: str
+    incarnation: int
+    rate: float
+    offset_s: float
+    disk: Log = ()
+    process: Process | None = None
+    paused_until: float = 0.0
+    inbox: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(self.name, f"i{self.incarnation}")
+
+
+class World:
+    """All of it. `now` is the true time, which no node knows."""
+
+    def __init__(self, seed: int, *, min_in_sync: int = 2, timers: Timers | None = None, calm: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.calm = calm
+        self.min_in_sync = min_in_sync
+        self.timers = timers or Timers()
+        self.etcd = Register()
+        self.cut: set[tuple[str, str]] = set()
+        self.cut_from_etcd: set[str] = set()
+        self.committed: Log = ()
+        self.committed_in: dict[int, Log] = {}
+        self.begun: dict[int, tuple[Process, Log]] = {}
+        self.commits = 0
+        self.take_overs = 0
+        self.served_s: list[float] = []
+        self._numbers = itertools.count(1)
+        self._order = itertools.count()
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self.nodes = {
+            name: Node(name, 0, 1 + self.random.uniform(-CLOCK_ERROR, CLOCK_ERROR), self.random.uniform(0, 1000))
+            for name in NODES
+        }
+        for node in self.nodes.values():
+            self.start(node)
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def later(self, delay_s: float, work: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (self.now + delay_s, next(self._order), work))
+
+    def run(self, duration_s: float) -> None:
+        end = self.now + duration_s
+        while self._due and self._due[0][0] <= end:
+            self.now, _, work = heapq.heappop(self._due)
+            work()
+            self.look()
+        self.now = end
+
+    def clock(self, node: Node) -> float:
+        return node.offset_s + self.now * node.rate
+
+    def latency(self) -> float:
+        if not self.calm and self.random.random() < 0.02:
+            return self.random.uniform(0.1, 4.0)
+        return self.random.uniform(0.001, 0.02)
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def start(self, node: Node) -> None:
+        if node.process is not None:
+            return
+        last = node.disk[-1][0] if node.disk else 0
+        founding = Founding("store", self.min_in_sync) if node.name == "a" and node.incarnation == 0 else None
+        member = Member(
+            node.replica,
+            self.clock(node),
+            position=Position(last, len(node.disk)),
+            timers=self.timers,
+            founding=founding,
+        )
+        node.process = Process(node, member)
+        self.tell(node.process, Tick())
+
+    def crash(self, node: Node, *, wipe: bool = False) -> None:
+        """End the process: what was synced stays, unless the disk is lost with it."""
+        if node.process is None:
+            return
+        node.process = None
+        node.inbox.clear()
+        node.paused_until = 0.0
+        replica = node.replica
+        if wipe:
+            node.disk = ()
+            node.incarnation += 1
+        for other in self.others(node):
+            self.send(node, other, lambda peer: self.tell(peer, LinkLost(replica)))
+        self.later(0.05, lambda: self._refuse(node, replica))
+
+    def _refuse(self, node: Node, replica: Replica) -> None:
+        if node.process is not None:
+            return
+        for other in self.others(node):
+            if (node.name, other.name) not in self.cut and (other.name, node.name) not in self.cut:
+                # Known at once: a later answer could come from another life.
+                self.deliver(other, lambda peer: self._refused(peer, node, replica))
+
+    def _refused(self, process: Process, node: Node, replica: Replica) -> None:
+        if node.process is None:
+            self.tell(process, LinkRefused(replica))
+
+    def others(self, node: Node) -> list[Node]:
+        return [other for other in self.nodes.values() if other is not node]
+
+    def deliver(self, node: Node, work: Callable[[Process], None]) -> None:
+        """Let the process that runs now do something, after its pause if it has one."""
+        process = node.process
+        if process is None:
+            return
+
+        def act() -> None:
+            if node.process is process:
+                work(process)
+
+        if self.now < node.paused_until:
+            node.inbox.append(act)
+        else:
+            act()
+
+    def pause(self, node: Node, duration_s: float) -> None:
+        node.paused_until = max(node.paused_until, self.now + duration_s)
+        self.later(duration_s, lambda: self._wake(node))
+
+    def _wake(self, node: Node) -> None:
+        if self.now < node.paused_until:
+            return
+        self.look()  # before anything else, it may serve a client
+        waiting, node.inbox = node.inbox, []
+        for work in waiting:
+            work()
+
+    def send(self, source: Node, target: Node, work: Callable[[Process], None]) -> None:
+        """Send a message: lost when the way is cut, or now and then; late now and then."""
+        if (source.name, target.name) in self.cut or (not self.calm and self.random.random() < 0.01):
+            return
+        self.later(self.latency(), lambda: self.deliver(target, work))
+
+    # --- members --------------------------------------------------------------------------------------------------
+
+    def tell(self, process: Process, event: Event) -> None:
+        member = process.member
+        for action in member.handle(self.clock(process.node), event):
+            self._carry_out(process, action)
+        wake_at = member.wake_at_s(self.clock(process.node))
+        if wake_at != process.wakes_at and wake_at != float("inf"):
+            process.wakes_at = wake_at
+            delay_s = max(0.0, (wake_at - self.clock(process.node)) / process.node.rate) + 1e-6
+            self.later(delay_s, lambda: self.deliver(process.node, self._tick(process, wake_at)))
+
+    def _tick(self, process: Process, wake_at: float) -> Callable[[Process], None]:
+        def work(running: Process) -> None:
+            if running is process and process.wakes_at == wake_at:
+                process.wakes_at = 0.0
+                self.tell(process, Tick())
+
+        return work
+
+    def _carry_out(self, process: Process, action: Action) -> None:
+        node = process.node
+        match action:
+            case Read():
+                self._read(process)
+            case Swap(number, revision, record):
+                self._swap(process, number, revision, record)
+            case SendBeacon(epoch, number):
+                process.sent[number] = self.now
+                positions = {
+                    replica: Position(epoch, lsn) for replica, lsn in process.acked.items() if replica != node.replica
+                }
+                beacon = BeaconReceived(node.replica, epoch, number, positions)
+                for other in self.others(node):
+                    self.send(node, other, lambda peer: self.tell(peer, beacon))
+                self._ship(process)
+            case AnswerBeacon(leader, epoch, number):
+                answer = BeaconAnswered(node.replica, epoch, number)
+                self.send(node, self.nodes[leader.node], lambda peer: self._answered(peer, answer))
+            case RefuseEpoch(leader, epoch):
+                refusal = EpochRefused(node.replica, epoch)
+                self.send(node, self.nodes[leader.node], lambda peer: self.tell(peer, refusal))
+            case Acknowledge(leader, epoch):
+                process.followed = (epoch, leader)
+            case StopAcknowledging():
+                process.followed = None
+            case Lead(epoch):
+                self._begin(process, epoch)
+            case RequireAcks(replicas):
+                process.required = replicas
+            case Restart():
+                self.crash(node)
+                self.later(self.random.uniform(0.05, 0.5), lambda: self.start(node))
+
+    def _answered(self, process: Process, answer: BeaconAnswered) -> None:
+        if answer.epoch == process.member.epoch:
+            sent = process.sent.get(answer.number, float("-inf"))
+            process.promised[answer.replica] = max(sent, process.promised.get(answer.replica, sent))
+        self.tell(process, answer)
+
+    # --- etcd -----------------------------------------------------------------------------------------------------
+
+    def _is_etcd_there(self, process: Process) -> bool:
+        return self.etcd.is_up and process.node.name not in self.cut_from_etcd
+
+    def _read(self, process: Process) -> None:
+        node = process.node
+
+        def answer() -> None:
+            event: Event
+            if self._is_etcd_there(process) and (self.calm or self.random.random() > 0.02):
+                found = self.etcd.found
+                event = RecordRead(found)
+            else:
+                event = ReadFailed()
+            self.later(self.latency(), lambda: self.deliver(node, lambda peer: self._if_same(peer, process, event)))
+
+        self.later(self.latency(), answer)
+
+    def _if_same(self, running: Process, process: Process, event: Event) -> None:
+        if running is process:
+            self.tell(process, event)
+
+    def _swap(self, process: Process, number: int, revision: int, record: Record) -> None:
+        node = process.node
+        answers: list[Event] = []
+
+        def answer_once(event: Event) -> None:
+            if not answers:
+                answers.append(event)
+                self.deliver(node, lambda peer: self._if_same(peer, process, event))
+
+        def apply() -> None:
+            if not self.etcd.is_up:
+                return
+            done = self.etcd.swap(revision, record)
+            if done:
+                self._record_changed()
+            if (self.calm or self.random.random() > 0.15) and node.name not in self.cut_from_etcd:
+                event = SwapDone(number, self.etcd.revision) if done else SwapRefused(number)
+                self.later(self.latency(), lambda: answer_once(event))
+
+        # Without an answer the outcome is unknown. What was sent before may be carried out much later.
+        self.later(ETCD_TIMEOUT_S / node.rate, lambda: answer_once(SwapUnknown(number)))
+        if node.name in self.cut_from_etcd:
+            return
+        chance = 1.0 if self.calm else self.random.random()
+        if chance < 0.1:
+            return
+        self.later(self.random.uniform(1.0, 6.0) if chance < 0.25 else self.latency(), apply)
+
+    def _record_changed(self) -> None:
+        found = self.etcd.found
+        assert found is not None
+        for node in self.nodes.values():
+            self.watched(node, found)
+
+    def watched(self, node: Node, found: Versioned) -> None:
+        if self.calm or self.random.random() < 0.9:
+            delay_s = self.random.choice((0.01, 0.01, 0.1, 3.0)) * self.random.random()
+            self.later(delay_s, lambda: self.deliver(node, lambda peer: self.tell(peer, RecordChanged(found))))
+
+    # --- logs -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, process: Process, epoch: int) -> None:
+        log = process.node.disk
+        if epoch in self.begun:
+            raise Broken(f"C3: {process.node.name} begins epoch {epoch}, which was begun before")
+        for earlier, committed in self.committed_in.items():
+            # One that slept may begin an epoch which has ended: nobody follows it.
+            if earlier < epoch and log[: len(committed)] != committed:
+                raise Broken(f"C1: {process.node.name} begins epoch {epoch} without what was committed in {earlier}")
+        self.begun[epoch] = (process, log)
+        self.take_overs += 1
+        process.epoch = epoch
+        # The entry that begins the epoch is synced before anybody hears of it (`Lead`).
+        process.log = process.node.disk = (*log, (epoch, next(self._numbers)))
+        process.begins_at = len(process.log)
+        self.tell(process, Appended(process.begins_at))
+        self._ship(process)
+        self._maybe_commit(process)
+
+    def append(self, process: Process) -> None:
+        """Let a leader write something, send it, and sync it somewhat later."""
+        process.log = (*process.log, (process.epoch, next(self._numbers)))
+        length = len(process.log)
+        self.tell(process, Appended(length))
+        self._ship(process)
+        self.later(self.random.uniform(0, 0.01), lambda: self.deliver(process.node, lambda p: self._sync(p, length)))
+
+    def _sync(self, process: Process, length: int) -> None:
+        if process.epoch == 0 or length <= len(process.node.disk):
+            return
+        process.node.disk = process.log[:length]
+        self._maybe_commit(process)
+
+    def _ship(self, process: Process) -> None:
+        if process.epoch == 0:
+            return
+        log, epoch, node = process.log, process.epoch, process.node
+        for other in self.others(node):
+            self.send(node, other, lambda peer: self._take(peer, node.replica, epoch, log))
+
+    def _take(self, process: Process, leader: Replica, epoch: int, log: Log) -> None:
+        """Follow a leader: the log that was sent has the entry that began its epoch, so what differs shows there."""
+        if process.followed != (epoch, leader):
+            return
+        own = process.node.disk
+        if own[: len(log)] != log:
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, log, strict=False)))
+            is_behind = same == len(own)
+            if not is_behind and own[same][0] == epoch:
+                raise Broken(f"C3: {process.node.name} has other entries of epoch {epoch}")
+            process.node.disk = log
+            self.tell(process, Positioned(Position(log[-1][0], len(log))))
+        replica = process.node.replica
+        length = len(log)
+        self.send(process.node, self.nodes[leader.node], lambda peer: self._acked(peer, replica, epoch, length))
+
+    def _acked(self, process: Process, replica: Replica, epoch: int, length: int) -> None:
+        if process.epoch != epoch:
+            return
+        process.acked[replica] = max(length, process.acked.get(replica, 0))
+        self.tell(process, Synced(replica, length))
+        if replica not in process.required and length + 8 >= len(process.log):
+            self.tell(process, NearlyCaughtUp(replica))
+        self._maybe_commit(process)
+
+    def _maybe_commit(self, process: Process) -> None:
+        node = process.node
+        if process.epoch == 0 or node.process is not process or node.replica not in process.required:
+            return
+        own = len(node.disk)
+        length = min(own if each == node.replica else process.acked.get(each, 0) for each in process.required)
+        if length <= process.committed or length < process.begins_at:
+            return
+        process.committed = length
+        self._commit(process, process.log[:length])
+        if length >= process.begins_at:
+            self.tell(process, Recovered())
+
+    def _commit(self, process: Process, log: Log) -> None:
+        shorter = min(len(log), len(self.committed))
+        if log[:shorter] != self.committed[:shorter]:
+            raise Broken(f"C2: {process.node.name} commits something else than was committed")
+        for epoch, (later, begun) in self.begun.items():
+            if epoch > process.epoch and later.node.process is later and begun[: len(log)] != log:
+                raise Broken(f"C1: epoch {epoch} is led without what {process.node.name} commits in {process.epoch}")
+        self.committed_in[process.epoch] = log
+        if len(log) > len(self.committed):
+            self.commits += len(log) - len(self.committed)
+            self.committed = log
+
+    # --- what holds -----------------------------------------------------------------------------------------------
+
+    def serving(self) -> list[Process]:
+        """Return the processes that would serve a client at this moment."""
+        return [
+            node.process
+            for node in self.nodes.values()
+            if node.process is not None
+            and self.now >= node.paused_until
+            and node.process.member.serves(self.clock(node))
+        ]
+
+    def look(self) -> None:
+        """Check everything that holds at any moment."""
+        serving = self.serving()
+        if len(serving) > 1:
+            raise Broken(f"C10: {[process.node.name for process in serving]} serve at the same time")
+        found = self.etcd.found
+        if found is None:
+            return
+        record = found.record
+        for node in self.nodes.values():
+            if node.replica in record.in_sync and node.disk[: len(self.committed)] != self.committed:
+                raise Broken(f"R: {node.name} is in sync and lacks what was committed")
+        for process in serving:
+            self.served_s.append(self.now)
+            if record.epoch != process.epoch:
+                continue
+            for other in record.in_sync - {process.node.replica}:
+                if self.now - process.promised.get(other, float("-inf")) > LIMIT_S / (1 - CLOCK_ERROR):
+                    raise Broken(f"C10: {process.node.name} serves beyond the limit, by the promise of {other}")
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def leader(self) -> Process | None:
+        """Return the process that leads the greatest epoch, if it is there."""
+        leaders = [node.process for node in self.nodes.values() if node.process and node.process.epoch]
+        return max(leaders, key=lambda process: process.epoch, default=None)
+
+    def publish(self) -> None:
+        """Let every process that leads write something: one that was deposed and does not know it, too."""
+        for node in self.nodes.values():
+            if node.process is not None and self.now >= node.paused_until and node.process.epoch:
+                self.append(node.process)
+
+    def may_wipe(self, node: Node) -> bool:
+        """Whether enough other replicas are there that have everything."""
+        found = self.etcd.found
+        if found is None or (node.name == "a" and not node.disk):
+            return False
+        there = {each.replica for each in self.nodes.values() if each is not node}
+        lost = {each for each in found.record.in_sync if each not in there and each != node.replica}
+        return len(found.record.in_sync) >= 2 and not lost
+
+    def _has_survivor(self) -> bool:
+        """Whether a replica that is recorded is there: a change that was late may name one disk alone, lost since."""
+        found = self.etcd.found
+        return found is None or any(node.replica in found.record.in_sync for node in self.nodes.values())
+
+    def disturb(self) -> None:
+        """Do one thing that may happen."""
+        choose = self.random
+        node = self.nodes[choose.choice(NODES)]
+        kind = choose.choice(KINDS)
+        leader = self.leader()
+        if kind.endswith("leader") and leader is not None:
+            node = leader.node
+        match kind:
+            case "crash" | "crash leader":
+                self.crash(node)
+                self.later(choose.choice((0.1, 1.0, 6.0)) * choose.random(), lambda: self.start(node))
+            case "wipe" if choose.random() < 0.4 and self.may_wipe(node):
+                self.crash(node, wipe=True)
+                self.later(choose.uniform(0.1, 3.0), lambda: self.start(node))
+            case "pause" | "pause leader":
+                self.pause(node, choose.choice((0.3, 2.0, 5.0, 12.0)) * choose.random())
+            case "cut":
+                self.cut |= {(node.name, other.name) for other in self.others(node)[:1]}
+                self.cut |= {(target, source) for source, target in self.cut}
+            case "cut one way":
+                self.cut.add((node.name, choose.choice(self.others(node)).name))
+            case "isolate":
+                for other in self.others(node):
+                    self.cut |= {(node.name, other.name), (other.name, node.name)}
+                if choose.random() < 0.5:
+                    self.cut_from_etcd.add(node.name)
+            case "heal":
+                self.cut.clear()
+                self.cut_from_etcd.clear()
+            case "etcd down":
+                self.etcd.is_up = False
+            case "etcd up":
+                self.etcd.is_up = True
+            case "cut from etcd":
+                self.cut_from_etcd.add(node.name)
+            case "transfer" if leader is not None:
+                target = choose.choice(self.others(leader.node)).replica
+                self.deliver(leader.node, lambda process: self.tell(process, TransferRequested(target)))
+            case _:
+                self.publish()
+
+    def heal(self) -> None:
+        """End all trouble."""
+        self.calm = True
+        self.cut.clear()
+        self.cut_from_etcd.clear()
+        self.etcd.is_up = True
+        for node in self.nodes.values():
+            if node.paused_until > self.now:
+                node.paused_until = self.now
+                self._wake(node)
+            self.start(node)
+
+    def live(self, steps: int) -> None:
+        """Let so many things happen, then heal, and see that commits go on."""
+        self.run(5.0)
+        for _ in range(steps):
+            self.disturb()
+            self.publish()
+            self.run(self.random.choice((0.05, 0.3, 1.0, 4.0)) * self.random.random())
+        self.heal()
+        self.run(15.0)
+        if not self._has_survivor():
+            return
+        before = self.commits
+        self.publish()
+        self.run(10.0)
+        if self.commits == before or not self.serving():
+            raise Broken("C8: everything is healed, and nothing is committed or served")

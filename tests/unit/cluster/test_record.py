@@ -1,0 +1,203 @@
+"""The record of a cell: its transitions, what they refuse, and what is taken for a record (record.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from warren.cluster.record import (
+    LeaderBy,
+    Record,
+    RecordError,
+    Refusal,
+    Replica,
+    added,
+    decode,
+    encode,
+    first,
+    forgotten,
+    recovered,
+    removed,
+    taken_over,
+    transferred,
+)
+
+A, B, C, D = (Replica(node, f"{node}1") for node in "abcd")
+B_EMPTY = Replica("b", "b2")
+
+
+def record(*in_sync: Replica, leader: Replica = A, epoch: int = 5, assigned: str = "abc", least: int = 2) -> Record:
+    return Record("s", epoch, leader, LeaderBy.TAKE_OVER, frozenset(in_sync), frozenset(assigned), least)
+
+
+def done(change: Record | Refusal) -> Record:
+    assert isinstance(change, Record), change
+    assert change.fault() is None
+    return change
+
+
+def reason(change: Record | Refusal) -> str:
+    assert isinstance(change, Refusal), change
+    return change.reason
+
+
+def test_the_first_leader_is_alone_and_the_others_join_until_all_are_assigned() -> None:
+    grown = first("s", A, 2)
+    assert grown.fault() is None and grown.epoch == 1 and grown.least == 1
+    for replica in (B, C):
+        grown = done(added(grown, A, 1, replica, 3))
+    assert grown.in_sync == {A, B, C} and grown.assigned == {"a", "b", "c"} and grown.least == 2
+    assert "forget one" in reason(added(grown, A, 1, D, 3))
+
+
+def test_a_take_over_leaves_the_old_leader_out_if_enough_remain() -> None:
+    changed = done(taken_over(record(A, B, C), B, 5))
+    assert (changed.epoch, changed.leader, changed.in_sync, changed.by) == (6, B, frozenset({B, C}), LeaderBy.TAKE_OVER)
+    assert done(taken_over(record(A, B), B, 5)).in_sync == {A, B}
+    assert done(taken_over(record(A, B, least=1), B, 5)).in_sync == {B}
+
+
+def test_a_leader_that_restarts_takes_a_new_epoch_and_keeps_its_set() -> None:
+    changed = done(taken_over(record(A, B, C), A, 5))
+    assert (changed.epoch, changed.in_sync) == (6, frozenset({A, B, C}))
+
+
+def test_only_a_replica_of_the_set_takes_over_and_not_a_later_incarnation_of_it() -> None:
+    assert "not in sync" in reason(taken_over(record(A, B), C, 5))
+    assert "not in sync" in reason(taken_over(record(A, B, C), B_EMPTY, 5))
+
+
+def test_the_next_epoch_is_above_every_epoch_of_the_log() -> None:
+    assert done(taken_over(record(A, B, epoch=5), B, 9)).epoch == 10
+    assert recovered(record(A, B, epoch=5), C, 9).epoch == 10
+
+
+def test_a_set_is_not_made_smaller_than_it_may_be() -> None:
+    assert done(removed(record(A, B, C), A, 5, B)).in_sync == {A, C}
+    assert "2 replicas have to" in reason(removed(record(A, C), A, 5, C))
+    assert done(removed(record(A, C, least=1), A, 5, C)).in_sync == {A}
+    assert "itself" in reason(removed(record(A, B, C), A, 5, A))
+    assert "not in sync" in reason(removed(record(A, B), A, 5, C))
+
+
+@pytest.mark.parametrize("leader", [A, B])
+def test_only_the_leader_of_the_epoch_changes_the_set(leader: Replica) -> None:
+    old = record(A, B, C, leader=leader)
+    for who, epoch in ((A, 4), (B, 4), (C, 5), (A if leader == B else B, 5)):
+        for change in (removed(old, who, epoch, C), added(old, who, epoch, D, 9), transferred(old, who, epoch, C)):
+            assert "leads epoch 5" in reason(change)
+
+
+def test_an_empty_directory_replaces_the_earlier_incarnation_of_its_node() -> None:
+    assert done(added(record(A, B), A, 5, B_EMPTY, 3)).in_sync == {A, B_EMPTY}
+    assert "in sync already" in reason(added(record(A, B), A, 5, B, 3))
+    assert "the leader has" in reason(added(record(A, B), A, 5, Replica("a", "a2"), 3))
+
+
+def test_a_transfer_names_another_of_the_set_for_the_next_epoch() -> None:
+    changed = done(transferred(record(A, B), A, 5, B))
+    assert (changed.epoch, changed.leader, changed.in_sync, changed.by) == (6, B, frozenset({A, B}), LeaderBy.TRANSFER)
+    assert "not in sync" in reason(transferred(record(A, B), A, 5, C))
+    assert "already" in reason(transferred(record(A, B), A, 5, A))
+
+
+def test_a_node_is_forgotten_if_enough_others_are_in_sync() -> None:
+    assert done(forgotten(record(A, B, C), "c")).in_sync == {A, B}
+    assert done(forgotten(record(A, B), "c")).assigned == {"a", "b"}
+    assert "2 are required" in reason(forgotten(record(A, B), "b"))
+    assert "transfer" in reason(forgotten(record(A, B, C), "a"))
+    assert "not assigned" in reason(forgotten(record(A, B, C), "x"))
+
+
+def test_a_recovery_begins_anew_with_one_replica() -> None:
+    changed = recovered(record(A, B, C), C, 5)
+    assert changed.fault() is None
+    assert (changed.in_sync, changed.assigned, changed.by) == (frozenset({C}), frozenset("c"), LeaderBy.RECOVERY)
+
+
+def test_whatever_is_done_in_whatever_order_the_record_stays_valid() -> None:
+    replicas = (A, B, C, B_EMPTY)
+    for least in (1, 2, 3):
+        known = {first("s", A, least)}
+        for _ in range(4):
+            for old in list(known):
+                leader, epoch = old.leader, old.epoch
+                changes: list[Record | Refusal] = [forgotten(old, node) for node in "abc"]
+                for each in replicas:
+                    changes += [taken_over(old, each, 0), removed(old, leader, epoch, each)]
+                    changes += [added(old, leader, epoch, each, 3), transferred(old, leader, epoch, each)]
+                for change in changes:
+                    if isinstance(change, Record):
+                        assert change.fault() is None, (old, change)
+                        assert change.epoch >= old.epoch and change.leader in change.in_sync
+                        assert (change.leader != old.leader) <= (change.epoch > old.epoch)
+                        known.add(change)
+        assert len(known) > 50
+
+
+# --- JSON ---
+
+
+def test_what_is_written_is_read_and_is_the_same_bytes_each_time() -> None:
+    for in_sync in itertools.permutations((A, B, C)):
+        assert encode(record(*in_sync)) == encode(record(A, B, C))
+    for by in LeaderBy:
+        written = dataclasses.replace(record(A, B, C), by=by)
+        assert decode(encode(written)) == written
+
+
+def document(**changed: Any) -> bytes:
+    fields = json.loads(encode(record(A, B)))
+    fields.update(changed)
+    return json.dumps({name: value for name, value in fields.items() if value is not ...}).encode()
+
+
+def test_a_newer_format_is_refused_with_what_to_do_whatever_else_it_has() -> None:
+    with pytest.raises(RecordError, match="format 2, this Warren knows 1: a newer one leads the cluster, upgrade"):
+        decode(document(format=2, in_sync={"new": "shape"}, more=1))
+
+
+B_JSON = {"node": "b", "incarnation": "b1"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b"\xff",
+        b'{"format":1}',
+        b"[" * 100_000,
+        b" " * 70_000 + encode(record(A, B)),
+        document(format=0),
+        document(format="1"),
+        document(more=1),
+        document(store=...),
+        document(store=""),
+        document(epoch=0),
+        document(epoch=1.5),
+        document(epoch=True),
+        document(epoch=2**63),
+        document(leader=None),
+        document(leader={"node": "c", "incarnation": "c1"}),
+        document(by="force"),
+        document(in_sync=[B_JSON]),
+        document(in_sync=[*json.loads(document())["in_sync"], B_JSON]),
+        document(in_sync=[*json.loads(document())["in_sync"], {"node": "b", "incarnation": "b2"}]),
+        document(assigned=["a"]),
+        document(assigned=["a", "b", "b"]),
+        document(assigned=["a", "b"] + [str(number) for number in range(200)]),
+        document(min_in_sync=0),
+        document(min_in_sync=3),
+        document(leader={"node": "a", "incarnation": "x" * 300}),
+    ],
+)
+def test_what_is_not_exactly_a_record_is_refused(value: bytes) -> None:
+    with pytest.raises(RecordError, match="record in etcd"):
+        decode(value)

@@ -1,0 +1,302 @@
+"""What a `Member` is told, and what it asks for.
+
+Events come one at a time, each with the time of the node's own clock, which counts while the machine is suspended.
+Actions are to be carried out in their order: what stops comes before what asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from warren.cluster.record import Record, Replica, Versioned
+
+
+class Position(NamedTuple):
+    """How far a synced log goes: the epoch of its last frame, and the LSN behind it. The greatest stands first."""
+
+    epoch: int
+    lsn: int
+
+
+# --- events: etcd -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRead:
+    """A linearizable read, answered. None: there is no such key."""
+
+    found: Versioned | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """A read was not answered, or with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordChanged:
+    """A watch's news, however late."""
+
+    found: Versioned
+
+
+@dataclass(frozen=True, slots=True)
+class SwapDone:
+    """The compare-and-swap of this number succeeded; the key has this mod revision now."""
+
+    number: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapRefused:
+    """The comparison was made, and the key had another revision. No error of etcd is this."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwapUnknown:
+    """Anything else: it may have been done, it may still be done, or it never will be."""
+
+    number: int
+
+
+# --- events: other replicas -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeaconReceived:
+    """A leader has said that it leads; `positions` are those that it knows of the others."""
+
+    leader: Replica
+    epoch: int
+    number: int
+    positions: Mapping[Replica, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class BeaconAnswered:
+    """A replica has answered the beacon of this number, of this epoch: it stands for nothing in the grace time."""
+
+    replica: Replica
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRefused:
+    """A replica knows of a greater epoch than ours."""
+
+    replica: Replica
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The connection with a replica was closed, by whomever."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRefused:
+    """Connecting again was answered with ECONNREFUSED: the machine is there, the process is not."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A replica has acknowledged that its log is synced up to this LSN, in our epoch."""
+
+    replica: Replica
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class NearlyCaughtUp:
+    """A replica outside the set has so little left to fetch that commits may wait for it from now on."""
+
+    replica: Replica
+
+
+# --- events: this node ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Positioned:
+    """How far our own log is synced, as a follower."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """How far our own log goes that was sent to the replicas, as a leader."""
+
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskWaits:
+    """The time since which the oldest job of our disk is under way; None when there is none."""
+
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """After `Lead`: the log is recovered, and the record of the new epoch is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRequested:
+    """An administrator wants another replica to lead."""
+
+    target: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: see `Member.wake_at_s`."""
+
+
+Event = (
+    RecordRead
+    | ReadFailed
+    | RecordChanged
+    | SwapDone
+    | SwapRefused
+    | SwapUnknown
+    | BeaconReceived
+    | BeaconAnswered
+    | EpochRefused
+    | LinkLost
+    | LinkRefused
+    | Synced
+    | NearlyCaughtUp
+    | Positioned
+    | Appended
+    | DiskWaits
+    | Recovered
+    | TransferRequested
+    | Tick
+)
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the record, linearizably, and answer with `RecordRead` or `ReadFailed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Write the record if the key still has this mod revision (0: if there is none), and tell what became of it."""
+
+    number: int
+    revision: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class SendBeacon:
+    """Send a beacon to all replicas that are connected, with the positions that are known of them."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBeacon:
+    """Answer a beacon."""
+
+    leader: Replica
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseEpoch:
+    """Tell a leader that a greater epoch has begun."""
+
+    leader: Replica
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Follow this leader: cut the log to what both have, take its frames, acknowledge those of this epoch only."""
+
+    leader: Replica
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAcknowledging:
+    """Acknowledge nothing until the next `Acknowledge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Recover the log as the leader of this epoch, begin the epoch in it; then, when that is committed, `Recovered`.
+
+    The record that begins the epoch has to be synced here before anything of the log is compared with, or sent to,
+    another replica. Otherwise this node, ended and started again, would know nothing of the epoch and could acknowledge
+    the one before, while a replica that has followed this one cuts off what is confirmed by that.
+    """
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequireAcks:
+    """Commit what all of these have synced, this node among them, and nothing else."""
+
+    replicas: frozenset[Replica]
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Serve clients, while `Member.serves` says so: it is to be asked in every turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """Hold deliveries and gets back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """End the process and begin a new one, as a follower: memory may hold what was never committed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tell the operator."""
+
+    text: str
+
+
+Action = (
+    Read
+    | Swap
+    | SendBeacon
+    | AnswerBeacon
+    | RefuseEpoch
+    | Acknowledge
+    | StopAcknowledging
+    | Lead
+    | RequireAcks
+    | Serve
+    | StopServing
+    | Restart
+    | Report
+)

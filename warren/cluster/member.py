@@ -1,0 +1,555 @@
+"""What a node of a cluster decides: whom it follows, when it stands, when it leads, serves, and whose acks it needs.
+
+No I/O and no clock: `Member.handle` takes an event with the node's time and returns what is to be done.
+
+    FOLLOWING --grace is over, or our own record--> STANDING --our change is in force--> RECOVERING --> LEADING
+        ^  |                                           |                                     |             |
+        |  +-- a transfer names us ------------------- | ----------------------------------->|             |
+        +------------------ another leads -------------+                                     +--> ENDED <--+
+
+Confirms are safe whatever the clocks do:
+
+1. A commit needs the acks of every replica that may be recorded as in sync (`RecordView.possible`), and of one that is
+   about to be: a replica is added only when it has everything that was there when its acks began to be required.
+2. A node acknowledges one epoch at a time, never one below what its log, the record or a leader has told it of. It
+   stops before it stands, and before it leads.
+3. A node leads an epoch only by a change of the record that this process made or saw made, and once in its life. A
+   record that names it from an earlier life makes it stand again: what that one wrote and never synced is gone.
+   What begins an epoch is synced before anybody hears of it (`Lead`).
+
+Serving is exclusive as long as clocks run at nearly the same rate:
+
+4. A leader serves for `limit_s` after it sent the last beacon that was answered by *all* others that may be recorded.
+   A replica that has answered neither stands nor begins an epoch for `grace_s` after it received that beacon.
+5. The exception is a process that is gone while its machine is there (`LinkRefused`): a replica stands at once. When
+   that is wrong, two nodes may deliver for `limit_s`, and no confirm is lost.
+6. A leader that hands over stops serving before it proposes that, and until that is settled.
+
+etcd is needed for changes only. While it is away a leader whose whole set answers goes on; a set of one needs no
+answers, since nobody else can stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from warren.cluster.events import (
+    Acknowledge,
+    Action,
+    AnswerBeacon,
+    Appended,
+    BeaconAnswered,
+    BeaconReceived,
+    DiskWaits,
+    EpochRefused,
+    Event,
+    Lead,
+    LinkLost,
+    LinkRefused,
+    NearlyCaughtUp,
+    Position,
+    Positioned,
+    Read,
+    ReadFailed,
+    RecordChanged,
+    RecordRead,
+    Recovered,
+    RefuseEpoch,
+    Report,
+    RequireAcks,
+    Restart,
+    SendBeacon,
+    Serve,
+    StopAcknowledging,
+    StopServing,
+    SwapDone,
+    SwapRefused,
+    SwapUnknown,
+    Synced,
+    Tick,
+    TransferRequested,
+)
+from warren.cluster.peers import Peers
+from warren.cluster.record import (
+    LeaderBy,
+    Record,
+    Refusal,
+    Replica,
+    added,
+    first,
+    removed,
+    taken_over,
+    transferred,
+)
+from warren.cluster.record_view import RecordView
+
+NEVER: Final = math.inf
+# The rates of two clocks may differ by so much: far more than any that keep time at all.
+CLOCK_RATE_ERROR: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """How long things may take. The grace time is longer than the limit, whichever of two clocks is the faster."""
+
+    beacon_s: float = 0.25
+    suspect_s: float = 1.0  # a replica that is silent, or makes no progress, for so long is to leave the set
+    limit_s: float = 2.0
+    grace_s: float = 3.0
+    refused_s: float = 0.3  # from the loss of the link, when connecting again is refused
+    stagger_s: float = 0.2  # between the candidates
+    disk_s: float = 2.0
+    retry_s: float = 0.25  # between two questions to etcd that fail
+
+    def __post_init__(self) -> None:
+        if not self.beacon_s < self.suspect_s < self.limit_s:
+            raise ValueError("a replica has to be suspected after some beacons and before the limit of its leader")
+        if self.limit_s * (1 + CLOCK_RATE_ERROR) >= self.grace_s * (1 - CLOCK_RATE_ERROR):
+            raise ValueError("the grace time has to be longer than the limit of a leader, by any two clocks")
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What a node with an empty directory begins a store with, where etcd has no record."""
+
+    store: str
+    min_in_sync: int
+
+
+class Role(Enum):
+    """See the drawing in the header."""
+
+    FOLLOWING = auto()
+    STANDING = auto()
+    RECOVERING = auto()
+    LEADING = auto()
+    ENDED = auto()
+
+
+class Member:
+    """One node, for one life of its process.
+
+    `position`: how far the log goes that was found at the start. `replicas`: how many nodes are to have one.
+    `founding`: None for a node that may not begin a store.
+    """
+
+    def __init__(
+        self,
+        me: Replica,
+        now_s: float,
+        *,
+        position: Position,
+        timers: Timers | None = None,
+        replicas: int = 3,
+        founding: Founding | None = None,
+    ) -> None:
+        self.me = me
+        self.role = Role.FOLLOWING
+        self.epoch = 0  # that this node leads, 0 when none
+        self._timers = timers or Timers()
+        self._replicas = replicas
+        self._founding = founding
+        self._position = position
+        self._view = RecordView()
+        self._actions: list[Action] = []
+        self._is_reading = False
+        self._ask_at_s = now_s
+        self._disk_since_s: float | None = None
+        self._reported = ""
+        # As a follower.
+        self._followed: tuple[int, Replica] | None = None  # whose beacons were answered last
+        self._is_acknowledging = False
+        self._heard_s = now_s
+        self._answered_s = now_s  # an earlier life of this process may have answered just before it ended
+        self._lost_s: float | None = None
+        self._is_refused = False
+        self._positions: Mapping[Replica, Position] = {}
+        self._stood: set[int] = set()  # the epochs that this life has stood for
+        self._has_led = False
+        # As a leader.
+        self._peers = Peers(now_s)
+        self._beacon_at_s = now_s
+        self._beacons = 0
+        self._required: frozenset[Replica] = frozenset()
+        self._joining: tuple[Replica, int] | None = None  # and the LSN that it has to reach
+        self._target: Replica | None = None
+        self._leads_from_s = NEVER
+        self._is_told_to_lead = False
+        self._is_told_to_serve = False
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> Record | None:
+        """The record as this node knows it."""
+        return None if self._view.known is None else self._view.known.record
+
+    def serves(self, now_s: float) -> bool:
+        """Whether clients may be served at this moment: after a pause that is to be known before the next event."""
+        return self._is_told_to_serve and now_s < self._promised_until_s()
+
+    def wake_at_s(self, now_s: float) -> float:
+        """Return when `Tick` is due, if nothing happens before."""
+        if self.role is Role.ENDED:
+            return NEVER
+        times = [self._ask_at_s]
+        if self._is_leader:
+            times += [self._beacon_at_s, self._leads_from_s, self._promised_until_s()]
+            times += [self._peers.useful_until_s(peer, self._timers.suspect_s) for peer in self._required - {self.me}]
+        else:
+            times += [self._stand_at_s()]
+        return min((time_s for time_s in times if time_s > now_s), default=NEVER)
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def handle(self, now_s: float, event: Event) -> list[Action]:
+        """Take an event, and return what is to be done, in this order."""
+        if self.role is Role.ENDED:
+            return []
+        self._actions = []
+        match event:
+            case RecordRead(found):
+                self._is_reading = False
+                self._learned(now_s, self._view.read(found))
+                if found is None and self.record is not None:
+                    self._report("the record of this store is gone from etcd: nothing in the cluster can change")
+            case ReadFailed():
+                self._is_reading = False
+                self._ask_at_s = now_s + self._timers.retry_s
+            case RecordChanged(found):
+                self._learned(now_s, self._view.learn(found))
+            case SwapDone(number, revision):
+                self._learned(now_s, self._view.done(number, revision))
+            case SwapRefused(number):
+                self._view.refused(number)
+            case SwapUnknown(number):
+                self._view.unknown(number)
+                self._ask_at_s = now_s + self._timers.retry_s
+            case BeaconReceived():
+                self._beacon_received(now_s, event)
+            case BeaconAnswered(replica, epoch, number):
+                if self._is_leader and epoch == self.epoch:
+                    self._peers.answered(replica, number, now_s)
+            case EpochRefused(replica, epoch):
+                if self._is_leader and epoch > self.epoch:
+                    self._end(f"{replica} knows of epoch {epoch}")
+            case LinkLost(replica):
+                self._link_lost(now_s, replica)
+            case LinkRefused(replica):
+                self._is_refused |= self._lost_s is not None and self._is_leader_of_record(replica)
+            case Synced(replica, lsn):
+                self._peers.synced(replica, lsn, now_s)
+            case NearlyCaughtUp(replica):
+                self._nearly_caught_up(now_s, replica)
+            case Positioned(position):
+                self._position = position
+            case Appended(lsn):
+                self._peers.appended(lsn, now_s)
+            case DiskWaits(since_s):
+                self._disk_since_s = since_s
+            case Recovered():
+                if self.role is Role.RECOVERING and self._is_told_to_lead:
+                    self.role = Role.LEADING
+            case TransferRequested(target):
+                self._target = target
+            case Tick():
+                pass
+        self._decide(now_s)
+        return self._actions
+
+    def _learned(self, now_s: float, is_news: bool) -> None:
+        record = self.record
+        if not is_news or record is None:
+            return
+        if self._is_leader:
+            self._learned_as_leader(now_s, record)
+            return
+        if self._may_lead(record):
+            self._lead(now_s, record)
+            return
+        self.role = Role.FOLLOWING
+        if self._followed is None or record.epoch > self._followed[0]:
+            # A new leader has the grace time to be heard for the first time.
+            self._heard_s = now_s
+            self._lost_s, self._is_refused = None, False
+            self._stop_acknowledging()
+
+    def _learned_as_leader(self, now_s: float, record: Record) -> None:
+        if record.epoch > self.epoch:
+            self._end(f"{record.leader} leads epoch {record.epoch}")
+        elif record.epoch < self.epoch:
+            self._report(f"the record in etcd is of epoch {record.epoch}, an old one: was etcd restored from a backup?")
+        else:
+            for replica in self._required - record.in_sync - ({self._joining[0]} if self._joining else set()):
+                self._peers.was_removed(replica, now_s)
+            if self._joining is not None and self._joining[0] in record.in_sync:
+                self._joining = None
+
+    def _beacon_received(self, now_s: float, beacon: BeaconReceived) -> None:
+        if beacon.leader == self.me:
+            return
+        if self._is_leader and beacon.epoch > self.epoch:
+            self._end(f"{beacon.leader} leads epoch {beacon.epoch}")
+        elif beacon.epoch < self._epoch_floor():
+            self._actions.append(RefuseEpoch(beacon.leader, self._epoch_floor()))
+        elif self._is_leader or self._view.is_swapping:
+            return  # a candidate whose change may come into force at any moment promises nothing
+        elif self._followed is not None and self._followed[0] == beacon.epoch and self._followed[1] != beacon.leader:
+            self._report(f"{beacon.leader} and {self._followed[1]} say that they lead epoch {beacon.epoch}")
+        else:
+            self._follow(now_s, beacon)
+
+    def _follow(self, now_s: float, beacon: BeaconReceived) -> None:
+        self.role = Role.FOLLOWING
+        if self._followed != (beacon.epoch, beacon.leader) or not self._is_acknowledging:
+            self._followed = (beacon.epoch, beacon.leader)
+            self._is_acknowledging = True
+            self._actions.append(Acknowledge(beacon.leader, beacon.epoch))
+        if self.record is None or self.record.epoch < beacon.epoch:
+            self._view.is_read = False
+        self._heard_s = self._answered_s = now_s
+        self._lost_s, self._is_refused = None, False
+        self._positions = beacon.positions
+        self._actions.append(AnswerBeacon(beacon.leader, beacon.epoch, beacon.number))
+
+    def _link_lost(self, now_s: float, replica: Replica) -> None:
+        if self._is_leader:
+            self._peers.lost(replica)
+        elif self._is_leader_of_record(replica) and self._lost_s is None:
+            self._lost_s = now_s
+
+    def _nearly_caught_up(self, now_s: float, replica: Replica) -> None:
+        if not self._is_told_to_lead or self._joining is not None or self.record is None:
+            return
+        if now_s < self._peers.of(replica).may_join_at_s or replica in self._required:
+            return
+        if isinstance(added(self.record, self.me, self.epoch, replica, self._replicas), Record):
+            self._joining = (replica, self._peers.appended_lsn)
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def _decide(self, now_s: float) -> None:
+        """Do what is due: what stops first, then what is required, and questions to etcd last."""
+        if self.role is Role.ENDED:
+            return
+        change = self._change_that_is_due(now_s)
+        swap = None if change is None else self._view.propose(change)
+        if self._is_leader:
+            self._maybe_begin(now_s)
+            self._decide_serving(now_s)
+            self._decide_acks()
+            self._maybe_beacon(now_s)
+        if swap is not None:
+            self._actions.append(swap)
+        elif self._wants_to_read() and not self._is_reading and now_s >= self._ask_at_s:
+            self._is_reading = True
+            self._actions.append(Read())
+
+    def _wants_to_read(self) -> bool:
+        return not self._view.is_read and not self._view.is_swapping
+
+    def _change_that_is_due(self, now_s: float) -> Record | None:
+        if self._view.is_swapping or not self._view.is_read or now_s < self._ask_at_s:
+            return None
+        if self._is_leader:
+            return self._wanted_change(now_s)
+        return self._maybe_stand(now_s)
+
+    def _epoch_floor(self) -> int:
+        """Return the least epoch that may be acknowledged."""
+        record_epoch = 0 if self.record is None else self.record.epoch
+        followed_epoch = 0 if self._followed is None else self._followed[0]
+        return max(self.epoch, self._position.epoch, record_epoch, followed_epoch)
+
+    def _is_leader_of_record(self, replica: Replica) -> bool:
+        return self.record is not None and self.record.leader == replica
+
+    def _stop_acknowledging(self) -> None:
+        if self._is_acknowledging:
+            self._is_acknowledging = False
+            self._actions.append(StopAcknowledging())
+
+    def _report(self, text: str) -> None:
+        if text != self._reported:
+            self._reported = text
+            self._actions.append(Report(text))
+
+    def _end(self, reason: str) -> None:
+        self.role = Role.ENDED
+        if self._is_told_to_serve:
+            self._is_told_to_serve = False
+            self._actions.append(StopServing())
+        self._actions.append(Restart(reason))
+
+    def _is_disk_stuck(self, now_s: float) -> bool:
+        return self._disk_since_s is not None and now_s - self._disk_since_s >= self._timers.disk_s
+
+    # --- as a follower --------------------------------------------------------------------------------------------
+
+    def _maybe_stand(self, now_s: float) -> Record | None:
+        """Return the record in which this node leads, when it is time to stand."""
+        if now_s < self._stand_at_s() or self._is_disk_stuck(now_s):
+            return None
+        if self.record is None:
+            return self._found()
+        change = taken_over(self.record, self.me, self._position.epoch)
+        if isinstance(change, Refusal):
+            return None
+        self._stop_acknowledging()
+        self.role = Role.STANDING
+        self._stood.add(change.epoch)
+        # What our log has of the epoch that the record gives us we wrote ourselves, as its leader in an earlier life.
+        self._has_led = self.record.leader == self.me and self._position.epoch == self.record.epoch
+        return change
+
+    def _found(self) -> Record | None:
+        if self._founding is None or self._position.lsn > 0:
+            self._report("etcd has no record of this store: `warren ctl cluster recover` makes one")
+            return None
+        self.role = Role.STANDING
+        self._stood.add(1)
+        return first(self._founding.store, self.me, self._founding.min_in_sync)
+
+    def _stand_at_s(self) -> float:
+        """Return when this node is to stand, if nothing is heard before; never for one outside the set."""
+        if not self._view.is_read or self._view.is_swapping:
+            return NEVER
+        record = self.record
+        if record is None:
+            return -math.inf
+        if self.me not in record.in_sync or (self._followed is not None and self._followed[0] > record.epoch):
+            return NEVER
+        if record.leader == self.me:
+            return -math.inf
+        if self._is_refused and self._lost_s is not None:
+            due_s = self._lost_s + self._timers.refused_s
+        else:
+            due_s = self._heard_s + self._timers.grace_s
+        return due_s + self._rank(record) * self._timers.stagger_s
+
+    def _rank(self, record: Record) -> int:
+        """Return how many others of the set are to stand before this node: those with longer logs."""
+        lowest = Position(0, 0)
+        others = record.in_sync - {record.leader, self.me}
+        ours = self._position
+        theirs = [(self._positions.get(other, lowest), other) for other in others]
+        return sum(position > ours or (position == ours and other < self.me) for position, other in theirs)
+
+    def _may_lead(self, record: Record) -> bool:
+        """Whether the record makes this process the leader of an epoch that nobody has led."""
+        if record.leader != self.me or record.epoch <= self._position.epoch:
+            return False
+        if self._followed is not None and self._followed[0] >= record.epoch:
+            return False
+        # A transfer that was there at the first read may be one to an earlier life, which has led since.
+        is_new = self._view.first_epoch is not None and record.epoch > self._view.first_epoch
+        return is_new and (record.epoch in self._stood or record.by is LeaderBy.TRANSFER)
+
+    def _lead(self, now_s: float, record: Record) -> None:
+        self._stop_acknowledging()
+        self.role = Role.RECOVERING
+        self.epoch = record.epoch
+        self._peers = Peers(now_s)
+        self._beacon_at_s = now_s
+        # Who led before may serve for as long as our last answer allows, unless it is known that it does not.
+        is_alone = record.by in (LeaderBy.FIRST, LeaderBy.TRANSFER) or self._is_refused or self._has_led
+        self._leads_from_s = now_s if is_alone else self._answered_s + self._timers.grace_s
+
+    # --- as a leader ----------------------------------------------------------------------------------------------
+
+    @property
+    def _is_leader(self) -> bool:
+        return self.role in (Role.RECOVERING, Role.LEADING)
+
+    def _wanted_change(self, now_s: float) -> Record | None:
+        """Return the record that the leader wants instead of the known one; None when that one is right."""
+        record = self.record
+        if record is None or record.epoch != self.epoch:
+            return None
+        change = self._transfer(now_s, record) or self._without_silent(now_s, record) or self._with_joining(record)
+        if change is None and self._view.unsettled:
+            # What was proposed is not wanted any more, and may still come: the same record at a new revision ends that.
+            return record
+        return change
+
+    def _is_useful(self, replica: Replica, now_s: float) -> bool:
+        return now_s < self._peers.useful_until_s(replica, self._timers.suspect_s)
+
+    def _transfer(self, now_s: float, record: Record) -> Record | None:
+        if self._target is None or self.role is not Role.LEADING:
+            return None
+        change = transferred(record, self.me, self.epoch, self._target)
+        if isinstance(change, Record) and self._is_useful(self._target, now_s):
+            return change
+        reason = change.reason if isinstance(change, Refusal) else "it is silent"
+        self._report(f"{self._target} cannot lead: {reason}")
+        self._target = None
+        return None
+
+    def _without_silent(self, now_s: float, record: Record) -> Record | None:
+        """Return the record without those that are silent or stuck, longest first, as many as may go."""
+        limit_s = self._timers.suspect_s
+        silent = [peer for peer in record.in_sync - {self.me} if not self._is_useful(peer, now_s)]
+        changed = record
+        for replica in sorted(silent, key=lambda peer: (self._peers.useful_until_s(peer, limit_s), peer)):
+            shorter = removed(changed, self.me, self.epoch, replica)
+            changed = changed if isinstance(shorter, Refusal) else shorter
+        return None if changed == record else changed
+
+    def _with_joining(self, record: Record) -> Record | None:
+        if self._joining is None:
+            return None
+        replica, lsn = self._joining
+        if self._peers.of(replica).synced_lsn < lsn or replica not in self._required:
+            return None
+        change = added(record, self.me, self.epoch, replica, self._replicas)
+        return change if isinstance(change, Record) else None
+
+    def _maybe_begin(self, now_s: float) -> None:
+        """Begin the epoch in the log: that it is there says that nobody serves from an earlier one any more."""
+        if not self._is_told_to_lead and now_s >= self._leads_from_s:
+            self._is_told_to_lead = True
+            self._actions.append(Lead(self.epoch))
+
+    def _decide_serving(self, now_s: float) -> None:
+        self._drop_silent_joining(now_s)
+        is_handing_over = any(record.epoch > self.epoch for record in self._view.unsettled)
+        may = self.role is Role.LEADING and not is_handing_over and now_s < self._promised_until_s()
+        if may != self._is_told_to_serve:
+            self._is_told_to_serve = may
+            self._actions.append(Serve() if may else StopServing())
+
+    def _drop_silent_joining(self, now_s: float) -> None:
+        if self._joining is not None and not self._is_useful(self._joining[0], now_s):
+            self._peers.was_removed(self._joining[0], now_s)
+            self._joining = None
+
+    def _decide_acks(self) -> None:
+        """Require the acks of all that may be recorded as in sync, and of one that is to be."""
+        required = self._eligible() | {self.me}
+        if self._joining is not None:
+            required |= {self._joining[0]}
+        if required != self._required:
+            self._required = required
+            self._actions.append(RequireAcks(required))
+
+    def _eligible(self) -> frozenset[Replica]:
+        """Return who may be recorded as in sync, and so may stand."""
+        return frozenset().union(*(record.in_sync for record in self._view.possible))
+
+    def _promised_until_s(self) -> float:
+        """Return until when nobody else can lead, by the promises of all who could."""
+        others = self._eligible() - {self.me}
+        return min((self._peers.of(other).promised_s for other in others), default=NEVER) + self._timers.limit_s
+
+    def _maybe_beacon(self, now_s: float) -> None:
+        if now_s < self._beacon_at_s or self._is_disk_stuck(now_s):
+            return
+        self._beacons += 1
+        self._beacon_at_s = now_s + self._timers.beacon_s
+        self._peers.sent(self._beacons, now_s)
+        self._actions.append(SendBeacon(self.epoch, self._beacons))

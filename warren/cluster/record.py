@@ -1,0 +1,293 @@
+"""The record of a cell in etcd: who leads, and which replicas have every confirmed message.
+
+The value of one key, as JSON; each change is one compare-and-swap on the revision at which the key was read:
+
+    {"format": 1,
+     "store": "5f0c…",                                 which store this is; a replica of another one has no place here
+     "epoch": 7,                                       one more with every leader
+     "leader": {"node": "a", "incarnation": "91ce…"},
+     "by": "take-over",                                how it came to lead: first, take-over, transfer or recovery
+     "in_sync": [{"node": …, "incarnation": …}, …],    whose acks a commit needs, the leader among them
+     "assigned": ["a", "b", "c"],                      the nodes that are to have a replica
+     "min_in_sync": 2}
+
+1. The leader is in sync, a node is so once at most, and what is in sync is assigned.
+2. At least ``min_in_sync`` replicas are in sync, or as many as are assigned where these are fewer. What would leave
+   less is refused: commits stall instead, so whoever is recorded as in sync has every confirmed message.
+3. An epoch has one leader. Every new leader has a greater epoch than any before, also than those its log knows of.
+4. Only the leader of an epoch adds to the set, and only a replica of the set can lead the next one. `recovered` is the
+   exception: an administrator accepts what may be lost.
+5. A replica is a node and the incarnation of its data directory: one that comes back empty is another replica.
+
+A transition returns the new record, or a `Refusal` that says why there is none. None of them reads or writes anything.
+What was written by a newer Warren, or is not exactly of this form, is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Final
+
+import msgspec
+
+FORMAT: Final = 1
+RECORD_BYTES_MAX: Final = 64 << 10
+REPLICAS_MAX: Final = 99
+NAME_LENGTH_MAX: Final = 255
+
+
+class RecordError(Exception):
+    """The value in etcd is no record that this version understands. The text says what to do."""
+
+
+class LeaderBy(Enum):
+    """How the leader of an epoch came to lead."""
+
+    FIRST = "first"
+    TAKE_OVER = "take-over"
+    TRANSFER = "transfer"
+    RECOVERY = "recovery"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Replica:
+    """A data directory: the node that has it, and the random name that it was made with."""
+
+    node: str
+    incarnation: str
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """There is no such change. `reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A valid record: see the header for its fields and what holds."""
+
+    store: str
+    epoch: int
+    leader: Replica
+    by: LeaderBy
+    in_sync: frozenset[Replica]
+    assigned: frozenset[str]
+    min_in_sync: int
+
+    @property
+    def least(self) -> int:
+        """How many replicas have to stay in sync."""
+        return min(self.min_in_sync, len(self.assigned))
+
+    def fault(self) -> str | None:
+        """Return what is wrong with the record, None when it is valid."""
+        nodes = [replica.node for replica in self.in_sync]
+        if self.leader not in self.in_sync:
+            return "its leader is not in sync"
+        if len(set(nodes)) != len(nodes):
+            return "a node is in sync twice"
+        if not self.assigned.issuperset(nodes):
+            return "a node is in sync and not assigned"
+        if len(self.assigned) > REPLICAS_MAX:
+            return f"more than {REPLICAS_MAX} nodes are assigned"
+        if len(nodes) < self.least:
+            return f"{len(nodes)} in sync, and {self.least} are required"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A record, and the mod revision of its key: what a compare-and-swap compares."""
+
+    revision: int
+    record: Record
+
+
+# --- transitions ------------------------------------------------------------------------------------------------------
+
+
+def first(store: str, leader: Replica, min_in_sync: int) -> Record:
+    """Return the record of a new store: one replica, which leads; others are added when they have caught up."""
+    in_sync = frozenset({leader})
+    return Record(store, 1, leader, LeaderBy.FIRST, in_sync, frozenset({leader.node}), min_in_sync)
+
+
+def taken_over(record: Record, candidate: Replica, log_epoch: int) -> Record | Refusal:
+    """Let a replica of the set lead; the leader until now leaves it, if enough remain.
+
+    `log_epoch` is the greatest epoch that the candidate's log knows of: etcd may be older, restored from a backup.
+    """
+    if candidate not in record.in_sync:
+        return Refusal(f"{candidate} is not in sync: it may lack what was confirmed")
+    rest = record.in_sync - ({record.leader} - {candidate})
+    in_sync = rest if len(rest) >= record.least else record.in_sync
+    epoch = max(record.epoch, log_epoch) + 1
+    return dataclasses.replace(record, epoch=epoch, leader=candidate, by=LeaderBy.TAKE_OVER, in_sync=in_sync)
+
+
+def removed(record: Record, leader: Replica, epoch: int, replica: Replica) -> Record | Refusal:
+    """Take a replica out of the set, by the leader of an epoch."""
+    refusal = _unless_led_by(record, leader, epoch)
+    if refusal is not None:
+        return refusal
+    if replica == leader:
+        return Refusal("a leader does not remove itself")
+    if replica not in record.in_sync:
+        return Refusal(f"{replica} is not in sync")
+    if len(record.in_sync) <= record.least:
+        return Refusal(f"{record.least} replicas have to be in sync")
+    return dataclasses.replace(record, in_sync=record.in_sync - {replica})
+
+
+def added(record: Record, leader: Replica, epoch: int, replica: Replica, replicas: int) -> Record | Refusal:
+    """Add a replica that has everything, by the leader of an epoch; at most `replicas` nodes are assigned.
+
+    It replaces an earlier incarnation of its node, whose directory is gone.
+    """
+    refusal = _unless_led_by(record, leader, epoch)
+    if refusal is not None:
+        return refusal
+    if replica in record.in_sync:
+        return Refusal(f"{replica} is in sync already")
+    if replica.node == leader.node:
+        return Refusal(f"the leader has the node {replica.node}")
+    if replica.node not in record.assigned and len(record.assigned) >= min(replicas, REPLICAS_MAX):
+        return Refusal(f"{len(record.assigned)} nodes are assigned: forget one of them first")
+    others = frozenset(other for other in record.in_sync if other.node != replica.node)
+    assigned = record.assigned | {replica.node}
+    return dataclasses.replace(record, in_sync=others | {replica}, assigned=assigned)
+
+
+def transferred(record: Record, leader: Replica, epoch: int, target: Replica) -> Record | Refusal:
+    """Hand over to another replica of the set, by the leader of an epoch, which serves no more."""
+    refusal = _unless_led_by(record, leader, epoch)
+    if refusal is not None:
+        return refusal
+    if target == leader:
+        return Refusal(f"{target} leads already")
+    if target not in record.in_sync:
+        return Refusal(f"{target} is not in sync")
+    return dataclasses.replace(record, epoch=epoch + 1, leader=target, by=LeaderBy.TRANSFER)
+
+
+def forgotten(record: Record, node: str) -> Record | Refusal:
+    """Assign a node no longer, and take its replica out of the set."""
+    if node not in record.assigned:
+        return Refusal(f"{node} is not assigned")
+    if node == record.leader.node:
+        return Refusal(f"{node} leads: transfer that to another node first")
+    in_sync = frozenset(replica for replica in record.in_sync if replica.node != node)
+    changed = dataclasses.replace(record, in_sync=in_sync, assigned=record.assigned - {node})
+    if len(in_sync) < changed.least:
+        return Refusal(f"without {node} {len(in_sync)} would be in sync, and {changed.least} are required")
+    return changed
+
+
+def recovered(record: Record, survivor: Replica, log_epoch: int) -> Record:
+    """Begin anew with one replica, whatever it lacks: only on the word of an administrator.
+
+    The others are assigned again when they join, and drop what the survivor has not.
+    """
+    return Record(
+        store=record.store,
+        epoch=max(record.epoch, log_epoch) + 1,
+        leader=survivor,
+        by=LeaderBy.RECOVERY,
+        in_sync=frozenset({survivor}),
+        assigned=frozenset({survivor.node}),
+        min_in_sync=record.min_in_sync,
+    )
+
+
+def _unless_led_by(record: Record, leader: Replica, epoch: int) -> Refusal | None:
+    if (record.leader, record.epoch) == (leader, epoch):
+        return None
+    return Refusal(f"{record.leader} leads epoch {record.epoch}")
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+
+
+class _ReplicaDocument(msgspec.Struct, forbid_unknown_fields=True):
+    node: _Name
+    incarnation: _Name
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    store: _Name
+    epoch: _Number
+    leader: _ReplicaDocument
+    by: LeaderBy
+    in_sync: Annotated[list[_ReplicaDocument], msgspec.Meta(max_length=REPLICAS_MAX)]
+    assigned: Annotated[list[_Name], msgspec.Meta(max_length=REPLICAS_MAX)]
+    min_in_sync: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
+
+
+class _Format(msgspec.Struct):
+    """What is read before the rest: a newer format may have any other fields."""
+
+    format: int
+
+
+def encode(record: Record) -> bytes:
+    """Return the JSON of a record; the same record is the same bytes."""
+    document = _Document(
+        format=FORMAT,
+        store=record.store,
+        epoch=record.epoch,
+        leader=_ReplicaDocument(record.leader.node, record.leader.incarnation),
+        by=record.by,
+        in_sync=[_ReplicaDocument(replica.node, replica.incarnation) for replica in sorted(record.in_sync)],
+        assigned=sorted(record.assigned),
+        min_in_sync=record.min_in_sync,
+    )
+    return msgspec.json.encode(document)
+
+
+def decode(value: bytes) -> Record:
+    """Return the record that JSON stands for.
+
+    Raises:
+        RecordError: it is of a newer format, or not exactly a record.
+    """
+    if len(value) > RECORD_BYTES_MAX:
+        raise RecordError(f"the record in etcd has {len(value)} bytes: something else than Warren wrote it")
+    try:
+        written_as = msgspec.json.decode(value, type=_Format).format
+        if written_as > FORMAT:
+            raise RecordError(
+                f"the record in etcd has format {written_as}, this Warren knows {FORMAT}: "
+                "a newer one leads the cluster, upgrade this node"
+            )
+        document = msgspec.json.decode(value, type=_Document)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordError(f"the record in etcd is not one of Warren's: {error}") from None
+    in_sync = [Replica(each.node, each.incarnation) for each in document.in_sync]
+    record = Record(
+        store=document.store,
+        epoch=document.epoch,
+        leader=Replica(document.leader.node, document.leader.incarnation),
+        by=document.by,
+        in_sync=frozenset(in_sync),
+        assigned=frozenset(document.assigned),
+        min_in_sync=document.min_in_sync,
+    )
+    fault = record.fault()
+    if document.format != FORMAT:
+        fault = f"there is no format {document.format}"
+    elif len(record.in_sync) != len(in_sync) or len(record.assigned) != len(document.assigned):
+        fault = "it names something twice"
+    if fault is not None:
+        raise RecordError(f"the record in etcd is not one of Warren's: {fault}")
+    return record
