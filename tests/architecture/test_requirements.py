@@ -28,6 +28,7 @@ FILES = {
     "postgresql": ["postgresql"],
     "dist": ["dist"],
     "docs": ["docs"],
+    "guides": ["guides"],
     "records": ["records"],
 }
 
@@ -74,7 +75,7 @@ def test_the_pinned_versions_are_what_is_asked_for(name: str) -> None:
         assert all(wanted.specifier.contains(version, prereleases=True) for version, _ in found), text
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in ("test", "records", "dist", "docs")])
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("test", "records", "dist", "docs", "guides")])
 def test_what_is_tested_is_what_is_installed_to_run(name: str) -> None:
     tested = pins_of("test")
     for package, found in pins_of(name).items():

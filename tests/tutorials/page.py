@@ -3,10 +3,12 @@
 1. A fenced block whose first line is a comment with a file name is a program. It is run as it stands on the page; only
    the broker's usual ports are replaced by those of the broker under test.
 2. A block of ``console`` is a terminal: ``$ `` begins a command, and the lines below are what it prints. Each has to be
-   printed so; ``…`` stands for anything, a rate or a time (``4,200/s``, ``1.5 s``) for any other.
-3. A command with ``^C`` below it runs beside the following ones, up to the next heading. Its first line says that it is
-   ready: nothing else begins before that. At the heading it is waited for until it has printed everything, then
-   interrupted. Several that are the same command share their work, so their lines are compared together.
+   printed so; ``…`` stands for anything, on a line of its own for any lines; a rate or a time (``4,200/s``, ``1.5 s``)
+   for any other.
+3. A command with ``^C`` below it runs beside the following ones, up to the next heading. Its first line (but ``…``)
+   says that it is ready: nothing else begins before that. At the heading it is waited for until it has printed
+   everything, then interrupted. Several that are the same command share their work, so their lines are compared
+   together.
 4. ``warren ctl`` looks at what may be about to change, so it is asked again until it shows what the page does.
 """
 
@@ -20,15 +22,16 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from broker_process import DEADLINE_S, WarrenProcess, wait_until
+from broker_process import DEADLINE_S, WarrenProcess, free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 INTERRUPT = "^C"
+ANYTHING = "…"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 _PROGRAM = re.compile(r"(?:#|//) ([\w/.-]+\.(?:py|js|ts))\n")
@@ -87,15 +90,18 @@ def _commands(terminal: str) -> list[Command]:
 
 def differs(expected: Sequence[str], printed: Sequence[str]) -> str:
     """Return what is wrong with what was printed, or nothing."""
-    if len(expected) == len(printed) and all(map(_agrees, expected, printed)):
+    pattern = "".join(r"(?:.*\n)*?" if line == ANYTHING else f"{_pattern(line)}\n" for line in expected)
+    if re.fullmatch(pattern, "".join(f"{_comparable(line)}\n" for line in printed)):
         return ""
     return "\n".join(["the page has", *expected, "printed was", *printed])
 
 
-def _agrees(expected: str, printed: str) -> bool:
-    expected, printed = (" ".join(_MEASURED.sub("0", line).split()) for line in (expected, printed))
-    pattern = ".*".join(map(re.escape, expected.split("…")))
-    return re.fullmatch(pattern, printed) is not None
+def _pattern(line: str) -> str:
+    return ".*".join(map(re.escape, _comparable(line).split(ANYTHING)))
+
+
+def _comparable(line: str) -> str:
+    return " ".join(_MEASURED.sub("0", line).split())
 
 
 class Reader:
@@ -108,10 +114,15 @@ class Reader:
         broker: WarrenProcess,
         paths: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        *,
+        sees_errors: bool = False,
     ) -> None:
+        """`sees_errors`: what commands write to stderr is printed, too."""
         self._page = page
         self._directory = directory
-        self._ports = {"5672": broker.amqp_port, "15672": broker.http_port}
+        self._sees_errors = sees_errors
+        # 8000 is the port of a web application.
+        self._ports = {"5672": broker.amqp_port, "15672": broker.http_port, "8000": free_port()}
         python_path = [str(Path(part).resolve()) for part in os.environ.get("PYTHONPATH", "").split(":") if part]
         self._paths = [*map(str, paths), str(Path(sys.executable).parent), os.environ["PATH"]]
         self._environment = os.environ | {
@@ -129,11 +140,9 @@ class Reader:
     def follow(self) -> None:
         """Save the programs, then type everything that the page says, and compare what comes of it."""
         for name, program in self._page.programs.items():
-            for usual, port in self._ports.items():
-                program = re.sub(rf"\b(127\.0\.0\.1|localhost):{usual}\b", rf"\1:{port}", program)
             place = self._directory / name
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(program)
+            place.write_text(self._with_ports(program))
         try:
             for section in self._page.sections:
                 for command in section:
@@ -143,11 +152,16 @@ class Reader:
             for terminal in self._running:
                 terminal.kill()
 
+    def _with_ports(self, text: str) -> str:
+        for usual, port in self._ports.items():
+            text = re.sub(rf"(\b127\.0\.0\.1:|\blocalhost:|--port ){usual}\b", rf"\g<1>{port}", text)
+        return text
+
     def _type(self, command: Command) -> None:
         if command.is_interrupted:
             terminal = self._start(command)
             self._running.append(terminal)
-            terminal.wait_for_lines(1)
+            terminal.wait_until_ready()
             return
         if not command.line.startswith("warren ctl "):
             self._start(command).end()
@@ -168,14 +182,16 @@ class Reader:
 
     def _start(self, command: Command) -> Terminal:
         self._begun += 1
-        arguments = shlex.split(command.line)
+        arguments = shlex.split(self._with_ports(command.line))
         if arguments[0] == "warren":
             arguments[:1] = [sys.executable, "-P", "-m", "warren"]
         else:
             program = shutil.which(arguments[0], path=self._environment["PATH"])
             assert program is not None, f"{arguments[0]} is not at hand"
             arguments[0] = program
-        return Terminal(command, arguments, self._directory, self._environment, self._begun)
+        return Terminal(
+            command, arguments, self._directory, self._environment, self._begun, sees_errors=self._sees_errors
+        )
 
     def _end_section(self) -> None:
         groups: dict[str, list[Terminal]] = {}
@@ -199,15 +215,24 @@ class Terminal:
         directory: Path,
         environment: Mapping[str, str],
         number: int,
+        *,
+        sees_errors: bool,
     ) -> None:
         self.command = command
+        self._expected = [line for line in command.output if line.strip()]
         self._out = directory / f"terminal-{number}.out"
         self._errors = directory / f"terminal-{number}.errors"
         # A process that was begun in the background ignores Ctrl-C, and its children do.
         arguments = ["env", "--default-signal=INT", *arguments]
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                arguments, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors
+                arguments,
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT if sees_errors else errors,
+                start_new_session=True,
             )
 
     def lines(self) -> list[str]:
@@ -222,43 +247,54 @@ class Terminal:
             self.kill()
             raise AssertionError(f"$ {self.command.line}\ndoes not end\n{self._told()}") from None
 
-    def wait_for_lines(self, count: int) -> None:
-        """Wait until so much is printed; fail if the command ends before."""
+    def wait_until_ready(self) -> None:
+        """Wait for the first line that the page has."""
+        first = next((line for line in self._expected if line != ANYTHING), ANYTHING)
+        self._wait_until(lambda: first == ANYTHING or any(not differs([first], [line]) for line in self.lines()))
 
-        def is_printed() -> bool:
+    def _wait_until_printed(self) -> None:
+        if ANYTHING in self._expected:
+            self._wait_until(lambda: not differs(self._expected, self.lines()))
+        else:
+            self._wait_until(lambda: len(self.lines()) >= len(self._expected))
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        def is_fulfilled() -> bool:
             has_ended = self._process.poll() is not None
-            if len(self.lines()) >= count:
+            if condition():
                 return True
-            assert not has_ended, f"$ {self.command.line}\nended too early\n{self._told()}"
+            assert not has_ended, "ended too early"
             return False
 
         try:
-            wait_until(is_printed, f"{count} lines", DEADLINE_S * 2)
+            wait_until(is_fulfilled, "what the page has", DEADLINE_S * 2)
         except AssertionError as error:
-            raise AssertionError(f"$ {self.command.line}\n{error}\n{self._told()}") from None
+            page = "\n".join(self._expected)
+            raise AssertionError(f"$ {self.command.line}\n{error}\nthe page has\n{page}\n{self._told()}") from None
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, and wait for the end."""
-        self._process.send_signal(signal.SIGINT)
+        """Press Ctrl-C, which all processes of the terminal get, and wait for the end."""
+        os.killpg(self._process.pid, signal.SIGINT)
         self.wait()
 
     def end(self) -> None:
         """Wait until everything is printed and the command has ended, and compare."""
         if self.command.is_interrupted:
-            self.wait_for_lines(len(self.command.output))
+            self._wait_until_printed()
             self.interrupt()
         else:
             self.wait()
-        difference = differs(self._expected(), self.lines())
+        self.kill()
+        difference = differs(self._expected, self.lines())
         assert not difference, f"$ {self.command.line}\n{difference}\n{self._told()}"
 
-    def _expected(self) -> list[str]:
-        return [line for line in self.command.output if line.strip()]
-
     def kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        """End what is left of it."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
 
     def _told(self) -> str:
         return "\n".join(["stdout:", *self.lines(), "stderr:", self._errors.read_text(errors="replace")])

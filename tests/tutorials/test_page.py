@@ -49,6 +49,7 @@ def test_a_page_is_taken_apart_at_its_headings(tmp_path: Path) -> None:
 
 def test_a_page_that_is_right_passes(tmp_path: Path, broker: WarrenProcess) -> None:
     follow(tmp_path, broker, "```console\n$ python forever.py\nready\none\n^C\n```\n")
+    follow(tmp_path, broker, "```console\n$ python forever.py\n…\none\n…\n^C\n```\n")
     follow(tmp_path, broker, "```console\n$ python echo.py in 1 s, a b\nin 7.5 s, …\n```\n")
 
 
@@ -70,12 +71,19 @@ def test_a_page_that_is_wrong_fails(tmp_path: Path, broker: WarrenProcess, termi
 
 @pytest.mark.parametrize(
     ("expected", "printed"),
-    [("a", "b"), ("3 messages", "4 messages"), ("a… c", "a b"), ("a.c", "abc"), ("took 3 s", "took 3 h")],
+    [
+        ("a", "b"),
+        ("3 messages", "4 messages"),
+        ("a… c", "a b"),
+        ("a.c", "abc"),
+        ("took 3 s", "took 3 h"),
+        ("…\nb", "a"),
+    ],
 )
 def test_lines_that_differ_are_told_apart(expected: str, printed: str) -> None:
-    assert differs([expected], [printed])
+    assert differs(expected.splitlines(), printed.splitlines())
 
 
 @pytest.mark.parametrize(("expected", "printed"), [("a  b", "a\tb"), ("a … c", "a b c"), ("4,200/s", "17/s")])
 def test_what_may_differ_may(expected: str, printed: str) -> None:
-    assert not differs([expected], [printed])
+    assert not differs(expected.splitlines(), printed.splitlines())

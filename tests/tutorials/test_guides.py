@@ -1,0 +1,56 @@
+"""The guides: their examples run with the frameworks that requirements/guides.txt names, and print what pages say.
+
+The set-up of `make test` installs the frameworks into .cache/guides and .cache/nestjs, apart from what the tests need.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from broker_process import WarrenProcess
+
+from .page import ROOT, Reader, read_page, require
+
+GUIDES = ROOT / "docs" / "guides"
+PYTHON = ["celery", "django", "dramatiq", "faststream", "fastapi", "taskiq"]
+NOT_RUN = ["spring"]
+FRAMEWORKS = ROOT / ".cache" / "guides" / "bin"
+NODE_MODULES = ROOT / ".cache" / "nestjs" / "node_modules"
+
+
+def require_installed(path: Path) -> None:
+    if not path.exists():
+        text = f"{path.relative_to(ROOT)} is not there: `make setup-test` installs it"
+        if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+            pytest.fail(text)
+        pytest.skip(text)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Path) -> None:
+    require_installed(FRAMEWORKS)
+    page = read_page(GUIDES / f"{name}.md")
+    assert page.sections
+    with WarrenProcess(tmp_path / "broker") as broker:
+        # Celery wants to be told that it may run as root. Paths of Warren's source are not for other programs.
+        environment = {"C_FORCE_ROOT": "1", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+        Reader(page, tmp_path, broker, [FRAMEWORKS], environment, sees_errors=True).follow()
+
+
+def test_the_example_for_nestjs_does_what_the_page_says(tmp_path: Path) -> None:
+    require("node", "nodejs")
+    require_installed(NODE_MODULES)
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    with WarrenProcess(tmp_path / "broker") as broker:
+        paths = [NODE_MODULES / ".bin"]
+        Reader(read_page(GUIDES / "nestjs.md"), tmp_path, broker, paths, sees_errors=True).follow()
+
+
+def test_each_guide_is_run_or_says_that_it_was_not() -> None:
+    pages = {path.stem for path in GUIDES.glob("*.md")} - {"README"}
+    assert pages == {*PYTHON, "nestjs", *NOT_RUN}
+    for name in pages:
+        text = (GUIDES / f"{name}.md").read_text()
+        assert ("**This page was not run by us**" in text) == (name in NOT_RUN), name
