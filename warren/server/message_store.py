@@ -19,6 +19,8 @@ does what nobody waits for: checkpoints, spare segments, copies for the quaranti
 6. How long commits take decides how much the next ones may hold (``commit_pace.py``).
 7. A pin (``msgstore.files.pins``) is made by the housekeeper, behind everything that was asked for when its position
    was told, and nothing is dropped of a stream from when it is asked for: so it has all that the log has let go of.
+8. The engine learns of a commit when the gate lets it pass: at once on a single node, and with followers when those
+   that have to have it do. One commit waits there at most, since one is under way at a time.
 """
 
 from __future__ import annotations
@@ -175,6 +177,25 @@ class Failure:
 Outcome = Job | Shortage | Failure
 
 
+class Gate(Protocol):
+    """Between the committer and the engine: whether a commit may be reported that this node has carried out."""
+
+    def is_open(self, job: CommitJob) -> bool: ...
+
+    def trouble(self) -> str:
+        """Return why commits wait, in a few words; empty when they do not."""
+
+
+class OpenGate:
+    """That of a single node."""
+
+    def is_open(self, job: CommitJob) -> bool:
+        return True
+
+    def trouble(self) -> str:
+        return ""
+
+
 class Worker:
     """A thread that carries out jobs in order and reports each. A daemon: a disk that hangs must not keep us alive.
 
@@ -261,6 +282,7 @@ class MessageStoreService:
         clock_ms: Callable[[], int] = wall_time_ms,
         in_thread: InThread = in_thread,
         tasks: Supervision | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.failed = ""  # why the store has failed
         self.commit_times = Histogram()  # of writing and syncing a batch; the committer's
@@ -282,6 +304,8 @@ class MessageStoreService:
         self._clock_ms = clock_ms
         self._in_thread = in_thread
         self._tasks = Supervision() if tasks is None else tasks
+        self._gate: Gate = OpenGate() if gate is None else gate
+        self._held: CommitJob | None = None  # at the gate
         self._compaction = Compaction(broker.log)
         self._pace = CommitPace()  # the committer's
         self._outcomes: deque[Outcome] = deque()
@@ -368,6 +392,23 @@ class MessageStoreService:
         if not self._progress.is_set():
             self._progress.set()
 
+    def gate_moved(self) -> None:
+        """Tell the engine of the commit at the gate, if it is open now. On the loop; the caller settles the turn."""
+        if self.failed:
+            return
+        try:
+            self._pass_gate()
+        except Exception as error:
+            self._fail(Failure(f"internal error: {error!r}", error))
+        if not self._progress.is_set():
+            self._progress.set()
+
+    def _pass_gate(self) -> None:
+        job = self._held
+        if job is not None and self._gate.is_open(job):
+            self._held = None
+            self._broker.stored(job)
+
     def _take(self, outcome: Outcome) -> None:
         if isinstance(outcome, CommitJob):
             self.batches += 1
@@ -376,7 +417,8 @@ class MessageStoreService:
                 self.syncs += 1
                 self.synced_bytes = self.written_bytes
             self._log.batch_bytes = self._pace.batch_bytes
-            self._broker.stored(outcome)
+            self._held = outcome
+            self._pass_gate()
             self._maybe_prepare_spare(outcome)
             self._note_segment(outcome)
         elif isinstance(outcome, Errand):
@@ -510,7 +552,7 @@ class MessageStoreService:
         """Return why the store cannot do its work, in a few words; empty when it can."""
         if self.failed:
             return "the message store has failed"
-        return "the disk of the message store is full" if self._shortages else ""
+        return "the disk of the message store is full" if self._shortages else self._gate.trouble()
 
     def _met_shortage(self, shortage: Shortage) -> None:
         job = shortage.job

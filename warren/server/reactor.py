@@ -122,6 +122,7 @@ class Reactor:
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
         self._listeners: dict[int, Listener] = {}
         self._idle_listeners: dict[Listener, float] = {}  # not watched until then
         self._transports: dict[int, Transport] = {}
@@ -152,6 +153,20 @@ class Reactor:
             listener.sock.close()
         self._listeners = {}
         self._idle_listeners = {}
+
+    def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
+        """Call `on_readable` in the turns in which there is something to read, before the engine ends the turn.
+
+        That it raises nothing is its own business.
+        """
+        self._watched[fd] = on_readable
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Watch no more; to be called before the descriptor is closed."""
+        del self._watched[fd]
+        self._epoll.unregister(fd)
+        self._ready.pop(fd, None)
 
     def connection_count(self) -> int:
         return len(self._transports)
@@ -337,6 +352,8 @@ class Reactor:
         if fd == self._wake_fd:
             os.eventfd_read(fd)
             self._on_wake()
+        elif fd in self._watched:
+            self._watched[fd]()
         elif fd in self._listeners:
             self._accepting.append(self._listeners[fd])
 

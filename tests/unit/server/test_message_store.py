@@ -27,7 +27,7 @@ from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.message import Envelope, Message
 from warren.msgstore.log.message_log import LINGER_S, Damage, MessageLog
 from warren.server import message_store
-from warren.server.message_store import IDLE_CHECKPOINT_EVERY_S, MessageStoreService
+from warren.server.message_store import IDLE_CHECKPOINT_EVERY_S, Gate, MessageStoreService
 from warren.server.settings import StoreSettings
 
 # A content header frame of an empty body: type, channel, size, class, weight, body size, flags, end.
@@ -214,7 +214,7 @@ class WatchedWorker(message_store.Worker):
 class Fixture:
     """A service with a reactor that only turns when it is woken."""
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(self, settings: StoreSettings, gate: Gate | None = None) -> None:
         self.files = FakeFiles()
         self.engine = FakeEngine()
         self.log = self.engine.log
@@ -226,7 +226,15 @@ class Fixture:
         self.workers: list[WatchedWorker] = []
         with patch.object(message_store, "Worker", self._worker):
             self.service = MessageStoreService(
-                self.files, self.engine, settings, self._wake, self.settle, self._failed, self.abandoned.set, lambda: 42
+                self.files,
+                self.engine,
+                settings,
+                self._wake,
+                self.settle,
+                self._failed,
+                self.abandoned.set,
+                lambda: 42,
+                gate=gate,
             )
         self._index = self.log.new_index(1, "/", "q", 0, False)
         self._number = 0
@@ -277,11 +285,12 @@ def run(
     settings: StoreSettings | None = None,
     *,
     tasks: bool = False,
+    gate: Gate | None = None,
 ) -> Fixture:
     """Run `test`: with the service's tasks on a clock that jumps over every wait, or without and in real time."""
     if settings is None:
         settings = StoreSettings(scrub_bytes_per_s=0)
-    fixture = Fixture(settings)
+    fixture = Fixture(settings, gate)
     if tasks:
         fixture.poll_s = 0.05
 
@@ -325,6 +334,64 @@ def test_batches_are_committed_in_order_and_reported_on_the_loop_only() -> None:
         assert f.files.times == [42, 42]
 
     run(test)
+
+
+class ClosedGate:
+    """Lets nothing pass until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.asked: list[int] = []
+
+    def is_open(self, job: CommitJob) -> bool:
+        self.asked.append(int(job.batch))
+        return self.open
+
+    def trouble(self) -> str:
+        return "" if self.open else "the gate is closed"
+
+
+def test_a_commit_is_reported_when_the_gate_lets_it_pass_and_the_next_follows() -> None:
+    """(7)"""
+    gate = ClosedGate()
+
+    async def test(f: Fixture) -> None:
+        f.publish()
+        f.publish()
+        await f.until(lambda: gate.asked == [1])
+        assert f.engine.told == []
+        assert f.service.trouble() == "the gate is closed"
+        f.service.gate_moved()
+        assert (f.engine.told, gate.asked) == ([], [1, 1])
+        gate.open = True
+        f.service.gate_moved()
+        assert f.engine.told == ["stored 1"]
+        f.settle()
+        await f.until_written()
+        assert f.engine.told == ["stored 1", "stored 2"]
+        f.service.gate_moved()
+        assert gate.asked == [1, 1, 1, 2], "nothing waits there any more"
+        assert f.service.trouble() == ""
+
+    run(test, gate=gate)
+
+
+def test_nothing_passes_the_gate_when_the_store_has_failed() -> None:
+    """(4)"""
+    gate = ClosedGate()
+
+    async def test(f: Fixture) -> None:
+        f.publish()
+        await f.until(lambda: gate.asked == [1])
+        f.files.broken = "read"
+        f.log.read_jobs.append(ReadJob([(64, 8)]))
+        f.settle()
+        await f.until(lambda: f.failures == 1)
+        gate.open = True
+        f.service.gate_moved()
+        assert f.engine.told == []
+
+    run(test, gate=gate)
 
 
 def test_what_was_done_is_counted_and_how_long_commits_took() -> None:

@@ -240,6 +240,31 @@ def place() -> Any:
     made.reactor.close()
 
 
+# --- what else is watched ---------------------------------------------------------------------------------------------
+
+
+def test_a_descriptor_that_is_watched_is_read_in_the_turn_before_the_engine_ends_it(place: Place) -> None:
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    told: list[int] = []
+
+    def read() -> None:
+        told.append(os.eventfd_read(fd))
+        place.broker.note("info", "said in the turn", {})
+
+    place.reactor.watch(fd, read)
+    place.turn()
+    assert told == []
+    os.eventfd_write(fd, 7)
+    place.turn()
+    assert told == [7]
+    assert place.broker.notices == [], "what it left behind was settled in that turn"
+    os.eventfd_write(fd, 8)
+    place.reactor.unwatch(fd)
+    place.turn()
+    assert told == [7]
+    os.close(fd)
+
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
