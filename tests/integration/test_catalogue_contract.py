@@ -506,6 +506,21 @@ def test_how_far_a_log_is_applied_is_stored_with_its_changes(store: Store) -> No
     assert (store.catalogue.applied(one), store.catalogue.applied(other)) == (0, 3)
 
 
+def test_a_copy_of_another_store_takes_the_place_of_everything(store: Store) -> None:
+    one = b"1" * 16
+    store.commit(VhostPut("v"), queue("q", "v"), exchange("e", "v"), binding("e", "q", vhost="v"))
+    copied: list[MetadataChange] = [VhostPut("/"), VhostPut("w"), queue("p", "w"), UserPut("u", "hash", "scrypt", ())]
+    store.catalogue.replace(copied, one, 9)
+    store.reopen()
+    assert sorted(map(repr, store.catalogue.load())) == sorted(map(repr, copied))
+    assert store.catalogue.applied(one) == 9
+    with pytest.raises(ValueError, match="no database stores"):
+        store.catalogue.replace([queue("\ud800")], one, 11)
+    store.reopen()
+    assert len(list(store.catalogue.load())) == len(copied)
+    assert store.catalogue.applied(one) == 9
+
+
 def test_a_batch_that_fails_leaves_how_far_the_log_is_applied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     one = b"1" * 16
     store.catalogue.commit([queue("q")], one, 7)

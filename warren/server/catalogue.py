@@ -322,11 +322,16 @@ class Catalogue:
         then unknown, and committing them again is right (2). Raises ValueError for text no database can store
         (5).
         """
-        steps = self._plan(changes)
+        self._carry_out(self._plan(changes), store_id, applied)
+
+    def _carry_out(self, steps: Sequence[tuple[Executable, list[_Row]]], store_id: bytes, applied: int) -> None:
         try:
             with self._engine.begin() as connection:
                 for statement, rows in steps:
-                    connection.execute(statement, rows)
+                    if rows:
+                        connection.execute(statement, rows)
+                    else:
+                        connection.execute(statement)
                 if store_id:
                     connection.execute(delete(_applied))
                     connection.execute(insert(_applied).values(store_id=store_id, changes=applied))
@@ -351,6 +356,16 @@ class Catalogue:
                 source.close()
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise CatalogueError(f"the metadata store cannot be copied: {_one_line(error)}") from None
+
+    def replace(self, changes: Sequence[MetadataChange], store_id: bytes, applied: int) -> None:
+        """Have what `changes` make take the place of all there is, all or none; with the number, as `commit`.
+
+        Raises CatalogueError and ValueError as `commit` does.
+        """
+        forgotten: list[tuple[Executable, list[_Row]]] = [
+            (delete(table), []) for table in _metadata.sorted_tables if table not in (_schema, _applied)
+        ]
+        self._carry_out([*forgotten, *self._plan(changes)], store_id, applied)
 
     def close(self) -> None:
         """Close the connection and give the store free."""

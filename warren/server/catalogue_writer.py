@@ -51,6 +51,11 @@ _RETRY_MAX_S: Final = 5.0
 
 _Result = TypeVar("_Result")
 
+
+def _nobody(_first: int, _bodies: Sequence[bytes | None]) -> None:
+    """Tell nobody."""
+
+
 log = get_logger("catalogue")
 
 
@@ -77,6 +82,7 @@ class CatalogueWriter:
     """Applies the changes of `journal` to `store`.
 
     `settle` lets the engine finish its turn, `in_thread` makes the call of `store`, which blocks.
+    `on_applied` is told of records that SQL has, before the log forgets them: the number of the first, and they.
     `healthy` is False while the store refuses; `reason` then says why.
     """
 
@@ -86,9 +92,11 @@ class CatalogueWriter:
         journal: MetadataJournal,
         settle: Callable[[], None],
         in_thread: InThread = in_thread,
+        on_applied: Callable[[int, Sequence[bytes | None]], None] = _nobody,
     ) -> None:
         self.healthy = True
         self.reason = ""
+        self._on_applied = on_applied
         self._store = store
         self._journal = journal
         self._lane = journal.lane
@@ -142,6 +150,7 @@ class CatalogueWriter:
                 piece = await self._read()
                 await self._commit(partial(self._apply, piece))
                 self._sieve.tell()
+                self._on_applied(piece.first, piece.bodies)
                 self._lane.applied_to(piece.end)
                 self._settle()
             self.note_durable()
@@ -154,6 +163,18 @@ class CatalogueWriter:
         """Have nothing applied in the block: what SQL has, and what the log has forgotten of it, stays the same."""
         async with self._applying:
             yield
+
+    async def copy(self) -> tuple[int, list[MetadataChange]]:
+        """Return all that SQL has, and the number below which all changes are in it. Nothing is applied meanwhile.
+
+        Raises:
+            CatalogueError: it cannot be read.
+        """
+
+        def read() -> tuple[int, list[MetadataChange]]:
+            return self._store.applied(self._journal.log.store_id), list(self._store.load())
+
+        return await self._in_thread(CATALOGUE, read)
 
     async def drain(self, deadline: float) -> bool:
         """Wait until SQL has all that was appended, or cannot be reached, or `deadline` (trio time).

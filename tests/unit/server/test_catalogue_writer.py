@@ -28,7 +28,7 @@ from warren.vhosts.metadata import (
     UserPut,
     VhostPut,
 )
-from warren.vhosts.metadata_lane import READ_MAX
+from warren.vhosts.metadata_lane import READ_MAX, encode_change
 
 EMPTY = bytes(4)
 
@@ -139,6 +139,28 @@ def test_changes_are_applied_in_order_and_then_leave_the_log() -> None:
     fixture.settle()
     (index,) = fixture.log.indexes.values()
     assert index.live_count == 0
+
+
+def test_who_follows_sql_is_told_of_what_it_has_before_the_log_forgets_it() -> None:
+    told: list[tuple[int, list[bytes | None], int]] = []
+    fixture = Fixture()
+
+    def note(first: int, bodies: Sequence[bytes | None]) -> None:
+        (index,) = fixture.log.indexes.values()
+        told.append((first, list(bodies), int(index.live_count)))
+        assert fixture.store.changes, "SQL has it"
+
+    fixture.writer = CatalogueWriter(fixture.store, fixture.journal, fixture.settle, on_applied=note)
+    fixture.journal.on_durable = fixture.writer.note_durable
+
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        f.make_durable(queue(1), queue(2))
+        assert await f.writer.drain(trio.current_time() + 60)
+        applied, changes = await f.writer.copy()
+        assert (applied, changes) == (2, list(f.store.load()))
+
+    run(test, fixture)
+    assert told == [(0, [encode_change(queue(1)), encode_change(queue(2))], 2)]
 
 
 def test_a_ticket_is_reached_when_the_log_has_the_change_whatever_sql_does() -> None:
