@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
     "server": {"amqp", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
-    "replication": {"msgstore/log", "msgstore/files"},
+    "replication": {"msgstore/log", "msgstore/files", "server"},
     "perf": {"amqp"},
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "ctl": {"amqp"},

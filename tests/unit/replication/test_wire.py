@@ -1,0 +1,114 @@
+"""Bytes between two nodes: in order, never blocking who sends, and bounded. A pair of sockets stands for the network.
+
+The numbers in parentheses are the invariants in the header of ``warren/replication/wire.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import trio
+import trio.testing
+
+from warren.replication.wire import Wire
+
+
+async def received(wire: Wire, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        some = await wire.received()
+        assert some
+        data += some
+    return data
+
+
+async def _order() -> None:
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    whole = bytes(range(256)) * 40_000
+    halves = [memoryview(whole)[at : at + 100_001] for at in range(0, len(whole), 100_001)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.send)
+
+        # From another thread, as the committer does, and more than the kernel takes.
+        def put() -> None:
+            for half in halves:
+                sender.put([half[:7], b"", half[7:]])
+
+        thread = threading.Thread(target=put)
+        thread.start()
+        assert await received(receiver, len(whole)) == whole
+        thread.join()
+        assert sender.backlog_bytes == 0
+        assert sender.sent_bytes == len(whole)
+        nursery.cancel_scope.cancel()
+    sender.close()
+    assert await receiver.received() == b""
+    assert receiver.is_over
+    receiver.close()
+
+
+def test_what_is_put_arrives_in_order_whatever_the_kernel_takes_at_a_time() -> None:
+    """(1)"""
+    trio.run(_order)
+
+
+async def _bound() -> None:
+    left, right = socket.socketpair()
+    sender = Wire(left, backlog_bytes_max=1 << 20)
+    for _ in range(1000):
+        sender.put([bytes(100_000)])
+        if sender.failure:
+            break
+    assert "bytes wait to be sent" in sender.failure
+    assert sender.backlog_bytes == 0
+    assert sender.receive() == b""
+    sender.put([b"more"])
+    assert sender.backlog_bytes == 0
+    with trio.fail_after(5):
+        await sender.send()
+    sender.close()
+    right.close()
+
+
+def test_a_side_that_does_not_read_ends_the_wire_instead_of_filling_memory() -> None:
+    """(2), (3)"""
+    trio.run(_bound)
+
+
+async def _gone() -> None:
+    left, right = socket.socketpair()
+    sender = Wire(left)
+    assert sender.receive() is None
+    right.close()
+    assert await sender.received() == b""
+    sender.put([b"into nothing"])
+    sender.put([b"into nothing"])
+    assert sender.failure
+    sender.close()
+
+
+def test_who_sends_to_nobody_is_not_told_but_who_reads_is() -> None:
+    """(3)"""
+    trio.run(_gone)
+
+
+async def _failed() -> None:
+    left, right = socket.socketpair()
+    wire = Wire(left)
+
+    async def read() -> None:
+        assert await wire.received() == b""
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        threading.Thread(target=wire.fail, args=("the disk is full",)).start()
+    assert wire.failure == "the disk is full"
+    wire.close()
+    right.close()
+
+
+def test_another_thread_can_end_it_and_who_waits_for_input_learns_of_it() -> None:
+    trio.run(_failed)

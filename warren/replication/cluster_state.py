@@ -1,0 +1,138 @@
+"""What a data directory remembers of its cluster: the file ``cluster.json`` beside the messages.
+
+    format       1; a larger one is refused
+    incarnation  32 hexadecimal digits, made with the file: another directory is another node
+    epoch        of the leader that has recorded the set
+    version      counts the changes of the set in that epoch
+    leader       [name, incarnation]
+    in_sync      [[name, incarnation], ...]: who has every confirmed message, the leader among them
+    min_in_sync  of that leader
+
+1. It is replaced in one step, and durable when `write` returns: file, rename, directory.
+2. On a leader it is the truth about the set. On a follower it is what the leader said last: the set may have changed
+   since the link was lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from warren.replication.handshake import INCARNATION_BYTES, Node
+from warren.server.errors import StartError
+
+NAME: Final = "cluster.json"
+FORMAT: Final = 1
+_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """See the header. `leader` is None in a directory that has never been part of a cluster."""
+
+    incarnation: bytes
+    epoch: int = 0
+    version: int = 0
+    leader: Node | None = None
+    in_sync: frozenset[Node] = field(default_factory=frozenset)
+    min_in_sync: int = 1
+
+    def me(self, name: str) -> Node:
+        """Return this node, whose name is `name`."""
+        return Node(name, self.incarnation)
+
+    def has(self, node: Node) -> bool:
+        """Tell whether `node` has every confirmed message, by what is known here. A node may change its name."""
+        return any(member.incarnation == node.incarnation for member in self.in_sync)
+
+
+def read(directory: Path) -> ClusterState:
+    """Return the state of a data directory; a new incarnation where there is none.
+
+    Raises:
+        StartError: the file cannot be used.
+    """
+    path = directory / NAME
+    try:
+        with path.open("rb") as file:
+            content = file.read(_BYTES_MAX)
+    except FileNotFoundError:
+        return ClusterState(secrets.token_bytes(INCARNATION_BYTES))
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from None
+    try:
+        return _parsed(json.loads(content))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StartError(
+            f"{path} cannot be used: {error}; a leader may be started without it, as the only member of its set, and a "
+            "follower begins with an empty data directory"
+        ) from None
+
+
+def write(directory: Path, state: ClusterState) -> None:
+    """Replace the file. Raises OSError."""
+    content = json.dumps(_document(state), indent=1).encode() + b"\n"
+    temporary = directory / f"{NAME}.tmp"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(file, content)
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.rename(temporary, directory / NAME)
+    parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def recorded(state: ClusterState, members: frozenset[Node]) -> ClusterState:
+    """Return the state of a leader after a change of its set."""
+    return replace(state, version=state.version + 1, in_sync=members)
+
+
+def _document(state: ClusterState) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "incarnation": state.incarnation.hex(),
+        "epoch": state.epoch,
+        "version": state.version,
+        "leader": None if state.leader is None else _pair(state.leader),
+        "in_sync": sorted(_pair(node) for node in state.in_sync),
+        "min_in_sync": state.min_in_sync,
+    }
+
+
+def _parsed(document: dict[str, Any]) -> ClusterState:
+    if document["format"] != FORMAT:
+        raise ValueError(f"it has format {document['format']}, and a newer Warren has written it")
+    leader = document["leader"]
+    return ClusterState(
+        _incarnation(document["incarnation"]),
+        int(document["epoch"]),
+        int(document["version"]),
+        None if leader is None else _node(leader),
+        frozenset(_node(pair) for pair in document["in_sync"]),
+        int(document["min_in_sync"]),
+    )
+
+
+def _pair(node: Node) -> list[str]:
+    return [node.name, node.incarnation.hex()]
+
+
+def _node(pair: list[str]) -> Node:
+    name, incarnation = pair
+    return Node(name, _incarnation(incarnation))
+
+
+def _incarnation(text: str) -> bytes:
+    found = bytes.fromhex(text)
+    if len(found) != INCARNATION_BYTES:
+        raise ValueError("an incarnation has 32 digits")
+    return found

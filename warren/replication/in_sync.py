@@ -1,0 +1,245 @@
+"""Which nodes must have a commit before it is reported: the in-sync set of a leader, and who joins and leaves it.
+
+    behind    connected and catching up; nobody waits for it
+    joining   has what is committed, and commits wait for it from now on. It takes note that it has caught up
+    noted     it has taken note; the set with it is being recorded
+    member    recorded. It has every message that was ever confirmed
+    leaving   recorded, and not heard from: commits wait for it until the set without it is recorded
+
+1. A commit is complete when the leader has it and everybody in the recorded set, in the one that is being recorded, and
+   who is joining (`has`). So whatever becomes of the record, everybody in it has every complete commit.
+2. A node is in no record before it has all that is committed, and has taken note of that.
+3. The recorded set never gets smaller than `min_in_sync`. With fewer members that answer, commits wait instead.
+4. A member leaves when its connection has ended, when nothing was heard from it for `SUSPECT_S`, or when a commit
+   waits for it and it does not get on for so long. One that comes back has to catch up first, and the sooner it has to
+   leave again, the later it is let in (`BACK_OFF_S`): each time costs everybody a wait.
+5. A node is a name and an incarnation of its directory: a member that comes back with another directory is none.
+
+No I/O and no clock: times are arguments, in seconds. The shell writes what `proposal` returns, durably and until that
+succeeds, and then calls `recorded`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from warren.replication.handshake import Node
+
+SUSPECT_S: Final = 1.0
+# How long a node stays out that had to leave: doubled each time, and the least again for who was a member for a while.
+BACK_OFF_S: Final = (1.0, 60.0)
+SETTLED_S: Final = 60.0
+
+_NEVER_S: Final = float("-inf")
+
+
+class Replica:
+    """What the leader knows of a node that is, or was, connected. LSNs are those that it has acknowledged."""
+
+    def __init__(self, node: Node, now_s: float) -> None:
+        self.node = node
+        self.is_connected = False
+        self.is_live = False  # it is sent what is written, as it is written
+        self.is_joining = False
+        self.is_noted = False  # it has taken note, on this connection, that it has caught up
+        self.is_awaited = False  # a member when the leader began, which has not been here since
+        self.received_lsn = 0
+        self.synced_lsn = 0
+        self.heard_s = now_s
+        self.progress_s = now_s
+        self.current_s = now_s  # when it last had all that was committed
+        self.joined_s = _NEVER_S
+        self.admitted_s = _NEVER_S  # not let in again before
+        self.back_off_s = BACK_OFF_S[0]
+
+    def has(self, lsn: int, *, synced: bool) -> bool:
+        """Tell whether it has the log up to `lsn`: `synced`, or written."""
+        return (self.synced_lsn if synced else self.received_lsn) >= lsn
+
+    def away(self) -> None:
+        """It is not connected, or begins to be."""
+        self.is_connected = self.is_live = self.is_joining = self.is_noted = False
+
+
+class InSyncSet:
+    """The set of the leader `me`. `recorded`: the members on disk; `me` is always one."""
+
+    def __init__(self, me: Node, recorded: frozenset[Node], min_in_sync: int, now_s: float) -> None:
+        self.me = me
+        self.members = recorded | {me}
+        self.min_in_sync = min_in_sync
+        self.committed_lsn = 0
+        self._replicas = {node: Replica(node, now_s) for node in self.members if node != me}
+        for replica in self._replicas.values():
+            replica.is_awaited = True
+        self._proposed: frozenset[Node] | None = None
+        self._wanted: tuple[int, bool] | None = None  # the commit that waits: its end, and whether it is to be synced
+        self._wanted_s = now_s  # since when
+        self._required: tuple[Replica, ...] = ()
+        self._gather_required()
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def connected(self, node: Node, now_s: float) -> Replica:
+        """A node has connected, and proved who it is; return what is known of it, with nothing acknowledged."""
+        replica = self._replicas.get(node)
+        if replica is None:
+            replica = self._replicas[node] = Replica(node, now_s)
+        replica.away()
+        replica.is_connected = True
+        replica.is_awaited = False
+        replica.received_lsn = replica.synced_lsn = 0
+        replica.heard_s = replica.progress_s = now_s
+        self._gather_required()
+        return replica
+
+    def disconnected(self, replica: Replica, now_s: float) -> None:
+        """Its connection has ended. It is forgotten, unless it is a member."""
+        if replica.is_joining and replica.node not in self.members:
+            self._leave(replica, now_s)
+        replica.away()
+        self._gather_required()
+
+    def acknowledged(self, replica: Replica, received_lsn: int, synced_lsn: int, now_s: float) -> None:
+        """It has the log up to there."""
+        replica.heard_s = now_s
+        if received_lsn > replica.received_lsn or synced_lsn > replica.synced_lsn:
+            replica.progress_s = now_s
+            replica.received_lsn = max(received_lsn, replica.received_lsn)
+            replica.synced_lsn = max(synced_lsn, replica.synced_lsn)
+        if replica.synced_lsn >= self.committed_lsn:
+            replica.current_s = now_s
+
+    def has(self, lsn: int, *, synced: bool, now_s: float) -> bool:
+        """Tell whether the commit that ends at `lsn`, and which the leader has, is complete; if not, it waits."""
+        if self.is_enough() and all(replica.has(lsn, synced=synced) for replica in self._required):
+            self._wanted = None
+            if synced:
+                self.committed_lsn = max(self.committed_lsn, lsn)
+            return True
+        if self._wanted != (lsn, synced):
+            self._wanted = (lsn, synced)
+            self._wanted_s = now_s
+        return False
+
+    # --- who joins and leaves ---------------------------------------------------------------------------------------
+
+    def joiners(self, now_s: float) -> list[Replica]:
+        """Return who begins to join now, or is back: each is to take note that it has caught up, see `noted`."""
+        found = [replica for replica in self._replicas.values() if self._may_join(replica, now_s)]
+        for replica in found:
+            replica.is_joining = True
+        if found:
+            self._gather_required()
+        return found
+
+    def noted(self, replica: Replica) -> None:
+        """It has taken note that it has caught up."""
+        replica.is_noted = True
+        if replica.node in self.members:
+            replica.is_joining = False
+
+    def stragglers(self, now_s: float) -> list[Replica]:
+        """Return who holds up commits and is no member yet: they are to be disconnected."""
+        return [
+            replica
+            for replica in self._replicas.values()
+            if replica.is_joining and replica.node not in self.members and not self.answers(replica, now_s)
+        ]
+
+    def proposal(self, now_s: float) -> frozenset[Node] | None:
+        """Return the set that is to be recorded instead of `members`; None when that is right, or another is being."""
+        if self._proposed is not None:
+            return None
+        joining = (replica for replica in self._replicas.values() if replica.is_joining and replica.is_noted)
+        proposed = self.members | {replica.node for replica in joining if self.answers(replica, now_s)}
+        gone = [
+            replica
+            for replica in self._replicas.values()
+            if replica.node in self.members and not self.answers(replica, now_s)
+        ]
+        # Those first that have been silent longest.
+        for replica in sorted(gone, key=lambda replica: replica.heard_s):
+            if len(proposed) > self.min_in_sync:
+                proposed -= {replica.node}
+        if proposed == self.members:
+            return None
+        self._proposed = proposed
+        self._gather_required()
+        return proposed
+
+    def recorded(self, members: frozenset[Node], now_s: float) -> list[Replica]:
+        """`members` are on disk. Return those who have left."""
+        assert members == self._proposed
+        for node in members - self.members:
+            self._replicas[node].joined_s = now_s
+        left = [self._replicas[node] for node in self.members - members]
+        for replica in left:
+            self._leave(replica, now_s)
+        self.members = members
+        self._proposed = None
+        for node in members - {self.me}:
+            self._replicas[node].is_joining = False
+        self._gather_required()
+        return left
+
+    def _may_join(self, replica: Replica, now_s: float) -> bool:
+        return (
+            replica.is_live
+            and not replica.is_joining
+            and not replica.is_noted
+            and replica.synced_lsn >= self.committed_lsn
+            and (replica.node in self.members or now_s >= replica.admitted_s)
+            and self.answers(replica, now_s)
+        )
+
+    def _leave(self, replica: Replica, now_s: float) -> None:
+        least, most = BACK_OFF_S
+        if now_s - replica.joined_s >= SETTLED_S:
+            replica.back_off_s = least
+        replica.admitted_s = now_s + replica.back_off_s
+        replica.back_off_s = min(2 * replica.back_off_s, most)
+
+    def _gather_required(self) -> None:
+        nodes = self.members | (self._proposed or frozenset())
+        self._required = tuple(
+            replica for replica in self._replicas.values() if replica.node in nodes or replica.is_joining
+        )
+
+    # --- what can be seen -------------------------------------------------------------------------------------------
+
+    def is_enough(self) -> bool:
+        """Tell whether the recorded set is as large as it has to be (3)."""
+        return len(self.members) >= self.min_in_sync
+
+    def is_short(self, now_s: float) -> bool:
+        """Tell whether so few members answer that commits wait, and nobody can be left out."""
+        answering = [
+            replica
+            for replica in self._replicas.values()
+            if replica.node in self.members and self.answers(replica, now_s)
+        ]
+        return 1 + len(answering) < self.min_in_sync
+
+    def answers(self, replica: Replica, now_s: float) -> bool:
+        """Tell whether it is connected, heard from, and getting on if a commit waits for it (4)."""
+        if not replica.is_connected:
+            return replica.is_awaited and now_s - replica.heard_s < SUSPECT_S
+        if now_s - replica.heard_s >= SUSPECT_S:
+            return False
+        if self._wanted is None or replica.has(self._wanted[0], synced=self._wanted[1]):
+            return True
+        return now_s - max(replica.progress_s, self._wanted_s) < SUSPECT_S
+
+    def replicas(self) -> list[Replica]:
+        """Return all nodes that are known, by name."""
+        return sorted(self._replicas.values(), key=lambda replica: (replica.node.name, replica.node.incarnation))
+
+    def forget_strangers(self) -> None:
+        """Forget nodes that are neither connected nor recorded, when there are many."""
+        if len(self._replicas) > 64:
+            self._replicas = {
+                node: replica
+                for node, replica in self._replicas.items()
+                if replica.is_connected or node in self.members or node in (self._proposed or ())
+            }

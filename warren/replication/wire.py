@@ -1,0 +1,194 @@
+"""The bytes between a leader and a follower: a non-blocking socket, written from several threads, read on the loop.
+
+1. `put` never blocks. What the kernel does not take at once waits in order, and the task of `send` sends it.
+2. What waits is bounded by `BACKLOG_BYTES_MAX`, and by one `put` more. Beyond that the wire fails: the other side gets
+   what it misses from the files when it connects again, and no frame waits for it in memory.
+3. After a failure nothing more is sent, and `receive` says that the other side is gone. Whoever puts is told nothing:
+   the committer goes on, and the task that reads finds out.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Final
+
+import trio
+
+Piece = bytes | memoryview
+
+BACKLOG_BYTES_MAX: Final = 64 << 20
+RECEIVE_BYTES: Final = 1 << 18
+SEND_BUFFER_BYTES: Final = 1 << 20
+# What one call of the system takes.
+_PIECES_MAX: Final = 512
+_TLS_PIECE_BYTES: Final = 1 << 16
+
+
+class Wire:
+    """A connected socket. Make it on the loop."""
+
+    def __init__(self, sock: socket.socket, backlog_bytes_max: int = BACKLOG_BYTES_MAX) -> None:
+        sock.setblocking(False)
+        with suppress(OSError):  # a pair of sockets in a test has none
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self.failure = ""
+        self.is_over = False  # the other side has closed it
+        self.sent_bytes = 0  # which the kernel has taken
+        self.backlog_bytes = 0
+        self._sock = sock
+        self._backlog_bytes_max = backlog_bytes_max
+        self._backlog: deque[memoryview] = deque()
+        self._lock = Lock()
+        self._token = trio.lowlevel.current_trio_token()
+        self._waiting = trio.Event()
+
+    def fileno(self) -> int:
+        """Return the descriptor, to be watched for input."""
+        return self._sock.fileno()
+
+    def put(self, pieces: Sequence[Piece]) -> None:
+        """Send `pieces`, now or later. Any thread."""
+        with self._lock:
+            if self.failure:
+                return
+            was_empty = not self._backlog
+            for piece in pieces:
+                if len(piece):
+                    self._backlog.append(memoryview(piece))
+                    self.backlog_bytes += len(piece)
+            if was_empty:
+                self._send_some()
+            if self.backlog_bytes > self._backlog_bytes_max:
+                self._fail(f"{self.backlog_bytes} bytes wait to be sent: the other node or the network is too slow")
+            if not self._backlog:
+                return
+        if was_empty:
+            self._token.run_sync_soon(self._wake)
+
+    async def send(self) -> None:
+        """Send what waits, until the wire fails."""
+        while not self.failure:
+            await self._waiting.wait()
+            self._waiting = trio.Event()
+            while self._backlog and not self.failure:
+                await trio.lowlevel.wait_writable(self._sock)
+                with self._lock:
+                    self._send_some()
+
+    def binding(self) -> bytes:
+        """Return the certificate that the other side has shown, nothing without TLS: see ``handshake.py`` (3)."""
+        return b""
+
+    def fail(self, reason: str) -> None:
+        """Have it end as if the network had. Any thread."""
+        with self._lock:
+            self._fail(reason)
+
+    def receive(self) -> bytes | None:
+        """Return what has arrived, None when nothing has, nothing (``b""``) when the other side is gone."""
+        if self.failure:
+            return b""
+        try:
+            data = self._receive()
+            self.is_over = not data
+            return data
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as error:
+            with self._lock:
+                self._fail(error.strerror or str(error))
+            return b""
+
+    async def received(self) -> bytes:
+        """Wait for bytes and return them; nothing when the other side is gone."""
+        while (data := self.receive()) is None:
+            await trio.lowlevel.wait_readable(self._sock)
+        return data
+
+    def close(self) -> None:
+        """End it. What waits is not sent any more."""
+        with self._lock:
+            self._fail("closed")
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+    # --- with the lock ----------------------------------------------------------------------------------------------
+
+    def _send_some(self) -> None:
+        try:
+            while self._backlog:
+                sent = self._send()
+                self.sent_bytes += sent
+                self.backlog_bytes -= sent
+                while sent:
+                    first = self._backlog[0]
+                    if sent < len(first):
+                        self._backlog[0] = first[sent:]
+                        break
+                    sent -= len(first)
+                    self._backlog.popleft()
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._fail(error.strerror or str(error))
+
+    def _send(self) -> int:
+        backlog = self._backlog
+        return self._sock.sendmsg([backlog[at] for at in range(min(len(backlog), _PIECES_MAX))])
+
+    def _receive(self) -> bytes:
+        return self._sock.recv(RECEIVE_BYTES)
+
+    def _fail(self, reason: str) -> None:
+        if self.failure:
+            return
+        self.failure = reason
+        self._backlog.clear()
+        self.backlog_bytes = 0
+        with suppress(OSError):
+            # Who waits for input learns of it.
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waiting.set()
+
+
+class TlsWire(Wire):
+    """The same with TLS: `sock` has been through the handshake. OpenSSL does one thing at a time."""
+
+    _sock: ssl.SSLSocket
+
+    def binding(self) -> bytes:
+        return self._sock.getpeercert(binary_form=True) or b""
+
+    def _send(self) -> int:
+        joined = bytearray()
+        for piece in self._backlog:
+            joined += piece[: _TLS_PIECE_BYTES - len(joined)]
+            if len(joined) >= _TLS_PIECE_BYTES:
+                break
+        return self._sock.send(joined)
+
+    def _receive(self) -> bytes:
+        with self._lock:
+            return self._sock.recv(RECEIVE_BYTES)
+
+
+async def shake_hands(sock: ssl.SSLSocket) -> None:
+    """Do the TLS handshake of a non-blocking socket. Raises OSError."""
+    while True:
+        try:
+            sock.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            await trio.lowlevel.wait_readable(sock)
+        except ssl.SSLWantWriteError:
+            await trio.lowlevel.wait_writable(sock)
