@@ -52,3 +52,32 @@ def test_a_shovel_of_this_broker_is_no_client_with_a_user(ui: Ui, api: Api, amqp
     expect(ui.card("Connection")).to_contain_text("Opened bya shovel or federation link of this broker")
     ui.visit("connections", vhost=vhost)
     expect(ui.row("a client").get_by_role("link", name="guest")).to_be_visible()
+
+
+def test_an_application_is_all_connections_of_one_name(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    for name in ("billing", "billing", "billing of another"):
+        channel = amqp(client_properties={"connection_name": name}).channel()
+        channel.queue_declare(name)
+    channel.basic_consume("billing", lambda *_: None)
+    api.eventually(f"/vhosts/{q(vhost)}/channels", lambda rows: len(rows) == 3)
+    ui.visit("connections", vhost=vhost)
+    ui.row("billing").first.get_by_role("link", name="billing", exact=True).click()
+    ui.main.get_by_role("link", name="(all its connections)").click()
+    ui.wait_for_place("applications", "billing")
+    ui.heading("billing")
+    together = ui.card("Together")
+    expect(together).to_contain_text("Connections2")
+    expect(together).to_contain_text("Channels2")
+    expect(together).to_contain_text(f"Vhosts{vhost}")
+    expect(ui.card("Connections").locator("tbody tr")).to_have_count(2)
+    expect(ui.card("Channels").locator("tbody tr")).to_have_count(2)
+
+
+def test_channels_are_found_by_the_name_of_their_client(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    for name in ("one", "two"):
+        amqp(client_properties={"connection_name": name}).channel()
+    api.eventually(f"/vhosts/{q(vhost)}/channels", lambda rows: len(rows) == 2)
+    ui.visit("channels", vhost=vhost)
+    expect(ui.main.locator("tbody th a")).to_have_text(["one (1)", "two (1)"])
+    ui.page.get_by_label("Filter by name").fill("tw")
+    expect(ui.main.locator("tbody th a")).to_have_text(["two (1)"])

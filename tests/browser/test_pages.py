@@ -78,6 +78,7 @@ def test_every_page_is_whole_silent_and_within_its_width(
         ("Overview", [], {"vhost": vhost}),
         ("Connections", ["connections"], {}),
         (called, ["connections", client], {}),
+        (called, ["applications", called], {}),
         ("Channels", ["channels"], {}),
         (f"{called} (1)", ["channels", channel], {}),
         ("Exchanges", ["exchanges"], {}),

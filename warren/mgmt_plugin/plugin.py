@@ -98,7 +98,8 @@ class Services:
         data_dir = management.settings.data_dir
         self.doorkeeper = doorkeeper
         self.links = links
-        self.statistics = Statistics(management.broker, partial(node_row, management.reactor, data_dir))
+        broker, messages = management.broker, management.messages
+        self.statistics = Statistics(broker, partial(node_row, management.reactor, broker, messages, data_dir))
         self.metrics = Metrics(management, doorkeeper, traffic)
         self.transfers = Transfers(management.broker, management.settle)
         self.stages = Stages(management, data_dir)

@@ -60,7 +60,20 @@ ZEROS: Final = {
     len(fields): (0,) * len(fields) for fields in (QUEUE_FIELDS, CHANNEL_STATS, EXCHANGE_STATS, CONNECTION_FIELDS)
 }
 CHUNK: Final = 500
-NODE_FIELDS: Final = ("mem_used", "fd_used", "sockets_used", "disk_free", "proc_used")
+# Levels of the node and its message store, and what the store has counted since the start.
+NODE_FIELDS: Final = (
+    "mem_used",
+    "fd_used",
+    "sockets_used",
+    "disk_free",
+    "proc_used",
+    "store_bytes",
+    "store_live_bytes",
+    "msg_store_write_count",
+    "msg_store_read_count",
+    "io_write_bytes",
+    "io_sync_count",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,8 @@ class ConnectionHandlers(Handlers):
         ranges = Ranges.of(call.query, len(channels))
         rate = self._statistics.rate
         keys: dict[str, Any] = {
-            "name": channel_name,
+            "name": lambda each: f"{channel_name(each)} {each.connection.name}",
+            "connection_details.user_provided_name": lambda each: each.connection.name,
             "user": lambda each: each.connection.user_name,
             "vhost": lambda each: each.connection.vhost_name,
             "number": lambda each: int(each.number),

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from warren import __version__
+from warren.channels.broker import Broker
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
 from warren.mgmt_plugin.metrics.statistics import CHURN, NODE_FIELDS, RANGE_QUERY, Ranges, Statistics
@@ -24,6 +25,7 @@ from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request
 from warren.queues.arguments import CLASSIC, QUORUM, STREAM
 from warren.server import logs
 from warren.server.management import Management
+from warren.server.message_store import MessageStoreService
 from warren.server.process_memory import resident_bytes
 from warren.server.reactor import Reactor
 
@@ -71,14 +73,21 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def node_row(reactor: Reactor, data_dir: Path) -> tuple[int, ...]:
+def node_row(reactor: Reactor, broker: Broker, messages: MessageStoreService, data_dir: Path) -> tuple[int, ...]:
     """Return `statistics.NODE_FIELDS` now."""
+    segments = broker.log.segments.segments
     return (
         resident_bytes(),
         open_descriptors(),
         reactor.connection_count(),
         shutil.disk_usage(data_dir).free,
         trio.lowlevel.current_statistics().tasks_living,
+        sum(int(segment.capacity) for segment in segments),
+        sum(int(segment.live_bytes) for segment in segments),
+        messages.batches,
+        messages.reads,
+        messages.written_bytes,
+        messages.syncs,
     )
 
 
@@ -142,10 +151,6 @@ class NodeHandlers(Handlers):
             "db_dir": str(settings.data_dir.absolute()),
             "cluster_links": [],
             "metrics_gc_queue_length": {},
-            "msg_store_write_count": messages.batches,
-            "msg_store_read_count": messages.reads,
-            "io_write_bytes": messages.written_bytes,
-            "io_sync_count": messages.syncs,
             "queue_index_write_count": messages.checkpoints,
             "failing_tasks": [
                 {

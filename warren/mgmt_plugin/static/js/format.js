@@ -36,6 +36,8 @@ export function formatBytes(value) {
   return found ? `${three(value / found[0])} ${found[1]}` : `${exact.format(value)} B`;
 }
 
+export const formatByteRate = (value) => (isNumber(value) ? `${formatBytes(Math.round(value))}/s` : '–');
+
 export function formatRate(value) {
   if (!isNumber(value)) return '–';
   if (value > 0 && value < 0.1) return '< 0.1/s';
@@ -106,9 +108,9 @@ export function Since({ text }) {
   return Number.isNaN(ms) ? Nothing : html`<${When} ms=${ms} />`;
 }
 
-/** `message_stats.publish_details.rate` of an object, or undefined. */
+/** `message_stats.publish_details.rate` of an object; 0 where no message has passed yet. */
 export function rateOf(object, counter) {
-  return (object?.message_stats ?? {})[`${counter}_details`]?.rate;
+  return (object?.message_stats ?? {})[`${counter}_details`]?.rate ?? 0;
 }
 
 /** The value at a dotted path, as the API's `sort` names it. */

@@ -9,6 +9,7 @@ const ROUTES = [
   [[], [], () => import('./pages/overview.js'), anybody],
   [['connections'], [], () => import('./pages/connections.js'), anybody],
   [['connections'], ['name'], () => import('./pages/connection.js'), anybody],
+  [['applications'], ['name'], () => import('./pages/application.js'), anybody],
   [['channels'], [], () => import('./pages/channels.js'), anybody],
   [['channels'], ['name'], () => import('./pages/channel.js'), anybody],
   [['exchanges'], [], () => import('./pages/exchanges.js'), anybody],

@@ -1,5 +1,6 @@
 // The frame around every page: menu, top bar, alarms, the failure of a refresh, and the page itself.
 
+import { ALERT_COLUMNS, alertsOf } from './alerts.js';
 import { formatTime } from './format.js';
 import { currentVhost, chooseVhost, href, listHref, place } from './router.js';
 import { CHOICES_S, failure, freshness, interval, refreshNow, usePoll } from './refresh.js';
@@ -86,17 +87,18 @@ function RefreshPicker() {
 
 function Banners({ overview }) {
   const reason = useStore(failure);
-  const nodes = usePoll(mayMonitor() ? 'nodes?columns=name,mem_alarm,disk_free_alarm,running' : null);
-  const alarms = (nodes.data ?? []).flatMap((node) => [
-    ...(node.mem_alarm ? [`${node.name} is short of memory. Publishers are blocked until it has some again.`] : []),
-    ...(node.disk_free_alarm ? [`${node.name} is short of disk space. Publishers are blocked until it has some again.`] : []),
-    ...(node.running === false ? [`${node.name} is not running.`] : []),
-  ]);
+  const nodes = usePoll(mayMonitor() ? `nodes?columns=${ALERT_COLUMNS}` : null);
+  const alerts = (nodes.data ?? []).flatMap((node) => alertsOf(node).map((alert) => ({ node: node.name, ...alert })));
   return html`<div class="banners">
     <div role="status" aria-live="polite">
       ${reason && html`<p class="banner warning">This page is not up to date: ${reason}. It was fresh at ${formatTime(freshness.get())}. <button type="button" class="small" onClick=${refreshNow}>Try again</button></p>`}
     </div>
-    <div role="status" aria-live="assertive">${alarms.map((alarm) => html`<p key=${alarm} class="banner alarm">${alarm}</p>`)}</div>
+    <div role="status" aria-live="assertive">${alerts.map(
+      ({ node, what, advice }) => html`<div key=${what} class="banner alarm">
+        <b>${node} ${what}</b>
+        <span>${advice} <a href=${href(['nodes', node])}>Look at the node</a>.</span>
+      </div>`,
+    )}</div>
     ${overview?.disable_stats && html`<p class="banner">Statistics are switched off on this broker.</p>`}
   </div>`;
 }

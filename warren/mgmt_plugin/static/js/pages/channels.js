@@ -29,7 +29,7 @@ function channelName(channel) {
 }
 
 export const CHANNEL_COLUMNS = [
-  { key: 'name', label: 'Name', sort: 'name', fixed: true, render: channelName },
+  { key: 'name', label: 'Name', sort: 'connection_details.user_provided_name', fixed: true, render: channelName },
   { key: 'vhost', label: 'Vhost', sort: 'vhost', render: (each) => each.vhost },
   { key: 'user', label: 'User', sort: 'user', render: (each) => each.user },
   { key: 'mode', label: 'Mode', title: 'C: confirms, T: transactions', render: (each) => html`<${ChannelMode} of=${each} />` },
@@ -84,7 +84,7 @@ export default function Channels() {
   return html`<${Page} title="Channels">
     <${PagedList}
       id="channels" caption="Channels" base=${vhost ? path`vhosts/${vhost}/channels` : 'channels'} columns=${CHANNEL_COLUMNS}
-      rowKey=${(each) => each.name} firstSort=${{ by: 'name', descending: false }} empty="No channel is open."
+      rowKey=${(each) => each.name} firstSort=${{ by: 'connection_details.user_provided_name', descending: false }} empty="No channel is open."
     />
   <//>`;
 }

@@ -1,11 +1,11 @@
 // One connection.
 
 import { del, path, withQuery } from '../api.js';
-import { Bytes, formatBytes, formatTime, Num, When } from '../format.js';
+import { Bytes, formatByteRate, formatTime, Num, When } from '../format.js';
 import { Chart, lineOf, OBJECT_RANGES, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { FormDialog, openDialog } from '../parts/dialog.js';
 import { Field } from '../parts/forms.js';
-import { ConnectionUser, connectionTitle, isOwnLink, VhostLink } from '../parts/links.js';
+import { ApplicationLink, ConnectionUser, connectionTitle, isOwnLink, VhostLink } from '../parts/links.js';
 import { tell } from '../parts/notice.js';
 import { Card, Facts, Fields, Page, pending, State } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
@@ -54,7 +54,6 @@ export default function Connection({ name }) {
     tell(`Closed ${each ? connectionTitle(each) : name}.`);
     window.location.hash = listHref(['connections']);
   }
-  const bytesPerSecond = (value) => (typeof value === 'number' ? `${formatBytes(Math.round(value))}/s` : '–');
   return html`<${Page}
     title=${each ? connectionTitle(each) : name} crumbs=${[['Connections', listHref(['connections'])]]} marks=${each && html`<${State} value=${each.state} />`}
     actions=${each && html`<${RangePicker} offered=${OBJECT_RANGES} range=${range} onPick=${(s) => setQuery({ range: s })} /><button type="button" class="danger" onClick=${closeIt}>Close…</button>`}
@@ -64,7 +63,7 @@ export default function Connection({ name }) {
       html`<div class="cards">
       <${Card}>
         <${Chart}
-          title="Bytes on the wire" format=${bytesPerSecond}
+          title="Bytes on the wire" format=${formatByteRate}
           lines=${[lineOf(each.recv_oct_details, 'From client', '--blue'), lineOf(each.send_oct_details, 'To client', '--amber')]}
         />
       <//>
@@ -73,7 +72,7 @@ export default function Connection({ name }) {
           ['Addresses', html`<span class="mono">${each.name}</span>`],
           ['User', html`<${ConnectionUser} of=${each} linked=${mayAdminister()} />`],
           ['Vhost', mayAdminister() ? html`<${VhostLink} name=${each.vhost} />` : each.vhost],
-          ['Name given by the client', each.user_provided_name],
+          ['Name given by the client', each.user_provided_name && html`${each.user_provided_name} <${ApplicationLink} name=${each.user_provided_name} label="(all its connections)" />`],
           ['Protocol', each.protocol],
           ['Authentication', each.auth_mechanism],
           ['Client', !isOwnLink(each) && each.peer_host && `${each.peer_host}:${each.peer_port}`],

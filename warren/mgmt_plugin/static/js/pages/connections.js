@@ -15,7 +15,7 @@ const client = (connection) => {
   return [product, version, platform && `(${platform})`].filter(Boolean).join(' ');
 };
 
-const COLUMNS = [
+export const CONNECTION_COLUMNS = [
   {
     key: 'name',
     label: 'Name',
@@ -84,7 +84,7 @@ export default function Connections() {
   const vhost = currentVhost();
   return html`<${Page} title="Connections">
     <${PagedList}
-      id="connections" caption="Connections" base=${vhost ? path`vhosts/${vhost}/connections` : 'connections'} columns=${COLUMNS}
+      id="connections" caption="Connections" base=${vhost ? path`vhosts/${vhost}/connections` : 'connections'} columns=${CONNECTION_COLUMNS}
       rowKey=${(each) => each.name} firstSort=${{ by: 'user_provided_name', descending: false }} empty="Nobody is connected."
     />
   <//>`;

@@ -9,11 +9,26 @@ import { usePoll } from '../refresh.js';
 import { listHref, place, setQuery } from '../router.js';
 import { useStore } from '../store.js';
 import { html } from '../ui.js';
-import { Spread } from './store.js';
+import { Percentiles } from './store.js';
 
+// The broker's parts of its memory that are not empty, under RabbitMQ's names in the API.
+const MEMORY_NAMES = {
+  connection_readers: ['Messages received in part', 'Of clients that are still sending them.'],
+  connection_writers: ['Waiting to be sent', 'Until clients read it.'],
+  queue_procs: ['Classic queues', 'With the messages that they hold in memory.'],
+  quorum_queue_procs: ['Quorum queues', 'With the messages that they hold in memory.'],
+  stream_queue_procs: ['Streams', 'With the messages that they hold in memory.'],
+  other_system: ['Everything else', 'The program, connections, channels, bindings, statistics, and memory kept for reuse.'],
+};
 const MEMORY = [
-  { key: 'name', label: 'Part', sort: 'name', render: (row) => row.name },
+  {
+    key: 'name',
+    label: 'Part',
+    sort: 'name',
+    render: (row) => html`${row.name}${row.text && html`<br /><small>${row.text}</small>`}`,
+  },
   { key: 'bytes', label: 'Bytes', sort: 'bytes', num: true, render: (row) => html`<${Bytes} value=${row.bytes} />` },
+  { key: 'share', label: 'Share', sort: 'bytes', num: true, render: (row) => `${formatNumber(row.percent)} %` },
 ];
 const APPLICATIONS = [
   { key: 'name', label: 'Name', sort: 'name', render: (row) => row.name },
@@ -27,10 +42,13 @@ function Memory({ name }) {
   const poll = usePoll(path`nodes/${name}/memory`);
   const parts = poll.data?.memory;
   if (!parts || typeof parts !== 'object') return null;
-  const rows = Object.entries(parts)
-    .filter(([, bytes]) => typeof bytes === 'number' && bytes > 0)
-    .map(([part, bytes]) => ({ name: part.replaceAll('_', ' '), bytes }));
-  return html`<${Card} title="Memory"><${LocalTable} caption="Memory by part" columns=${MEMORY} rows=${rows} rowKey=${(row) => row.name} first=${{ by: 'bytes', descending: true }} /><//>`;
+  const found = Object.entries(parts).filter(([, bytes]) => typeof bytes === 'number' && bytes > 0);
+  const whole = found.reduce((sum, [, bytes]) => sum + bytes, 0);
+  const rows = found.map(([part, bytes]) => {
+    const [name, text] = MEMORY_NAMES[part] ?? [part.replaceAll('_', ' ')];
+    return { name, text, bytes, percent: Math.round((10_000 * bytes) / whole) / 100 };
+  });
+  return html`<${Card} title="What takes the memory"><p class="hint">${formatBytes(whole)} of resident memory in all.</p><${LocalTable} caption="Memory by part" columns=${MEMORY} rows=${rows} rowKey=${(row) => row.name} first=${{ by: 'bytes', descending: true }} /><//>`;
 }
 
 function Reactor() {
@@ -39,7 +57,7 @@ function Reactor() {
   if (!reactor) return null;
   return html`<${Card} title="Reactor">
     <p class="hint">One turn handles everything that is ready at once; a long turn holds up every connection.</p>
-    <${Spread} of=${reactor.turn_ms} />
+    <${Percentiles} of=${reactor.turn_ms} />
     <${Facts} facts=${[
       ['Turns', html`<${Num} value=${reactor.turns} />`],
       ['Connections', html`<${Num} value=${reactor.connections} />`],
@@ -88,7 +106,7 @@ export default function Node({ name }) {
       <${Card} title="Files">
         <${Facts} facts=${[
           ['Data', html`<span class="mono">${node.db_dir}</span>`],
-          ['Configuration', html`<span class="mono">${list(node.config_files)}</span>`],
+          ['Configuration', node.config_files?.length > 0 ? html`<span class="mono">${list(node.config_files)}</span>` : 'no file'],
           ['Logs', html`<span class="mono">${list(node.log_files)}</span>`],
           ['Plugins', list(node.enabled_plugins)],
           [

@@ -1,19 +1,40 @@
 // The message store: its segments, and how long writing takes.
 
-import { Bytes, formatBytes, formatNumber, Num } from '../format.js';
+import { withQuery } from '../api.js';
+import { Bytes, formatByteRate, formatBytes, formatNumber, Num } from '../format.js';
+import { Chart, lineOf, RangePicker, rangeOf, sampleQuery } from '../parts/chart.js';
 import { Card, Facts, Meter, Page, pending } from '../parts/page.js';
 import { LocalTable } from '../parts/table.js';
 import { usePoll } from '../refresh.js';
+import { place, setQuery } from '../router.js';
+import { useStore } from '../store.js';
 import { html } from '../ui.js';
 
-export function Spread({ of: spread }) {
-  if (!spread) return html`<span class="none">–</span>`;
+/** Percentiles of a time, as the API gives them. */
+export function Percentiles({ of: times }) {
+  if (!times) return html`<span class="none">–</span>`;
   return html`<${Facts} facts=${[
-    ['Half within', `${formatNumber(spread.p50)} ms`],
-    ['99 of 100 within', `${formatNumber(spread.p99)} ms`],
-    ['Longest', `${formatNumber(spread.max)} ms`],
-    ['Counted', html`<${Num} value=${spread.count} />`],
+    ['p50', `${formatNumber(times.p50)} ms`],
+    ['p99', `${formatNumber(times.p99)} ms`],
+    ['Maximum', `${formatNumber(times.max)} ms`],
+    ['Samples', html`<${Num} value=${times.count} />`],
   ]} />`;
+}
+
+/** Charts of the store, of which the broker keeps the past with that of the node. */
+function Charts({ range }) {
+  const poll = usePoll(withQuery('nodes', sampleQuery(range, ['node_stats'])));
+  const node = poll.data?.[0];
+  if (!node) return null;
+  const level = (key, label, colour, more) => lineOf(node[`${key}_details`], label, colour, { kind: 'level', value: node[key], ...more });
+  const perSecond = (value) => (typeof value === 'number' ? `${formatNumber(value)}/s` : '–');
+  return html`<${Card}><${Chart} title="Size on disk" format=${formatBytes} lines=${[level('store_bytes', 'Segments', '--blue', { beneath: true }), level('store_live_bytes', 'Still needed', '--green')]} /><//>
+    <${Card}><${Chart} title="Written" format=${formatByteRate} lines=${[lineOf(node.io_write_bytes_details, 'Bytes', '--blue')]} /><//>
+    <${Card}><${Chart} title="Operations" format=${perSecond} lines=${[
+      lineOf(node.msg_store_write_count_details, 'Batches', '--blue', { beneath: true }),
+      lineOf(node.io_sync_count_details, 'Syncs', '--amber'),
+      lineOf(node.msg_store_read_count_details, 'Reads', '--violet'),
+    ]} /><//>`;
 }
 
 const COLUMNS = [
@@ -37,13 +58,16 @@ const COLUMNS = [
 ];
 
 export default function Store() {
+  const { query } = useStore(place);
+  const range = rangeOf(query);
   const poll = usePoll('warren/store');
   const store = poll.data;
-  return html`<${Page} title="Store">
+  return html`<${Page} title="Store" actions=${html`<${RangePicker} range=${range} onPick=${(s) => setQuery({ range: s })} />`}>
     ${
       pending(poll, 'This broker has no store to show.') ??
       html`${store.trouble && html`<p class="banner alarm" role="alert">The store has stopped: ${store.trouble}</p>`}
     <div class="cards">
+      <${Charts} range=${range} />
       <${Card} title="On disk">
         <${Meter} label="Still needed" value=${store.live_bytes} total=${store.bytes} format=${formatBytes} danger=${2} />
         <${Facts} facts=${[
@@ -56,7 +80,7 @@ export default function Store() {
         ]} />
       <//>
       <${Card} title="Commits">
-        <${Spread} of=${store.commit_ms} />
+        <${Percentiles} of=${store.commit_ms} />
         <${Facts} facts=${[
           ['Batches', html`<${Num} value=${store.batches} />`],
           ['Syncs', html`<${Num} value=${store.syncs} />`],

@@ -1,6 +1,6 @@
 // Live line charts. uPlot draws; the legend is ours, because it has to be read and worked with the keyboard.
 
-import { formatBytes, formatTime } from '../format.js';
+import { formatByteRate, formatBytes, formatTime } from '../format.js';
 import { watchColours } from '../theme.js';
 import { html, useEffect, useMemo, useRef, useState } from '../ui.js';
 
@@ -113,7 +113,7 @@ function draw(box, lines, hidden, format, setCursor) {
           font,
           size: 62,
           space: 24,
-          ...(format === formatBytes && { incrs: BINARY_STEPS }),
+          ...((format === formatBytes || format === formatByteRate) && { incrs: BINARY_STEPS }),
           values: (_, ticks) => ticks.map((tick) => format(tick)),
         },
       ],

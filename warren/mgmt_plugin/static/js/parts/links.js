@@ -30,6 +30,11 @@ export const isOwnLink = (connection) => connection.type === 'direct';
 export const connectionTitle = ({ name, user_provided_name: given, client_properties: properties }) =>
   given || properties?.connection_name || properties?.product || name;
 
+/** All connections of the client that calls itself `name`. */
+export function ApplicationLink({ name, label = name }) {
+  return html`<a href=${href(['applications', name])}>${label}</a>`;
+}
+
 /** Whose connection it is. `linked`: lead to the page of the user. */
 export function ConnectionUser({ of: connection, linked }) {
   if (isOwnLink(connection)) return html`<span class="none">this broker</span>`;
