@@ -75,7 +75,9 @@ def frames(draw: st.DrawFn) -> Frame:
 @st.composite
 def positions(draw: st.DrawFn) -> Position:
     epochs = sorted(draw(st.dictionaries(u32, u64, max_size=5)).items())
-    return Position(draw(st.binary(min_size=16, max_size=16)), draw(u64), draw(u64), draw(u32), tuple(epochs))
+    return Position(
+        draw(st.binary(min_size=16, max_size=16)), draw(u64), draw(u64), draw(u64), draw(u32), tuple(epochs)
+    )
 
 
 @st.composite
@@ -246,7 +248,7 @@ def test_a_long_list_of_files_comes_in_parts_of_which_the_last_says_so(count: in
 def test_the_largest_of_each_kind_can_be_sent() -> None:
     epochs = tuple((epoch, epoch) for epoch in range(EPOCHS_MAX))
     many = tuple(range(NUMBERS_MAX))
-    sent: list[Entry] = [Position(bytes(16), 1, 1, 1, epochs), Unlink(1, many), Drop(1, 1, many), Swap(1, 1, many)]
+    sent: list[Entry] = [Position(bytes(16), 1, 1, 1, 1, epochs), Unlink(1, many), Drop(1, 1, many), Swap(1, 1, many)]
     assert list(entries_of(bytes_of(sent), ALL)) == sent
 
 

@@ -67,6 +67,7 @@ from warren.queues.queue_host import QueueHost
 from warren.queues.rules import rules_of
 from warren.queues.timers import TimerQueue
 from warren.queues.turns import Turns
+from warren.server.message_store import StoreFiles
 from warren.vhosts.metadata import VhostPut
 from warren.vhosts.metadata_journal import Journal
 from warren.vhosts.virtual_host import VirtualHost
@@ -169,14 +170,14 @@ def places_of(log: MessageLog, read: Callable[[int, int], bytes]) -> Places:
     return found
 
 
-def open_store(fs: SimulatedFileSystem, shape: Shape) -> Opened:
-    """Do what a process does before it accepts anybody."""
+def open_store(fs: SimulatedFileSystem, shape: Shape, epoch: int | None = None) -> Opened:
+    """Do what a process does before it accepts anybody. `epoch`: the one that begins; None: the next one."""
     store = Store(fs, clock_ms=lambda: 0)
     store.open()
     log = MessageLog(checksum_function(default_algorithm()), shape.segment_bytes, shape.page_entries)
     log.checkpoints.every_bytes = shape.checkpoint_bytes
     log.memory_bytes = shape.memory_bytes
-    found = recover(store, log, STORE_ID)
+    found = recover(store, log, STORE_ID, epoch)
     sealed = store.scan_sealed(log.store_id, partial(log_has, log))
     log.removals.take_sealed(sealed.tables)
     # How many messages a chunk of a stream has: the tests of streams hold for any number.
@@ -253,6 +254,7 @@ class Machine:
         self.lives = 0
         self.spoiled = False  # something on the disk is damaged: the books of the log need not add up
         self.commits: deque[CommitJob] = deque()
+        self.carried_out: CommitJob | None = None  # and not reported yet
         self.frames: list[Frame] = []  # every frame that is part of the log, from the first one on
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -262,7 +264,9 @@ class Machine:
         self.failed = False
         self.lives += 1
         self.fs.on_operation = self._operation
-        self.store, self.log, found, _ = open_store(self.fs, self.shape)
+        self.store, self.log, found, _ = open_store(self.fs, self.shape, self.new_epoch())
+        self.files = self.files_of(self.store)
+        self.carried_out = None
         self.log.now_ms = self.now_ms
         if not self.spoiled:
             self._cut_frames()
@@ -300,6 +304,18 @@ class Machine:
         self.turn()
         while self.commits and not self.failed:
             self.commit()  # however often the disk has no room
+
+    def new_epoch(self) -> int | None:
+        """Return the epoch of the life that begins; None for the one that recovery finds to be the next."""
+        return None
+
+    def files_of(self, store: Store) -> StoreFiles:
+        """Return what the threads of the store work with."""
+        return store
+
+    def is_committed(self, job: CommitJob) -> bool:
+        """Tell whether what the committer has carried out can be reported."""
+        return True
 
     def _restore(self, stored: Stored, *, clean: bool) -> None:
         """Give the queues of the catalogue what recovery found; other lanes than 0 by name, as the broker does."""
@@ -355,7 +371,7 @@ class Machine:
             if self.rest():
                 assert self.log.is_idle()
         try:
-            self.store.close()
+            self.files.close()
         except StoreError as error:
             self.failed = isinstance(error, StoreFailedError)
 
@@ -698,12 +714,26 @@ class Machine:
         self._tell_catalogue()
 
     def commit(self) -> bool:
-        """Let the committer do its job; False when there is none, or it could not."""
+        """Let the committer do its job, and report what is committed; False when there is none, or it could not."""
+        if self.carried_out is None and not self._carry_out():
+            return False
+        job = self.carried_out
+        if job is None or self.failed or not self.is_committed(job):
+            return False
+        self.carried_out = None
+        if job.sync:
+            self.durable = int(job.batch)
+        self.log.committed(job)
+        self._look()
+        self._collect()
+        return True
+
+    def _carry_out(self) -> bool:
         if not self.commits or self.failed:
             return False
         job = self.commits[0]
         try:
-            self.store.commit(job, 0)
+            self.files.commit(job, 0)
         except (StoreFullError, StoreFailedError) as error:
             self.retries += 1
             self.failed = isinstance(error, StoreFailedError)
@@ -711,15 +741,11 @@ class Machine:
                 raise Violation(f"batch {job.batch} is done, and is not on the disk") from error
             return False
         self.commits.popleft()
+        self.carried_out = job
         self.written = int(job.batch)
-        if job.sync:
-            self.durable = int(job.batch)
         if job.record_count:
             data = self._read_now(int(job.lsn), FRAME_HEADER_BYTES + int(job.payload_bytes))
             self.frames.append(Frame(int(job.lsn), int(job.crc), data))
-        self.log.committed(job)
-        self._look()
-        self._collect()
         return True
 
     def read(self) -> bool:
@@ -729,12 +755,12 @@ class Machine:
         job = self.reader[0]
         try:
             if isinstance(job, Errand):
-                job.carry_out(self.store)
+                job.carry_out(self.files)
             elif isinstance(job, CheckpointJob):
-                self.store.write_checkpoint(seal(job.content, self.log.checksum, int(job.last_crc)))
+                self.files.write_checkpoint(seal(job.content, self.log.checksum, int(job.last_crc)))
             else:
-                self.store.release(job.segments)
-                self.store.unlink(job.segments)
+                self.files.release(job.segments)
+                self.files.unlink(job.segments)
         except StoreFullError:
             self.retries += 1
             if not isinstance(job, Errand):
@@ -768,7 +794,7 @@ class Machine:
         for _ in range(_STEPS_MAX):
             self.turn(lingered=not self.log.is_idle())
             if not (self.commit() or self.read() or self.finish()):
-                if self.commits or self.reader or self.failed:
+                if self.commits or self.carried_out is not None or self.reader or self.failed:
                     return False
                 if self.log.is_idle() and self.log.reclamation.is_empty() and not self.runnable and not self.served:
                     return True
@@ -779,7 +805,7 @@ class Machine:
         if self.failed:
             return
         try:
-            self.store.prepare_spare(self.shape.segment_bytes)
+            self.files.prepare_spare(self.shape.segment_bytes)
         except StoreFullError:
             self.retries += 1
         except StoreFailedError:

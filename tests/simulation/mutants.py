@@ -443,14 +443,14 @@ MUTANTS: Final = (
         "what a stream has sealed, and the log forgotten, is gone after a power cut",
         (
             SEALED,
-            lines("write_all(self._fs, handle, pieces, position)", "self._sync(handle, path)"),
+            lines("write_all(self._fs, handle, pieces, position)", "if not has_more:", "    self._sync(handle, path)"),
             lines("write_all(self._fs, handle, pieces, position)"),
         ),
     ),
     mutant(
         "sealed-file-without-directory-sync",
         "the same, with the whole file",
-        (SEALED, lines("if job.position == 0:", "    self._sync_directory(STREAMS)"), ""),
+        (SEALED, lines("if begins:", "    self._sync_directory(STREAMS)"), ""),
     ),
     mutant(
         "forgotten-before-it-is-sealed",
@@ -535,8 +535,8 @@ MUTANTS: Final = (
         "of a compacted stream neither the old nor the new file is whole",
         (
             SEALED,
-            "        self._sync(handle, path)\n        if job.position == 0:\n",
-            "        if not job.is_replacement:\n            self._sync(handle, path)\n        if job.position == 0:\n",
+            lines("if not has_more:", "    self._sync(handle, path)"),
+            lines("if not has_more and not is_replacement:", "    self._sync(handle, path)"),
         ),
     ),
     mutant(

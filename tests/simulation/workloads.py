@@ -48,7 +48,7 @@ class Life:
         self.shape = shape or self.random.choice(_SHAPES)
         self.messages = Messages()
         self.judge = Judge(self.messages, self.shape)
-        self.machine = Machine(SimulatedFileSystem(), self.messages, self.shape)
+        self.machine = self._new_machine(SimulatedFileSystem())
         self.limit = limit
         self.explore_every = explore_every
         self.changes = 0
@@ -103,6 +103,9 @@ class Life:
             (operation, self.random.choice((0.3, 0.7, 1.0)))
             for operation in (self._turn, self._commit, self._read, self._finish)
         ]
+
+    def _new_machine(self, fs: SimulatedFileSystem) -> Machine:
+        return Machine(fs, self.messages, self.shape)
 
     def run(self, steps: int) -> None:
         """Live for so many operations; the last of them is a full drain."""

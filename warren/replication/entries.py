@@ -34,10 +34,12 @@ entries. All integers are big-endian.
     14 CAUGHT_UP   lsn u64: the follower has had all up to here, and is about to be counted as in sync
 
     from the follower
-    32 POSITION    store_id 16, segment u64, lsn u64, crc u32, count u32, then epochs, each epoch u32, first_lsn u64: up
-                   to where its log goes, the crc of the frame that ends there, and which epochs it has. All zero: empty
+    32 POSITION    store_id 16, segment u64, lsn u64, checkpoint_lsn u64, crc u32, count u32, then epochs, each epoch
+                   u32, first_lsn u64: up to where its log goes, the LSN of its checkpoint, the crc of the frame that
+                   ends the log, and which epochs it has. All zero: empty
     33 SEALED      flags u32, then files of streams, each stream_id u64, segment u64, file_bytes u64, crc u32 (CRC-32 of
-                   the heads of its chunks); flags 0x02 MORE: the list goes on in the next entry
+                   the heads of its chunks, each without its last 4 bytes); flags 0x02 MORE: the list goes on in the
+                   next entry
     34 ACK         received_lsn u64, synced_lsn u64, done u64, beacon u64, epoch u32: how far the log is written and
                    synced; how many entries of this link are carried out, durably where they change files; the
                    latest beacon
@@ -53,7 +55,7 @@ entries from there on; nothing more is said about where they begin.
    what has arrived.
 3. An entry is there whole, with the right crc, or not at all. What is wrong is an error that says what and where; no
    entry behind it is believed.
-4. Entries have no numbers: links keep order. Both sides count them from 1, for `done`.
+4. Entries have no numbers: links keep order. Both sides count them for `done`, from 1 behind the last POSITION.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ _THREE: Final = Struct(">QQQ")
 _CATALOGUE: Final = Struct(">QQI")
 _BEACON: Final = Struct(">QQQI")
 _TRUNCATE: Final = Struct(">QI")
-_POSITION: Final = Struct(">16sQQII")
+_POSITION: Final = Struct(">16sQQQII")
 _EPOCH: Final = Struct(">IQ")
 _FILE: Final = Struct(">QQQI")
 _ACK: Final = Struct(">QQQQI")
@@ -393,6 +395,7 @@ class Position:
     store_id: bytes
     segment: int
     lsn: int
+    checkpoint_lsn: int
     crc: int  # of the frame that ends at `lsn`
     epochs: tuple[tuple[int, int], ...]
 
@@ -402,18 +405,18 @@ class Position:
         return self.segment == 0
 
     def body(self) -> list[Piece]:
-        head = _POSITION.pack(self.store_id, self.segment, self.lsn, self.crc, len(self.epochs))
+        head = _POSITION.pack(self.store_id, self.segment, self.lsn, self.checkpoint_lsn, self.crc, len(self.epochs))
         return [head, *(_EPOCH.pack(*epoch) for epoch in self.epochs)]
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        store_id, segment, lsn, crc, count = _POSITION.unpack_from(body)
+        store_id, segment, lsn, checkpoint_lsn, crc, count = _POSITION.unpack_from(body)
         if len(body) != _POSITION.size + count * _EPOCH.size:
             raise ValueError("its epochs do not fill it")
         epochs = tuple(_EPOCH.iter_unpack(body[_POSITION.size :]))
         if any(later <= earlier for (earlier, _), (later, _) in pairwise(epochs)):
             raise ValueError("its epochs do not ascend")
-        return cls(store_id, segment, lsn, crc, epochs)
+        return cls(store_id, segment, lsn, checkpoint_lsn, crc, epochs)
 
 
 @dataclass(frozen=True, slots=True)

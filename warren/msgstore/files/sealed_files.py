@@ -40,13 +40,13 @@ import errno
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from struct import Struct
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
@@ -58,6 +58,7 @@ from warren.msgstore.log.columns import (
     MARK_BYTES,
     PART_COUNT,
     ChunkHead,
+    Piece,
     is_whole,
     maybe_head,
 )
@@ -101,6 +102,14 @@ def maybe_sealed_name(name: str) -> tuple[int, int] | None:
     return (int(stream_id), int(first)) if digits.isascii() and digits.isdigit() else None
 
 
+class OnChunk(Protocol):
+    """Is told of a chunk: stream id, first offset of the segment, position, its bytes."""
+
+    def __call__(
+        self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool
+    ) -> None: ...
+
+
 @dataclass(slots=True)
 class Scan:
     """What is sealed: a table for each stream, by its id, and what is wrong with files."""
@@ -124,6 +133,7 @@ class SealedFiles:
     ) -> None:
         self.store_id = bytes(16)
         self.compresses = True
+        self.on_chunk: OnChunk | None = None  # is told of a chunk before it is written
         self._fs = fs
         self._handles_max = handles_max
         self._sync = sync
@@ -140,28 +150,47 @@ class SealedFiles:
 
     def seal(self, job: SealJob) -> None:
         """Write the chunk of `job` and sync it; can be repeated with the same job. Raises OSError."""
-        path = sealed_path(job.stream_id, job.segment)
-        if job.is_replacement:
-            path += REPLACEMENT
         position = job.position or SEGMENT_HEADER_BYTES
         mark = chunk_mark(self.store_id, job.stream_id, job.segment, position)
         pieces = job.columns.encode(self._compressor.compress if self.compresses else None, mark)
-        with self._lock:
-            handle = self._handle_to_write(job, path)
-        if job.position == 0:
-            write_all(self._fs, handle, [segment_header(self.store_id, job.stream_id, job.segment)], 0)
-            self._sync(handle, path)
-        write_all(self._fs, handle, pieces, position)
-        self._sync(handle, path)
-        if job.position == 0:
-            self._sync_directory(STREAMS)
+        if self.on_chunk is not None:
+            self.on_chunk(job.stream_id, job.segment, position, pieces, is_replacement=job.is_replacement)
+        self.write(job.stream_id, job.segment, position, pieces, is_replacement=job.is_replacement)
         job.placed_at = position
         job.head = bytes(pieces[0])
 
-    def _handle_to_write(self, job: SealJob, path: str) -> int:
-        key = (job.stream_id, job.segment, job.is_replacement)
+    def write(
+        self,
+        stream_id: int,
+        segment: int,
+        position: int,
+        pieces: Sequence[Piece],
+        *,
+        is_replacement: bool,
+        has_more: bool = False,
+    ) -> None:
+        """Write bytes of a chunk at `position`, and sync them unless there are more to come. Raises OSError.
+
+        What is written at `SEGMENT_HEADER_BYTES` begins the file. Can be repeated.
+        """
+        path = sealed_path(stream_id, segment)
+        if is_replacement:
+            path += REPLACEMENT
+        begins = position == SEGMENT_HEADER_BYTES
+        with self._lock:
+            handle = self._handle_to_write((stream_id, segment, is_replacement), path, begins=begins)
+        if begins:
+            write_all(self._fs, handle, [segment_header(self.store_id, stream_id, segment)], 0)
+            self._sync(handle, path)
+        write_all(self._fs, handle, pieces, position)
+        if not has_more:
+            self._sync(handle, path)
+        if begins:
+            self._sync_directory(STREAMS)
+
+    def _handle_to_write(self, key: tuple[int, int, bool], path: str, *, begins: bool) -> int:
         handle = self._written.pop(key, -1)
-        if job.position == 0 and handle >= 0:
+        if begins and handle >= 0:
             self._fs.close(handle)
             handle = -1
         if handle < 0:
@@ -169,7 +198,7 @@ class SealedFiles:
                 self._fs.close(self._written.pop(other))
             while len(self._written) >= self._handles_max:
                 self._fs.close(self._written.popitem(last=False)[1])
-            if job.position == 0:
+            if begins:
                 with suppress(FileNotFoundError):
                     self._fs.unlink(path)  # of a beginning that failed
                 handle = self._fs.create(path, 0)

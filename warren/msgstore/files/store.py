@@ -1,6 +1,7 @@
 """The files of the message log: everything that the store does to the disk while the broker runs.
 
     checkpoint               the newest checkpoint; checkpoint.tmp while it is being written
+    catching-up              of a follower: confirmed messages may be missing, see ``replication.replica_store``
     log/0000000001           segments
     streams/                 what is sealed of streams, see ``msgstore.files.sealed_files``
     log/spare  log/new       a segment in the making, which gets its name when its header is durable
@@ -23,6 +24,10 @@
    (`commit_reached`). Every frame says up to where the log was committed when it was made: what is missing below that
    is corruption to the next start, so no frame may say more. What is asked for and cannot be taken back (a checkpoint,
    the removal of a file, and what SQL is told) follows from what is committed; that is the message log's business.
+8. `changes`, where there is one, is told of a segment, a frame or a chunk before it is written, and of a sync before it
+   is begun, so that others can do the same meanwhile. A frame is told of once, the others with each try.
+9. A follower's directory that was catching up with its leader is not opened: it is one broker's again when
+   ``replication`` says so.
 
 No threads here. `commit` and `close` belong to the committer; `read`, `read_sealed`, `drop_sealed` and `release` to the
 reader; `unlink`, `write_checkpoint`, `prepare_spare`, `quarantine`, `seal`, `pin` and `unpin` to the housekeeper; the
@@ -41,7 +46,7 @@ from dataclasses import dataclass
 from struct import Struct
 from threading import Lock
 from time import time_ns
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
 from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
@@ -49,6 +54,7 @@ from warren.msgstore.files.pins import PinnedFile, Pins
 from warren.msgstore.files.sealed_files import STREAMS, Scan, SealedFiles
 from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
 from warren.msgstore.log.checksum import CRC32, CRC32C, checksum_function, default_algorithm
+from warren.msgstore.log.columns import Piece
 from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob
 from warren.msgstore.log.log_position import LogPosition
 from warren.msgstore.log.records import (
@@ -63,6 +69,8 @@ from warren.msgstore.log.records import (
 
 QUARANTINE: Final = "quarantine"
 CHECKPOINT_TMP: Final = "checkpoint.tmp"
+CATCHING_UP: Final = "catching-up"
+CATCHING_UP_TMP: Final = "catching-up.tmp"
 SPARE: Final = "log/spare"
 NEW: Final = "log/new"
 QUARANTINE_TMP: Final = "quarantine/copy.tmp"
@@ -115,6 +123,22 @@ def wall_time_ms() -> int:
     return time_ns() // 1_000_000
 
 
+class Changes(Protocol):
+    """Is told what the store is about to do to its files, in order; by the committer, of chunks by the housekeeper."""
+
+    def segment(self, header: bytes) -> None:
+        """A segment with this header is begun."""
+
+    def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
+        """A frame is written behind the one before, and synced with all before it when `sync`."""
+
+    def sync(self, lsn: int) -> None:
+        """All frames before `lsn` are synced."""
+
+    def chunk(self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool) -> None:
+        """A chunk is written at `position` of the file of a stream, and synced; `SEGMENT_HEADER_BYTES` begins it."""
+
+
 class Store:
     """The store in the root directory of `fs`. `handles_max`: how many files each of its caches keeps open."""
 
@@ -124,6 +148,7 @@ class Store:
         self.highest_number = 0  # of all files that look like segments, readable or not
         self.commits_alone = True  # what is synced here is committed
         self.committed_lsn = 0  # all below is; any thread may read it
+        self._changes: Changes | None = None
         self._fs = fs
         self._clock_ms = clock_ms
         self._failure = ""
@@ -161,19 +186,25 @@ class Store:
 
     # --- before the threads: open and recover -----------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, *, as_follower: bool = False) -> None:
         """Make the directories if they are missing, and remove what an earlier process left half-made.
 
         Raises:
             StoreFailedError: the disk does not allow it.
             StoreFullError: there is no space for a directory.
+            StoreError: it is a follower's, and was catching up, unless it is opened `as_follower`.
         """
         try:
             present = self._fs.names(".")
+            if CATCHING_UP in present and not as_follower:
+                raise StoreError(
+                    "the message store is of a follower that was catching up with its leader: confirmed messages may "
+                    "be missing. Start it with --follow, and promote it when it is in sync"
+                )
             for name in (LOG, QUARANTINE, STREAMS):
                 if name not in present:
                     self._fs.mkdir(name)
-            for path in (CHECKPOINT_TMP, SPARE, NEW, QUARANTINE_TMP):
+            for path in (CHECKPOINT_TMP, CATCHING_UP_TMP, SPARE, NEW, QUARANTINE_TMP):
                 self._unlink_if_there(path)
             self._pins.clear()
         except OSError as error:
@@ -222,19 +253,10 @@ class Store:
             return f"cannot be read: {_reason(error)}"
         finally:
             self._fs.close(handle)
-        if len(data) < SEGMENT_HEADER_BYTES or data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
-            return "does not begin like a segment"
-        _, major, minor, algorithm, store_id, own_number, base_lsn, capacity, epoch, crc = _HEADER.unpack(data)
-        if algorithm not in (CRC32C, CRC32) or checksum_function(algorithm)(data[:-4], 0) != crc:
-            return "has a damaged header"
-        if major != FORMAT_MAJOR:
-            raise StoreError(
-                f"{path} has format version {major}.{minor}, this Warren reads {FORMAT_MAJOR}: a newer Warren has "
-                "written this store"
-            )
-        if own_number != number:
-            return f"says that it is segment {own_number}"
-        return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
+        header = parsed_header(data, size, path)
+        if isinstance(header, SegmentHeader) and header.number != number:
+            return f"says that it is segment {header.number}"
+        return header
 
     def read_segment(self, number: int) -> bytes:
         """Return a whole segment file. Blocks that cannot be read are zeros; a file that cannot be opened is empty.
@@ -338,6 +360,11 @@ class Store:
         self._sealed.store_id = store_id
         self._algorithm = algorithm
 
+    def tell(self, changes: Changes) -> None:
+        """Tell `changes` of everything from now on, see (8). Before the first commit."""
+        self._changes = changes
+        self._sealed.on_chunk = changes.chunk
+
     # --- the committer's --------------------------------------------------------------------------------------------
 
     def commit(self, job: CommitJob, time_ms: int) -> None:
@@ -362,6 +389,8 @@ class Store:
         except OSError as error:
             self._raise(f"write {segment_path(int(job.segment))}", error)
         if job.sync and self._handle >= 0:
+            if self._changes is not None and not job.record_count:
+                self._changes.sync(self._end_lsn)
             self._sync(self._handle, segment_path(self._number))
             self._synced()
         job.committed_lsn = self.committed_lsn
@@ -391,6 +420,8 @@ class Store:
             int(job.capacity),
             self._epoch,
         )
+        if self._changes is not None:
+            self._changes.segment(head)
         with self._lock:
             # The reader must not give the spare up meanwhile.
             file = self._file_for(int(job.capacity))
@@ -456,6 +487,8 @@ class Store:
                 self._store_id[:STORE_TAG_BYTES],
             )
             self._frame_job = job
+            if self._changes is not None:
+                self._changes.frame(self._frame_head, job.chunks, sync=job.sync)
         head = self._frame_head
         write_all(self._fs, self._handle, [head, *job.chunks], int(job.lsn - job.base_lsn))
         self._frame_job = None
@@ -719,6 +752,21 @@ class Store:
         except OSError as error:
             self._raise("seal a stream", error)
 
+    def write_chunk(
+        self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool, has_more: bool
+    ) -> None:
+        """Write bytes of a chunk that another store has sealed, and sync it unless it `has_more`.
+
+        Raises:
+            StoreFullError: it did not fit; call again.
+            StoreFailedError: it is not known what is on the disk; stop.
+        """
+        self._check()
+        try:
+            self._sealed.write(stream_id, segment, position, pieces, is_replacement=is_replacement, has_more=has_more)
+        except OSError as error:
+            self._raise("seal a stream", error)
+
     def read_sealed(self, job: SealedRead) -> None:
         """Read a chunk of a stream.
 
@@ -824,6 +872,25 @@ class Store:
         if error.errno in _SHORTAGES:
             with suppress(OSError):
                 self._fs.unlink(path)
+
+
+def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
+    """Return what the beginning of a segment file of `size` bytes says, or what is wrong with it.
+
+    Raises:
+        StoreError: a later version of Warren has written it.
+    """
+    if len(data) < SEGMENT_HEADER_BYTES or data[: len(SEGMENT_MAGIC)] != SEGMENT_MAGIC:
+        return "does not begin like a segment"
+    _, major, minor, algorithm, store_id, number, base_lsn, capacity, epoch, crc = _HEADER.unpack(data)
+    if algorithm not in (CRC32C, CRC32) or checksum_function(algorithm)(data[:-4], 0) != crc:
+        return "has a damaged header"
+    if major != FORMAT_MAJOR:
+        raise StoreError(
+            f"{path} has format version {major}.{minor}, this Warren reads {FORMAT_MAJOR}: a newer Warren has "
+            "written this store"
+        )
+    return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
 
 
 def _reason(error: OSError) -> str:

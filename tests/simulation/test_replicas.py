@@ -1,0 +1,36 @@
+"""A leader with followers that crash, come back and take over. What has to hold is in `simulation.replicas`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from simulation.replicas import ReplicatedLife
+from simulation.small_limits import small_limits
+
+STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
+SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
+GROUPS: Final = 4
+LIVES: Final = max(40, STATES // 100)  # of a group
+STEPS: Final = 150
+# What happens in every group, so that nothing is held to be right because it never comes.
+HAPPENS: Final = ("take-overs", "restarts", "truncations", "joins", "copies", "follower crashes", "chunks", "refused")
+pytestmark = pytest.mark.timeout(900 + LIVES)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_what_was_confirmed_is_on_every_member_whoever_leads(group: int) -> None:
+    counts: Counter[str] = Counter()
+    for number in range(LIVES):
+        seed = SEED * 1_000_000 + group * 100_000 + number
+        print(f"seed {seed}")
+        life = ReplicatedLife(seed)
+        with small_limits():
+            life.run(STEPS)
+        counts += life.counts
+    print(counts)
+    assert [what for what in HAPPENS if not counts[what]] == []

@@ -1,0 +1,683 @@
+"""The directory of a follower: carries out what its leader ships, entry by entry, with no engine behind it.
+
+    entry        what is done, each step when the one before is
+    SEGMENT      the segment before is cut behind its last frame and synced; the new one is made as ``Store`` makes it
+    FRAME        checked; written behind the one before
+    SYNC         one sync of the segment
+    CHECKPOINT   written beside the old one, checked, synced; put in its place once the log is synced up to its LSN
+    UNLINK       checked against the checkpoint on disk; removed
+    CHUNK        written and synced
+    DROP, SWAP, UNMAKE    done once the log is synced up to `after_lsn`
+    CATALOGUE    given to `on_catalogue` once the log is synced up to `after_lsn`
+
+1. At any moment the directory is what a power cut of the leader could have left: `recover` finds a state in it that the
+   leader was in. What is acknowledged as synced (`synced_lsn`, `done`) is on the disk.
+2. A frame is checked before it is written: its crc, that it continues the chain at the end of the log, that it is of
+   the segment's epoch and this store. What does not fit is refused and changes nothing: the link must end, and the next
+   one begins with `position`.
+3. Entries count only of the leader that is followed (`follow`), and only of one whose epoch is not behind the log.
+4. Between `follow` and CAUGHT_UP a file says so, durably: ``catching-up``, with an LSN. Frames above it may say that
+   others before them are committed which never were synced here: there the first frame that is torn is the end of the
+   log, and no corruption. Below it, and without the file, a missing frame that is said to be committed is corruption.
+   A follower that is counted as in sync has no such file. It leaves only by the end of its link, since frames that are
+   made afterwards count without it.
+5. A segment goes only when the checkpoint on disk does not need it. With CAUGHT_UP all of those go: the leader may have
+   removed them while this follower was away.
+6. TRUNCATE never goes behind the checkpoint on disk, nor behind what is known to be committed. What it cuts off is
+   copied to the quarantine, the file is cut and synced, and the later segments are gone, before the next entry.
+7. After a failure of the disk nothing is tried again, as in ``Store``; after a shortage the same entry may be.
+
+    catching-up, 20 bytes: magic "WARRNCUP", lsn u64, crc u32 (CRC-32 of what is before)
+
+One thread. It keeps a `Store` for what is not log: that one writes no frames.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct
+from typing import Final, NoReturn, assert_never
+
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.file_system import FileSystem, read_exactly, write_all
+from warren.msgstore.files.recovery import ADVICE
+from warren.msgstore.files.sealed_files import sealed_path
+from warren.msgstore.files.segment_names import CHECKPOINT, LOG, segment_path
+from warren.msgstore.files.store import (
+    CATCHING_UP,
+    CATCHING_UP_TMP,
+    CHECKPOINT_TMP,
+    NEW,
+    SegmentHeader,
+    Store,
+    parsed_header,
+    wall_time_ms,
+)
+from warren.msgstore.log.checkpoint import HEADER_BYTES as CHECKPOINT_HEADER_BYTES
+from warren.msgstore.log.checkpoint import MINOR_WITHOUT_EPOCHS, SEGMENT_BYTES, CheckpointError, CheckpointReader
+from warren.msgstore.log.checksum import checksum_function
+from warren.msgstore.log.columns import CHUNK_HEAD_BYTES, maybe_head
+from warren.msgstore.log.jobs import DropJob
+from warren.msgstore.log.records import SEGMENT_HEADER_BYTES, STORE_TAG_BYTES
+from warren.msgstore.log.replay import FrameHead
+from warren.msgstore.log.sealed_table import SealedSegment
+from warren.replication.entries import (
+    Ack,
+    Beacon,
+    BeginSegment,
+    Catalogue,
+    CaughtUp,
+    CheckpointPiece,
+    ChunkPiece,
+    Committed,
+    Drop,
+    Frame,
+    FromLeader,
+    Position,
+    SealedFile,
+    Stop,
+    Swap,
+    Sync,
+    Truncate,
+    Unlink,
+    Unmake,
+)
+from warren.replication.segment_frames import SegmentFrames
+
+NO_STORE: Final = bytes(16)
+_MARKER_MAGIC: Final = b"WARRNCUP"
+_MARKER: Final = Struct(">8sQI")
+_EPOCH: Final = Struct(">I4xQ")
+_SEGMENT: Final = Struct(">QQQQQQ")  # in a checkpoint: number, base LSN, capacity, end LSN, live references, live bytes
+_OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+
+
+class EntryRefusedError(StoreError):
+    """An entry does not fit what is here: nothing was done. The link is to end; the directory is as it was."""
+
+
+class _Checkpoint:
+    """Of a checkpoint: its LSN, its epochs, and which segments it needs: what it refers to, and all behind its LSN."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.lsn = 0
+        self.epochs: list[tuple[int, int]] = []
+        self._live: set[int] = set()
+        if content is None:
+            return
+        self.lsn = int.from_bytes(content[32:40], "big")
+        count = int.from_bytes(content[76:80], "big")
+        table = content[CHECKPOINT_HEADER_BYTES : CHECKPOINT_HEADER_BYTES + count * SEGMENT_BYTES]
+        if int.from_bytes(content[10:12], "big") > MINOR_WITHOUT_EPOCHS:
+            epochs = int.from_bytes(content[14:16], "big")
+            at = len(content) - 4 - epochs * _EPOCH.size
+            self.epochs = list(_EPOCH.iter_unpack(content[at:-4]))
+        self._live = {number for number, _, _, _, refs, _ in _SEGMENT.iter_unpack(table) if refs}
+
+    def needs(self, segment: SegmentHeader) -> bool:
+        return segment.number in self._live or segment.base_lsn + segment.capacity > self.lsn
+
+
+class ReplicaStore:
+    """The follower's store in the root directory of `fs`. `on_catalogue` applies changes of the metadata, durably."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        clock_ms: Callable[[], int] = wall_time_ms,
+        on_catalogue: Callable[[Catalogue], None] | None = None,
+    ) -> None:
+        self.store_id = NO_STORE  # of a directory with nothing in it
+        self.received_lsn = 0  # up to here the log is written
+        self.synced_lsn = 0
+        self.committed_lsn = 0  # as far as the leader has said in this life
+        self.done = 0  # entries of this link that are carried out
+        self.epoch = 0  # of the last segment
+        self._fs = fs
+        self._clock_ms = clock_ms
+        self._store = Store(fs, clock_ms)
+        self._on_catalogue = on_catalogue
+        self._leader_epoch = 0
+        self._failure = ""
+        self._crc = 0  # of the frame that ends at `received_lsn`
+        self._segments: dict[int, SegmentHeader] = {}
+        self._current: SegmentHeader | None = None
+        self._handle = -1  # of the current segment
+        self._is_named = True  # durably
+        self._checkpoint = _Checkpoint(None)
+        self._sealed: list[SealedFile] = []
+        self._marker: int | None = None  # what ``catching-up`` says
+        self._tmp_handle = -1  # of the checkpoint that is coming in
+        self._tmp_bytes = 0
+
+    # --- before a link ----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Find out what is here, and cut what a crash has torn. To be called before each link.
+
+        Raises:
+            StoreError: it cannot be used, the text says why: it is corrupt, or a newer Warren has written it.
+        """
+        self._check()
+        self.close()
+        self._store = Store(self._fs, self._clock_ms)
+        self._store.open(as_follower=True)
+        self._read_log()
+
+    def position(self) -> Position:
+        """Return where the log goes on."""
+        number = 0 if self._current is None else self._current.number
+        return Position(self.store_id, number, self.received_lsn, self._checkpoint.lsn, self._crc, self._epochs())
+
+    def sealed_files(self) -> list[SealedFile]:
+        """Return what there was of files of streams when `follow` was called."""
+        return self._sealed
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether confirmed messages may be missing here, see (4)."""
+        return self._marker is not None
+
+    def follow(self, epoch: int, store_id: bytes) -> None:
+        """Begin a link with the leader of `epoch`, behind `open`; what comes is to be caught up with, see (4).
+
+        Then `position` and `sealed_files` are what the leader wants to know.
+
+        Raises:
+            EntryRefusedError: the leader is one of the past, or has another store.
+            StoreError: the disk does not allow it.
+        """
+        self._check()
+        if epoch < max(self.epoch, self._leader_epoch):
+            raise EntryRefusedError(
+                f"the leader is in epoch {epoch}, and this follower has followed one of "
+                f"{max(self.epoch, self._leader_epoch)}: it was deposed"
+            )
+        if self.store_id not in (NO_STORE, store_id):
+            raise EntryRefusedError(
+                f"the leader has store {store_id.hex()}, and this directory is of {self.store_id.hex()}: begin with an "
+                "empty one"
+            )
+        self.store_id = store_id
+        self._leader_epoch = epoch
+        self.done = 0
+        self._read_sealed()
+        try:
+            self._mark(self.received_lsn)
+        except OSError as error:
+            self._raise(f"write {CATCHING_UP}", error)
+
+    def promote(self, *, force: bool = False) -> None:
+        """End following: the directory is one that a broker can be started with, in a larger epoch than any before.
+
+        `force`: somebody knows that nothing confirmed is missing, since it is in the recorded set of those in sync; or
+        takes it upon himself.
+
+        Raises:
+            StoreError: it was catching up, so confirmed messages may be missing; or the disk does not allow it.
+        """
+        self._check()
+        if self.is_catching_up and not force:
+            raise StoreError("this follower is not in sync with its leader: confirmed messages may be missing")
+        self._leader_epoch += 1  # nothing that is still under way counts
+        try:
+            self._sync_log(self.received_lsn)
+            self._remove_marker()
+        except OSError as error:
+            self._raise(f"remove {CATCHING_UP}", error)
+
+    def close(self) -> None:
+        """Give all files back. Makes nothing durable."""
+        self._give_up_checkpoint()
+        self._close_current()
+        self._store.close()
+
+    # --- entries ----------------------------------------------------------------------------------------------------
+
+    def ack(self, beacon: int = 0) -> Ack:
+        """Return how far this follower is. `beacon`: the number of the last one that has come."""
+        return Ack(self.received_lsn, self.synced_lsn, self.done, beacon, self._leader_epoch)
+
+    def apply(self, entry: FromLeader, epoch: int) -> None:
+        """Carry out an entry of the link with the leader of `epoch`.
+
+        Raises:
+            EntryRefusedError: it does not fit; end the link.
+            StoreFullError: there is no space; call again with the same entry.
+            StoreFailedError: it is not known what is on the disk; stop.
+        """
+        self._check()
+        if epoch != self._leader_epoch:
+            raise EntryRefusedError(f"an entry of the leader of epoch {epoch}, which is not followed any more")
+        try:
+            self._carry_out(entry)
+        except OSError as error:
+            self._raise(f"carry out {type(entry).__name__}", error)
+        except StoreFailedError as error:
+            self._failure = str(error)
+            raise
+        # What is counted begins behind the position that was said last.
+        self.done = 0 if isinstance(entry, Truncate) else self.done + 1
+
+    def _carry_out(self, entry: FromLeader) -> None:
+        match entry:
+            case Frame():
+                self._write_frame(entry)
+            case Sync():
+                self._sync_up_to(entry.lsn)
+            case BeginSegment():
+                self._begin_segment(entry.header)
+            case CheckpointPiece():
+                self._take_checkpoint(entry)
+            case Unlink():
+                self._sync_up_to(entry.after_lsn)
+                self._unlink(entry.numbers)
+            case ChunkPiece():
+                self._store.write_chunk(
+                    entry.stream_id,
+                    entry.segment,
+                    entry.position,
+                    [entry.data],
+                    is_replacement=entry.is_replacement,
+                    has_more=entry.has_more,
+                )
+            case Drop():
+                self._sync_up_to(entry.after_lsn)
+                self._store.drop_sealed(DropJob(entry.stream_id, list(entry.segments)))
+            case Swap():
+                self._sync_up_to(entry.after_lsn)
+                self._store.swap_sealed(entry.stream_id, list(entry.segments))
+            case Unmake():
+                self._sync_up_to(entry.after_lsn)
+                self._store.unmake_sealed(entry.stream_id, entry.segment)
+            case Catalogue():
+                self._sync_up_to(entry.after_lsn)
+                if self._on_catalogue is not None:
+                    self._on_catalogue(entry)
+            case Committed():
+                self.committed_lsn = max(self.committed_lsn, entry.lsn)
+            case Beacon():
+                self.committed_lsn = max(self.committed_lsn, entry.committed_lsn)
+            case Truncate():
+                self._truncate(entry)
+            case CaughtUp():
+                self._sync_up_to(entry.lsn)
+                self._remove_superfluous()
+                self._remove_marker()
+            case Stop():
+                pass  # the link's
+            case _:
+                assert_never(entry)
+
+    # --- the log ----------------------------------------------------------------------------------------------------
+
+    def _begin_segment(self, data: bytes) -> None:
+        header = parsed_header(data, len(data), "a segment of the leader")
+        if isinstance(header, str):
+            raise EntryRefusedError(f"a segment that {header}")
+        current = self._current
+        if header.store_id != self.store_id:
+            raise EntryRefusedError(f"a segment of another store, {header.store_id.hex()}")
+        if self._segments and header.number <= max(self._segments):
+            raise EntryRefusedError(f"segment {header.number} is not behind segment {max(self._segments)}")
+        if current is not None and header.base_lsn < current.base_lsn + current.capacity:
+            raise EntryRefusedError(f"segment {header.number} overlaps with segment {current.number}")
+        if not self.epoch <= header.epoch <= self._leader_epoch:
+            raise EntryRefusedError(
+                f"segment {header.number} is of epoch {header.epoch}, not from {self.epoch} to {self._leader_epoch}"
+            )
+        self._seal()
+        fs = self._fs
+        handle = self._created(header.capacity)
+        try:
+            write_all(fs, handle, [data], 0)
+            self._sync(handle, NEW)
+            fs.rename(NEW, segment_path(header.number))
+        except BaseException:
+            fs.close(handle)
+            raise
+        self._handle = handle
+        self._is_named = False
+        self._segments[header.number] = self._current = header
+        self.epoch = header.epoch
+        self.received_lsn = self.synced_lsn = header.base_lsn + SEGMENT_HEADER_BYTES
+
+    def _created(self, capacity: int) -> int:
+        """Return a preallocated file; where there is no space for all of it, one that grows."""
+        self._unlink_if_there(NEW)
+        try:
+            return self._fs.create(NEW, capacity)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        return self._fs.create(NEW, 0)
+
+    def _seal(self) -> None:
+        """End the current segment: its file ends with its last frame, durably."""
+        current = self._current
+        if current is None or self._handle < 0:
+            return
+        self._fs.truncate(self._handle, self.received_lsn - current.base_lsn)
+        self._sync_log(self.received_lsn, always=True)
+        self._close_current()
+
+    def _write_frame(self, entry: Frame) -> None:
+        current = self._current
+        if current is None or entry.lsn != self.received_lsn:
+            raise EntryRefusedError(f"a frame for LSN {entry.lsn}, and the log ends at {self.received_lsn}")
+        if entry.end_lsn > current.base_lsn + current.capacity:
+            raise EntryRefusedError(f"the frame at LSN {entry.lsn} does not fit segment {current.number}")
+        if not self._is_intact(entry, current):
+            raise EntryRefusedError(f"the frame at LSN {entry.lsn} is damaged, or of another store")
+        head = FrameHead(entry.head, 0)
+        if head.previous_crc != self._crc:
+            raise EntryRefusedError(f"the frame at LSN {entry.lsn} does not continue the log")
+        if head.epoch != current.epoch:
+            raise EntryRefusedError(f"the frame at LSN {entry.lsn} is of epoch {head.epoch}, not {current.epoch}")
+        if self._handle < 0:
+            self._handle = self._fs.open(segment_path(current.number), writable=True)
+        if not self._is_named:
+            self._sync_directory(LOG)
+            self._is_named = True
+        write_all(self._fs, self._handle, [entry.head, *entry.payload], entry.lsn - current.base_lsn)
+        self.received_lsn = entry.end_lsn
+        self._crc = entry.crc
+
+    @staticmethod
+    def _is_intact(entry: Frame, segment: SegmentHeader) -> bool:
+        checksum = checksum_function(segment.algorithm)
+        crc = checksum(entry.head[:-4], 0)
+        for piece in entry.payload:
+            crc = checksum(piece, crc)
+        is_ours = entry.head[44 : 44 + STORE_TAG_BYTES] == segment.store_id[:STORE_TAG_BYTES]
+        return is_ours and crc == entry.crc and int.from_bytes(entry.head[4:8], "big") % 8 == 0
+
+    def _sync_up_to(self, lsn: int) -> None:
+        if lsn > self.received_lsn:
+            raise EntryRefusedError(f"something that needs the log up to LSN {lsn}, and it ends at {self.received_lsn}")
+        self._sync_log(lsn)
+
+    def _sync_log(self, lsn: int, *, always: bool = False) -> None:
+        if self._handle < 0 or (lsn <= self.synced_lsn and not always):
+            return
+        assert self._current is not None
+        self._sync(self._handle, segment_path(self._current.number))
+        self.synced_lsn = self.received_lsn
+
+    def _close_current(self) -> None:
+        if self._handle >= 0:
+            handle, self._handle = self._handle, -1
+            self._fs.close(handle)
+
+    # --- checkpoints, and what they make superfluous ----------------------------------------------------------------
+
+    def _take_checkpoint(self, piece: CheckpointPiece) -> None:
+        if piece.lsn > self.received_lsn:
+            raise EntryRefusedError(f"a checkpoint at LSN {piece.lsn}, and the log ends at {self.received_lsn}")
+        if piece.offset == 0:
+            self._give_up_checkpoint()
+            self._unlink_if_there(CHECKPOINT_TMP)
+            self._tmp_handle = self._fs.create(CHECKPOINT_TMP, 0)
+        if self._tmp_handle < 0 or piece.offset > self._tmp_bytes:
+            raise EntryRefusedError(
+                f"a piece of a checkpoint from byte {piece.offset} on, and {self._tmp_bytes} are here"
+            )
+        write_all(self._fs, self._tmp_handle, [piece.data], piece.offset)
+        self._tmp_bytes = piece.offset + len(piece.data)
+        if not piece.is_last:
+            return
+        content = read_exactly(self._fs, self._tmp_handle, piece.total_bytes, 0)
+        self._check_checkpoint(content, piece.lsn)
+        self._sync_log(piece.lsn)
+        self._sync(self._tmp_handle, CHECKPOINT_TMP)
+        self._fs.rename(CHECKPOINT_TMP, CHECKPOINT)
+        self._give_up_checkpoint()
+        self._sync_directory(".")
+        self._checkpoint = _Checkpoint(content)
+
+    def _check_checkpoint(self, content: bytes, lsn: int) -> None:
+        try:
+            reader = _checked(content)
+        except StoreError as error:
+            raise EntryRefusedError(str(error)) from None
+        if reader.store_id != self.store_id or reader.lsn != lsn or lsn < self._checkpoint.lsn:
+            raise EntryRefusedError(
+                f"a checkpoint at LSN {reader.lsn} of store {reader.store_id.hex()}: not what is due"
+            )
+
+    def _give_up_checkpoint(self) -> None:
+        self._tmp_bytes = 0
+        if self._tmp_handle >= 0:
+            handle, self._tmp_handle = self._tmp_handle, -1
+            self._fs.close(handle)
+
+    def _unlink(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            segment = self._segments.get(number)
+            if segment is not None and (segment is self._current or self._checkpoint.needs(segment)):
+                raise EntryRefusedError(f"segment {number} is to be removed, and the checkpoint needs it")
+        self._store.unlink(list(numbers))
+        for number in numbers:
+            self._segments.pop(number, None)
+
+    def _remove_superfluous(self) -> None:
+        """Remove the segments that the leader has removed while this follower was away."""
+        numbers = [
+            number
+            for number, segment in self._segments.items()
+            if segment is not self._current and not self._checkpoint.needs(segment)
+        ]
+        if numbers:
+            self._unlink(tuple(numbers))
+
+    # --- what a start finds, and what a leader has cut --------------------------------------------------------------
+
+    def _read_log(self) -> None:
+        store = self._store
+        headers, problems = store.open_segments()
+        if problems:
+            raise StoreError(f"{problems[0]}; {ADVICE}")
+        content = store.read_checkpoint()
+        lsn = crc = 0
+        if headers:
+            self.store_id = headers[-1].store_id
+        if content is not None:
+            reader = _checked(content)
+            if self.store_id not in (NO_STORE, reader.store_id):
+                raise StoreError(
+                    f"the log is of store {self.store_id.hex()}, the checkpoint of {reader.store_id.hex()}"
+                )
+            self.store_id, lsn, crc = reader.store_id, reader.lsn, reader.last_crc
+        elif headers and headers[0].base_lsn:
+            raise StoreError("the checkpoint of the message store is missing, and so is the beginning of its log")
+        self._checkpoint = _Checkpoint(content)
+        self._segments = {header.number: header for header in headers}
+        try:
+            self._marker = self._maybe_marker()
+            self._find_end(headers, lsn, crc)
+        except OSError as error:
+            self._raise("read the log", error)
+
+    def _find_end(self, headers: list[SegmentHeader], lsn: int, crc: int) -> None:
+        """Follow the chain of frames from `lsn` on to where it ends; have nothing behind that, and all of it synced."""
+        # The last one may be full.
+        ahead = [header for header in headers if header.base_lsn + header.capacity > lsn or header is headers[-1]]
+        if headers and headers[-1].base_lsn + headers[-1].capacity < lsn:
+            raise StoreError(f"no segment has LSN {lsn}, where the checkpoint ends; {ADVICE}")
+        for header in ahead:
+            is_last = header is ahead[-1]
+            handle = self._fs.open(segment_path(header.number), writable=is_last)
+            try:
+                frames = SegmentFrames(self._fs, handle, header)
+                lsn, crc = frames.end(max(lsn, frames.first_lsn), crc)
+                if frames.maybe_frame(lsn) is not None or (self._is_below_marker(lsn) and frames.claims_behind(lsn)):
+                    raise StoreError(f"corruption in {segment_path(header.number)} at LSN {lsn}, or before; {ADVICE}")
+                if is_last:
+                    self._cut(handle, header, lsn)
+            finally:
+                self._fs.close(handle)
+        self._current = headers[-1] if headers else None
+        self.epoch = headers[-1].epoch if headers else 0
+        self.received_lsn = self.synced_lsn = lsn
+        self._crc = crc
+        self._is_named = True
+        self._store.sync_segments([header.number for header in ahead])
+
+    def _is_below_marker(self, lsn: int) -> bool:
+        return self._marker is None or lsn < self._marker
+
+    def _cut(self, handle: int, header: SegmentHeader, lsn: int) -> None:
+        length = lsn - header.base_lsn
+        if self._fs.size(handle) > length:
+            self._fs.truncate(handle, length)
+
+    def _truncate(self, entry: Truncate) -> None:
+        kept = max(self._checkpoint.lsn, self.committed_lsn)
+        if entry.lsn < kept:
+            raise EntryRefusedError(
+                f"the log is to be cut at LSN {entry.lsn}, and up to {kept} it is committed: the leader has another "
+                "history. Make this follower anew, in an empty directory"
+            )
+        self._close_current()
+        self._mark(entry.lsn)
+        store = self._store
+        for number, header in sorted(self._segments.items(), reverse=True):
+            if header.epoch <= entry.epoch and header.base_lsn < entry.lsn:
+                if entry.lsn < self.received_lsn:
+                    store.quarantine(number)
+                self._cut_file(header, entry.lsn)  # synced by what reads the log
+                break
+            store.set_aside(number)
+        self._current = None
+        self._read_log()
+
+    def _cut_file(self, header: SegmentHeader, lsn: int) -> None:
+        handle = self._fs.open(segment_path(header.number), writable=True)
+        try:
+            self._cut(handle, header, lsn)
+        finally:
+            self._fs.close(handle)
+
+    def _epochs(self) -> tuple[tuple[int, int], ...]:
+        """Return the epochs that the checkpoint knows, and those that have begun a segment since."""
+        epochs = dict(self._checkpoint.epochs)
+        last = max(epochs, default=-1)
+        for header in self._segments.values():
+            if header.epoch > last:
+                epochs.setdefault(header.epoch, header.base_lsn + SEGMENT_HEADER_BYTES)
+        return tuple(epochs.items())
+
+    def _read_sealed(self) -> None:
+        """Cut what is torn of the files of streams; what the leader has sealed since, it ships again."""
+        scan = self._store.scan_sealed(self.store_id, lambda _stream_id, _offset: True)
+        try:
+            self._sealed = [
+                self._sealed_file(stream_id, segment)
+                for stream_id, table in scan.tables.items()
+                for segment in table.segments
+            ]
+        except OSError as error:
+            self._raise("read the files of streams", error)
+
+    def _sealed_file(self, stream_id: int, segment: SealedSegment) -> SealedFile:
+        handle = self._fs.open(sealed_path(stream_id, int(segment.first)), writable=False)
+        try:
+            return sealed_file(self._fs, handle, stream_id, int(segment.first), self._fs.size(handle))
+        finally:
+            self._fs.close(handle)
+
+    # --- the marker -------------------------------------------------------------------------------------------------
+
+    def _maybe_marker(self) -> int | None:
+        if CATCHING_UP not in self._fs.names("."):
+            return None
+        handle = self._fs.open(CATCHING_UP, writable=False)
+        try:
+            data = read_exactly(self._fs, handle, _MARKER.size, 0)
+        finally:
+            self._fs.close(handle)
+        if len(data) < _MARKER.size or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            raise StoreError(f"{CATCHING_UP} is damaged; {ADVICE}")
+        return int.from_bytes(data[8:16], "big")
+
+    def _mark(self, lsn: int) -> None:
+        """Say durably that from `lsn` on it is to be caught up, unless it says so already."""
+        if self._marker is not None and self._marker <= lsn:
+            return
+        data = _MARKER_MAGIC + lsn.to_bytes(8, "big")
+        self._unlink_if_there(CATCHING_UP_TMP)
+        handle = self._fs.create(CATCHING_UP_TMP, 0)
+        try:
+            write_all(self._fs, handle, [data + zlib.crc32(data).to_bytes(4, "big")], 0)
+            self._sync(handle, CATCHING_UP_TMP)
+        finally:
+            self._fs.close(handle)
+        self._fs.rename(CATCHING_UP_TMP, CATCHING_UP)
+        self._sync_directory(".")
+        self._marker = lsn
+
+    def _remove_marker(self) -> None:
+        if self._marker is not None:
+            self._unlink_if_there(CATCHING_UP)
+            self._sync_directory(".")
+            self._marker = None
+
+    # --- under all of them ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StoreFailedError(self._failure)
+
+    def _raise(self, what: str, error: OSError) -> NoReturn:
+        text = f"{what}: {os.strerror(error.errno) if error.errno else error}"
+        if error.errno in _OUT_OF_SPACE:
+            raise StoreFullError(text) from None
+        self._failure = text
+        raise StoreFailedError(text) from None
+
+    def _sync(self, handle: int, path: str) -> None:
+        try:
+            self._fs.sync(handle)
+        except OSError as error:
+            self._failure = f"sync {path}: {os.strerror(error.errno or 0)}"
+            raise StoreFailedError(self._failure) from None
+
+    def _sync_directory(self, path: str) -> None:
+        try:
+            self._fs.sync_directory(path)
+        except OSError as error:
+            self._failure = f"sync directory {path}: {os.strerror(error.errno or 0)}"
+            raise StoreFailedError(self._failure) from None
+
+    def _unlink_if_there(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.unlink(path)
+
+
+def _checked(content: bytes) -> CheckpointReader:
+    try:
+        reader = CheckpointReader(content)
+        if not reader.is_intact(checksum_function(reader.algorithm)):
+            raise CheckpointError("its checksum is wrong")
+    except ValueError as error:
+        raise StoreError(f"the checkpoint of the message store cannot be read: {error}; {ADVICE}") from None
+    return reader
+
+
+def sealed_file(fs: FileSystem, handle: int, stream_id: int, segment: int, file_bytes: int) -> SealedFile:
+    """Return what identifies the first `file_bytes` of a file of a stream: the heads of all chunks in it."""
+    crc = 0
+    at = SEGMENT_HEADER_BYTES
+    while at + CHUNK_HEAD_BYTES <= file_bytes:
+        data = read_exactly(fs, handle, CHUNK_HEAD_BYTES, at)
+        # Without the crc at its end: that of bytes with their own crc behind them is always the same.
+        crc = zlib.crc32(data[:-4], crc)
+        head = maybe_head(data)
+        if head is None:
+            break  # damaged, or padding
+        at += int(head.chunk_bytes)
+    return SealedFile(stream_id, segment, file_bytes, crc)

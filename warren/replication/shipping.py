@@ -1,0 +1,561 @@
+"""What a leader ships: an entry for everything that its `Store` does to its files, and where a follower can go on from.
+
+    threads of the store          Shipping                         the links, one for each follower
+    ShippedStore.commit ...  ->   encoded once, to every      ->   put: sends without blocking
+                                  Attachment, in order
+                                  attach(position, files)     ->   catch_up: what is in the files; then go_live
+
+1. `ShippedStore` is the store to its threads. Each change is shipped before it is made here, and with a frame the wish
+   to sync it: the disks work at the same time.
+2. What an attachment gives out, first by `catch_up` and then live, is without a gap and without repetition what leads
+   from the follower's position to the state of the leader's files. Files of streams come before the frames by which the
+   log forgets what is in them, removals behind them. A file that is another one here takes the old one's place in one
+   step.
+3. The changes of each of the three threads of the store are made under a lock of its own, and `attach` holds all three:
+   what it finds in the files is what was shipped until then, and the rest is shipped to it. It opens the files that it
+   will read, so they stay readable, whatever is removed meanwhile.
+4. While a follower catches up, what is live waits in memory, at most `WAITING_BYTES_MAX` of it. Beyond that the
+   attachment is of no use when it has caught up with the files: the follower connects again, with less to catch up.
+5. A follower that has what the leader never had has to cut that off (`Truncate`), at the end of the largest epoch that
+   both have. One that the files here cannot serve any more gets `BulkNeededError`.
+
+No sockets and no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import FileSystem, read_exactly
+from warren.msgstore.files.pins import PinnedFile
+from warren.msgstore.files.sealed_files import REPLACEMENT, STREAMS, maybe_sealed_name, sealed_path
+from warren.msgstore.files.segment_names import CHECKPOINT, LOG, maybe_segment_number, segment_path
+from warren.msgstore.files.store import ReadProblem, SegmentHeader, Store, parsed_header
+from warren.msgstore.log.columns import Piece
+from warren.msgstore.log.epoch_table import EpochTable
+from warren.msgstore.log.jobs import CommitJob, DropJob, SealedRead, SealJob
+from warren.msgstore.log.log_position import LogPosition
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from warren.msgstore.log.replay import FrameHead
+from warren.replication.entries import (
+    NUMBERS_MAX,
+    PIECE_BYTES,
+    BeginSegment,
+    Drop,
+    Entry,
+    Frame,
+    Position,
+    SealedFile,
+    Swap,
+    Sync,
+    Truncate,
+    Unlink,
+    Unmake,
+    checkpoint_pieces,
+    chunk_pieces,
+    encoded,
+)
+from warren.replication.replica_store import sealed_file
+from warren.replication.segment_frames import SegmentFrames
+
+_CHECKPOINT_LSN_AT: Final = 32
+_CHECKPOINT_LSN_END: Final = 40
+
+WAITING_BYTES_MAX: Final = 64 << 20
+# A follower that would need more files than that is too far behind: each is a descriptor.
+FILES_MAX: Final = 256
+
+Pieces = list[Piece]
+
+
+class BulkNeededError(StoreError):
+    """A follower cannot go on from where it is: it needs a copy of everything. Says why."""
+
+
+class OtherStoreError(StoreError):
+    """A follower has the directory of another store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SealedSource:
+    """A file of a stream of which a follower gets the bytes from `start` on.
+
+    `is_swapped`: it has another one of that name, in the place of which this one is put when it is whole.
+    """
+
+    stream_id: int
+    segment: int
+    handle: int
+    start: int
+    is_replacement: bool
+    is_swapped: bool
+
+
+class Attachment:
+    """What one follower is to get. `sent` counts the entries that were given out, as the follower counts `done`."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self.sent = 0
+        self.is_behind = False  # too much came while it caught up: connect again
+        self._fs = fs
+        self._put: Callable[[Pieces], None] | None = None
+        self._waiting: list[Pieces] = []
+        self._waiting_bytes = 0
+        self._lock = Lock()
+        # What is to be read.
+        self.position = Position(bytes(16), 0, 0, 0, 0, ())  # from where on
+        self.end_lsn = 0  # up to where
+        self.segments: list[tuple[SegmentHeader, int]] = []  # with their handles, ascending
+        self.sealed: list[_SealedSource] = []
+        self.drops: list[Drop] = []
+        self.checkpoint = -1  # its handle, if the follower needs it
+
+    def publish(self, pieces: Pieces) -> None:
+        """Take a live entry. Any thread."""
+        with self._lock:
+            if self._put is not None:
+                self.sent += 1
+                self._put(pieces)
+                return
+            if not self.is_behind:
+                self._waiting.append(pieces)
+                self._waiting_bytes += sum(map(len, pieces))
+                if self._waiting_bytes > WAITING_BYTES_MAX:
+                    self.is_behind = True
+                    self._waiting.clear()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what is published is given out at once."""
+        return self._put is not None
+
+    def catch_up(self) -> Iterator[Pieces]:
+        """Yield what leads from the follower's position to where live entries begin, read as it is asked for.
+
+        Raises:
+            BulkNeededError: the files do not have it.
+            OSError: they cannot be read.
+        """
+        try:
+            for entry in self._catch_up():
+                self.sent += 1
+                yield encoded(entry)
+        finally:
+            self.close_files()
+
+    def _catch_up(self) -> Iterator[Entry]:
+        for source in self.sealed:
+            yield from self._sealed_bytes(source)
+        yield from self._frames()
+        yield Sync(self.end_lsn)
+        if self.checkpoint >= 0:
+            content = read_exactly(self._fs, self.checkpoint, self._fs.size(self.checkpoint), 0)
+            yield from checkpoint_pieces(_checkpoint_lsn(content), content)
+        yield from self.drops
+
+    def _frames(self) -> Iterator[Entry]:
+        lsn, crc = self.position.lsn, self.position.crc
+        for header, handle in self.segments:
+            frames = SegmentFrames(self._fs, handle, header)
+            if header.number != self.position.segment:
+                yield BeginSegment(read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0))
+                lsn = frames.first_lsn
+            while lsn < self.end_lsn and (found := frames.maybe_frame(lsn)) is not None:
+                head, data = found
+                if head.previous_crc != crc:
+                    raise BulkNeededError(f"the log here does not go on at LSN {lsn} from what the follower has")
+                yield Frame(data[:FRAME_HEADER_BYTES], (data[FRAME_HEADER_BYTES:],))
+                lsn, crc = lsn + head.end, head.crc
+        if lsn != self.end_lsn:
+            raise BulkNeededError(f"the log here cannot be read from LSN {lsn} to {self.end_lsn}")
+
+    def _sealed_bytes(self, source: _SealedSource) -> Iterator[Entry]:
+        end = self._fs.size(source.handle)
+        at = source.start
+        while at < end:
+            data = read_exactly(self._fs, source.handle, min(PIECE_BYTES, end - at), at)
+            if not data:
+                break
+            yield from chunk_pieces(source.stream_id, source.segment, at, data, is_replacement=source.is_replacement)
+            at += len(data)
+        if source.is_swapped:
+            yield Swap(0, source.stream_id, (source.segment,))
+
+    def go_live(self, put: Callable[[Pieces], None]) -> bool:
+        """Have `put` called with everything that has come since `attach`, and with what will; not to block or fail.
+
+        Returns False when too much has come: end the link, and let the follower connect again.
+        """
+        with self._lock:
+            if self.is_behind:
+                return False
+            for pieces in self._waiting:
+                self.sent += 1
+                put(pieces)
+            self._waiting.clear()
+            self._put = put
+        return True
+
+    def close_files(self) -> None:
+        """Give the files back that are still to be read."""
+        handles = [handle for _, handle in self.segments] + [source.handle for source in self.sealed]
+        handles += [self.checkpoint] if self.checkpoint >= 0 else []
+        self.segments, self.sealed, self.checkpoint = [], [], -1
+        for handle in handles:
+            with suppress(OSError):
+                self._fs.close(handle)
+
+
+class Shipping:
+    """The entries of one leader, for all that are attached. `fs` is where its store is, `epochs` those of its log."""
+
+    def __init__(self, fs: FileSystem, epochs: EpochTable) -> None:
+        # Held while the thread changes files: see (3).
+        self.committing = Lock()
+        self.keeping_house = Lock()
+        self.reading = Lock()
+        self._fs = fs
+        self._epochs = epochs
+        self._attachments: tuple[Attachment, ...] = ()
+        self._lock = Lock()  # of the entries' order
+        self._segment = 0  # that was told of last
+        self._end_lsn = 0  # of what was told of
+        self._written_lsn = 0  # and is in the files
+        self._unwritten: list[Entry] = []  # told of by a commit that has not come to its end
+        self._known: dict[int, SegmentHeader] = {}  # headers that were read; a number is never used again
+        self._replaced = 0  # how often files of streams were replaced or removed
+
+    # --- what the store tells: msgstore.files.store.Changes ---------------------------------------------------------
+
+    def segment(self, header: bytes) -> None:
+        """A segment with this header is begun."""
+        number = int.from_bytes(header[32:40], "big")
+        if number != self._segment:  # not for another try
+            self._segment = number
+            self._commits(BeginSegment(header))
+
+    def frame(self, head: bytes, payload: list[bytes], *, sync: bool) -> None:
+        """A frame is written, and synced when `sync`."""
+        entry = Frame(head, tuple(payload))
+        self._end_lsn = entry.end_lsn
+        self._commits(entry)
+        if sync:
+            self._commits(Sync(entry.end_lsn))
+
+    def sync(self, lsn: int) -> None:
+        """All frames before `lsn` are synced."""
+        self.publish(Sync(lsn))
+
+    def chunk(self, stream_id: int, segment: int, position: int, pieces: list[Piece], *, is_replacement: bool) -> None:
+        """A chunk is written."""
+        if self._attachments:
+            for piece in chunk_pieces(stream_id, segment, position, b"".join(pieces), is_replacement=is_replacement):
+                self.publish(piece)
+
+    def _commits(self, entry: Entry) -> None:
+        self._unwritten.append(entry)
+        self.publish(entry)
+
+    # --- what else there is to be shipped ---------------------------------------------------------------------------
+
+    def publish(self, entry: Entry) -> None:
+        """Ship an entry to all that are attached. Any thread."""
+        if self._attachments:
+            pieces = encoded(entry)
+            with self._lock:
+                for attachment in self._attachments:
+                    attachment.publish(pieces)
+
+    def written(self) -> None:
+        """The commit is in the files that was told of."""
+        self._unwritten.clear()
+        self._written_lsn = self._end_lsn
+
+    def replaced(self) -> None:
+        """A file of a stream was replaced or removed. In the reader's thread."""
+        self._replaced += 1
+
+    def end_lsn(self) -> int:
+        """Return up to where the log was shipped."""
+        return self._end_lsn
+
+    def sent(self) -> dict[Attachment, int]:
+        """Return how many entries each live follower has been given: `Ack.done` says when it has done them.
+
+        One that still catches up is not in it: it has done all when it has done the CAUGHT_UP that it will be sent.
+        """
+        with self._lock:
+            return {attachment: attachment.sent for attachment in self._attachments if attachment.is_live}
+
+    # --- followers --------------------------------------------------------------------------------------------------
+
+    def attach(self, position: Position, files: Sequence[SealedFile]) -> Attachment | Truncate:
+        """Return what a follower at `position` with these sealed `files` gets, or where it is to cut its log first.
+
+        Only when the first commit of this life is done, which says that its epoch has begun.
+
+        Raises:
+            OtherStoreError: it is the directory of another store.
+            BulkNeededError: it cannot go on from where it is.
+            OSError: the files cannot be read.
+        """
+        assert self._written_lsn, "nothing was committed yet"
+        self._headers()  # read before anybody has to wait for it
+        replaced = self._replaced
+        shared = self._shared(files)
+        with self.committing, self.keeping_house, self.reading:
+            if self._replaced != replaced:
+                shared = self._shared(files)
+            headers = self._headers()
+            if any(isinstance(entry, BeginSegment) for entry in self._unwritten):
+                headers = [header for header in headers if header.number != self._segment]
+            truncate = self._maybe_truncate(position, headers)
+            if truncate is not None:
+                return truncate
+            attachment = Attachment(self._fs)
+            attachment.position = position
+            attachment.end_lsn = self._written_lsn
+            try:
+                self._open_segments(attachment, headers)
+                self._open_sealed(attachment, files, shared)
+                self._open_checkpoint(attachment)
+            except BaseException:
+                attachment.close_files()
+                raise
+            for entry in self._unwritten:
+                attachment.publish(encoded(entry))
+            with self._lock:
+                self._attachments = (*self._attachments, attachment)
+        return attachment
+
+    def detach(self, attachment: Attachment) -> None:
+        """Give nothing more to it."""
+        with self._lock:
+            self._attachments = tuple(other for other in self._attachments if other is not attachment)
+        attachment.close_files()
+
+    def _headers(self) -> list[SegmentHeader]:
+        """Return the headers of the segments that can be read, by number."""
+        numbers = [number for name in self._fs.names(LOG) if (number := maybe_segment_number(name)) is not None]
+        found: dict[int, SegmentHeader] = {}
+        for number in numbers:
+            header = self._known.get(number) or self._maybe_header(number)
+            if header is not None:
+                found[number] = header
+        self._known = found
+        return list(found.values())
+
+    def _maybe_header(self, number: int) -> SegmentHeader | None:
+        handle = self._fs.open(segment_path(number), writable=False)
+        try:
+            data = read_exactly(self._fs, handle, SEGMENT_HEADER_BYTES, 0)
+            header = parsed_header(data, self._fs.size(handle), segment_path(number))
+        finally:
+            self._fs.close(handle)
+        return header if isinstance(header, SegmentHeader) else None
+
+    def _maybe_truncate(self, position: Position, headers: list[SegmentHeader]) -> Truncate | None:
+        """Return where the follower is to cut its log; None when all of it is here as well."""
+        if position.is_empty or not headers:
+            return None
+        if position.store_id != headers[-1].store_id:
+            raise OtherStoreError(
+                f"this is store {headers[-1].store_id.hex()}, the follower has one of {position.store_id.hex()}: begin "
+                "with an empty directory"
+            )
+        ours = set(self._epochs.entries)
+        common = next((epoch for epoch in reversed(position.epochs) if epoch in ours), None)
+        if common is None:
+            raise BulkNeededError("nothing is known here any more of what the follower has")
+        behind = [first_lsn for _, first_lsn in position.epochs if first_lsn > common[1]]
+        end = min([self._end_of(common, headers), *behind])
+        return Truncate(end, common[0]) if behind or position.lsn > end else None
+
+    def _end_of(self, epoch: tuple[int, int], headers: list[SegmentHeader]) -> int:
+        """Return the end of the last frame of an epoch; when that is not there any more, where the next one begins.
+
+        What a follower has up to there, and was never here, shows when the next frame does not continue it.
+        """
+        following = min((first_lsn for _, first_lsn in self._epochs.entries if first_lsn > epoch[1]), default=None)
+        if following is None:
+            return self._written_lsn
+        bound = following - SEGMENT_HEADER_BYTES
+        of_epoch = [header for header in headers if header.epoch == epoch[0]]
+        end = -1
+        for header in reversed(of_epoch):
+            lsn, last = self._end_of_segment(header)
+            end = max(end, lsn)
+            if last is not None:
+                first = self._maybe_first_frame(headers[headers.index(of_epoch[-1]) + 1 :])
+                # Else there were more segments of this epoch.
+                return end if first is not None and first.previous_crc == last.crc else bound
+        return bound
+
+    def _end_of_segment(self, header: SegmentHeader) -> tuple[int, FrameHead | None]:
+        last: FrameHead | None = None
+        with self._reading_frames(header) as segment:
+            lsn = segment.first_lsn
+            while (found := segment.maybe_frame(lsn)) is not None:
+                last = found[0]
+                lsn += last.end
+        return lsn, last
+
+    def _maybe_first_frame(self, headers: list[SegmentHeader]) -> FrameHead | None:
+        for header in headers:
+            with self._reading_frames(header) as segment:
+                found = segment.maybe_frame(segment.first_lsn)
+            if found is not None:
+                return found[0]
+        return None
+
+    @contextmanager
+    def _reading_frames(self, header: SegmentHeader) -> Iterator[SegmentFrames]:
+        handle = self._fs.open(segment_path(header.number), writable=False)
+        try:
+            yield SegmentFrames(self._fs, handle, header)
+        finally:
+            self._fs.close(handle)
+
+    def _open_segments(self, attachment: Attachment, headers: list[SegmentHeader]) -> None:
+        position = attachment.position
+        # Where the follower's own is gone, the next one may continue it: that shows when it is read.
+        needed = [header for header in headers if header.number >= position.segment]
+        if position.is_empty and headers and headers[0].base_lsn:
+            raise BulkNeededError("the beginning of the log is not there any more")
+        if len(needed) > FILES_MAX:
+            raise BulkNeededError(f"the follower is {len(needed)} segments behind")
+        for header in needed:
+            attachment.segments.append((header, self._fs.open(segment_path(header.number), writable=False)))
+
+    def _open_sealed(
+        self, attachment: Attachment, files: Sequence[SealedFile], shared: dict[tuple[int, int], int]
+    ) -> None:
+        """Find out which files of streams the follower lacks, has in part, or has and should not have."""
+        theirs = {(file.stream_id, file.segment) for file in files}
+        ours: set[tuple[int, int]] = set()
+        for name in self._fs.names(STREAMS):
+            is_replacement = name.endswith(REPLACEMENT)
+            named = maybe_sealed_name(name.removesuffix(REPLACEMENT))
+            if named is None:
+                continue
+            start = SEGMENT_HEADER_BYTES if is_replacement else shared.get(named, SEGMENT_HEADER_BYTES)
+            is_swapped = not is_replacement and named in theirs and named not in shared
+            if not is_replacement:
+                ours.add(named)
+            handle = self._fs.open(f"{STREAMS}/{name}", writable=False)
+            if start >= self._fs.size(handle):
+                self._fs.close(handle)
+                continue
+            source = _SealedSource(*named, handle, start, is_replacement or is_swapped, is_swapped)
+            attachment.sealed.append(source)
+            if len(attachment.sealed) > FILES_MAX:
+                raise BulkNeededError("the follower lacks very many files of streams")
+        for stream_id, segment in sorted(theirs - ours):
+            attachment.drops.append(Drop(0, stream_id, (segment,)))
+
+    def _shared(self, files: Sequence[SealedFile]) -> dict[tuple[int, int], int]:
+        """Return the files of which the follower has nothing but what is here, and how long they are there."""
+        found: dict[tuple[int, int], int] = {}
+        for theirs in files:
+            try:
+                handle = self._fs.open(sealed_path(theirs.stream_id, theirs.segment), writable=False)
+            except FileNotFoundError:
+                continue
+            try:
+                if theirs.file_bytes <= self._fs.size(handle):
+                    ours = sealed_file(self._fs, handle, theirs.stream_id, theirs.segment, theirs.file_bytes)
+                    if ours == theirs:
+                        found[(theirs.stream_id, theirs.segment)] = theirs.file_bytes
+            finally:
+                self._fs.close(handle)
+        return found
+
+    def _open_checkpoint(self, attachment: Attachment) -> None:
+        with suppress(FileNotFoundError):
+            handle = self._fs.open(CHECKPOINT, writable=False)
+            lsn = _checkpoint_lsn(read_exactly(self._fs, handle, _CHECKPOINT_LSN_END, 0))
+            if lsn > attachment.position.checkpoint_lsn:
+                attachment.checkpoint = handle
+            else:
+                self._fs.close(handle)
+
+
+class ShippedStore:
+    """A `Store` whose changes are shipped: what ``server.message_store`` knows as StoreFiles."""
+
+    def __init__(self, store: Store, shipping: Shipping) -> None:
+        self._store = store
+        self._shipping = shipping
+        store.tell(shipping)
+        # What changes nothing.
+        self.read: Callable[[list[tuple[int, int]]], list[bytes]] = store.read
+        self.read_sealed: Callable[[SealedRead], None] = store.read_sealed
+        self.take_read_problems: Callable[[], list[ReadProblem]] = store.take_read_problems
+        self.release: Callable[[list[int]], None] = store.release
+        self.prepare_spare: Callable[[int], None] = store.prepare_spare
+        self.quarantine: Callable[[int], None] = store.quarantine
+        self.free_bytes: Callable[[], int] = store.free_bytes
+        self.pin: Callable[[str, LogPosition], list[PinnedFile]] = store.pin
+        self.unpin: Callable[[str], None] = store.unpin
+        self.close: Callable[[], None] = store.close
+
+    def commit(self, job: CommitJob, time_ms: int) -> None:
+        """See `Store.commit`."""
+        with self._shipping.committing:
+            self._store.commit(job, time_ms)
+            self._shipping.written()
+
+    def write_checkpoint(self, content: bytes) -> None:
+        """See `Store.write_checkpoint`."""
+        shipping = self._shipping
+        with shipping.keeping_house:
+            for piece in checkpoint_pieces(_checkpoint_lsn(content), content):
+                shipping.publish(piece)
+            self._store.write_checkpoint(content)
+
+    def unlink(self, numbers: list[int]) -> None:
+        """See `Store.unlink`."""
+        shipping = self._shipping
+        with shipping.keeping_house:
+            for at in range(0, len(numbers), NUMBERS_MAX):
+                shipping.publish(Unlink(0, tuple(numbers[at : at + NUMBERS_MAX])))
+            self._store.unlink(numbers)
+
+    def seal(self, job: SealJob) -> None:
+        """See `Store.seal`."""
+        with self._shipping.keeping_house:
+            self._store.seal(job)
+
+    def drop_sealed(self, job: DropJob) -> None:
+        """See `Store.drop_sealed`."""
+        shipping = self._shipping
+        with shipping.reading:
+            for at in range(0, len(job.segments), NUMBERS_MAX):
+                shipping.publish(Drop(shipping.end_lsn(), job.stream_id, tuple(job.segments[at : at + NUMBERS_MAX])))
+            self._store.drop_sealed(job)
+            shipping.replaced()
+
+    def swap_sealed(self, stream_id: int, segments: list[int]) -> None:
+        """See `Store.swap_sealed`."""
+        shipping = self._shipping
+        with shipping.reading:
+            shipping.publish(Swap(shipping.end_lsn(), stream_id, tuple(segments)))
+            self._store.swap_sealed(stream_id, segments)
+            shipping.replaced()
+
+    def unmake_sealed(self, stream_id: int, segment: int) -> None:
+        """See `Store.unmake_sealed`."""
+        shipping = self._shipping
+        with shipping.reading:
+            shipping.publish(Unmake(shipping.end_lsn(), stream_id, segment))
+            self._store.unmake_sealed(stream_id, segment)
+            shipping.replaced()
+
+
+def _checkpoint_lsn(content: bytes) -> int:
+    return int.from_bytes(content[_CHECKPOINT_LSN_AT:_CHECKPOINT_LSN_END], "big")
