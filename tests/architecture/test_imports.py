@@ -26,11 +26,12 @@ ARROWS: dict[str, set[str]] = {
     "streams": {"amqp", "msgstore/log", "queues"},
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
-    "server": {"amqp", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
+    "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
     "replication": {"msgstore/log", "msgstore/files", "server"},
     "perf": {"amqp"},
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
-    "ctl": {"amqp"},
+    "backup": set(),  # what a directory of backups is, for who writes one and who reads it
+    "ctl": {"amqp", "backup"},
     "links": {"amqp"},
     "cluster": set(),  # it decides for any store, and nothing starts it yet
     "mgmt_plugin/http": {"amqp", "server"},

@@ -146,6 +146,8 @@ async def measured(n: int, cases: list[Case], policies: bool) -> list[tuple[int,
                 found = answer.body if answer.status < 300 else b""
                 if case.route.startswith("POST /api/warren/snapshots/"):
                     names["snapshot"] = json.loads(found)["snapshot"]
+                if case.route == "POST /api/warren/backups":
+                    names["backup"] = json.loads(found)["backup"]
                 if case.target.endswith("/open"):
                     names["epoch"] = str(json.loads(found)["epoch"])
                 for header, value in answer.headers:

@@ -274,6 +274,16 @@ listed(f"GET {_T}/{{vhost}}/commits", f"{_T}/%2F/commits")
 one(f"DELETE {_T}/{{vhost}}/commits/{{query}}", f"{_T}/%2F/commits/new")
 one(f"DELETE {_T}/{{vhost}}/{{stage}}", f"{_T}/%2F/new")
 
+# --- backups ------------------------------------------------------------------------------------------------------
+
+_K = "/api/warren/backups"
+one(f"POST {_K}", _K)
+one(f"GET {_K}", _K)
+one(f"GET {_K}/{{backup}}", f"{_K}/{{backup}}")
+listed(f"GET {_K}/{{backup}}/files", f"{_K}/{{backup}}/files")
+one(f"GET {_K}/{{backup}}/data", f"{_K}/{{backup}}/data?name=messages/log/0000000000&offset=0&length=10")
+one(f"DELETE {_K}/{{backup}}", f"{_K}/{{backup}}")
+
 # --- vhosts -------------------------------------------------------------------------------------------------------
 
 _V = "/api/vhosts/{vhost}"

@@ -52,12 +52,13 @@ from warren.mgmt_plugin.http.static_files import StaticFiles  # noqa: E402
 from warren.mgmt_plugin.operators import Doorkeeper  # noqa: E402
 from warren.mgmt_plugin.plugin import Services, handlers_of, table_of  # noqa: E402
 from warren.mgmt_plugin.resources import browsing  # noqa: E402
+from warren.msgstore.log.log_position import LogPosition  # noqa: E402
 from warren.server import snapshots  # noqa: E402
 from warren.server.authenticator import Authenticator  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
 from warren.server.direct_client import DirectClients  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
-from warren.server.images import Images  # noqa: E402
+from warren.server.images import Image, ImageFile, Images  # noqa: E402
 from warren.server.management import Health, Listening, Management  # noqa: E402
 from warren.server.message_store import MessageStoreService  # noqa: E402
 from warren.server.reactor import Reactor  # noqa: E402
@@ -137,7 +138,20 @@ class FakeLinks:
 
 
 class FakeImages:
-    """There are none."""
+    """Makes images of so many files, and of no bytes."""
+
+    def __init__(self, count: int) -> None:
+        files = [ImageFile(f"messages/log/{at:010d}", 10, "") for at in range(count)]
+        self._image = Image("backup", LogPosition(0, 0, 0, 0, 1, bytes(16)), 0, 0, {file.name: file for file in files})
+
+    async def take(self, holder: str) -> Image:
+        return self._image
+
+    async def read(self, image: Image, file: ImageFile, offset: int, length: int) -> bytes:
+        return bytes(length)
+
+    async def release(self, holder: str) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 class Host:
@@ -165,7 +179,7 @@ class Host:
             tasks,
             UNLIMITED,
             lambda: int(broker.log.now_ms),
-            cast(Images, FakeImages()),
+            cast(Images, FakeImages(links)),
         )
         management = self.management
         management.listening.append(Listening("amqp", "127.0.0.1", 5672))

@@ -186,7 +186,7 @@ class Client:
         if body is not None:
             payload = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
-        status, location, data = self._exchange(method, path, payload, sent)
+        status, received, data = self._exchange(method, path, payload, sent)
         try:
             value = json.loads(data) if data.strip() else None
         except ValueError:
@@ -195,13 +195,29 @@ class Client:
                 raise self._not_an_api(segments) from None
         if status >= 300:
             raise _refusal(status, value, segments)
-        return Answer(status, value, location)
+        return Answer(status, value, received.get("Location"))
+
+    def get_bytes(self, *segments: str, query: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        """Return the answer to a GET as it came, and its headers.
+
+        Raises:
+            CtlError: as `request`.
+        """
+        path = self._prefix + "/".join(quote(segment, safe="") for segment in segments) + "?" + urlencode(query)
+        status, received, data = self._exchange("GET", path, None, {"Authorization": self._authorization})
+        if status >= 300:
+            try:
+                value = json.loads(data)
+            except ValueError:
+                value = None
+            raise _refusal(status, value, segments)
+        return data, received
 
     # --- the wire ------------------------------------------------------------------------------------------------
 
     def _exchange(
         self, method: str, path: str, payload: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, str | None, bytes]:
+    ) -> tuple[int, Mapping[str, str], bytes]:
         """Send and receive once, or twice when a kept connection turns out to be dead."""
         while True:
             kept = self._connection is not None
@@ -209,7 +225,7 @@ class Client:
                 connection = self._connected()
                 connection.request(method, path, payload, dict(headers))
                 response = connection.getresponse()
-                return response.status, response.headers.get("Location"), response.read()
+                return response.status, dict(response.headers.items()), response.read()
             except TimeoutError:
                 self.close()
                 raise self._unreachable(f"no answer in {self.target.timeout_s:g} s") from None

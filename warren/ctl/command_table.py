@@ -124,6 +124,12 @@ def _definitions() -> _Commands:
     return definitions.COMMANDS
 
 
+def _backup() -> _Commands:
+    from warren.ctl import backup
+
+    return backup.COMMANDS
+
+
 def _links() -> _Commands:
     from warren.ctl import links
 
@@ -205,6 +211,7 @@ GROUPS: Final = (
     Group("Connections", "list_connections list_channels list_consumers", _listings),
     Group("Connections", "close_connection close_all_connections close_all_user_connections", _connections),
     Group("Definitions", "export_definitions import_definitions", _definitions),
+    Group("Backup", "backup", _backup),
     Group("Shovels and federation", "list_shovels federation_status", _listings),
     Group("Shovels and federation", "delete_shovel restart_shovel restart_federation_link", _links),
 )

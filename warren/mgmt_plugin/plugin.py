@@ -17,6 +17,7 @@ from warren.mgmt_plugin.metrics.statistics import Statistics
 from warren.mgmt_plugin.openapi import DocumentHandlers
 from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.asked_routes import AskedRouteHandlers
+from warren.mgmt_plugin.resources.backups import BackupHandlers
 from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
 from warren.mgmt_plugin.resources.connections import ConnectionHandlers
 from warren.mgmt_plugin.resources.data_port import DataPortHandlers
@@ -47,6 +48,7 @@ from warren.mgmt_plugin.resources.users import UserHandlers
 from warren.mgmt_plugin.resources.vhosts import VhostHandlers
 from warren.mgmt_plugin.routes import Handlers, Route, RouteTable
 from warren.server.application import MESSAGES
+from warren.server.backups import Backups
 from warren.server.drains import Drains
 from warren.server.management import Listening, Management
 from warren.server.snapshots import Snapshots
@@ -73,6 +75,7 @@ HANDLERS: Final[tuple[type[Handlers], ...]] = (
     SnapshotHandlers,
     DrainHandlers,
     StageHandlers,
+    BackupHandlers,
     VhostHandlers,
     UserHandlers,
     PolicyHandlers,
@@ -105,6 +108,7 @@ class Services:
         self.stages = Stages(management, data_dir)
         self.snapshots = Snapshots(management, data_dir)
         self.drains = Drains(management)
+        self.backups = Backups(management)
 
 
 def handlers_of(management: Management, services: Services, nursery: trio.Nursery) -> tuple[Handlers, ...]:
@@ -133,6 +137,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         SnapshotHandlers(services.snapshots, log, nursery),
         DrainHandlers(services.drains, log),
         StageHandlers(services.stages),
+        BackupHandlers(services.backups, nursery),
         VhostHandlers(broker, statistics, settle),
         UserHandlers(broker.access),
         PolicyHandlers(),

@@ -7,6 +7,7 @@
 2. The directory has mode 0700 and the files made here 0600.
 3. A directory that holds other people's files is not taken over: its mode is only tightened when it is empty
    or was a data directory before.
+4. A directory into which a backup was restored in part is refused: a broker would serve that part as if it were all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Final
 from warren.server.errors import StartError
 
 LOCK_NAME: Final = "warren.lock"
+# Is there while a backup is being restored, and when that has come to no end.
+UNFINISHED_RESTORE: Final = "restore.unfinished"
 
 # What a file system puts into its own root.
 _NOBODYS_FILES: Final = frozenset({"lost+found"})
@@ -44,11 +47,18 @@ class DataDir:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_private(path)
-            return cls(path, _lock(path))
+            locks = _lock(path)
         except FileExistsError:
             raise StartError(f"data directory {path}: a file of that name is in the way") from None
         except OSError as error:
             raise StartError(f"data directory {path}: {_reason(error)}") from None
+        if (path / UNFINISHED_RESTORE).exists():
+            _close(locks)
+            raise StartError(
+                f"data directory {path}: a backup was restored into it in part only: remove what is in it, and restore "
+                "again (warren store restore)"
+            )
+        return cls(path, locks)
 
     def close(self) -> None:
         """Give the directory free for another broker."""

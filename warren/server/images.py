@@ -49,7 +49,7 @@ DIRECTORY: Final = "images"
 CATALOGUE_FILE: Final = "catalogue.db"
 MESSAGES: Final = "messages"
 # How long the log and SQL may take until the image begins to be made.
-BEGIN_WITHIN_S: Final = 30.0
+BEGIN_WITHIN_S: Final = 20.0
 
 log = get_logger("images")
 
@@ -76,17 +76,13 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image. `taken_ms`: the time of its position, since the Unix epoch."""
+    """An image. `taken_ms`: the time of its position, since the Unix epoch; `size`: how many bytes all files have."""
 
     holder: str
     position: LogPosition
     taken_ms: int
+    size: int
     files: dict[str, ImageFile]
-
-    @property
-    def size(self) -> int:
-        """How many bytes all files have."""
-        return sum(file.size for file in self.files.values())
 
 
 class Images:
@@ -138,7 +134,8 @@ class Images:
             await self._in_thread(IMAGES, partial(self._link_stages, directory))
             found = await self._in_thread(IMAGES, partial(self._described, holder, directory, pinned))
             is_made = True
-            return Image(holder, position, taken_ms, {file.name: file for file in found})
+            size = sum(file.size for file in found)
+            return Image(holder, position, taken_ms, size, {file.name: file for file in found})
         except (PinError, CatalogueError) as error:
             raise ImageError(str(error)) from None
         except OSError as error:

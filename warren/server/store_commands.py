@@ -2,7 +2,7 @@
 
 1. A directory that a running broker uses is refused: what is read there changes underneath. Reading takes a shared
    lock, so that no broker starts meanwhile; a copy of a directory, or one that cannot be written, is as good.
-2. Nothing is changed but by `repair --apply`, which holds the directory as a broker would.
+2. Nothing is changed but by `repair --apply` and `restore`, which hold the directory as a broker would.
 3. Standard output is JSON, one object a line; standard error is for people. Exit codes: 0 all is well, 1 problems were
    found, 2 the store cannot be read or the command was used wrongly.
 
@@ -19,6 +19,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO
@@ -27,7 +28,7 @@ import typer
 
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
-from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore
+from warren.msgstore.tools.lines import PROBLEM, Line, UnreadableStore, problem, time_text
 from warren.server.data_dir import LOCK_NAME, DataDir
 from warren.server.errors import StartError
 
@@ -40,7 +41,7 @@ MESSAGES: Final = "messages"
 
 store_app = typer.Typer(
     name="store",
-    help="Inspect, check and repair the message store of a stopped broker. JSON lines out; "
+    help="Inspect, check and repair the message store of a stopped broker, and restore backups. JSON lines out; "
     "exit code 0: all is well, 1: problems were found, 2: cannot be read.",
     no_args_is_help=True,
 )
@@ -148,6 +149,98 @@ def repair_command(
         store = Store(OsFileSystem(str(directory / MESSAGES)))
         store.open()
         _print(Repair(files, store).lines())
+
+
+_BackupsArgument = Annotated[
+    Path, typer.Argument(metavar="FROM", help="A directory that warren ctl backup has written")
+]
+
+
+@store_app.command("backups")
+def backups_command(
+    directory: _BackupsArgument,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare it with its checksum")] = False,
+) -> None:
+    """List the backups in a directory, and check them."""
+    from warren.backup.directory import BackupDirectory, BackupError
+
+    problems = 0
+    with _explained_backup(), BackupDirectory.reading(directory) as backups:
+        checked: dict[str, str] = {}
+        for number in backups.numbers():
+            try:
+                manifest = backups.manifest(number)
+            except BackupError as error:
+                problems += _print([problem(str(error), backup=number)])[PROBLEM]
+                continue
+            for file in manifest.files:
+                if file.sha256 not in checked:
+                    checked[file.sha256] = backups.fault(file, whole=verify)
+                if fault := checked[file.sha256]:
+                    problems += _print([problem(fault, backup=number, file=file.name)])[PROBLEM]
+            line: Line = {
+                "type": "backup",
+                "backup": number,
+                "time": time_text(manifest.taken_ms),
+                "warren": manifest.warren,
+                "store_id": manifest.store_id,
+                "lsn": manifest.lsn,
+                "files": len(manifest.files),
+                "bytes": manifest.size,
+                "verified": verify,
+            }
+            _print([line])
+    _exit_with(problems)
+
+
+@store_app.command("restore")
+def restore_command(
+    directory: _BackupsArgument,
+    data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="An empty directory, or a new one")],
+    backup: Annotated[int | None, typer.Option("--backup", metavar="N", help="Not the newest, but this one")] = None,
+    until_lsn: Annotated[
+        int | None,
+        typer.Option("--until-lsn", metavar="LSN", help="Messages as they were before this place of the log"),
+    ] = None,
+    until_time: Annotated[
+        str | None,
+        typer.Option("--until-time", metavar="TIME", help="Or at a time: 2026-11-23T21:45:00 (UTC), or …+01:00"),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", metavar="URL", help="An empty database for the metadata, as in the settings"),
+    ] = None,
+) -> None:
+    """Restore a backup into an empty data directory, check it, and try it out."""
+    from warren.backup.directory import BackupDirectory
+    from warren.server.restoring import Until, choose, restore
+
+    if until_lsn is not None and until_time is not None:
+        raise typer.BadParameter("--until-lsn and --until-time are two ways to say the same")
+    until = Until(until_lsn, None if until_time is None else _time_ms(until_time))
+    with _explained_backup(), BackupDirectory.reading(directory) as backups:
+        manifest = choose(backups, backup, until)
+        _exit_with(_print(restore(backups, manifest, data_dir, until, database))[PROBLEM])
+
+
+def _time_ms(text: str) -> int:
+    """Return the milliseconds since the Unix epoch of a time; one without a zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"--until-time {text}: not of the form 2026-11-23T21:45:00") from None
+    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+@contextlib.contextmanager
+def _explained_backup() -> Iterator[None]:
+    from warren.backup.directory import BackupError
+    from warren.server.restoring import RestoreError
+
+    try:
+        yield
+    except (BackupError, RestoreError, StartError) as error:
+        _fail(str(error))
 
 
 @contextlib.contextmanager

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import trio
+from image_copies import copy, images_of, take
 
 from warren.server.catalogue import Catalogue
-from warren.server.images import DIRECTORY, Image, ImageError, Images
+from warren.server.images import DIRECTORY, Image, ImageError
 from warren.server.stage_files import PartHead, StageFiles
 from warren.server.threads import CATALOGUE, Purpose
 from warren.testing.broker import Broker
 from warren.vhosts.metadata import QueuePut
 
-PIECE_BYTES = 1000
 WITHIN_S = 30
 
 
@@ -29,32 +29,6 @@ WITHIN_S = 30
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with Broker(data_dir=tmp_path / "data") as broker:
         yield broker
-
-
-def images_of(broker: Broker) -> Images:
-    return broker._require_life().management.images
-
-
-def take(broker: Broker, holder: str = "copy") -> Image:
-    return broker._require_life().wait_for(lambda: images_of(broker).take(holder))
-
-
-def copy(broker: Broker, image: Image, directory: Path) -> Path:
-    """Copy an image as somebody would that has only its interface."""
-
-    async def read_all() -> None:
-        for file in image.files.values():
-            path = directory / file.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            data = bytearray()
-            while piece := await images_of(broker).read(image, file, len(data), PIECE_BYTES):
-                data += piece
-            assert len(data) == file.size
-            path.write_bytes(data)
-
-    broker._require_life().wait_for(read_all)
-    directory.chmod(0o700)
-    return directory
 
 
 def bodies(broker: Broker, queue: str) -> list[bytes]:

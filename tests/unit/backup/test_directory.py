@@ -1,0 +1,180 @@
+"""Directories of backups. The numbers in parentheses are those in the header of ``warren/backup/directory.py``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from warren.backup.directory import FILES, MARKER, BackupDirectory, BackupError, Manifest, StoredFile, check
+
+STORE = "0123456789abcdef" * 2
+LOG = "messages/log/0000000001"
+
+
+def manifest(number: int, *files: StoredFile) -> Manifest:
+    return Manifest(number, "0.1.0", STORE, 1000, 4096, 7, 1, 1, files)
+
+
+def written(path: Path, *contents: bytes) -> list[StoredFile]:
+    """Write a backup for each content, of one file."""
+    stored = []
+    with BackupDirectory.writing(path, STORE) as directory:
+        for content in contents:
+            number = max(directory.numbers(), default=0) + 1
+            stored.append(directory.put(LOG, len(content), "x", [content[:2], content[2:]]))
+            directory.add(manifest(number, stored[-1]))
+    return stored
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    (stored,) = written(tmp_path / "new" / "deep", b"content")
+    assert stored == StoredFile(LOG, 7, "x", sha256(b"content").hexdigest())
+    with BackupDirectory.reading(tmp_path / "new" / "deep") as directory:
+        assert directory.numbers() == [1]
+        assert directory.manifest(1) == manifest(1, stored)
+        assert b"".join(directory.read(stored)) == b"content"
+        check(directory, [stored])
+    assert (tmp_path / "new" / "deep").stat().st_mode & 0o077 == 0
+
+
+def test_backups_have_in_common_what_is_the_same(tmp_path: Path) -> None:
+    written(tmp_path, b"same", b"same")
+    assert len(os.listdir(tmp_path / FILES)) == 1
+
+
+def test_a_directory_with_other_files_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(b"x")
+    with pytest.raises(BackupError, match=r"it holds other files \(photo.jpg\)"):
+        BackupDirectory.writing(tmp_path, STORE)
+    assert os.listdir(tmp_path) == ["photo.jpg"]
+    with pytest.raises(BackupError, match="there are no backups here"):
+        BackupDirectory.reading(tmp_path)
+
+
+def test_a_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, b"x")
+    with pytest.raises(BackupError, match="backups of another broker"):
+        BackupDirectory.writing(tmp_path, "f" * 32)
+
+
+def test_one_writes_at_a_time_and_nobody_while_one_is_read(tmp_path: Path) -> None:
+    with BackupDirectory.writing(tmp_path, STORE):
+        with pytest.raises(BackupError, match="another backup is being written"):
+            BackupDirectory.writing(tmp_path, STORE)
+        with pytest.raises(BackupError, match="another backup is being written"):
+            BackupDirectory.reading(tmp_path)
+    with (
+        BackupDirectory.reading(tmp_path),
+        BackupDirectory.reading(tmp_path),
+        pytest.raises(BackupError, match="or one is being restored"),
+    ):
+        BackupDirectory.writing(tmp_path, STORE)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"cOntent", "is damaged"), (b"conten", "is damaged"), (b"content and more", "is damaged"), (None, "is missing")],
+)
+def test_a_damaged_file_is_named_with_what_it_is(tmp_path: Path, content: bytes | None, told: str) -> None:
+    """(2)"""
+    (stored,) = written(tmp_path, b"content")
+    path = tmp_path / FILES / stored.sha256
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with BackupDirectory.reading(tmp_path) as directory:
+        with pytest.raises(BackupError, match=f"{stored.sha256} {told}: it is {LOG}"):
+            check(directory, [stored])
+        assert told in directory.fault(stored, whole=True)
+        assert bool(directory.fault(stored, whole=False)) == (content is None or len(content) != 7)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"manifest": {}, "sha256": ""}', b"\xff"])
+def test_a_damaged_manifest_is_named(tmp_path: Path, damage: bytes) -> None:
+    written(tmp_path, b"content")
+    (tmp_path / "0000000001.json").write_bytes(damage)
+    with BackupDirectory.reading(tmp_path) as directory:
+        with pytest.raises(BackupError, match=r"0000000001.json: the manifest is damaged"):
+            directory.manifest(1)
+        with pytest.raises(BackupError, match="there is no backup 2"):
+            directory.manifest(2)
+
+
+def test_any_changed_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    written(tmp_path, b"content")
+    path = tmp_path / "0000000001.json"
+    whole = path.read_bytes()
+    with BackupDirectory.reading(tmp_path) as directory:
+        good = directory.manifest(1)
+        for at in range(len(whole)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            try:
+                assert directory.manifest(1) == good
+            except BackupError:
+                continue
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "messages/log/../x", "messages/log/1", "stages/a/b/c", "catalogue.db/x", ""]
+)
+def test_a_manifest_that_names_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    """(4)"""
+    (stored,) = written(tmp_path, b"content")
+    with BackupDirectory.writing(tmp_path, STORE) as directory:
+        directory.add(manifest(2, replace(stored, name=name)))
+        with pytest.raises(BackupError, match="names a file that no data directory has"):
+            directory.manifest(2)
+        directory.add(manifest(3, replace(stored, sha256="../../x")))
+        with pytest.raises(BackupError, match="names a file"):
+            directory.manifest(3)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, b"x")
+    (tmp_path / MARKER).write_text(json.dumps({"format": 2, "store_id": STORE}))
+    with pytest.raises(BackupError, match=r"a newer Warren has written it \(format 2\)"):
+        BackupDirectory.reading(tmp_path)
+    (tmp_path / MARKER).write_text("nonsense")
+    with pytest.raises(BackupError, match="it is damaged"):
+        BackupDirectory.reading(tmp_path)
+
+
+def test_only_what_no_backup_has_is_removed(tmp_path: Path) -> None:
+    """(3)"""
+    first, second, third = written(tmp_path, b"first", b"second", b"third")
+    with BackupDirectory.writing(tmp_path, STORE) as directory:
+        directory.put(LOG, 4, "x", [b"left"])  # of a backup that came to no end
+        assert directory.clear(None) == []
+        assert sorted(os.listdir(tmp_path / FILES)) == sorted([first.sha256, second.sha256, third.sha256])
+        assert directory.clear(1) == [1, 2]
+        assert os.listdir(tmp_path / FILES) == [third.sha256]
+        assert directory.numbers() == [3]
+
+
+def test_nothing_is_removed_while_a_manifest_cannot_be_read(tmp_path: Path) -> None:
+    """(3)"""
+    written(tmp_path, b"first", b"second")
+    (tmp_path / "0000000002.json").write_bytes(b"?")
+    with BackupDirectory.writing(tmp_path, STORE) as directory, pytest.raises(BackupError, match="damaged"):
+        directory.clear(1)
+    assert len(os.listdir(tmp_path / FILES)) == 2
+    assert (tmp_path / "0000000001.json").exists()
+
+
+def test_a_file_that_comes_in_part_leaves_nothing(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"begun"
+        raise RuntimeError("the broker is gone")
+
+    with BackupDirectory.writing(tmp_path, STORE) as directory, pytest.raises(RuntimeError):
+        directory.put(LOG, 10, "x", pieces())
+    assert os.listdir(tmp_path / FILES) == []
+    (tmp_path / FILES / "1.part").write_bytes(b"of a process that was killed")
+    BackupDirectory.writing(tmp_path, STORE).close()
+    assert os.listdir(tmp_path / FILES) == []

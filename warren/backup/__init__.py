@@ -1,0 +1,1 @@
+"""Directories of backups, which `warren ctl backup` writes and `warren store restore` reads. Knows no broker."""

@@ -1,0 +1,215 @@
+"""`warren ctl backup`: everything durable of a running broker, copied into a directory where this command runs.
+
+The data come over the management API, so it needs neither the broker's disk nor its user: it runs in another container,
+on another machine, as whoever keeps the backups. The broker holds its files still meanwhile, and goes on.
+
+1. A file that a backup in the directory has already, by what the broker tells it by, is not copied again.
+2. What was copied is read back from the disk and compared before the backup counts. Files of earlier backups are there
+   with their size; `warren store backups --verify` reads them all.
+3. Whatever goes wrong, the backups that were there stay, and the broker is told to hold nothing any more; if it cannot
+   be told, it finds out after a minute.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Final
+from zlib import crc32
+
+import typer
+
+from warren.backup.directory import PIECE_BYTES, BackupDirectory, BackupError, Manifest, StoredFile, check
+from warren.ctl.client import Client, Object
+from warren.ctl.errors import CtlError, ExitCode, usage_error
+from warren.ctl.session import session
+from warren.ctl.words import counted, size_text
+
+CRC_HEADER: Final = "X-Warren-CRC32"
+DEFAULT_RATE: Final = "50MB"
+_POLL_S: Final = 0.5
+_MAKING: Final = "making"
+_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+}
+
+
+def backup(
+    context: typer.Context,
+    directory: Annotated[
+        Path, typer.Argument(metavar="TO", help="A directory on this machine, empty or with backups of this broker")
+    ],
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Beside the backups that are there, whose files are not copied again")
+    ] = False,
+    rate: Annotated[
+        str, typer.Option("--rate", metavar="BYTES", help="Copy at most so much per second; 0: no limit")
+    ] = DEFAULT_RATE,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="Then remove all backups but the newest N")
+    ] = None,
+) -> None:
+    """Back up a running broker: messages, streams, metadata and users (Warren)."""
+    current = session(context)
+    pace = Pace(_bytes_per_s(rate))
+    try:
+        with _held(current.client) as held:
+            done = _Run(current.client, directory, held, pace, incremental=incremental).run()
+        with BackupDirectory.writing(directory, done.manifest.store_id) as written:
+            removed = written.clear(keep)
+    except BackupError as error:
+        raise CtlError(str(error)) from None
+    except KeyboardInterrupt:
+        raise CtlError("stopped; there is no new backup", ExitCode.INTERRUPTED) from None
+    manifest = done.manifest
+    if current.out.is_json:
+        current.out.document(
+            {
+                "backup": manifest.number,
+                "lsn": manifest.lsn,
+                "taken_at": manifest.taken_ms,
+                "store_id": manifest.store_id,
+                "files": len(manifest.files),
+                "bytes": manifest.size,
+                "copied_files": done.copied,
+                "copied_bytes": done.copied_bytes,
+                "removed": removed,
+            }
+        )
+        return
+    current.out.say(
+        f"Backup {manifest.number} in {directory}: {counted(len(manifest.files), 'file')}, {size_text(manifest.size)}, "
+        f"of which {size_text(done.copied_bytes)} were copied; up to LSN {manifest.lsn}"
+    )
+
+
+class Pace:
+    """Keeps to a rate in bytes per second; 0 is none."""
+
+    def __init__(
+        self,
+        rate: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._due_s = clock()
+
+    def moved(self, size: int) -> None:
+        """Wait as long as so many bytes may take."""
+        if not self._rate:
+            return
+        now_s = self._clock()
+        # What was not used before is not made up for.
+        self._due_s = max(self._due_s, now_s) + size / self._rate
+        if self._due_s > now_s:
+            self._sleep(self._due_s - now_s)
+
+
+class _Run:
+    """The copying of one backup."""
+
+    def __init__(self, client: Client, path: Path, held: Object, pace: Pace, *, incremental: bool) -> None:
+        self.copied = 0
+        self.copied_bytes = 0
+        self.manifest: Manifest
+        self._client = client
+        self._path = path
+        self._held = held
+        self._pace = pace
+        self._incremental = incremental
+
+    def run(self) -> _Run:
+        """Copy, check and note it. Raises BackupError, CtlError."""
+        held = self._held
+        with BackupDirectory.writing(self._path, str(held["store_id"])) as directory:
+            numbers = directory.numbers()
+            if numbers and not self._incremental:
+                raise usage_error(f"{self._path}: there are backups in it: --incremental adds another one")
+            known = _known(directory, numbers)
+            files: list[StoredFile] = []
+            new: list[StoredFile] = []
+            for entry in self._client.get_list("warren", "backups", held["backup"], "files"):
+                name, size, identity = str(entry["name"]), int(entry["bytes"]), str(entry["identity"])
+                found = known.get((name, size, identity)) if identity else None
+                if found is None:
+                    found = directory.put(name, size, identity, self._pieces(name, size))
+                    new.append(found)
+                    self.copied += 1
+                    self.copied_bytes += size
+                files.append(found)
+            check(directory, new, self._pace.moved)
+            self.manifest = Manifest(
+                number=max(numbers, default=0) + 1,
+                warren=str(held["warren"]),
+                store_id=str(held["store_id"]),
+                taken_ms=int(held["taken_at"]),
+                lsn=int(held["lsn"]),
+                crc=int(held["crc"]),
+                segment=int(held["segment"]),
+                epoch=int(held["epoch"]),
+                files=tuple(files),
+            )
+            directory.add(self.manifest)
+        return self
+
+    def _pieces(self, name: str, size: int) -> Iterator[bytes]:
+        offset = 0
+        while offset < size:
+            length = min(PIECE_BYTES, size - offset)
+            query = {"name": name, "offset": str(offset), "length": str(length)}
+            data, headers = self._client.get_bytes("warren", "backups", self._held["backup"], "data", query=query)
+            if len(data) != length or headers.get(CRC_HEADER) != f"{crc32(data):08x}":
+                raise CtlError(f"{name} arrived other than the broker had read it")
+            yield data
+            offset += length
+            self._pace.moved(length)
+
+
+def _known(directory: BackupDirectory, numbers: list[int]) -> dict[tuple[str, int, str], StoredFile]:
+    """Return the files that are there, by what the broker tells them by."""
+    known: dict[tuple[str, int, str], StoredFile] = {}
+    for number in numbers:
+        for file in directory.manifest(number).files:
+            if file.identity and directory.has(file):
+                known[file.name, file.size, file.identity] = file
+    return known
+
+
+@contextmanager
+def _held(client: Client) -> Iterator[Object]:
+    """Have the broker hold its files still during the block."""
+    held: Object = client.post("warren", "backups", body={}).value
+    path = ("warren", "backups", str(held["backup"]))
+    try:
+        while held["state"] == _MAKING:
+            time.sleep(_POLL_S)
+            held = client.get_object(*path)
+        if held.get("reason"):
+            raise CtlError(str(held["reason"]))
+        yield held
+    finally:
+        with suppress(CtlError):
+            client.delete(*path)
+
+
+def _bytes_per_s(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})\s*([A-Za-z]{0,3})", text.strip())
+    if found is None or found[2].upper() not in _UNITS:
+        raise usage_error(f"--rate {text}: not of the form 50MB")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {"backup": backup}
