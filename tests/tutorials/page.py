@@ -32,6 +32,8 @@ from broker_process import DEADLINE_S, WarrenProcess, free_port, wait_until
 ROOT = Path(__file__).parents[2]
 INTERRUPT = "^C"
 ANYTHING = "…"
+# Spark takes long to start on a busy machine.
+END_DEADLINE_S = 6 * DEADLINE_S
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 _PROGRAM = re.compile(r"(?:#|//) ([\w/.-]+\.(?:py|js|ts))\n")
@@ -242,7 +244,7 @@ class Terminal:
     def wait(self) -> None:
         """Wait until the command has ended by itself."""
         try:
-            self._process.wait(DEADLINE_S * 3)
+            self._process.wait(END_DEADLINE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"$ {self.command.line}\ndoes not end\n{self._told()}") from None

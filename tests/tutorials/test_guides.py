@@ -34,7 +34,7 @@ def test_the_example_of_a_guide_does_what_the_page_says(name: str, tmp_path: Pat
     page = read_page(GUIDES / f"{name}.md")
     assert page.sections
     with WarrenProcess(tmp_path / "broker") as broker:
-        # Celery wants to be told that it may run as root. Paths of Warren's source are not for other programs.
+        # Celery warns of being root, and takes the room of what is compared.
         environment = {"C_FORCE_ROOT": "1", "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
         Reader(page, tmp_path, broker, [FRAMEWORKS], environment, sees_errors=True).follow()
 

@@ -49,6 +49,8 @@ def test_a_page_is_taken_apart_at_its_headings(tmp_path: Path) -> None:
 
 def test_a_page_that_is_right_passes(tmp_path: Path, broker: WarrenProcess) -> None:
     follow(tmp_path, broker, "```console\n$ python forever.py\nready\none\n^C\n```\n")
+    forever = "```console\n$ python forever.py\nready\none\n^C\n```\n"
+    follow(tmp_path, broker, forever + forever)
     follow(tmp_path, broker, "```console\n$ python forever.py\n…\none\n…\n^C\n```\n")
     follow(tmp_path, broker, "```console\n$ python echo.py in 1 s, a b\nin 7.5 s, …\n```\n")
 
