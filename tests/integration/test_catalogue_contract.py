@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from warren.server import catalogue as catalogue_module
-from warren.server.catalogue import DEFINITIONS_HASH, SCHEMA_VERSION, Catalogue, CatalogueError, fill
+from warren.server import catalogue_schema
+from warren.server.catalogue import Catalogue, CatalogueError, fill
+from warren.server.catalogue_schema import DEFINITIONS_HASH, SCHEMA_VERSION
+from warren.server.catalogue_tables import DELETES
 from warren.server.passwords import PasswordHash, verify_password
 from warren.vhosts.metadata import (
     BindingDelete,
@@ -524,9 +526,7 @@ def test_a_copy_of_another_store_takes_the_place_of_everything(store: Store) -> 
 def test_a_batch_that_fails_leaves_how_far_the_log_is_applied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     one = b"1" * 16
     store.catalogue.commit([queue("q")], one, 7)
-    deletes = dict(catalogue_module._DELETES)
-    deletes[UserDelete] = (text("DELETE FROM warren_no_such_table"),)
-    monkeypatch.setattr(catalogue_module, "_DELETES", deletes)
+    monkeypatch.setitem(DELETES, UserDelete, (text("DELETE FROM warren_no_such_table"),))
     with pytest.raises(CatalogueError):
         store.catalogue.commit([queue("p"), UserDelete("u")], one, 9)
     assert store.catalogue.applied(one) == 7
@@ -534,9 +534,7 @@ def test_a_batch_that_fails_leaves_how_far_the_log_is_applied(store: Store, monk
 
 
 def test_a_batch_that_fails_in_the_middle_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    deletes = dict(catalogue_module._DELETES)
-    deletes[UserDelete] = (text("DELETE FROM warren_no_such_table"),)
-    monkeypatch.setattr(catalogue_module, "_DELETES", deletes)
+    monkeypatch.setitem(DELETES, UserDelete, (text("DELETE FROM warren_no_such_table"),))
     with pytest.raises(CatalogueError):
         store.commit(queue("q"), UserDelete("u"), queue("p"))
     monkeypatch.undo()
@@ -624,8 +622,8 @@ def test_what_cannot_be_copied_is_said_in_one_line(store: Store, tmp_path: Path)
 
 def append_migration(monkeypatch: pytest.MonkeyPatch, migrate: Callable[[Connection], None]) -> None:
     """Make the program one schema version newer."""
-    monkeypatch.setattr(catalogue_module, "MIGRATIONS", [*catalogue_module.MIGRATIONS, migrate])
-    monkeypatch.setattr(catalogue_module, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    monkeypatch.setattr(catalogue_schema, "MIGRATIONS", [*catalogue_schema.MIGRATIONS, migrate])
+    monkeypatch.setattr(catalogue_schema, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
 
 
 def _set_version(store: Store, version: int) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from warren.server.catalogue import SCHEMA_VERSION, Catalogue, CatalogueError
+from warren.server.catalogue import Catalogue, CatalogueError
+from warren.server.catalogue_schema import SCHEMA_VERSION
 from warren.vhosts.metadata import (
     BindingPut,
     ExchangePut,

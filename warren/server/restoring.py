@@ -181,7 +181,8 @@ def _belongs(until: Until) -> Callable[[Any], bool]:
 
 def _fill_database(copy: Path, url: str, manifest: Manifest) -> None:
     """Bring the metadata into an empty database, and remove them from the directory."""
-    from warren.server.catalogue import DEFINITIONS_HASH, Catalogue, fill
+    from warren.server.catalogue import Catalogue, fill
+    from warren.server.catalogue_schema import DEFINITIONS_HASH
     from warren.vhosts.metadata import GlobalParameterPut
 
     store_id = bytes.fromhex(manifest.store_id)
