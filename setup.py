@@ -33,12 +33,16 @@ def has_compiler() -> bool:
     return shutil.which(command.split()[0]) is not None
 
 
-# What mypyc writes to free an object without a header for the collector (`mypyc_attr(acyclic=True)`).
+# What mypyc writes to free an object without a header for the collector (`mypyc_attr(acyclic=True)`), or to keep it for
+# the next one (`free_list_len=1`). With a header it is taken from the collector first.
 ACYCLIC_DEALLOC = re.compile(
-    r"""(?P<head> _dealloc\(\w+[ ]\*self\)\n \s*\{\n) \s*CPy_TRASHCAN_BEGIN\(self,[ ]\w+\)\n
+    r"""(?P<head> _dealloc\(\w+[ ]\*self\)\n \s*\{\n
+            (?: \s*if[ ]\(\w+_free_instance[ ]==[ ]NULL\)[ ]\{\n (?: .*;\n)+ \s*\}\n )?)
+        \s*CPy_TRASHCAN_BEGIN\(self,[ ]\w+\)\n
         (?P<body> .*_clear\(.*\n .*tp_free.*\n) \s*CPy_TRASHCAN_END\(self\)\n""",
     re.VERBOSE,
 )
+DEALLOC = re.compile(r"(?P<name>\w+_dealloc)\(\w+ \*self\)\n\s*\{(?P<body>.*?)\bdone: ;", re.DOTALL)
 
 
 def keep_acyclic_from_trashcan(path: Path) -> None:
@@ -52,6 +56,9 @@ def keep_acyclic_from_trashcan(path: Path) -> None:
     mended = ACYCLIC_DEALLOC.sub(r"\g<head>\g<body>", text)
     if mended != text:
         path.write_text(mended)
+    for dealloc in DEALLOC.finditer(mended):
+        if "CPy_TRASHCAN_BEGIN" in dealloc["body"] and "PyObject_GC_UnTrack" not in dealloc["body"]:
+            raise SystemExit(f"{dealloc['name']} of the compiled engine would use the trashcan without a header for it")
 
 
 if os.environ.get("WARREN_COMPILE", "1") == "0" or not has_compiler():
