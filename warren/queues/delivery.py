@@ -84,8 +84,8 @@ class Consumer(Waiter):
         self.arguments = arguments
         self.owner: object = None  # the channel, for whoever has to tell it about the end of the queue
         raw = tag.encode()
-        # basic.deliver up to the delivery tag
-        self.deliver_head = BASIC_DELIVER.to_bytes(4, "big") + bytes([len(raw)]) + raw
+        # basic.deliver up to the delivery tag, without the first byte, which is 0
+        self.deliver_head = BASIC_DELIVER.to_bytes(4, "big")[1:] + bytes([len(raw)]) + raw
 
     def keep_small_arguments(self) -> None:
         """Forget arguments that are long: what they say is known, and they are only shown from now on."""
@@ -246,9 +246,9 @@ class DeliveryLedger(Waiter):
         out = outbox.writer
         head = consumer.deliver_head
         tail = message.envelope.tail
-        out.append(FRAME_METHOD)
-        write_i16_be(out, wire_short(self.channel_number))
-        write_i32_be(out, i32(len(head) + len(tail) + 8))
+        size: i64 = 1 + len(head) + 8 + len(tail)
+        # The 7 bytes before the payload and the first of it, which is 0, in one go.
+        write_i64_be(out, (FRAME_METHOD << 56) | (self.channel_number << 40) | (size << 8))
         out.write(head)
         write_i64_be(out, tag)
         out.append(1 if redelivered else 0)

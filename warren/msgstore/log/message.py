@@ -69,7 +69,7 @@ MESSAGE_OVERHEAD_BYTES: Final = 220
 PIECE_OVERHEAD_BYTES: Final = 56
 
 
-@mypyc_attr(acyclic=True)
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Message:
     """One message. ``content``: frames as received, or ``b""`` when they are ``pieces``; ``body_bytes``: the bare body.
 
