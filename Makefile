@@ -83,7 +83,7 @@ crashtest: setup-test ## kill the broker 500 times under load, 3 million crash s
 mutants: setup-test ## break the store on purpose, in 56 ways: the crash simulation has to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python simulation/mutants.py $(ARGS)
 
-mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 27 ways: its tests have to notice each
+mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 33 ways: its tests have to notice each
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m cluster.mutants $(ARGS)
 
 protocol: setup-check ## look at every state of the protocol of a cluster within wider bounds (ARGS="--seconds 600")

@@ -25,6 +25,8 @@ RECORD: Final = "cluster/record.py"
 VIEW: Final = "cluster/record_view.py"
 PEERS: Final = "cluster/peers.py"
 MEMBER: Final = "cluster/member.py"
+ETCD: Final = "cluster/etcd.py"
+WIRE: Final = "cluster/etcd_wire.py"
 
 MUTANTS: Final = (
     mutant(
@@ -205,13 +207,44 @@ MUTANTS: Final = (
         "a replica that was to join and is gone stalls all confirms",
         (MEMBER, "if change is None and self._view.unsettled:", "if False:"),
     ),
+    mutant(
+        "write-sent-again",
+        "a change that was refused the second time had been made the first time",
+        (ETCD, 'answer = await self._write("kv/txn"', 'answer = await self._read("kv/txn"'),
+    ),
+    mutant(
+        "error-is-failure",
+        "a change that etcd makes after its time-out is taken for none",
+        (ETCD, "raise OutcomeUnknown(str(refused)) from refused", "raise EtcdError(str(refused)) from refused"),
+    ),
+    mutant(
+        "old-data-believed",
+        "an etcd that was restored makes a replica lead that left the set long ago",
+        (ETCD, "if header.raft_term < term or header.revision < revision:", "if False:"),
+    ),
+    mutant(
+        "another-cluster-believed",
+        "an endpoint that belongs to somebody else names a leader",
+        (ETCD, "elif self._cluster_id != header.cluster_id:", "elif False:"),
+    ),
+    mutant(
+        "compared-with-later-answers",
+        "two requests at a time make etcd look old, and nothing can change",
+        (ETCD, "self._guard(connection.endpoint, answer.header, term, revision)",
+         "self._guard(connection.endpoint, answer.header, self._raft_term, self._revision)"),
+    ),
+    mutant(
+        "answers-unbounded",
+        "something else at the port of etcd fills the memory",
+        (WIRE, "if len(body) > ANSWER_BYTES_MAX:", "if False:"),
+    ),
 )  # fmt: skip
 
 
 def run_tests(root: Path) -> subprocess.CompletedProcess[str]:
     """Run the tests of the protocol on the sources at `root`."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += ["unit/cluster/test_record.py", "unit/cluster/test_member.py"]
+    command += ["unit/cluster"]
     command += ["cluster/test_members.py", "cluster/test_protocol.py"]
     environment = os.environ | {
         "PYTHONPATH": str(root),

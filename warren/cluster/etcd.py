@@ -1,0 +1,410 @@
+"""A client for etcd, over HTTP and the JSON of its gateway (version 3.4 and later), as far as a cluster needs one.
+
+1. A write is sent once. When its answer does not come, or is none that can be understood, it raises `OutcomeUnknown`:
+   it may have been done, may still be done, or never will be. Whoever wants to try again reads first. Only connecting
+   is tried with one endpoint after the other, since nothing has been sent then.
+2. Reads are linearizable, and go to one endpoint after the other until one answers in time.
+3. A member that is behind what was seen before is not believed: another cluster's id, a smaller raft term or a smaller
+   revision than any answer had before the request was sent. Such an answer to a write is an unknown outcome.
+4. The texts of errors hold no credentials.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import trio
+
+from warren.cluster.etcd_wire import (
+    BROKEN,
+    OK,
+    Answer,
+    Connection,
+    Header,
+    LeaseAnswer,
+    Nonsense,
+    RangeAnswer,
+    Stream,
+    Token,
+    TxnAnswer,
+    decoded,
+    end_of_prefix,
+    error_text,
+    text,
+)
+
+ATTEMPT_S: Final = 1.0
+IDLE_CONNECTIONS_MAX: Final = 4
+SHOWN_CHARACTERS: Final = 200
+_UNAUTHENTICATED: Final = 401
+_NOT_FOUND: Final = 404
+_SERVER_FAULT: Final = 500
+# What etcd says when a token has expired, or users have changed since it was given.
+_OLD_TOKENS: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
+
+T = TypeVar("T")
+
+
+class EtcdError(Exception):
+    """A request failed, and changed nothing. The text says which endpoint, and how."""
+
+
+class Refused(EtcdError):
+    """etcd has answered with an error of its own. `status` is that of HTTP."""
+
+    def __init__(self, endpoint: str, status: int, text: str) -> None:
+        super().__init__(f"{endpoint}: {text[:SHOWN_CHARACTERS] or status}")
+        self.status = status
+        self.is_old_token = status == _UNAUTHENTICATED or any(old in text for old in _OLD_TOKENS)
+
+
+class StaleMember(EtcdError):
+    """A member is behind what was seen before, or belongs to another cluster."""
+
+
+class LeaseGone(EtcdError):
+    """The lease has expired or was revoked."""
+
+
+class OutcomeUnknown(Exception):
+    """A write may have been done, may still be done, or never will be."""
+
+
+@dataclass(frozen=True)
+class EtcdSettings:
+    """Where etcd is, ``http://host:port`` or ``https://``, and how to log in."""
+
+    endpoints: Sequence[str]
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    attempt_s: float = ATTEMPT_S
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A key as it is; `revision` is that of its last change."""
+
+    key: bytes
+    value: bytes
+    revision: int
+
+
+def tls_context(ca_file: str, certificate_file: str | None = None, key_file: str | None = None) -> ssl.SSLContext:
+    """Return TLS settings for `EtcdSettings`; reads the files.
+
+    Raises:
+        OSError, ValueError: a file cannot be read or used.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate_file is not None:
+        # Without a password OpenSSL would stop and ask the terminal.
+        context.load_cert_chain(certificate_file, key_file, lambda: "")
+    return context
+
+
+class Etcd:
+    """A client of one etcd cluster."""
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        if not settings.endpoints:
+            raise ValueError("no endpoint of etcd is given")
+        self._settings = settings
+        self._endpoints = [_checked(endpoint) for endpoint in settings.endpoints]
+        self._at = 0
+        self._idle: list[Connection] = []
+        self._token = ""
+        self._cluster_id: int | None = None
+        self._raft_term = 0
+        self._revision = 0
+
+    async def close(self) -> None:
+        """Close all connections that are not in use."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        """Read a key, linearizably.
+
+        Raises:
+            EtcdError: no endpoint answers as it should.
+        """
+        return (await self.get_at(key))[0]
+
+    async def get_all(self, prefix: bytes) -> list[KeyValue]:
+        """Read all keys that begin with `prefix`, linearizably; together they have to fit into one answer.
+
+        Raises:
+            EtcdError: no endpoint answers as it should.
+        """
+        body = {"key": text(prefix), "range_end": text(end_of_prefix(prefix))}
+        answer = await self._read("kv/range", body, RangeAnswer)
+        return [KeyValue(pair.key, pair.value, pair.mod_revision) for pair in answer.kvs]
+
+    async def get_at(self, key: bytes) -> tuple[KeyValue | None, int]:
+        """Return a key, and the revision of all of etcd at which it was read."""
+        answer = await self._read("kv/range", {"key": text(key)}, RangeAnswer)
+        for pair in answer.kvs:
+            if pair.key != key:
+                raise EtcdError("etcd has answered with another key than the one that was asked for")
+            return KeyValue(pair.key, pair.value, pair.mod_revision), answer.header.revision
+        return None, answer.header.revision
+
+    async def _read(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        problems: list[str] = []
+        for _ in self._endpoints:
+            try:
+                return await self._ask(path, body, kind)
+            except EtcdError as error:
+                problems.append(str(error))
+                if isinstance(error, Refused) and error.status < _SERVER_FAULT:
+                    raise  # every member would say so
+                self._turn_to_next()
+        raise EtcdError("; ".join(problems))
+
+    async def _ask(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        """Ask the current endpoint, once more with a new token when the old one is refused."""
+        connection = await self._connect()
+        try:
+            return await self._exchange(connection, path, body, kind)
+        except Refused as refused:
+            if not refused.is_old_token or not self._settings.user:
+                raise
+        except BROKEN as error:
+            raise _failed(connection.endpoint, error) from None
+        self._token = ""
+        connection = await self._connect()
+        try:
+            return await self._exchange(connection, path, body, kind)
+        except BROKEN as error:
+            raise _failed(connection.endpoint, error) from None
+
+    # --- writes -----------------------------------------------------------------------------------------------------
+
+    async def put(self, key: bytes, value: bytes, lease: int = 0) -> int:
+        """Write a key, whatever it was; return the revision.
+
+        Raises:
+            EtcdError: nothing was sent.
+            OutcomeUnknown: there is no answer.
+        """
+        body = {"key": text(key), "value": text(value), "lease": str(lease)}
+        return (await self._write("kv/put", body, Answer)).header.revision
+
+    async def swap(self, key: bytes, revision: int, value: bytes) -> int | None:
+        """Write a key if its last change was at `revision`; 0: if it does not exist.
+
+        Returns the new revision, None if the key has another one.
+
+        Raises:
+            EtcdError: nothing was sent.
+            OutcomeUnknown: there is no answer.
+        """
+        compare = {"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+        success = {"request_put": {"key": text(key), "value": text(value)}}
+        answer = await self._write("kv/txn", {"compare": [compare], "success": [success]}, TxnAnswer)
+        if not answer.succeeded:
+            return None
+        if answer.header.revision <= revision:
+            raise OutcomeUnknown(f"etcd says that it has made a change at revision {answer.header.revision}")
+        return answer.header.revision
+
+    async def grant(self, ttl_s: int) -> int:
+        """Return the number of a new lease.
+
+        Raises:
+            EtcdError: nothing was sent.
+            OutcomeUnknown: there is no answer; such a lease expires by itself.
+        """
+        answer = await self._write("lease/grant", {"TTL": str(ttl_s)}, LeaseAnswer)
+        if answer.ID == 0:
+            raise OutcomeUnknown("etcd has granted a lease without a number")
+        return answer.ID
+
+    async def keep_alive(self, lease: int) -> int:
+        """Renew a lease; return its time to live in seconds.
+
+        Raises:
+            LeaseGone: there is no such lease any more.
+            EtcdError: no endpoint answers as it should.
+        """
+        stream = await self._read("lease/keepalive", {"ID": str(lease)}, Stream)
+        try:
+            answer = decoded(bytes(stream.result), LeaseAnswer)
+        except Nonsense as error:
+            raise EtcdError(f"lease {lease} was not renewed: {stream.error or error}") from None
+        if answer.TTL <= 0:
+            raise LeaseGone(f"lease {lease} has expired")
+        return answer.TTL
+
+    async def revoke(self, lease: int) -> None:
+        """End a lease, which deletes its keys; one that has ended already is as good.
+
+        Raises:
+            EtcdError: nothing was sent.
+            OutcomeUnknown: there is no answer.
+        """
+        try:
+            await self._write("lease/revoke", {"ID": str(lease)}, Answer)
+        except OutcomeUnknown as unknown:
+            if not isinstance(unknown.__cause__, Refused) or unknown.__cause__.status != _NOT_FOUND:
+                raise
+
+    async def _write(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        connection = await self._connect_to_any()
+        try:
+            return await self._exchange(connection, path, body, kind)
+        except Refused as refused:
+            # Some errors of etcd come after the change was proposed, and nothing in them says which.
+            if refused.is_old_token:
+                self._token = ""
+            raise OutcomeUnknown(str(refused)) from refused
+        except (StaleMember, *BROKEN) as error:
+            self._turn_to_next()
+            raise OutcomeUnknown(str(_failed(connection.endpoint, error))) from error
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def _turn_to_next(self) -> None:
+        self._at = (self._at + 1) % len(self._endpoints)
+
+    async def _connect_to_any(self) -> Connection:
+        problems: list[str] = []
+        for _ in self._endpoints:
+            try:
+                return await self._connect()
+            except EtcdError as error:
+                problems.append(str(error))
+                self._turn_to_next()
+        raise EtcdError("; ".join(problems))
+
+    async def _connect(self) -> Connection:
+        """Return a connection to the current endpoint; there is a token then, if one is needed."""
+        endpoint = self._endpoints[self._at]
+        if self._settings.user and not self._token:
+            await self._log_in(endpoint)
+        for connection in self._idle:
+            if connection.endpoint == endpoint:
+                self._idle.remove(connection)
+                if connection.is_usable:
+                    return connection
+                await connection.close()
+                break
+        return await self.open(endpoint)
+
+    async def open(self, endpoint: str) -> Connection:
+        """Return a new connection.
+
+        Raises:
+            EtcdError: that is not possible.
+        """
+        try:
+            with trio.fail_after(self._settings.attempt_s):
+                return await Connection.open(endpoint, self._settings.tls)
+        except BROKEN as error:
+            raise _failed(endpoint, error) from None
+
+    async def _log_in(self, endpoint: str) -> None:
+        connection = await self.open(endpoint)
+        login = {"name": self._settings.user, "password": self._settings.password}
+        try:
+            status, answer = await self._converse(connection, "auth/authenticate", login, "")
+            if status != OK:
+                raise Refused(endpoint, status, error_text(answer))
+            self._token = decoded(answer, Token).token
+        except BROKEN as error:
+            raise _failed(endpoint, error) from None
+
+    async def _exchange(self, connection: Connection, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        """Send a request and return its answer, from a member that is not behind what was seen before."""
+        term, revision = self._raft_term, self._revision
+        status, data = await self._converse(connection, path, body, self._token)
+        if status != OK:
+            raise Refused(connection.endpoint, status, error_text(data))
+        answer = decoded(data, kind)
+        if isinstance(answer, Answer):
+            self._guard(connection.endpoint, answer.header, term, revision)
+        return answer
+
+    async def _converse(self, connection: Connection, path: str, body: dict[str, Any], token: str) -> tuple[int, bytes]:
+        try:
+            with trio.fail_after(self._settings.attempt_s):
+                await connection.send(path, msgspec.json.encode(body), token)
+                answer = await connection.receive()
+        except BaseException:
+            await connection.close()
+            raise
+        if connection.is_usable and len(self._idle) < IDLE_CONNECTIONS_MAX:
+            self._idle.append(connection)
+        else:
+            await connection.close()
+        return answer
+
+    def _guard(self, endpoint: str, header: Header, term: int, revision: int) -> None:
+        """Refuse to believe a member that is behind what was seen before its request; remember what it shows."""
+        self.check_cluster(endpoint, header)
+        if header.raft_term < term or header.revision < revision:
+            raise StaleMember(
+                f"{endpoint} shows revision {header.revision} in term {header.raft_term}, and revision {revision} in "
+                f"term {term} was there before: it is cut off, or has old data"
+            )
+        self._raft_term = max(self._raft_term, header.raft_term)
+        self._revision = max(self._revision, header.revision)
+
+    def check_cluster(self, endpoint: str, header: Header) -> None:
+        """Refuse to believe a member of another cluster than the first answer was from."""
+        if self._cluster_id is None:
+            self._cluster_id = header.cluster_id
+        elif self._cluster_id != header.cluster_id:
+            raise StaleMember(
+                f"{endpoint} belongs to the cluster {header.cluster_id:x}, and not to {self._cluster_id:x} as before"
+            )
+
+    # --- for watches ------------------------------------------------------------------------------------------------
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """All endpoints."""
+        return self._endpoints
+
+    async def token(self, endpoint: str) -> str:
+        """Return the token for a request, empty when none is needed."""
+        if self._settings.user and not self._token:
+            await self._log_in(endpoint)
+        return self._token
+
+    def forget_token(self) -> None:
+        """Log in anew before the next request."""
+        self._token = ""
+
+    @property
+    def attempt_s(self) -> float:
+        """How long one endpoint has for one answer."""
+        return self._settings.attempt_s
+
+
+def _checked(endpoint: str) -> str:
+    """Return an endpoint; what is wrong with one that is none is said without it, since it may hold a password."""
+    url = urlsplit(endpoint)
+    try:
+        port = url.port
+    except ValueError:
+        port = 0
+    if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc or port == 0:
+        raise ValueError("an endpoint of etcd is http://HOST:PORT or https://HOST:PORT")
+    return f"{url.scheme}://{url.netloc}"
+
+
+def _failed(endpoint: str, error: BaseException) -> EtcdError:
+    if isinstance(error, EtcdError):
+        return error
+    text = "no answer in time" if isinstance(error, trio.TooSlowError) else str(error) or type(error).__name__
+    return EtcdError(f"{endpoint}: {text[:SHOWN_CHARACTERS]}")

@@ -1,0 +1,138 @@
+"""A watch of one key in etcd: what changes, and what was there, in order, however often etcd goes away.
+
+1. A watch goes on at another endpoint, from the revision behind the last one that it told. What was compacted meanwhile
+   is replaced by a read. So every value that stays for a while is told, and never an older one after a newer one.
+2. It is a hint: a member that is cut off tells nothing, and nobody notices before `WATCH_IDLE_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import trio
+
+from warren.cluster.etcd import Etcd, EtcdError, Refused
+from warren.cluster.etcd_wire import (
+    ANSWER_BYTES_MAX,
+    BROKEN,
+    OK,
+    Connection,
+    Event,
+    Nonsense,
+    Stream,
+    WatchAnswer,
+    decoded,
+    error_text,
+    text,
+)
+
+# A watch that has told nothing for so long is begun anew at another endpoint: its member may be cut off.
+WATCH_IDLE_S: Final = 30.0
+WATCH_RETRY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key was written, or deleted (no `value`), at this revision."""
+
+    key: bytes
+    value: bytes | None
+    revision: int
+
+
+class Watch:
+    """The changes of one key. Used by one task."""
+
+    def __init__(self, etcd: Etcd, key: bytes, from_revision: int) -> None:
+        self._etcd = etcd
+        self._key = key
+        self._from = from_revision
+        self._at = 0
+        self._connection: Connection | None = None
+        self._buffer = bytearray()
+
+    async def next(self) -> list[Change]:
+        """Wait for changes, however long etcd is away, and return them in order."""
+        while True:
+            endpoint = self._etcd.endpoints[self._at % len(self._etcd.endpoints)]
+            try:
+                changes = await self._changes(endpoint)
+                if changes:
+                    return changes
+                continue
+            except Refused as refused:
+                if refused.is_old_token:
+                    self._etcd.forget_token()
+            except (EtcdError, *BROKEN):
+                pass
+            await self.close()
+            self._at += 1
+            await trio.sleep(WATCH_RETRY_S)
+
+    async def close(self) -> None:
+        """Hang up; `next` would begin anew."""
+        connection, self._connection = self._connection, None
+        self._buffer.clear()
+        if connection is not None:
+            await connection.close()
+
+    async def _changes(self, endpoint: str) -> list[Change]:
+        if self._connection is None:
+            await self._begin(endpoint)
+        with trio.fail_after(WATCH_IDLE_S):
+            line = await self._line()
+        stream = decoded(line, Stream)
+        if stream.error is not None:
+            raise Refused(endpoint, 0, str(stream.error))
+        answer = decoded(bytes(stream.result), WatchAnswer)
+        self._etcd.check_cluster(endpoint, answer.header)
+        if answer.canceled:
+            await self.close()
+            if answer.compact_revision == 0:
+                raise Nonsense("the watch was cancelled")
+            return await self._read_instead()
+        return self._news(answer.events)
+
+    async def _begin(self, endpoint: str) -> None:
+        token = await self._etcd.token(endpoint)
+        self._connection = connection = await self._etcd.open(endpoint)
+        request = {"create_request": {"key": text(self._key), "start_revision": str(self._from)}}
+        with trio.fail_after(self._etcd.attempt_s):
+            await connection.send("watch", msgspec.json.encode(request), token)
+            status = await connection.receive_head()
+        if status != OK:
+            with trio.fail_after(self._etcd.attempt_s):
+                raise Refused(endpoint, status, error_text(await connection.receive_part()))
+
+    async def _line(self) -> bytes:
+        assert self._connection is not None
+        while True:
+            line, end, rest = self._buffer.partition(b"\n")
+            if end:
+                self._buffer = rest
+                return bytes(line)
+            part = await self._connection.receive_part()
+            if not part:
+                raise Nonsense("the watch has ended")
+            self._buffer += part
+            if len(self._buffer) > ANSWER_BYTES_MAX:
+                raise Nonsense(f"a piece of news of more than {ANSWER_BYTES_MAX} bytes")
+
+    def _news(self, events: list[Event]) -> list[Change]:
+        changes = []
+        for event in events:
+            if event.kv.key == self._key and event.kv.mod_revision >= self._from:
+                self._from = event.kv.mod_revision + 1
+                value = None if event.type == "DELETE" else event.kv.value
+                changes.append(Change(event.kv.key, value, event.kv.mod_revision))
+        return changes
+
+    async def _read_instead(self) -> list[Change]:
+        """Return what is there, in place of what was compacted before it could be told."""
+        found, revision = await self._etcd.get_at(self._key)
+        begins, self._from = self._from, max(self._from, revision + 1)
+        if found is None:
+            return [Change(self._key, None, revision)]
+        return [Change(found.key, found.value, found.revision)] if found.revision >= begins else []
