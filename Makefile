@@ -87,6 +87,7 @@ mutants-cluster: setup-check ## break the protocol of a cluster on purpose, in 3
 	cd tests && PYTHONPATH=. ../.venv/bin/python -m cluster.mutants $(ARGS)
 
 protocol: setup-check ## look at every state of the protocol of a cluster within wider bounds (ARGS="--seconds 600")
+	cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.promises
 	cd tests && PYTHONPATH=.. ../.venv/bin/python -m cluster.protocol $(ARGS)
 
 mutants-rules: setup-check ## break the rules of the engine at random, in 300 ways, and print which nobody noticed (ARGS="--seed 7")

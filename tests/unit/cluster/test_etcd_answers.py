@@ -122,7 +122,7 @@ ABSURD: Final = {
     "a head without end": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, False),
     "a body that breaks off": (answer(swapped())[:-5], True),
     "chunks that break off": (chunked(json.dumps(swapped()).encode(), ends=False), True),
-    "too many bytes": (answer(b" " * (ANSWER_BYTES_MAX + 1)), False),
+    "too many bytes": (answer(json.dumps(swapped()).encode() + b" " * ANSWER_BYTES_MAX), False),
     "too many bytes announced": (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n{}", True),
     "no body": (answer(b""), False),
     "no JSON": (answer(b"<html>proxy</html>"), False),
