@@ -172,7 +172,7 @@ class BackupDirectory:
             document = _decoded(path.read_bytes())
             content = document["manifest"]
             if sha256(_encoded(content)).hexdigest() != document["sha256"]:
-                raise BackupError(f"{path}: the manifest is damaged")
+                raise BackupError(f"{path}: the manifest is damaged: that backup is lost, remove the file")
             files = tuple(StoredFile(**file) for file in content.pop("files"))
             found = Manifest(**content, files=files)
         except FileNotFoundError:
@@ -180,7 +180,9 @@ class BackupDirectory:
         except OSError as error:
             raise BackupError(f"{path}: {_reason(error)}") from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise BackupError(f"{path}: the manifest is damaged, or of a newer Warren") from None
+            raise BackupError(
+                f"{path}: the manifest is damaged, or of a newer Warren; a damaged one is lost: remove the file"
+            ) from None
         for file in files:
             if not _NAME.fullmatch(file.name) or not _SHA256.fullmatch(file.sha256):
                 raise BackupError(f"{path}: it names a file that no data directory has: {file.name!a}")

@@ -65,8 +65,7 @@ def backup(
     try:
         with _held(current.client) as held:
             done = _Run(current.client, directory, held, pace, incremental=incremental).run()
-        with BackupDirectory.writing(directory, done.manifest.store_id) as written:
-            removed = written.clear(keep)
+        removed = _cleared(directory, done.manifest, keep)
     except BackupError as error:
         raise CtlError(str(error)) from None
     except KeyboardInterrupt:
@@ -91,6 +90,15 @@ def backup(
         f"Backup {manifest.number} in {directory}: {counted(len(manifest.files), 'file')}, {size_text(manifest.size)}, "
         f"of which {size_text(done.copied_bytes)} were copied; up to LSN {manifest.lsn}"
     )
+
+
+def _cleared(path: Path, manifest: Manifest, keep: int | None) -> list[int]:
+    """Remove what is too old, and return the numbers of those backups. Raises BackupError."""
+    try:
+        with BackupDirectory.writing(path, manifest.store_id) as directory:
+            return directory.clear(keep)
+    except BackupError as error:
+        raise BackupError(f"backup {manifest.number} is whole, but nothing older can be removed: {error}") from None
 
 
 class Pace:
@@ -182,9 +190,11 @@ def _known(directory: BackupDirectory, numbers: list[int]) -> dict[tuple[str, in
     """Return the files that are there, by what the broker tells them by."""
     known: dict[tuple[str, int, str], StoredFile] = {}
     for number in numbers:
-        for file in directory.manifest(number).files:
-            if file.identity and directory.has(file):
-                known[file.name, file.size, file.identity] = file
+        # What a damaged manifest has is copied again: that must not keep anybody from making a backup.
+        with suppress(BackupError):
+            for file in directory.manifest(number).files:
+                if file.identity and directory.has(file):
+                    known[file.name, file.size, file.identity] = file
     return known
 
 

@@ -180,6 +180,20 @@ def test_what_a_backup_has_already_is_not_copied_again_and_only_the_newest_are_k
         assert counts(Api(restored.http_port))["filled"][0] == 55
 
 
+def test_a_damaged_manifest_keeps_nobody_from_making_a_backup(broker: WarrenProcess, tmp_path: Path) -> None:
+    back_up(broker, tmp_path / "backups")
+    manifest = tmp_path / "backups" / "0000000001.json"
+    manifest.write_bytes(manifest.read_bytes()[:-10])
+    done = warren("ctl", "--url", url_of(broker), "backup", tmp_path / "backups", "--incremental")
+    assert done.returncode == 1
+    assert "backup 2 is whole, but nothing older can be removed" in done.stderr
+    assert "0000000001.json: the manifest is damaged" in done.stderr
+    listed = warren("store", "backups", tmp_path / "backups", "--verify")
+    assert listed.returncode == 1
+    assert [json.loads(line)["type"] for line in listed.stdout.splitlines()] == ["problem", "backup"]
+    assert back_up(broker, tmp_path / "backups", "--incremental", "--keep", "1")["removed"] == [1, 2]
+
+
 def test_a_second_backup_at_the_same_time_is_refused(broker: WarrenProcess, tmp_path: Path) -> None:
     """backups (1)"""
     fill(broker)
