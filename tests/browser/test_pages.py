@@ -221,7 +221,7 @@ def test_a_list_on_a_narrow_screen_begins_with_depth_and_rates(ui: Ui, api: Api,
     card = row.bounding_box()
     assert card is not None and card["x"] + card["width"] <= 360
     below = 0.0
-    for label in ("Ready", "Unacked", "Total", "In", "Out", "Consumers"):
+    for label in ("Ready", "Unacked", "Total", "Trend", "In", "Out"):
         cell = row.locator(f"td[data-label='{label}']")
         box = cell.bounding_box()
         assert box is not None and card["x"] <= box["x"] and box["x"] + box["width"] <= card["x"] + card["width"], label

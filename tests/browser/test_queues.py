@@ -249,3 +249,43 @@ def test_a_queue_says_how_many_bytes_are_unacked_and_persistent(ui: Ui, api: Api
     expect(ui.card("Contents")).to_contain_text("Unacked1 1 KiB")
     expect(ui.card("Contents")).to_contain_text("Persistent1 1 KiB")
     expect(ui.page.get_by_role("navigation", name="You are in")).to_have_text(f"Queuesvhost {vhost}")
+
+
+def test_a_list_of_queues_shows_how_long_each_was_lately(ui: Ui, api: Api, amqp: Connect, vhost: str) -> None:
+    channel = amqp().channel()
+    channel.queue_declare("still")
+    channel.queue_declare("growing")
+    api.eventually(f"/queues/{q(vhost)}/growing", lambda it: it["idle_since"])
+    for _ in range(4):
+        channel.basic_publish("", "growing", b"x")
+    query = "?lengths_age=60&lengths_incr=5"
+    api.eventually(
+        f"/queues/{q(vhost)}/growing{query}",
+        lambda it: {0, 4} <= {each["sample"] for each in it["messages_details"]["samples"]},
+    )
+    ui.visit("queues", vhost=vhost)
+    expect(ui.row("growing").get_by_role("img")).to_have_accessible_name("0 to 4 messages")
+    expect(ui.row("still").get_by_role("img")).to_have_accessible_name("0 messages all the time")
+    # Who does not look at them does not have them asked for.
+    ui.main.locator("summary", has_text="Columns").click()
+    with ui.page.expect_request(lambda request: "/api/queues" in request.url and "lengths_age" not in request.url):
+        ui.page.get_by_label("Trend").uncheck()
+    expect(ui.main.locator(".sparkline")).to_have_count(0)
+
+
+def test_a_field_says_what_it_means_when_it_is_asked(ui: Ui, api: Api, vhost: str) -> None:
+    api.put(f"/queues/{q(vhost)}/plain")
+    ui.visit("queues", vhost=vhost)
+    expect(ui.main.get_by_role("button", name="Unacked")).to_have_attribute(
+        "title", "Messages that were delivered and that their consumers have not acknowledged yet."
+    )
+    ui.row("plain").get_by_role("link").click()
+    ui.heading("plain")
+    field = ui.card("Contents").get_by_role("button", name="Persistent")
+    text = ui.card("Contents").get_by_text("Messages that are on disk and survive a restart")
+    expect(text).to_be_hidden()
+    field.press("Enter")
+    expect(field).to_have_attribute("aria-expanded", "true")
+    expect(text).to_be_visible()
+    field.click()
+    expect(text).to_be_hidden()

@@ -3,7 +3,8 @@
 import { Login } from './login.js';
 import { closeDialogs, DialogHost } from './parts/dialog.js';
 import { Notices } from './parts/notice.js';
-import { chosenVhost, go } from './router.js';
+import { chosenVhost, go, place } from './router.js';
+import { routeOf } from './routes.js';
 import { resumeSession, session } from './session.js';
 import { Shell } from './shell.js';
 import { useStore } from './store.js';
@@ -22,3 +23,7 @@ function App() {
 if (window.location.hash === '' && chosenVhost() !== '') go([], { vhost: chosenVhost() });
 render(html`<${App} />`, document.getElementById('app'));
 resumeSession();
+// The page is fetched while the broker says who is here.
+routeOf(place.get().path)
+  ?.load()
+  .catch(() => {});

@@ -9,6 +9,7 @@ import { Features, QueueLink, QueueState } from '../parts/links.js';
 import { PagedList } from '../parts/list.js';
 import { tell, warn } from '../parts/notice.js';
 import { Page } from '../parts/page.js';
+import { Sparkline } from '../parts/sparkline.js';
 import { VhostSelect } from '../parts/vhost_select.js';
 import { currentVhost, place } from '../router.js';
 import { useStore } from '../store.js';
@@ -47,6 +48,14 @@ const COLUMNS = [
   number('messages_ready', 'Ready'),
   number('messages_unacknowledged', 'Unacked'),
   number('messages', 'Total'),
+  {
+    key: 'trend',
+    label: 'Trend',
+    title: 'The total over the last ten minutes',
+    num: true,
+    query: { lengths_age: 600, lengths_incr: 60 },
+    render: (each) => html`<${Sparkline} details=${each.messages_details} what="messages" />`,
+  },
   rate('publish', 'In'),
   rate('deliver_get', 'Out'),
   rate('ack', 'Ack', { long: 'Ack rate', hidden: true }),

@@ -91,12 +91,13 @@ function asPage(answer) {
 
 /**
  * id: of the columns that are remembered. base: API path. keep(row): which rows of the page to show.
+ * extra: of the query. Columns that are shown may add to it (`query`).
  * selection: {selected, onSelect, actions(rows, reload)} adds checkboxes and what to do with them.
  */
 export function PagedList({ id, base, caption, columns, rowKey, firstSort, extra = {}, tools, selection, empty, keep = () => true }) {
   const list = useListState(firstSort);
   const chooser = useColumns(id, columns);
-  const poll = usePoll(listPath(base, list, extra));
+  const poll = usePoll(listPath(base, list, Object.assign({}, extra, ...chooser.shown.map((column) => column.query ?? {}))));
   const answer = poll.data && asPage(poll.data);
   // The last page may have gone while somebody looked at it.
   useEffect(() => {

@@ -1,9 +1,11 @@
 // What every page is made of: its heading, cards, tabs, facts, and what is said when there is nothing to show.
 
 import { formatValue } from '../format.js';
+import { HELP } from '../help.js';
 import { href, place } from '../router.js';
 import { useStore } from '../store.js';
-import { html, useEffect } from '../ui.js';
+import { html, useEffect, useState } from '../ui.js';
+import { useId } from './forms.js';
 
 /** crumbs: [[label, href], …] above the heading; actions: buttons beside it. */
 export function Page({ title, crumbs = [], marks, actions, children }) {
@@ -48,10 +50,20 @@ export function Tabs({ tabs }) {
 
 export const currentTab = (tabs, query) => (tabs.find((tab) => tab.id === query.tab) ?? tabs[0]).id;
 
+/** The name of a field; where there is help (help.js) it is a button that unfolds it. */
+function Term({ name }) {
+  const [asked, setAsked] = useState(false);
+  const id = useId();
+  const text = HELP[name];
+  if (!text) return name;
+  return html`<button type="button" class="term" title=${text} aria-expanded=${asked} aria-controls=${id} onClick=${() => setAsked(!asked)}>${name}</button>
+    <span id=${id} class="hint term-text" hidden=${!asked}>${asked && text}</span>`;
+}
+
 /** Pairs of [name, value]; pairs whose value is undefined or null are left out. */
 export function Facts({ facts }) {
   const shown = facts.filter(([, value]) => value !== undefined && value !== null && value !== '');
-  return html`<dl class="facts">${shown.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${shown.map(([name, value]) => html`<div key=${name}><dt><${Term} name=${name} /></dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 /** A table of AMQP fields, with nested values as JSON. */

@@ -1,20 +1,23 @@
 // Tables: sorting, choosing columns, selecting rows. Columns are
-// {key, label, render(row), sort?: dotted path, num?: bool, hidden?: bool (until chosen), fixed?: bool, title?: text}.
+// {key, label, render(row), sort?: dotted path, num?: bool, hidden?: bool (until chosen), fixed?: bool, title?: text,
+// query?: what the list has to be asked for beside}. Headings without a title have the help of their field (help.js).
 // On a narrow screen each row of a list is a card: its name, then its numbers, then the rest.
 
 import { readStored, writeStored } from '../store.js';
 import { pick } from '../format.js';
+import { HELP } from '../help.js';
 import { html, useEffect, useRef, useState } from '../ui.js';
 
 function Heading({ column, sort, onSort }) {
   const classes = column.num ? 'numeric' : '';
-  if (!column.sort || !onSort) return html`<th scope="col" class=${classes} title=${column.title}>${column.label}</th>`;
+  const title = column.title ?? HELP[column.label];
+  if (!column.sort || !onSort) return html`<th scope="col" class=${classes} title=${title}>${column.label}</th>`;
   const active = sort?.by === column.sort;
   const order = active ? (sort.descending ? 'descending' : 'ascending') : undefined;
   // Numbers are looked at largest first.
   const next = active ? { by: column.sort, descending: !sort.descending } : { by: column.sort, descending: column.num === true };
   return html`<th scope="col" class=${classes} aria-sort=${order}>
-    <button type="button" class="sort" title=${column.title ?? `Sort by ${column.label}`} onClick=${() => onSort(next)}>
+    <button type="button" class="sort" title=${title ?? `Sort by ${column.label}`} onClick=${() => onSort(next)}>
       ${column.label}<span class="arrow" aria-hidden="true">${active ? (sort.descending ? '▾' : '▴') : ''}</span>
     </button>
   </th>`;
@@ -79,10 +82,11 @@ export function SortPicker({ columns, sort, onSort }) {
     onSort({ by: column.sort, descending: column.num === true });
   };
   return html`<div class="sort-picker">
-    <label>Sort by <select value=${by?.sort} onChange=${onChange}>
+    <span aria-hidden="true">Sort by</span>
+    <select aria-label="Sort by" value=${by?.sort} onChange=${onChange}>
       ${!by && html`<option value="" selected>…</option>`}
       ${sorted.map((column) => html`<option key=${column.key} value=${column.sort} selected=${column === by}>${column.label}</option>`)}
-    </select></label>
+    </select>
     ${by && html`<button type="button" onClick=${() => onSort({ by: by.sort, descending: !sort.descending })}>${sort.descending ? 'descending' : 'ascending'}</button>`}
   </div>`;
 }
