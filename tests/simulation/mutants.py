@@ -25,6 +25,13 @@ SOURCES: Final = Path(__file__).parents[2] / "warren"
 TESTS: Final = Path(__file__).parents[1]
 STATES: Final = os.environ.get("WARREN_TEST_MUTANT_STATES", "12000")
 TIMEOUT_S: Final = 600
+STORE_TESTS: Final = (
+    "simulation/test_queues_with_rules.py",
+    "simulation/test_crashes.py",
+    "simulation/test_compaction.py",
+    "simulation/test_sealing.py",
+)
+REPLICA_TESTS: Final = ("simulation/test_replicas.py",)
 # What pytest returns when tests have failed; anything else is trouble of another kind.
 FAILED: Final = 1
 
@@ -64,6 +71,8 @@ OFFSET_BACKLOG: Final = "queues/offset_backlog.py"
 EXPIRY: Final = "queues/expiry.py"
 HELD_LANES: Final = "queues/held_lanes.py"
 HELD: Final = "queues/held_messages.py"
+REPLICA: Final = "replication/replica_store.py"
+SHIPPING: Final = "replication/shipping.py"
 SEALED: Final = "msgstore/files/sealed_files.py"
 STREAM_BACKLOG: Final = "streams/backlog.py"
 SEALER: Final = "streams/sealer.py"
@@ -563,6 +572,65 @@ MUTANTS: Final = (
             "            if key not in self._keys:\n                self._keys.add(key)\n                return\n",
         ),
     ),
+    mutant(
+        "follower-acks-before-the-sync",
+        "what was confirmed is on no disk but the leader's",
+        (REPLICA, lines("self._sync(self._handle, segment_path(self._current.number))"), ""),
+    ),
+    mutant(
+        "follower-does-not-sync-what-it-cut",
+        "what was cut off the log is back after a power cut, and the next frames do not continue it",
+        (REPLICA, lines("self._store.sync_segments([header.number for header in ahead])"), ""),
+    ),
+    mutant(
+        "follower-obeys-a-deposed-leader",
+        "two leaders confirm different messages",
+        (REPLICA, "        if epoch != self._leader_epoch:\n", "        if epoch > self._leader_epoch:\n"),
+    ),
+    mutant(
+        "catching-up-is-not-marked",
+        "the torn end of what was caught up with is taken for corruption",
+        (REPLICA, lines("self._mark(self.received_lsn)", indent=12), lines("pass", indent=12)),
+    ),
+    mutant(
+        "chunk-acked-before-it-is-written",
+        "what a stream has sealed, and the log forgotten, is on no disk but the leader's",
+        (REPLICA, "has_more=entry.has_more", "has_more=True"),
+    ),
+    mutant(
+        "follower-unlinks-before-the-checkpoint",
+        "a power cut brings the old checkpoint back, and what it refers to is gone",
+        (
+            REPLICA,
+            '        self._give_up_checkpoint()\n        self._sync_directory(".")\n        self._checkpoint =',
+            "        self._give_up_checkpoint()\n        self._checkpoint =",
+        ),
+    ),
+    mutant(
+        "follower-segment-without-directory-sync",
+        "a segment that was acknowledged has no name after a power cut",
+        (REPLICA, lines("self._sync_directory(LOG)", indent=12), lines("pass", indent=12)),
+    ),
+    mutant(
+        "follower-seals-without-sync",
+        "the end of a segment is gone when the next one has frames",
+        (REPLICA, lines("self._sync_log(self.received_lsn, always=True)"), ""),
+    ),
+    mutant(
+        "truncation-where-the-next-epoch-begins",
+        "a follower keeps frames that the leader never had",
+        (SHIPPING, "return end if first is not None", "return bound if first is not None"),
+    ),
+    mutant(
+        "unfinished-commit-not-shipped",
+        "a follower that comes while the leader's disk is full misses a frame",
+        (SHIPPING, lines("for entry in self._unwritten:", "    attachment.publish(encoded(entry))", indent=12), ""),
+    ),
+    mutant(
+        "catch-up-without-the-checkpoint",
+        "a follower refuses to remove what its own checkpoint still refers to",
+        (SHIPPING, lines("self._open_checkpoint(attachment)", indent=16), ""),
+    ),
 )
 
 
@@ -577,11 +645,18 @@ def apply(change: Change, root: Path) -> None:
     path.write_text(text.replace(change.old, change.new))
 
 
-def simulate(root: Path) -> subprocess.CompletedProcess[str]:
+def tests_of(broken: Mutant | None) -> tuple[str, ...]:
+    """Return the tests that have to find `broken`."""
+    if broken is None:
+        return (*STORE_TESTS, *REPLICA_TESTS)
+    is_replication = all(change.path.startswith("replication/") for change in broken.changes)
+    return REPLICA_TESTS if is_replication else STORE_TESTS
+
+
+def simulate(root: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """Run the simulation on the sources at `root`, interpreted."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-x", "-q", "--tb=line"]
-    command += ["simulation/test_queues_with_rules.py", "simulation/test_crashes.py", "simulation/test_compaction.py"]
-    command += ["simulation/test_sealing.py"]
+    command += tests
     environment = os.environ | {
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -605,7 +680,7 @@ def try_mutant(broken: Mutant | None) -> tuple[bool, str]:
         root = Path(directory)
         mutated_copy(root, broken)
         try:
-            result = simulate(root)
+            result = simulate(root, tests_of(broken))
         except subprocess.TimeoutExpired:
             return True, "it does not come to an end"
     if result.returncode not in (0, FAILED):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -24,6 +25,7 @@ from simulation.machine import MUTATING, STORE_ID, Frame, Machine, Shape, Snapsh
 from simulation.paper_queues import Messages, Stored, Violation
 from simulation.simulated_file_system import SimulatedFileSystem
 from simulation.workloads import Life, PowerCut
+from warren.msgstore.files.errors import StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.files.segment_names import LOG, maybe_segment_number, segment_path
 from warren.msgstore.files.store import CATCHING_UP, SegmentHeader, Store, parsed_header
@@ -38,6 +40,7 @@ from warren.replication.entries import (
     CaughtUp,
     Committed,
     Decoder,
+    Entry,
     Sync,
     Truncate,
     encoded,
@@ -69,6 +72,7 @@ class Link:
         self.join_lsn = -1  # it is about to join, and needs all up to here
         self.caught_up_at = -1  # how many entries it has had with CAUGHT_UP
         self._decoder = Decoder(FROM_LEADER)
+        self._entry: Entry | None = None  # for which there may be no room yet
 
     def put(self, pieces: list[Piece]) -> None:
         self.entries.append(b"".join(pieces))
@@ -86,13 +90,19 @@ class Link:
         return True
 
     def deliver(self, replica: ReplicaStore) -> bool:
-        """Let the next bytes come to the follower; False when there are none."""
-        if not self.entries:
-            return False
-        self._decoder.feed(self.entries.popleft())
-        while (entry := self._decoder.maybe_entry()) is not None:
-            replica.apply(entry, self.epoch)  # type: ignore[arg-type]  # the decoder takes no others
+        """Let the next bytes come to the follower; False when there are none, or there is no room for them."""
+        if self._entry is None:
+            if not self.entries:
+                return False
+            self._decoder.feed(self.entries.popleft())
+            self._entry = self._decoder.maybe_entry()
+        while self._entry is not None:
+            try:
+                replica.apply(self._entry, self.epoch)  # type: ignore[arg-type]  # the decoder takes no others
+            except StoreFullError:
+                return False
             self.acks.append(replica.ack())
+            self._entry = self._decoder.maybe_entry()
         return True
 
 
@@ -195,6 +205,7 @@ class ReplicatedLife(Life):
             (self._leave, 0.7),
             (self._crash_follower, 0.5),
             (self._kill_follower, 0.3),
+            (self._fill_follower, 0.5),
             (self._depose, 1.5),
             (self._late_entries, 4),
             (self._seal, 1.5),
@@ -249,13 +260,27 @@ class ReplicatedLife(Life):
         if not self.machine.failed:
             self._kill()
 
-    def _fill(self) -> None:
-        """A full disk is the store's own matter, and that of followers with small disks."""
+    def _fill_follower(self) -> None:
+        """Leave a follower's disk little or no room, or give it back."""
+        fs = self._follower().fs
+        used = sum(len(data) for data in fs.contents().values())
+        fs.capacity = used + self.random.choice((0, 100, 2000)) if fs.capacity is None else None
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """What seals is repeated until it has room; here it has room at once."""
+        fs = self.machine.fs
+        fs.capacity, capacity = None, fs.capacity
+        yield
+        fs.capacity = capacity
 
     def _drain_at_rest(self) -> None:
         """Everybody comes back, and all is well in the end."""
         self._explore = self._sudden_follower = 0.0
+        for node in self.nodes:
+            node.fs.capacity = None
         self.machine.on_crash_point = None
+        self.machine.fs.capacity = None
         for _ in range(400):
             for node in self._followers():
                 self._connect(node)
@@ -340,6 +365,7 @@ class ReplicatedLife(Life):
 
         def promote() -> None:
             replica = self._running(node)
+            replica.open()
             replica.promote(force=True)  # it is a recorded member
             replica.close()
 
@@ -365,7 +391,6 @@ class ReplicatedLife(Life):
         if node.replica is None:
             node.fs.on_operation = partial(self._follower_changes, node)
             node.replica = ReplicaStore(node.fs, clock_ms=lambda: 0)
-            node.replica.open()
         return node.replica
 
     def _on(self, node: Node, action: Callable[[], object]) -> bool:
@@ -374,6 +399,9 @@ class ReplicatedLife(Life):
             action()
         except FollowerCut:
             self._lose(node, self._crash_state(node))
+            return False
+        except StoreFullError:
+            node.fs.capacity = None
             return False
         return True
 
@@ -443,10 +471,10 @@ class ReplicatedLife(Life):
             link.acked = link.acks.popleft()
             self._acked(node, link)
             return True
-        if not link.entries:
-            return False
-        self._on(node, partial(link.deliver, node.replica))
-        return True
+        replica = node.replica
+        moved: list[bool] = []
+        self._on(node, lambda: moved.append(link.deliver(replica)))
+        return moved != [False]
 
     def _acked(self, node: Node, link: Link) -> None:
         if link.caught_up_at < 0 and 0 <= link.join_lsn <= link.acked.synced_lsn >= self.leading.store.committed_lsn:
@@ -605,7 +633,8 @@ class ReplicatedLife(Life):
             self._tail = 0
         first, count = self._sealed_end, self.random.choice((1, 5, 40))
         job = SealJob(STREAM, self._files[-1], self._tail, _columns(first, count))
-        self.machine.files.seal(job)
+        with self._room():
+            self.machine.files.seal(job)
         data = self.machine.fs.contents()[sealed_path(STREAM, job.segment)]
         self._sealed_end = self._ends[job.segment] = first + count
         self._tail = len(data)
@@ -626,7 +655,8 @@ class ReplicatedLife(Life):
         if len(self._files) > 1 and self._sealing is None:
             first = self._files.pop(0)
             self._remember(first)
-            self.machine.files.drop_sealed(DropJob(STREAM, [first]))
+            with self._room():
+                self.machine.files.drop_sealed(DropJob(STREAM, [first]))
 
     def _swap_sealed(self) -> None:
         """Write a file of a stream anew, and put it in the place of the old one."""
@@ -634,9 +664,10 @@ class ReplicatedLife(Life):
             first = self._files[0]
             job = SealJob(STREAM, first, 0, _columns(first, self._ends[first] - first))
             job.is_replacement = True
-            self.machine.files.seal(job)
-            self._remember(first)
-            self.machine.files.swap_sealed(STREAM, [first])
+            with self._room():
+                self.machine.files.seal(job)
+                self._remember(first)
+                self.machine.files.swap_sealed(STREAM, [first])
 
     def _remember(self, segment: int) -> None:
         """Nobody asks for what is in a file any more."""

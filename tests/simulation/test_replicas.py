@@ -6,11 +6,13 @@ import os
 import time
 from collections import Counter
 from typing import Final
+from unittest import mock
 
 import pytest
 
 from simulation.replicas import ReplicatedLife
 from simulation.small_limits import small_limits
+from warren.replication import entries, shipping
 
 STATES: Final = int(os.environ.get("WARREN_TEST_CRASH_STATES", "110000"))
 SEED: Final = int(os.environ.get("WARREN_TEST_CRASH_SEED", "1" if STATES < 1_000_000 else str(int(time.time()))))
@@ -29,7 +31,11 @@ def test_what_was_confirmed_is_on_every_member_whoever_leads(group: int) -> None
         seed = SEED * 1_000_000 + group * 100_000 + number
         print(f"seed {seed}")
         life = ReplicatedLife(seed)
-        with small_limits():
+        with (
+            small_limits(),
+            mock.patch.object(entries, "PIECE_BYTES", 300),
+            mock.patch.object(shipping, "PIECE_BYTES", 700),
+        ):
             life.run(STEPS)
         counts += life.counts
     print(counts)

@@ -1,0 +1,97 @@
+"""A leader's store on a disk in memory, whose frames are made by hand, and followers of it."""
+
+from __future__ import annotations
+
+from simulation.simulated_file_system import SimulatedFileSystem
+
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.checksum import default_algorithm
+from warren.msgstore.log.epoch_table import EpochTable
+from warren.msgstore.log.jobs import CommitJob
+from warren.msgstore.log.records import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from warren.replication.entries import FROM_LEADER, PREAMBLE, Entry, FromLeader, Piece, entries_of
+from warren.replication.replica_store import ReplicaStore
+from warren.replication.shipping import Attachment, ShippedStore, Shipping
+
+STORE_ID = bytes(range(16))
+CAPACITY = 1024
+
+
+class ShippedLog:
+    """A log of segments of `CAPACITY` bytes; each frame has 64 bytes."""
+
+    def __init__(self, *, epoch: int = 1, store_id: bytes = STORE_ID) -> None:
+        self.fs = SimulatedFileSystem()
+        self.epoch = epoch
+        self.store = Store(self.fs, clock_ms=lambda: 0)
+        self.store.open()
+        self.store.scan_sealed(store_id, lambda _stream_id, _offset: True)
+        self.store.resume(0, 0, epoch, store_id, default_algorithm())
+        epochs = EpochTable()
+        epochs.begin(epoch, SEGMENT_HEADER_BYTES)
+        self.shipping = Shipping(self.fs, epochs)
+        self.files = ShippedStore(self.store, self.shipping)
+        self._batch = 0
+        self._segment = 0
+        self._lsn = CAPACITY
+
+    def job(self, *, sync: bool = True) -> CommitJob:
+        """Return the next frame; it is to be committed."""
+        size = FRAME_HEADER_BYTES + 64
+        if self._lsn + size > self._segment * CAPACITY:
+            self._lsn = self._segment * CAPACITY + SEGMENT_HEADER_BYTES
+            self._segment += 1
+        self._batch += 1
+        base = (self._segment - 1) * CAPACITY
+        payload = self._batch.to_bytes(8, "big") * 8
+        job = CommitJob(self._batch, self._lsn, self._segment, base, CAPACITY, [payload], 64, 1, sync)
+        self._lsn += size
+        return job
+
+    def commit(self, count: int = 1, *, sync: bool = True) -> None:
+        for _ in range(count):
+            self.files.commit(self.job(sync=sync), 0)
+
+    def attach(self, replica: ReplicaStore) -> Attachment:
+        attachment = self.shipping.attach(replica.position(), replica.sealed_files())
+        assert isinstance(attachment, Attachment)
+        return attachment
+
+
+def follower(log: ShippedLog, fs: SimulatedFileSystem | None = None) -> ReplicaStore:
+    """Return a follower that is about to get what it lacks."""
+    replica = ReplicaStore(fs or SimulatedFileSystem(), clock_ms=lambda: 0)
+    replica.open()
+    replica.follow(log.epoch, STORE_ID)
+    return replica
+
+
+def parsed(pieces: list[Piece]) -> FromLeader:
+    """Return the entry as it comes out of the network."""
+    (entry,) = entries_of(PREAMBLE + b"".join(pieces), FROM_LEADER)
+    return _from_leader(entry)
+
+
+def _from_leader(entry: Entry) -> FromLeader:
+    assert isinstance(entry, FROM_LEADER)
+    return entry  # type: ignore[return-value]
+
+
+class Wire:
+    """Carries out what is sent, at once."""
+
+    def __init__(self, log: ShippedLog, replica: ReplicaStore) -> None:
+        self.replica = replica
+        self.epoch = log.epoch
+        self.attachment = log.attach(replica)
+        for pieces in self.attachment.catch_up():
+            self.put(pieces)
+        assert self.attachment.go_live(self.put)
+
+    def put(self, pieces: list[Piece]) -> None:
+        self.replica.apply(parsed(pieces), self.epoch)
+
+
+def segments(fs: SimulatedFileSystem) -> dict[str, bytes]:
+    """Return the bytes of all segments, without the zeros behind them."""
+    return {path: data.rstrip(b"\0") for path, data in fs.contents().items() if path.startswith("log/0")}

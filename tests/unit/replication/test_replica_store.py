@@ -1,0 +1,194 @@
+"""What a follower does with entries: repeats what fits, refuses what does not, and never pretends to have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulation.simulated_file_system import Fault, SimulatedFileSystem
+from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, parsed, segments
+
+from warren.msgstore.files.errors import StoreError, StoreFailedError, StoreFullError
+from warren.msgstore.files.store import Store
+from warren.replication.entries import BeginSegment, CaughtUp, Frame, FromLeader, Sync, Truncate, Unlink
+from warren.replication.replica_store import EntryRefusedError, ReplicaStore
+
+
+def entries(log: ShippedLog, replica: ReplicaStore) -> list[FromLeader]:
+    return [parsed(pieces) for pieces in log.attach(replica).catch_up()]
+
+
+def test_a_follower_has_the_same_bytes_whenever_it_came() -> None:
+    log = ShippedLog()
+    log.commit(3)
+    disks = [SimulatedFileSystem(), SimulatedFileSystem()]
+    early = follower(log, disks[0])
+    Wire(log, early)
+    log.commit(20)
+    late = follower(log, disks[1])
+    Wire(log, late)
+    log.commit(2)
+    assert segments(disks[0]) == segments(disks[1]) == segments(log.fs)
+    assert early.ack().synced_lsn == late.ack().synced_lsn == log.shipping.end_lsn()
+
+
+def test_a_follower_goes_on_in_the_middle_of_a_segment_after_a_restart() -> None:
+    log = ShippedLog()
+    log.commit(3)
+    fs = SimulatedFileSystem()
+    wire = Wire(log, follower(log, fs))
+    log.shipping.detach(wire.attachment)
+    log.commit(2)
+    disk = fs.kill9()
+    again = follower(log, disk)
+    assert again.position().segment == 1
+    Wire(log, again)
+    assert segments(disk) == segments(log.fs)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda frame: replace(frame, payload=(bytes(64),)), "damaged"),
+        (lambda frame: replace(frame, head=frame.head[:44] + bytes(8) + frame.head[52:]), "damaged"),
+        (lambda frame: replace(frame, head=frame.head[:8] + (8).to_bytes(8, "big") + frame.head[16:]), "LSN 8"),
+        (lambda frame: Unlink(0, (1,)), "the checkpoint needs it"),
+        (lambda frame: Sync(1 << 40), "it ends at"),
+        (lambda frame: CaughtUp(1 << 40), "it ends at"),
+        (lambda frame: BeginSegment(bytes(64)), "does not begin like a segment"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(change, text: str) -> None:  # type: ignore[no-untyped-def]
+    log = ShippedLog()
+    log.commit(2)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    *before, frame, _sync = entries(log, replica)
+    for entry in before:
+        replica.apply(entry, 1)
+    contents, ack = fs.contents(), replica.ack()
+    with pytest.raises(EntryRefusedError, match=text):
+        replica.apply(change(frame), 1)
+    assert (fs.contents(), replica.ack()) == (contents, ack)
+    replica.apply(frame, 1)
+
+
+def test_a_frame_that_does_not_continue_the_chain_is_refused() -> None:
+    log = ShippedLog()
+    log.commit(2)
+    replica = follower(log)
+    segment, first, second, _sync = entries(log, replica)
+    replica.apply(segment, 1)
+    with pytest.raises(EntryRefusedError, match="and the log ends at 64"):
+        replica.apply(second, 1)
+    other = ShippedLog()
+    other.files.commit(other.job(), 999)  # at another time
+    (_, other_first, _) = entries(other, follower(other))
+    replica.apply(other_first, 1)
+    assert isinstance(first, Frame)
+    with pytest.raises(EntryRefusedError, match="does not continue"):
+        replica.apply(second, 1)
+
+
+def test_an_entry_for_which_there_was_no_room_is_carried_out_when_there_is() -> None:
+    log = ShippedLog()
+    log.commit(10)
+    fs = SimulatedFileSystem(capacity=0)
+    replica = ReplicaStore(fs, clock_ms=lambda: 0)
+    replica.open()
+    with pytest.raises(StoreFullError):
+        replica.follow(1, STORE_ID)
+    fs.capacity = None
+    replica.follow(1, STORE_ID)
+    for entry in entries(log, replica):
+        fs.capacity = 0
+        done = replica.done
+        try:
+            replica.apply(entry, 1)
+        except StoreFullError:
+            assert replica.done == done
+            fs.capacity = None
+            replica.apply(entry, 1)
+    assert segments(fs) == segments(log.fs)
+
+
+def test_after_a_failed_sync_nothing_is_acknowledged_any_more() -> None:
+    log = ShippedLog()
+    log.commit(1)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    *before, sync = entries(log, replica)
+    for entry in before:
+        replica.apply(entry, 1)
+    synced = replica.synced_lsn
+    fs.fail(fs.calls(Fault.FAILED_SYNC) + 1, Fault.FAILED_SYNC)
+    with pytest.raises(StoreFailedError):
+        replica.apply(sync, 1)
+    with pytest.raises(StoreFailedError):
+        replica.apply(sync, 1)
+    assert replica.synced_lsn == synced
+
+
+def test_a_leader_of_the_past_is_not_followed_and_neither_is_one_of_another_store() -> None:
+    log = ShippedLog(epoch=5)
+    log.commit(2)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    Wire(log, replica)
+    with pytest.raises(EntryRefusedError, match="epoch 4"):
+        replica.follow(4, STORE_ID)
+    replica = ReplicaStore(fs.kill9())
+    replica.open()
+    with pytest.raises(EntryRefusedError, match="epoch 4"):
+        replica.follow(4, STORE_ID)
+    with pytest.raises(EntryRefusedError, match="begin with an empty one"):
+        replica.follow(6, bytes(15) + b"x")
+    replica.follow(6, STORE_ID)
+    with pytest.raises(EntryRefusedError, match="not followed any more"):
+        replica.apply(Sync(0), 5)
+
+
+def test_a_follower_that_was_catching_up_is_nobody_elses_store_until_it_is_in_sync() -> None:
+    log = ShippedLog()
+    log.commit(2)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    Wire(log, replica)
+    with pytest.raises(StoreError, match="not in sync"):
+        replica.promote()
+    with pytest.raises(StoreError, match="catching up with its leader"):
+        Store(fs.kill9()).open()
+    replica.apply(CaughtUp(log.shipping.end_lsn()), 1)
+    replica.promote()
+    Store(fs.kill9()).open()
+
+
+def test_what_is_committed_is_never_cut_off() -> None:
+    log = ShippedLog()
+    log.commit(3)
+    replica = follower(log)
+    Wire(log, replica)
+    replica.committed_lsn = log.shipping.end_lsn()
+    with pytest.raises(EntryRefusedError, match="the leader has another history"):
+        replica.apply(Truncate(64, 1), 1)
+    assert replica.received_lsn == log.shipping.end_lsn()
+
+
+def test_what_is_cut_off_is_in_the_quarantine_and_entries_are_counted_anew() -> None:
+    log = ShippedLog()
+    log.commit(10)
+    fs = SimulatedFileSystem()
+    replica = follower(log, fs)
+    Wire(log, replica)
+    before = segments(fs)
+    lsn = 64 + 56 + 64
+    replica.apply(Truncate(lsn, 1), 1)
+    assert (replica.done, replica.received_lsn, replica.synced_lsn) == (0, lsn, lsn)
+    (kept,) = fs.kill9().crash_states(0, 1)
+    assert list(segments(kept)) == ["log/0000000001"]
+    copies = {
+        path[len("quarantine/") :][:10]: data.rstrip(b"\0") for path, data in kept.contents().items() if "quar" in path
+    }
+    assert copies == {path.removeprefix("log/"): data for path, data in before.items()}
+    Wire(log, replica)
+    assert segments(fs) == segments(log.fs)
