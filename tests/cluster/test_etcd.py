@@ -26,6 +26,7 @@ from warren.cluster.etcd import (
 from warren.cluster.etcd_watch import Change, Watch
 
 TIMEOUT_S: Final = 90.0
+PATIENCE_S: Final = 15.0
 T = TypeVar("T")
 
 
@@ -49,10 +50,10 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     return trio.run(bounded)
 
 
-def client(cluster: EtcdCluster, first: EtcdProcess | None = None) -> Etcd:
-    """Return a client that begins with a member."""
+def client(cluster: EtcdCluster, first: EtcdProcess | None = None, *, attempt_s: float = PATIENCE_S) -> Etcd:
+    """Return a client that begins with a member; a busy machine may keep etcd from answering in a second."""
     members = sorted(cluster.members, key=lambda member: member is not first)
-    return Etcd(EtcdSettings([member.endpoint for member in members]))
+    return Etcd(EtcdSettings([member.endpoint for member in members], attempt_s=attempt_s))
 
 
 async def until_it_answers(ask_again: Callable[[], Awaitable[T]]) -> T:
@@ -169,7 +170,7 @@ def test_reads_writes_and_watches_go_on_when_the_leader_of_etcd_dies_or_hangs(
 
     async def work() -> None:
         leader = cluster.leader()
-        etcd = client(cluster, leader)
+        etcd = client(cluster, leader, attempt_s=1.0)
         assert await count_up(etcd, key) == 1
         watch = Watch(etcd, key, 1)
         assert [change.value for change in await watch.next()] == [b"1"]
@@ -193,8 +194,8 @@ def test_a_watch_of_a_member_that_hangs_goes_on_at_another(
 
     async def work() -> None:
         other = next(member for member in cluster.members if member is not cluster.leader())
-        etcd = client(cluster, other)
-        first = await etcd.put(b"h/1", b"one")
+        etcd = client(cluster, other, attempt_s=1.0)
+        first = await until_it_answers(lambda: put_again(etcd, b"h/1", b"one"))
         watch = Watch(etcd, b"h/1", first)
         assert [change.value for change in await watch.next()] == [b"one"]
         other.signal(signal.SIGSTOP)
@@ -301,7 +302,7 @@ def test_an_etcd_that_was_restored_from_old_data_is_not_believed(tmp_path: Path)
 def test_another_cluster_at_the_same_endpoint_is_not_believed(cluster: EtcdCluster, tmp_path: Path) -> None:
     async def work() -> None:
         with running_etcd(tmp_path / "other") as other:
-            etcd = Etcd(EtcdSettings([cluster.endpoints[0], other.endpoints[0]]))
+            etcd = Etcd(EtcdSettings([cluster.endpoints[0], other.endpoints[0]], attempt_s=PATIENCE_S))
             await etcd.put(b"x/1", b"here")
             cluster.members[0].kill()
             with pytest.raises(EtcdError, match="belongs to the cluster"):
@@ -322,7 +323,7 @@ def test_it_logs_in_and_again_when_the_token_is_of_no_use_any_more(tmp_path: Pat
         ask(endpoint, "auth/enable", {})
 
         async def work() -> None:
-            etcd = Etcd(EtcdSettings([endpoint], user="root", password="secret"))
+            etcd = Etcd(EtcdSettings([endpoint], user="root", password="secret", attempt_s=PATIENCE_S))
             revision = await etcd.swap(b"u/1", 0, b"one")
             assert revision is not None
             secured.members[0].kill()  # etcd keeps tokens in memory
@@ -362,7 +363,7 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
     options.append(f"--trusted-ca-file={authority.certificate}")
     with running_etcd(tmp_path / "run", options=options, scheme="https") as secured:
         context = tls_context(str(authority.certificate), str(mine.certificate), str(mine.key))
-        etcd = Etcd(EtcdSettings(secured.endpoints, tls=context))
+        etcd = Etcd(EtcdSettings(secured.endpoints, tls=context, attempt_s=PATIENCE_S))
 
         async def work() -> None:
             assert await until_it_answers(lambda: etcd.get(b"t/1")) is None

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.protocol import SMALL, WIDE, Bounds, Rules, Violation, explore, wander
 
-WALKS: Final = int(os.environ.get("WARREN_TEST_CLUSTER_WALKS", "1000"))
+WALKS: Final = int(os.environ.get("WARREN_TEST_CLUSTER_WALKS", "500"))
 
 JOIN: Final = Bounds(revisions=2, epochs=2, frames=1, in_sync=2)
 TAKE_OVER: Final = Bounds(revisions=2, epochs=2, frames=1)
