@@ -27,6 +27,7 @@ from warren.replication.entries import (
     Beacon,
     BeginSegment,
     Catalogue,
+    CatalogueCopy,
     CaughtUp,
     CheckpointPiece,
     ChunkPiece,
@@ -98,6 +99,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Unmake, u64, u64, u64),
     st.builds(Committed, u64),
     st.builds(Catalogue, u64, u64, st.lists(st.binary(max_size=20), max_size=4).map(tuple)),
+    st.builds(CatalogueCopy, u64, st.booleans(), st.lists(st.binary(max_size=20), max_size=4).map(tuple)),
     st.builds(Beacon, u64, u64, u64, u32),
     st.builds(Truncate, u64, u32),
     st.builds(CaughtUp, u64),
@@ -130,7 +132,7 @@ def test_entries_come_out_as_they_went_in_however_they_are_cut(sent: list[Entry]
 
 
 def test_every_kind_is_drawn_and_has_a_number_of_its_own() -> None:
-    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 18
+    assert len({entry_type.KIND for entry_type in ALL}) == len(set(ALL)) == 19
 
 
 @thorough(300)

@@ -33,6 +33,11 @@ entries. All integers are big-endian.
                    says its POSITION again
     14 CAUGHT_UP   lsn u64: the follower has had all up to here, and is about to be counted as in sync
 
+    15 CATALOGUE_COPY  applied u64, flags u32, count u32, then records as of CATALOGUE: all that the leader's SQL has,
+                   as changes that make it, with all changes below `applied`. With the last piece it takes the place of
+                   what the follower has
+                   flags 0x02 MORE         the next of this kind has more of it
+
     from the follower
     32 POSITION    store_id 16, segment u64, lsn u64, checkpoint_lsn u64, crc u32, count u32, then epochs, each epoch
                    u32, first_lsn u64: up to where its log goes, the LSN of its checkpoint, the crc of the frame that
@@ -88,6 +93,7 @@ _CHECKPOINT: Final = Struct(">QQQ")
 _CHUNK: Final = Struct(">QQQI")
 _THREE: Final = Struct(">QQQ")
 _CATALOGUE: Final = Struct(">QQI")
+_COPY: Final = Struct(">QII")
 _BEACON: Final = Struct(">QQQI")
 _TRUNCATE: Final = Struct(">QI")
 _POSITION: Final = Struct(">16sQQQII")
@@ -320,24 +326,34 @@ class Catalogue:
     records: tuple[bytes, ...]
 
     def body(self) -> list[Piece]:
-        pieces: list[Piece] = [_CATALOGUE.pack(self.after_lsn, self.first, len(self.records))]
-        for record in self.records:
-            pieces.append(len(record).to_bytes(4, "big"))
-            pieces.append(record)
-        return pieces
+        return [_CATALOGUE.pack(self.after_lsn, self.first, len(self.records)), *_records_body(self.records)]
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
         after_lsn, first, count = _CATALOGUE.unpack_from(body)
-        records: list[bytes] = []
-        at = _CATALOGUE.size
-        while at + 4 <= len(body):
-            start = at + 4
-            at = start + int.from_bytes(body[at:start], "big")
-            records.append(body[start:at])
-        if at != len(body) or len(records) != count:
-            raise ValueError("its records do not fill it")
-        return cls(after_lsn, first, tuple(records))
+        return cls(after_lsn, first, _parsed_records(body, _CATALOGUE.size, count))
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueCopy:
+    """All that the leader's SQL has, or a piece of it, with the changes below `applied`."""
+
+    KIND: ClassVar[int] = 15
+    LENGTHS: ClassVar[tuple[int, int]] = (_COPY.size, CATALOGUE_BYTES_MAX)
+
+    applied: int
+    has_more: bool
+    records: tuple[bytes, ...]
+
+    def body(self) -> list[Piece]:
+        flags = _MORE if self.has_more else 0
+        return [_COPY.pack(self.applied, flags, len(self.records)), *_records_body(self.records)]
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        applied, flags, count = _COPY.unpack_from(body)
+        has_more = bool(_known_flags(flags, _MORE) & _MORE)
+        return cls(applied, has_more, _parsed_records(body, _COPY.size, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +518,7 @@ FromLeader = (
     | Unmake
     | Committed
     | Catalogue
+    | CatalogueCopy
     | Beacon
     | Truncate
     | CaughtUp
@@ -523,6 +540,7 @@ FROM_LEADER: Final[tuple[EntryType, ...]] = (
     Unmake,
     Committed,
     Catalogue,
+    CatalogueCopy,
     Beacon,
     Truncate,
     CaughtUp,
@@ -665,6 +683,23 @@ def _crc(length: int, kind: int, pieces: Iterable[Piece]) -> int:
     for piece in pieces:
         crc = zlib.crc32(piece, crc)
     return crc
+
+
+def _records_body(records: Sequence[bytes]) -> Iterator[Piece]:
+    for record in records:
+        yield len(record).to_bytes(4, "big")
+        yield record
+
+
+def _parsed_records(body: bytes, at: int, count: int) -> tuple[bytes, ...]:
+    records: list[bytes] = []
+    while at + 4 <= len(body):
+        start = at + 4
+        at = start + int.from_bytes(body[at:start], "big")
+        records.append(body[start:at])
+    if at != len(body) or len(records) != count:
+        raise ValueError("its records do not fill it")
+    return tuple(records)
 
 
 def _words(words: Sequence[int]) -> bytes:

@@ -8,7 +8,7 @@
     UNLINK       checked against the checkpoint on disk; removed
     CHUNK        written and synced
     DROP, SWAP, UNMAKE    done once the log is synced up to `after_lsn`
-    CATALOGUE    given to `on_catalogue` once the log is synced up to `after_lsn`
+    CATALOGUE    given to `on_catalogue` once the log is synced up to `after_lsn`; CATALOGUE_COPY at once
 
 1. At any moment the directory is what a power cut of the leader could have left: `recover` finds a state in it that the
    leader was in. What is acknowledged as synced (`synced_lsn`, `done`) is on the disk.
@@ -70,6 +70,7 @@ from warren.replication.entries import (
     Beacon,
     BeginSegment,
     Catalogue,
+    CatalogueCopy,
     CaughtUp,
     CheckpointPiece,
     ChunkPiece,
@@ -129,7 +130,7 @@ class ReplicaStore:
         self,
         fs: FileSystem,
         clock_ms: Callable[[], int] = wall_time_ms,
-        on_catalogue: Callable[[Catalogue], None] | None = None,
+        on_catalogue: Callable[[Catalogue | CatalogueCopy], None] | None = None,
     ) -> None:
         self.store_id = NO_STORE  # of a directory with nothing in it
         self.received_lsn = 0  # up to here the log is written
@@ -296,6 +297,9 @@ class ReplicaStore:
                 self._store.unmake_sealed(entry.stream_id, entry.segment)
             case Catalogue():
                 self._sync_up_to(entry.after_lsn)
+                if self._on_catalogue is not None:
+                    self._on_catalogue(entry)
+            case CatalogueCopy():
                 if self._on_catalogue is not None:
                     self._on_catalogue(entry)
             case Committed():
