@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
     "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
-    "replication": {"msgstore/log", "msgstore/files", "server"},
+    "replication": {"msgstore/log", "msgstore/files", "vhosts", "server"},
     "perf": {"amqp"},
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "backup": set(),  # what a directory of backups is, for who writes one and who reads it
@@ -45,6 +45,7 @@ EXCEPTIONS = {
     ("server/commands.py", "perf"),  # `warren perf` is a command like any other
     ("server/cli.py", "ctl"),  # and so is `warren ctl`, which is to start fast
     ("server/commands.py", "ctl"),
+    ("server/cli.py", "replication"),  # which of the two runs: a broker alone, or one with followers or a leader
     # The links themselves know AMQP only; these two connect them to the broker.
     *(("links/broker_host.py", package) for package in ("exchanges", "queues", "vhosts", "server")),
     ("links/plugin.py", "server"),

@@ -33,6 +33,15 @@ ARGUED = {
     ("links/transfer.py", "run", "guarded"): "what a link does besides forwarding",
     # Threads report what they raise as the failure of the store, which ends the process: that is what it is for.
     ("server/message_store.py", "__init__", "Thread"): "a thread of the message store",
+    # Inside the connection of one follower, or to a leader, whose nursery ends with it: the failure of that connection.
+    ("replication/leader.py", "serve", "self.wire.send"): "sends what the kernel did not take at once",
+    ("replication/leader.py", "serve", "self._end_when_asked"): "ends the connection",
+    ("replication/follower.py", "run", "self._wire.send"): "sends what the kernel did not take at once",
+    (
+        "replication/follower.py",
+        "__init__",
+        "Thread",
+    ): "the thread of a connection to a leader: its error ends it",
     # A broker in a test suite, which is to see every error.
     ("testing/broker.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",
     ("testing/broker.py", "__init__", "Thread"): "the thread that a broker under test lives in",

@@ -34,6 +34,12 @@ class Group(NamedTuple):
     load: Callable[[], _Commands]
 
 
+def _cluster() -> _Commands:
+    from warren.ctl import cluster
+
+    return cluster.COMMANDS
+
+
 def _node() -> _Commands:
     from warren.ctl import node
 
@@ -149,6 +155,7 @@ GROUPS: Final = (
         "set_cluster_name set_log_level",
         _node,
     ),
+    Group("Broker", "cluster", _cluster),
     Group("Broker", "top", _top),
     Group("Broker", "list_nodes list_feature_flags", _listings),
     Group("Broker", "help", _help),

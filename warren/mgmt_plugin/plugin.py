@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from warren.mgmt_plugin.api import Api
+from warren.mgmt_plugin.follower_api import FollowerApi
 from warren.mgmt_plugin.http.server import HttpTraffic, Load, serve_http
 from warren.mgmt_plugin.http.static_files import StaticFiles
 from warren.mgmt_plugin.http.tls_stream import TlsStream
@@ -19,6 +20,7 @@ from warren.mgmt_plugin.operators import Doorkeeper
 from warren.mgmt_plugin.resources.asked_routes import AskedRouteHandlers
 from warren.mgmt_plugin.resources.backups import BackupHandlers
 from warren.mgmt_plugin.resources.browsing import BrowsingHandlers
+from warren.mgmt_plugin.resources.cluster import ClusterHandlers
 from warren.mgmt_plugin.resources.connections import ConnectionHandlers
 from warren.mgmt_plugin.resources.data_port import DataPortHandlers
 from warren.mgmt_plugin.resources.definitions import DefinitionHandlers
@@ -50,14 +52,16 @@ from warren.mgmt_plugin.routes import Handlers, Route, RouteTable
 from warren.server.application import MESSAGES
 from warren.server.backups import Backups
 from warren.server.drains import Drains
-from warren.server.management import Listening, Management
+from warren.server.management import Following, Listening, Management
 from warren.server.snapshots import Snapshots
 from warren.server.stages import Stages
+from warren.server.tls import ServerTls
 
 HANDLERS: Final[tuple[type[Handlers], ...]] = (
     OverviewHandlers,
     NodeHandlers,
     HealthHandlers,
+    ClusterHandlers,
     ConnectionHandlers,
     QueueHandlers,
     ExchangeHandlers,
@@ -120,6 +124,7 @@ def handlers_of(management: Management, services: Services, nursery: trio.Nurser
         OverviewHandlers(broker, statistics, listening),
         NodeHandlers(management, statistics, services.doorkeeper),
         HealthHandlers(broker, management.health, listening, management.tls),
+        ClusterHandlers(broker.node_name(), management.cluster),
         ConnectionHandlers(broker, statistics, settle),
         QueueHandlers(statistics, broker.node_name()),
         ExchangeHandlers(statistics),
@@ -165,6 +170,41 @@ class ManagementPlugin:
 
     def prepare(self, management: Management) -> None:
         """Do nothing: it only asks."""
+
+    async def follow(self, following: Following, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Serve what there is to be seen and done of a follower, until cancelled; started with the ports.
+
+        Raises:
+            StartError: a port cannot be opened.
+        """
+        settings, tasks = following.settings, following.tasks
+        load = Load(settings.limits.max_message_bytes)
+        api = FollowerApi(following)
+        opened: list[Listening] = []
+        async with trio.open_nursery() as nursery:
+            begin = tasks.begin
+            ports = (
+                ("http", settings.http, api.respond),
+                ("prometheus", settings.prometheus, api.respond_to_anybody),
+            )
+            for name, endpoint, respond in ports:
+                if endpoint is not None:
+                    host, port = endpoint.host, endpoint.port
+                    place = await nursery.start(begin, name, serve_http, name, host, port, respond, None, load, tasks)
+                    opened.append(Listening(name, *place))
+            tls = ServerTls(settings.tls) if settings.https is not None else None
+            if settings.https is not None and tls is not None:
+                context = tls.context
+
+                def wrap(stream: trio.SocketStream) -> TlsStream:
+                    return TlsStream(stream, context)
+
+                host, port = settings.https.host, settings.https.port
+                place = await nursery.start(
+                    begin, "https", serve_http, "https", host, port, api.respond, wrap, load, tasks
+                )
+                opened.append(Listening("https", *place))
+            task_status.started(opened)
 
     async def run(self, management: Management, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
         """Serve until cancelled; started with the ports that were opened.

@@ -68,6 +68,7 @@ from warren.server.peer_address import is_loopback
 from warren.server.process_memory import resident_bytes, total_memory_bytes
 from warren.server.reactor import Listener, Reactor
 from warren.server.reloading import reloaded
+from warren.server.replication import Host, Replication
 from warren.server.service_manager import ServiceManager
 from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 from warren.server.supervision import ESSENTIAL, Supervision
@@ -124,39 +125,64 @@ async def serve(
     Raises:
         StartError: something outside the program stands in the way, said in one line.
     """
-    # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
-    from warren.server.catalogue import Catalogue
-
     for number in STRAY_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     with DataDir.open(settings.data_dir):
-        directory = _messages_directory(settings.data_dir)
-        _check_file_size_limit(directory, settings.store.segment_bytes)
-        descriptors = raise_limit()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        pause_collector()
-        # What is loaded on an empty store is all there is.
-        catalogue = Catalogue.open(
-            settings.catalogue_url(),
-            first_contents=settings.load_definitions is None,
-            first_user=settings.default_user,
-            first_password=settings.default_pass,
-        )
-        application = Application(settings, catalogue, OsFileSystem(str(directory)), plugins, descriptors=descriptors)
-        tasks = application.tasks
-        manager = ServiceManager.from_environment(os.environ)
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
-            async with trio.open_nursery() as nursery:
-                obey = partial(_obey, signals, application, manager, read_again)
-                nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
-                nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
-                nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
-                nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
-                exit_code = await application.run(
-                    lambda: _serving(settings, application, manager, is_new=catalogue.was_empty)
-                )
-                nursery.cancel_scope.cancel()
-        return exit_code
+        return await serve_locked(settings, plugins, read_again)
+
+
+async def serve_locked(
+    settings: Settings,
+    plugins: Sequence[Plugin] = (),
+    read_again: Callable[[], Settings] | None = None,
+    replication: Replication | None = None,
+    epoch: int | None = None,
+) -> int:
+    """Do what `serve` does, in a data directory that the caller has locked; with followers when `replication` is given.
+
+    `epoch`: the one that begins, if not the next one.
+
+    Raises:
+        StartError: as there.
+    """
+    # SQLAlchemy is a third of all there is to import, and whoever brings a catalogue of his own does not need it.
+    from warren.server.catalogue import Catalogue
+
+    directory = messages_directory(settings.data_dir)
+    _check_file_size_limit(directory, settings.store.segment_bytes)
+    descriptors = raise_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    pause_collector()
+    # What is loaded on an empty store is all there is.
+    catalogue = Catalogue.open(
+        settings.catalogue_url(),
+        first_contents=settings.load_definitions is None,
+        first_user=settings.default_user,
+        first_password=settings.default_pass,
+    )
+    application = Application(
+        settings,
+        catalogue,
+        OsFileSystem(str(directory)),
+        plugins,
+        descriptors=descriptors,
+        replication=replication,
+        epoch=epoch,
+    )
+    tasks = application.tasks
+    manager = ServiceManager.from_environment(os.environ)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *STRAY_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+            obey = partial(_obey, signals, application, manager, read_again)
+            nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
+            nursery.start_soon(tasks.keep, "memory watch", application.watch_memory)
+            nursery.start_soon(tasks.keep, "freed memory", application.return_freed_memory)
+            nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
+            exit_code = await application.run(
+                lambda: _serving(settings, application, manager, is_new=catalogue.was_empty)
+            )
+            nursery.cancel_scope.cancel()
+    return exit_code
 
 
 async def _obey(
@@ -228,6 +254,8 @@ class Application:
         in_thread: InThread = in_thread,
         abandon: Callable[[], None] = end_process,
         descriptors: Descriptors = UNLIMITED,
+        replication: Replication | None = None,
+        epoch: int | None = None,
     ) -> None:
         self._settings = settings
         self._plugins = plugins
@@ -236,7 +264,7 @@ class Application:
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
         store, message_log, self._recovery, self._recovery_s = _recover_messages(
-            settings, files, descriptors.store_handles
+            settings, files, descriptors.store_handles, epoch
         )
         self._clock = SteadyClock()
         message_log.now_ms = self._clock.now_ms()
@@ -247,8 +275,9 @@ class Application:
             self._broker.node = settings.node_name
         else:
             self._broker.node = f"{NODE}@{socket.gethostname().partition('.')[0]}"
+        self._replication = replication
         self._messages = MessageStoreService(
-            store,
+            store if replication is None else replication.files(store, message_log),
             self._broker,
             settings.store,
             self._wake,
@@ -258,6 +287,7 @@ class Application:
             self._clock.now_ms,
             in_thread=in_thread,
             tasks=self.tasks,
+            gate=None if replication is None else replication.gate,
         )
         limits = settings.limits
         self._reactor = Reactor(
@@ -277,7 +307,7 @@ class Application:
             limits.tls_handshake_timeout_s,
             clock_ms=self._clock.now_ms,
         )
-        self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread)
+        self._writer = CatalogueWriter(catalogue, self._broker.journal, self._settle, in_thread, self._metadata_applied)
         self._broker.journal.on_durable = self._metadata_durable
         self._images = Images(self._messages, files, catalogue, self._writer, settings.data_dir, in_thread)
         self._authenticator = make_authenticator(self._broker.access, self._upgrade_user)
@@ -297,6 +327,7 @@ class Application:
             descriptors,
             self._clock.now_ms,
             self._images,
+            cluster=None if replication is None else replication.status,
         )
         self._sooner = trio.Event()
         self._broker.timers.on_earlier = lambda: self._sooner.set()
@@ -337,6 +368,7 @@ class Application:
                 nursery.start_soon(tasks.keep, "catalogue writer", self._writer.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "store timers", self._messages.run, ESSENTIAL)
                 nursery.start_soon(tasks.keep, "reactor", self._reactor.run, ESSENTIAL)
+                await self._start_replication(nursery)
                 await self._load_definitions()
                 await self._start_plugins(nursery)
                 nursery.start_soon(tasks.keep, "ticker", self._tick, ESSENTIAL)
@@ -457,6 +489,21 @@ class Application:
                 opened.append(Listener(sock, lambda: tls.context))
                 self._management.listening.append(Listening("amqps", *sock.getsockname()[:2]))
         return opened
+
+    async def _start_replication(self, nursery: trio.Nursery) -> None:
+        replication = self._replication
+        if replication is not None:
+            host = Host(
+                self._broker,
+                self.tasks,
+                self._settle,
+                self._messages.gate_moved,
+                self._reactor.watch,
+                self._reactor.unwatch,
+                self._writer.copy,
+            )
+            place = await nursery.start(self.tasks.begin, "replication", replication.run, host)
+            self._management.listening.append(Listening("clustering", *place))
 
     async def _start_plugins(self, nursery: trio.Nursery) -> None:
         for plugin in self._plugins:
@@ -642,6 +689,10 @@ class Application:
         self._management.note_commit()
         self._writer.note_durable()
 
+    def _metadata_applied(self, first: int, records: Sequence[bytes | None]) -> None:
+        if self._replication is not None:
+            self._replication.metadata_applied(first, records)
+
     def _upgrade_user(self, record: UserPut) -> None:
         self._broker.administer(record)
 
@@ -670,7 +721,7 @@ class Application:
 
 
 def _recover_messages(
-    settings: Settings, files: FileSystem, handles_max: int
+    settings: Settings, files: FileSystem, handles_max: int, epoch: int | None = None
 ) -> tuple[Store, MessageLog, Recovery, float]:
     """Open the message store and bring its log to what is on disk, ready to go on; return how long that took, too.
 
@@ -684,7 +735,7 @@ def _recover_messages(
     store = Store(files, handles_max=handles_max)
     try:
         store.open()
-        recovery = recover(store, message_log, secrets.token_bytes(16))
+        recovery = recover(store, message_log, secrets.token_bytes(16), epoch)
         sealed = store.scan_sealed(message_log.store_id, partial(log_has, message_log))
     except StoreError as error:
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
@@ -707,7 +758,7 @@ def _recover_messages(
     return store, message_log, recovery, time.monotonic() - start_s
 
 
-def _messages_directory(data_dir: Path) -> Path:
+def messages_directory(data_dir: Path) -> Path:
     """Return the directory of the message store; its name is durable."""
     path = data_dir / MESSAGES
     try:

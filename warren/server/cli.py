@@ -31,6 +31,10 @@ SERVE_OPTIONS: Final = {
     "--https": "https",
     "--prometheus": "prometheus",
     "--metadata-url": "metadata_url",
+    "--cluster-listen": "cluster_listen",
+    "--follow": "follow",
+    "--cluster-secret-file": "cluster_secret_file",
+    "--min-in-sync": "min_in_sync",
     "--log-level": "log_level",
     "--log-format": "log_format",
 }
@@ -106,7 +110,11 @@ def run_broker(settings: Settings, plugins: Sequence[Plugin], read_again: Callab
 
     logs.configure(settings.log_level, settings.log_format)
     process_memory.return_large_blocks()
-    return trio.run(application.serve, settings, plugins, read_again)
+    if settings.cluster_listen is None and settings.follow is None:
+        return trio.run(application.serve, settings, plugins, read_again)
+    from warren.replication import node
+
+    return trio.run(node.serve, settings, plugins, read_again)
 
 
 def _maybe_start_error(group: BaseExceptionGroup[BaseException]) -> StartError | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +17,10 @@ import typer
 
 from warren import __version__
 from warren.ctl.command_table import ctl_app
-from warren.server.cli import OtherCommand, run_broker
+from warren.server.cli import SERVE_OPTIONS, OtherCommand, run_broker
 from warren.server.engine_build import engine_is_compiled
 from warren.server.errors import SettingsError
-from warren.server.settings import Settings, load_settings, shown_values
+from warren.server.settings import load_settings, shown_values
 from warren.server.store_commands import store_app
 
 if TYPE_CHECKING:
@@ -48,6 +48,18 @@ _PrometheusFlag = Annotated[str | None, typer.Option(metavar="HOST:PORT", help='
 _MetadataUrlFlag = Annotated[
     str | None,
     typer.Option(metavar="URL", help="postgresql+psycopg://… instead of SQLite in the data directory"),
+]
+_ClusterListenFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help='Where followers of this node connect, or "off"')
+]
+_FollowFlag = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Keep a copy of the node with that cluster port, until promoted")
+]
+_ClusterSecretFileFlag = Annotated[
+    str | None, typer.Option(metavar="FILE", help="The secret that leader and followers share")
+]
+_MinInSyncFlag = Annotated[
+    str | None, typer.Option(metavar="N", help="How many nodes must have a message before it is confirmed")
 ]
 _LogLevelFlag = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")]
 _LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="console or json")]
@@ -78,12 +90,17 @@ def serve(
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
+    cluster_listen: _ClusterListenFlag = None,
+    follow: _FollowFlag = None,
+    cluster_secret_file: _ClusterSecretFileFlag = None,
+    min_in_sync: _MinInSyncFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
 ) -> None:
     """Run the broker in the foreground until Ctrl-C or SIGTERM."""
-    given = (config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format)
-    raise typer.Exit(run_broker(_settings(*given), make_plugins(), lambda: _settings(*given, again=True)))
+    flags = _flags(locals())
+    read = partial(load_settings, flags, os.environ, config, again=False)
+    raise typer.Exit(run_broker(read(), make_plugins(), partial(read, again=True)))
 
 
 config_app = typer.Typer(
@@ -103,14 +120,16 @@ def show_config(
     https: _HttpsFlag = None,
     prometheus: _PrometheusFlag = None,
     metadata_url: _MetadataUrlFlag = None,
+    cluster_listen: _ClusterListenFlag = None,
+    follow: _FollowFlag = None,
+    cluster_secret_file: _ClusterSecretFileFlag = None,
+    min_in_sync: _MinInSyncFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Print every setting with its value and where that came from; flags as for `warren serve`."""
-    read = partial(
-        _settings, config, data_dir, amqp, amqps, http, https, prometheus, metadata_url, log_level, log_format
-    )
+    read = partial(load_settings, _flags(locals()), os.environ, config, again=False)
     context.obj = read
     if context.invoked_subcommand is not None:
         return
@@ -205,29 +224,6 @@ def add_to_help(others: Sequence[OtherCommand]) -> None:
         app.command(other.name, help=other.help, add_help_option=False)(lambda: None)
 
 
-def _settings(
-    config: Path | None,
-    data_dir: str | None,
-    amqp: str | None,
-    amqps: str | None,
-    http: str | None,
-    https: str | None,
-    prometheus: str | None,
-    metadata_url: str | None,
-    log_level: str | None,
-    log_format: str | None,
-    *,
-    again: bool = False,
-) -> Settings:
-    flags = {
-        "data_dir": data_dir,
-        "amqp": amqp,
-        "amqps": amqps,
-        "http": http,
-        "https": https,
-        "prometheus": prometheus,
-        "metadata_url": metadata_url,
-        "log_level": log_level,
-        "log_format": log_format,
-    }
-    return load_settings(flags, os.environ, config, again=again)
+def _flags(given: Mapping[str, object]) -> dict[str, str | None]:
+    """Return the settings among the options of a command, by their names."""
+    return {key: str(given[key]) if given[key] is not None else None for key in SERVE_OPTIONS.values()}

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import trio
 
@@ -27,7 +27,7 @@ from warren.server.reactor import Reactor
 from warren.server.settings import Settings
 from warren.server.supervision import Supervision
 from warren.server.tls import ServerTls
-from warren.vhosts.metadata import MetadataChange
+from warren.vhosts.metadata import MetadataChange, UserPut
 
 # Loopback, for who may log in from this machine only, and nobody else's: a link that keeps trying a wrong password
 # uses up the attempts of links, not those of clients on this machine.
@@ -74,7 +74,8 @@ class CommitTimeout(Exception):
 class Management:
     """One running broker, as its plugins see it. Times are of the wall clock, in ms since the epoch.
 
-    `clock_ms` is the time that everything which expires goes by (`clock`).
+    `clock_ms` is the time that everything which expires goes by (`clock`). `cluster` describes the followers of this
+    node; it is None for a single node.
     """
 
     broker: Broker
@@ -92,6 +93,7 @@ class Management:
     descriptors: Descriptors
     clock_ms: Callable[[], int]
     images: Images
+    cluster: Callable[[], dict[str, Any]] | None = None
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)
     stopping: bool = False
@@ -145,6 +147,38 @@ class Management:
         """More changes are durable. For the broker itself."""
         self._committed.set()
         self._committed = trio.Event()
+
+
+class NotPromoted(Exception):
+    """A follower is not promoted, for the reason said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A node that keeps a copy of another one, as its plugins see it: there is no engine.
+
+    `users` returns those of its metadata, `status` what ``/api/cluster/status`` answers. `promote` has it go on as a
+    leader; it takes whether loss is accepted and returns what is to be said about it, or raises `NotPromoted`.
+    """
+
+    settings: Settings
+    tasks: Supervision
+    users: Callable[[], dict[str, UserPut]]
+    health: Callable[[], Health]
+    status: Callable[[], dict[str, Any]]
+    promote: Callable[[bool], Awaitable[dict[str, Any]]]
+
+
+@runtime_checkable
+class FollowerPlugin(Protocol):
+    """A plugin that has something to do beside a follower as well."""
+
+    async def follow(self, following: Following, *, task_status: trio.TaskStatus[Sequence[Listening]]) -> None:
+        """Serve until cancelled; started with the ports that were opened.
+
+        Raises:
+            StartError: something outside the program stands in the way.
+        """
 
 
 class Plugin(Protocol):

@@ -50,6 +50,7 @@ _AMQPS_PORT: Final = 5671
 _HTTP_PORT: Final = 15672
 _HTTPS_PORT: Final = 15671
 _PROMETHEUS_PORT: Final = 15692
+_CLUSTER_PORT: Final = 25672
 _SIZE: Final = re.compile(r"([0-9]+)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
 _SIZE_UNITS: Final = {
     None: 1,
@@ -171,7 +172,7 @@ def _host_names(value: object) -> str:
 def _node_name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}@[A-Za-z0-9._-]{1,190}", value):
         raise ValueError("must be a name such as rabbit@host")
-    return value
+    return str(value)
 
 
 def _networks(value: object) -> str:
@@ -548,6 +549,48 @@ class Settings:
             "loopback and link-local networks that shovels and federation may connect to",
         ),
     )
+    cluster_listen: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _endpoint(_CLUSTER_PORT), "where followers connect that keep a copy of this node, or off", absent="off"
+        ),
+    )
+    follow: Endpoint | None = field(
+        default=None,
+        metadata=_about(
+            _endpoint(_CLUSTER_PORT),
+            "cluster port of the leader of which this node keeps a copy until it is promoted, or off",
+            absent="off",
+        ),
+    )
+    cluster_secret_file: Path | None = field(
+        default=None,
+        metadata=_about(
+            _PATH, "file with the secret that leader and followers share, 16 bytes or more", example="cluster.secret"
+        ),
+    )
+    min_in_sync: int = field(
+        default=1,
+        metadata=_about(
+            _integer(1, 8), "how many nodes must have a message before it is confirmed, the leader being one of them"
+        ),
+    )
+    cluster_certificate: Path | None = field(
+        default=None,
+        metadata=_about(
+            _PATH, "PEM file: the certificate of this node for other nodes, then its chain", example="node.pem"
+        ),
+    )
+    cluster_private_key: Path | None = field(
+        default=None,
+        metadata=_about(_PATH, "PEM file of its key, unless the certificate's file holds it", example="node.key"),
+    )
+    cluster_ca: Path | None = field(
+        default=None,
+        metadata=_about(
+            _PATH, "PEM file of the authorities other nodes' certificates are checked against", example="nodes-ca.pem"
+        ),
+    )
     log_level: str = field(default="info", metadata=_about(_choice(*LEVELS), "least level logged"))
     log_format: LogFormat = field(
         default="console",
@@ -710,11 +753,31 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield wrong(key, "needs tls.certificate")
     if settings.tls.client_certificates != "none" and settings.tls.ca is None:
         yield wrong("tls.client_certificates", "needs tls.ca")
+    yield from _cluster_contradictions(settings, wrong)
     taken: dict[Endpoint, str] = {}
-    for key in ("amqp", "amqps", "http", "https", "prometheus"):
+    for key in ("amqp", "amqps", "http", "https", "prometheus", "cluster_listen"):
         endpoint: Endpoint | None = getattr(settings, key)
         if endpoint is not None and endpoint.port and taken.setdefault(endpoint, key) != key:
             yield wrong(key, f"{endpoint} is also the address of {taken[endpoint]}")
+
+
+def _cluster_contradictions(settings: Settings, wrong: Callable[[str, str], str]) -> Iterator[str]:
+    replicated = [key for key in ("cluster_listen", "follow") if getattr(settings, key) is not None]
+    if not replicated:
+        if settings.min_in_sync > 1:
+            yield wrong("min_in_sync", "needs cluster_listen: no follower could ever connect")
+        return
+    if settings.cluster_secret_file is None:
+        # Not on loopback either, where all users of the machine can connect: a follower gets every message there is.
+        yield wrong(replicated[0], "needs cluster_secret_file")
+    if settings.metadata_url:
+        yield wrong(
+            "metadata_url", f"cannot be used with {replicated[0]}: a follower keeps its own copy of the metadata"
+        )
+    if settings.min_in_sync > 1 and settings.cluster_listen is None:
+        yield wrong("min_in_sync", "needs cluster_listen: no follower could ever connect")
+    if (settings.cluster_certificate is None) != (settings.cluster_ca is None):
+        yield wrong("cluster_certificate", "cluster_certificate and cluster_ca go together")
 
 
 def _first_line(path: str) -> str:

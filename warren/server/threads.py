@@ -21,7 +21,18 @@ from typing import Final, Literal, TypeVar
 import trio
 
 Purpose = Literal[
-    "logins", "catalogue", "store", "definitions", "stages", "snapshots", "images", "chunks", "links", "files", "memory"
+    "logins",
+    "catalogue",
+    "store",
+    "definitions",
+    "stages",
+    "snapshots",
+    "images",
+    "chunks",
+    "links",
+    "files",
+    "memory",
+    "replication",
 ]
 LOGINS: Final[Purpose] = "logins"
 CATALOGUE: Final[Purpose] = "catalogue"
@@ -34,6 +45,7 @@ CHUNKS: Final[Purpose] = "chunks"  # their checksums, where they are large
 LINKS: Final[Purpose] = "links"
 FILES: Final[Purpose] = "files"  # that settings name
 MEMORY: Final[Purpose] = "memory"  # giving it back
+REPLICATION: Final[Purpose] = "replication"  # files that followers catch up with, and the record of who is in sync
 LIMITS: Final[dict[Purpose, int]] = {
     LOGINS: 2,  # a password hash takes a core for 50 ms
     CATALOGUE: 1,
@@ -46,6 +58,7 @@ LIMITS: Final[dict[Purpose, int]] = {
     LINKS: 4,
     FILES: 2,
     MEMORY: 1,
+    REPLICATION: 8,
 }
 DEADLINE_S: Final = 30.0
 # They compute, or their callers have deadlines.

@@ -38,6 +38,13 @@ CASES = (
         'Added user "bob"; give it permissions with set_permissions',
         stdin="from stdin\n",
     ),
+    Case(
+        ["cluster", "promote", "--accept-loss"],
+        ("POST", "cluster/promote", {"accept_loss": True}),
+        "Promoted: this node is the leader from now on\nThe link was lost 3 s ago.",
+        (("cluster/status", {"role": "follower", "node": "rabbit@two"}),),
+        answer={"lsn": 64, "note": "The link was lost 3 s ago."},
+    ),
     Case(["delete_user", "bob"], ("DELETE", "users/bob", None), 'Deleted user "bob"'),
     Case(
         ["change_password", "bob"],

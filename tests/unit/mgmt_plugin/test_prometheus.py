@@ -72,6 +72,7 @@ class Node:
             memory_limit_bytes=1000,
             health=lambda: self.health,
             tasks=Supervision(),
+            cluster=None,
         )
         doorkeeper = SimpleNamespace(succeeded=4, failed=5)
         self.metrics = Metrics(cast(Any, self.management), cast(Any, doorkeeper), self.load.traffic)
@@ -661,3 +662,20 @@ def test_older_kernels_are_asked_for_each_descriptor(monkeypatch: pytest.MonkeyP
     exact = trio.run(prometheus.open_descriptors)
     monkeypatch.setattr("os.stat", lambda path: SimpleNamespace(st_size=0))
     assert abs(trio.run(prometheus.open_descriptors) - exact) <= 1
+
+
+def test_a_leader_shows_its_followers_and_each_of_these_metrics_is_documented(node: Node) -> None:
+    assert not any(name.startswith("warren_replication") for name in names(node.samples("/metrics")))
+    gone = {"node": "rabbit@gone", "connected": False, "in_sync": False, "lag_bytes": None, "lag_s": 7.5}
+    there = {"node": "rabbit@two", "connected": True, "in_sync": True, "lag_bytes": 56, "lag_s": 0.0}
+    status = {"epoch": 3, "committed_lsn": 4096, "in_sync": ["rabbit@one", "rabbit@two"], "min_in_sync": 2}
+    node.management.cluster = lambda: status | {"trouble": "", "followers": [gone, there]}
+    samples = node.samples("/metrics")
+    assert samples["warren_replication_in_sync", ()] == 2
+    assert samples["warren_replication_follower_lag_bytes", (("follower", "rabbit@two"),)] == 56
+    assert ("warren_replication_follower_lag_bytes", (("follower", "rabbit@gone"),)) not in samples
+    assert samples["warren_replication_follower_lag_seconds", (("follower", "rabbit@gone"),)] == 7.5
+    documented = (Path(__file__).parents[3] / "docs/clustering.md").read_text()
+    found = {name for name in names(samples) if name.startswith("warren_replication")}
+    assert len(found) == 9
+    assert [name for name in found if f"`{name}`" not in documented] == []

@@ -486,6 +486,7 @@ class Metrics:
         metric = Metric("store_commit_seconds", "histogram", "Writing and syncing one batch of the message log")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
         _write(page, WARREN, self._reactor(totals))
+        _write(page, WARREN, self._replication())
         times = self._management.reactor.turn_times
         metric = Metric("reactor_turn_seconds", "histogram", "Turns of the reactor, which serves all AMQP sockets")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
@@ -540,6 +541,29 @@ class Metrics:
             ("crashes_total", COUNTER, "Connections ended by a defect of the broker", reactor.crashes),
         ):
             yield Metric(f"reactor_{name}", kind, text), _one(value)
+
+    def _replication(self) -> Rows:
+        """Yield what there is to be seen of followers; nothing on a node that takes none."""
+        if self._management.cluster is None:
+            return
+        status = self._management.cluster()
+        for name, text, value in (
+            ("epoch", "The life of the leader", status["epoch"]),
+            ("committed_lsn", "Up to where every node in sync has synced the log", status["committed_lsn"]),
+            ("in_sync", "Nodes that have every confirmed message", len(status["in_sync"])),
+            ("min_in_sync", "How many there have to be", status["min_in_sync"]),
+            ("short", "1 while confirms wait because there are fewer", int(bool(status["trouble"]))),
+        ):
+            yield Metric(f"replication_{name}", GAUGE, text), _one(value)
+        followers = [(labels(("follower", row["node"])), row) for row in status["followers"]]
+        for name, text in (
+            ("connected", "1 for each follower that is connected"),
+            ("in_sync", "1 for each follower that confirms wait for"),
+            ("lag_bytes", "What was written and is not synced there"),
+            ("lag_s", "How long it has not had all that was committed"),
+        ):
+            metric = Metric(f"replication_follower_{name.replace('lag_s', 'lag_seconds')}", GAUGE, text)
+            yield metric, [(label, float(row[name])) for label, row in followers if row[name] is not None]
 
     def _http(self) -> Rows:
         traffic = self._traffic

@@ -81,7 +81,7 @@ class HealthHandlers(Handlers):
 
     async def check_alarms(self, call: Call) -> Described:
         broker = self._broker
-        resources = [name for name in ("memory", "disk") if broker.has_alarm(name)]
+        resources = [name for name in ("memory", "disk", "replicas") if broker.has_alarm(name)]
         if resources:
             node = node_name(broker)
             rows = [{"node": node, "resource": name} for name in resources]

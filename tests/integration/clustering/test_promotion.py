@@ -1,0 +1,147 @@
+"""What a follower has when its leader is gone: everything that was confirmed, and what describes it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pika
+from broker_process import wait_until
+
+from .nodes import PERSISTENT, Node, drained
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(first, first + count)]
+
+
+def test_confirmed_messages_survive_the_leader_and_its_disk(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    leader.publish("orders", bodies(0, 20))
+    leader.lose()
+    follower.await_lost()
+    follower.promote()
+    assert follower.drain("orders") == bodies(0, 20)
+    follower.publish("orders", bodies(20, 5))
+    assert follower.drain("orders") == bodies(20, 5)
+    assert follower.status()["role"] == "leader"
+    follower.process.stop()
+
+
+def test_what_is_declared_and_who_may_log_in_is_there_as_well(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    leader.lead()
+    # The first of it is there before the follower is, and reaches its metadata store as a copy.
+    assert leader.ask("PUT", "/api/users/anna", {"password": "secret", "tags": "administrator"})[0] == 201
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    assert leader.ask("PUT", "/api/vhosts/shop")[0] == 201
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    assert leader.ask("PUT", "/api/permissions/shop/anna", everything)[0] == 201
+    assert leader.ask("PUT", "/api/policies/shop/short", {"pattern": "^q", "definition": {"max-length": 3}})[0] == 201
+    anna = pika.PlainCredentials("anna", "secret")
+    with leader.connect(virtual_host="shop", credentials=anna) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("letters", "topic", durable=True)
+        channel.queue_declare("q", durable=True)
+        channel.queue_bind("q", "letters", "a.#")
+        channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
+        for number in range(5):
+            channel.basic_publish("letters", "a.b", b"%d" % number, PERSISTENT)
+            channel.basic_publish("", "events", b"%d" % number, PERSISTENT)
+        channel.queue_declare("gone", durable=True)
+        channel.queue_delete("gone")
+    leader.lose()
+    follower.await_lost()
+    follower.promote()
+    with follower.connect(virtual_host="shop", credentials=anna) as connection:
+        channel = connection.channel()
+        assert drained(channel, "q") == [b"2", b"3", b"4"]
+        channel.confirm_delivery()
+        channel.basic_publish("letters", "a.c", b"again", PERSISTENT)
+        assert drained(channel, "q") == [b"again"]
+        channel.basic_qos(prefetch_count=10)
+        read = []
+        for method, _, body in channel.consume("events", arguments={"x-stream-offset": "first"}):
+            assert method is not None
+            assert method.delivery_tag is not None
+            read.append(body)
+            channel.basic_ack(method.delivery_tag)
+            if len(read) == 5:
+                break
+        channel.cancel()
+        assert read == [b"0", b"1", b"2", b"3", b"4"]
+    _, queues = follower.ask("GET", "/api/queues/shop")
+    assert sorted(queue["name"] for queue in queues) == ["events", "q"]
+    follower.process.stop()
+
+
+def test_nobody_is_promoted_while_the_leader_answers(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    status, refusal = follower.ask("POST", "/api/cluster/promote", {"accept_loss": True})
+    assert status == 409
+    assert "stop it first" in refusal["reason"]
+    assert leader.ask("POST", "/api/cluster/promote")[0] == 404
+    follower.process.stop()
+    leader.process.stop()
+
+
+def test_who_was_not_in_sync_is_promoted_only_when_loss_is_accepted(tmp_path: Path) -> None:
+    leader, follower = Node(tmp_path, "one"), Node(tmp_path, "two")
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    leader.publish("orders", bodies(0, 3))
+    follower.process.signal(signal.SIGSTOP)
+    leader.await_in_sync()
+    leader.publish("orders", bodies(3, 3))
+    # It wakes up, is told that the leader has gone on without it, and may not come back in this test.
+    follower.process.signal(signal.SIGCONT)
+    wait_until(lambda: "it has left the in-sync set" in follower.process.log(), "the follower to be told")
+    leader.process.kill()
+    follower.await_lost()
+    status, refusal = follower.ask("POST", "/api/cluster/promote", {"accept_loss": False})
+    if status == 409:
+        assert "not in sync" in refusal["reason"]
+        follower.promote(accept_loss=True)
+        assert follower.drain("orders") in (bodies(0, 3), bodies(0, 6))
+    else:
+        # It had caught up in the meantime.
+        assert status == 200
+    follower.process.kill()
+
+
+def test_a_leader_that_was_replaced_follows_and_gives_up_what_it_alone_had(tmp_path: Path) -> None:
+    one, two = Node(tmp_path, "one"), Node(tmp_path, "two")
+    one.lead()
+    two.follow(one)
+    one.await_in_sync("two")
+    one.publish("orders", bodies(0, 5))
+    two.process.kill()
+    one.await_in_sync()
+    # Confirmed by one alone, which its min_in_sync allows, and lost when two is promoted.
+    one.publish("orders", bodies(100, 5))
+    with one.connect() as connection:
+        connection.channel().queue_declare("of one alone", durable=True)
+    one.process.kill()
+    two.follow(one)
+    two.await_lost()
+    two.promote()
+    two.publish("orders", bodies(5, 5))
+    one.follow(two)
+    two.await_in_sync("one")
+    two.publish("orders", bodies(10, 5))
+    two.lose()
+    one.await_lost()
+    one.promote()
+    assert one.drain("orders") == bodies(0, 15)
+    _, queues = one.ask("GET", "/api/queues")
+    assert [queue["name"] for queue in queues] == ["orders"]
+    one.process.stop()

@@ -1,0 +1,62 @@
+"""Certificates on the cluster port: both sides need one, and no other certificate helps somebody in between."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from broker_process import wait_until
+
+from integration.certificates import Authority, Certificate
+
+from .nodes import Node
+from .test_promotion import bodies
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"), "Nodes of a test")
+
+
+def settings(authority: Authority, certificate: Certificate) -> dict[str, object]:
+    return {
+        "cluster_certificate": certificate.certificate,
+        "cluster_private_key": certificate.key,
+        "cluster_ca": authority.certificate,
+    }
+
+
+def test_nodes_with_certificates_follow_each_other(tmp_path: Path, authority: Authority) -> None:
+    leader = Node(tmp_path, "one", settings(authority, authority.issue("/CN=one")))
+    follower = Node(tmp_path, "two", settings(authority, authority.issue("/CN=two")))
+    leader.lead()
+    follower.follow(leader)
+    leader.await_in_sync("two")
+    # More than the buffers of the kernel take at a time.
+    leader.publish("orders", [*bodies(0, 5), bytes(6_000_000), *bodies(5, 5)])
+    leader.lose()
+    follower.await_lost()
+    follower.promote()
+    assert follower.drain("orders") == [*bodies(0, 5), bytes(6_000_000), *bodies(5, 5)]
+    follower.process.stop()
+
+
+def test_who_has_no_certificate_or_one_of_somebody_else_is_refused(tmp_path: Path, authority: Authority) -> None:
+    other = Authority(tmp_path / "other", "Somebody else")
+    leader = Node(tmp_path, "one", settings(authority, authority.issue("/CN=one")))
+    plain = Node(tmp_path, "plain")
+    stranger = Node(tmp_path, "stranger", settings(other, other.issue("/CN=two")))
+    leader.lead()
+    plain.follow(leader)
+    stranger.follow(leader)
+    for node in (plain, stranger):
+        node.await_log("not following")
+    wait_until(lambda: leader.process.log().count("a follower was refused") >= 2, "the leader to say so")
+    assert leader.status()["followers"] == []
+    # Who connects without TLS is told nothing, and holds nobody up.
+    with socket.create_connection(("127.0.0.1", leader.cluster_port)) as silent:
+        silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        leader.publish("orders", bodies(0, 1))
+    for node in (plain, stranger, leader):
+        node.process.stop()

@@ -1,0 +1,127 @@
+"""What a follower answers over HTTP, and to whom."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any, cast
+
+import pytest
+import trio
+
+from warren.mgmt_plugin.follower_api import FollowerApi
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
+from warren.server.management import Following, Health, NotPromoted
+from warren.server.passwords import hash_password
+from warren.server.settings import Settings
+from warren.server.supervision import Supervision
+from warren.vhosts.metadata import UserPut
+
+STATUS: dict[str, Any] = {
+    "role": "follower",
+    "connected": True,
+    "in_sync": True,
+    "received_lsn": 120,
+    "synced_lsn": 112,
+    "committed_lsn": 112,
+    "lag_bytes": 0,
+    "epoch": 3,
+}
+
+
+class Node:
+    """A follower whose users are those of `users`, by their tag; passwords are their names."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, UserPut] = {}
+        self.health = Health(True)
+        self.asked: list[bool] = []
+        self.refusal = ""
+        following = Following(
+            Settings(), Supervision(), lambda: self.users, lambda: self.health, lambda: STATUS, self.promote
+        )
+        self.api = FollowerApi(following)
+
+    async def promote(self, accept_loss: bool) -> dict[str, Any]:
+        if self.refusal:
+            raise NotPromoted(self.refusal)
+        self.asked.append(accept_loss)
+        return {"lsn": 112}
+
+    def add(self, name: str, *tags: str) -> None:
+        stored = hash_password(name.encode())
+        self.users = self.users | {name: UserPut(name, stored.text, stored.algorithm, tags)}
+
+    def ask(self, method: str, path: str, user: str = "", body: bytes = b"", *, anybody: bool = False) -> Response:
+        async def read(limit_bytes: int, look: object = None) -> bytes:
+            return body
+
+        headers = {"authorization": "Basic " + b64encode(f"{user}:{user}".encode()).decode()} if user else {}
+        request = Request(method, path, "", headers, "127.0.0.1", False, cast(Any, read))
+        respond = self.api.respond_to_anybody if anybody else self.api.respond
+        return trio.run(respond, request)
+
+    def refused(self, method: str, path: str, user: str = "", body: bytes = b"", *, anybody: bool = False) -> int:
+        with pytest.raises(HttpError) as refusal:
+            self.ask(method, path, user, body, anybody=anybody)
+        return refusal.value.status
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    made = Node()
+    made.add("root", "administrator")
+    made.add("watcher", "monitoring")
+    made.add("client")
+    return made
+
+
+def test_a_follower_without_users_lets_nobody_in() -> None:
+    assert Node().refused("GET", "/api/cluster/status", "guest") == 401
+
+
+def test_who_may_see_and_who_may_promote(node: Node) -> None:
+    for path in ("/api/cluster/status", "/metrics"):
+        assert node.refused("GET", path) == 401
+        assert node.refused("GET", path, "client") == 401
+        assert node.ask("GET", path, "watcher").status == 200
+    assert json.loads(node.ask("GET", "/api/cluster/status", "root").body) == STATUS
+    assert node.refused("POST", "/api/cluster/promote") == 401
+    assert node.refused("POST", "/api/cluster/promote", "watcher") == 401
+    assert node.asked == []
+    assert json.loads(node.ask("POST", "/api/cluster/promote", "root").body) == {"lsn": 112}
+    assert node.ask("POST", "/api/cluster/promote", "root", b'{"accept_loss":true}').status == 200
+    assert node.asked == [False, True]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"accept_loss":1}', b'{"accept_loss":"yes"}'])
+def test_a_promotion_that_is_not_plain_is_refused(node: Node, body: bytes) -> None:
+    assert node.refused("POST", "/api/cluster/promote", "root", body) == 400
+
+
+def test_why_it_is_not_promoted_is_the_reason_of_the_answer(node: Node) -> None:
+    node.refusal = "the leader answers"
+    with pytest.raises(HttpError, match="the leader answers") as refusal:
+        node.ask("POST", "/api/cluster/promote", "root")
+    assert refusal.value.status == 409
+    node.refusal = ""
+
+
+def test_health_never_sends_clients_to_a_follower_and_says_how_it_is(node: Node) -> None:
+    for anybody in (False, True):
+        answer = node.ask("GET", "/health", anybody=anybody)
+        assert answer.status == 503
+        assert json.loads(answer.body)["role"] == "follower"
+        assert node.ask("GET", "/health/follower", anybody=anybody).status == 200
+    node.health = Health(False, "not in sync yet")
+    answer = node.ask("GET", "/health/follower")
+    assert (answer.status, json.loads(answer.body)["reason"]) == (503, "not in sync yet")
+    node.health = Health(True)
+
+
+def test_everything_else_is_refused_and_nothing_more_is_on_the_open_port(node: Node) -> None:
+    assert node.refused("GET", "/api/queues", "root") == 503
+    assert node.refused("GET", "/api/cluster/status", anybody=True) == 404
+    assert node.refused("POST", "/api/cluster/promote", anybody=True) == 404
+    text = node.ask("GET", "/metrics", anybody=True).body.decode()
+    assert "warren_follower_received_lsn 120\n" in text

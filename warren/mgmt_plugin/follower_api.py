@@ -1,0 +1,144 @@
+"""What a follower answers over HTTP: how it is, and that it be promoted. It has no engine, so it has no other routes.
+
+    GET   /health                 503: no client is served here; in the body, whether it follows
+    GET   /health/follower        200 while it is in sync with its leader, else 503 and why
+    GET   /metrics                for Prometheus
+    GET   /api/cluster/status     where it is, and who leads; users with the tag monitoring
+    POST  /api/cluster/promote    go on as a leader; administrators, with an audit line
+
+1. Users are those of its leader, as far as they have come here. An empty follower has none, and lets nobody in.
+2. On the port for Prometheus nobody logs in, as on a broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from warren.channels.access import AccessControl
+from warren.mgmt_plugin import audit
+from warren.mgmt_plugin.http.server import HttpError, Request, Response
+from warren.mgmt_plugin.metrics.exposition import TEXT
+from warren.mgmt_plugin.operators import Doorkeeper, Operator
+from warren.mgmt_plugin.routes import Access, not_authorised
+from warren.server.authenticator import Authenticator
+from warren.server.management import Following, NotPromoted
+from warren.vhosts.metadata import UserPut
+
+BODY_BYTES_MAX: Final = 4096
+_FOLLOWER: Final = (
+    "this node is a follower: it serves no clients, and of the management API only /api/cluster/status, "
+    "/api/cluster/promote, /health, /health/follower and /metrics"
+)
+_GAUGES: Final = (
+    ("connected", "whether the follower is connected to its leader"),
+    ("in_sync", "whether the follower was in sync when its link ended, or is"),
+    ("received_lsn", "up to where the log is written"),
+    ("synced_lsn", "up to where the log is synced"),
+    ("committed_lsn", "up to where the leader has said that the log is committed"),
+    ("lag_bytes", "what is committed and not synced here"),
+    ("epoch", "of the leader that is followed"),
+)
+
+
+class FollowerApi:
+    """Answers every request to a follower."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+        self._access = AccessControl(_nothing)
+        settings = following.settings
+        hosts = {name.strip().lower() for name in settings.http_hosts.split(",") if name.strip()}
+        hosts |= {endpoint.host for endpoint in (settings.http, settings.https) if endpoint is not None}
+        # A stored hash stays as it is: what changes of the metadata comes from the leader.
+        self._doorkeeper = Doorkeeper(self._access, Authenticator(self._access, _keep), frozenset(hosts))
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            HttpError: it is refused.
+        """
+        path = request.path.rstrip("/")
+        match request.method, path:
+            case ("GET" | "HEAD", "/health" | "/health/follower"):
+                return self._health(path)
+            case ("GET" | "HEAD", "/metrics"):
+                _need((await self._identify(request)).is_monitor, Access.MONITORING)
+                return self._metrics()
+            case ("GET" | "HEAD", "/api/cluster/status"):
+                _need((await self._identify(request)).is_monitor, Access.MONITORING)
+                return _json(self._following.status())
+            case ("POST", "/api/cluster/promote"):
+                operator = await self._identify(request)
+                request.concluded = audit.line_of(request, operator.name)
+                _need(operator.is_administrator, Access.ADMINISTRATOR)
+                return await self._promote(request)
+        raise HttpError(503, "unavailable", _FOLLOWER)
+
+    async def respond_to_anybody(self, request: Request) -> Response:
+        """Answer one request on the port where nobody logs in.
+
+        Raises:
+            HttpError: it is refused.
+        """
+        path = request.path.rstrip("/")
+        if request.method in ("GET", "HEAD") and path in ("/health", "/health/follower"):
+            return self._health(path)
+        if request.method in ("GET", "HEAD") and path == "/metrics":
+            return self._metrics()
+        raise HttpError(404, "not_found", "only /metrics and /health are here")
+
+    async def _identify(self, request: Request) -> Operator:
+        self._access.users = self._following.users()
+        operator = await self._doorkeeper.identify(request)
+        request.identified(operator.name)
+        return operator
+
+    def _health(self, path: str) -> Response:
+        health = self._following.health()
+        document = health.document() | {"role": "follower"}
+        if path == "/health/follower":
+            return Response(200 if health.ok else 503, msgspec.json.encode(document))
+        reason = health.reason or "this node is a follower, and serves no clients"
+        return Response(503, msgspec.json.encode(document | {"status": "failed", "reason": reason}))
+
+    def _metrics(self) -> Response:
+        status = self._following.status()
+        lines = []
+        for name, text in _GAUGES:
+            full = f"warren_follower_{name}"
+            lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge", f"{full} {int(status[name] or 0)}"]
+        return Response(200, ("\n".join(lines) + "\n").encode(), content_type=TEXT)
+
+    async def _promote(self, request: Request) -> Response:
+        body = await request.read_body(BODY_BYTES_MAX)
+        try:
+            wanted: Any = msgspec.json.decode(body) if body.strip() else {}
+        except msgspec.DecodeError:
+            wanted = None
+        accept_loss = wanted.get("accept_loss", False) if isinstance(wanted, dict) else None
+        if not isinstance(accept_loss, bool):
+            raise HttpError(400, "bad_request", 'the body must be a JSON object, with "accept_loss" true or false')
+        try:
+            return _json(await self._following.promote(accept_loss))
+        except NotPromoted as refusal:
+            raise HttpError(409, "conflict", str(refusal)) from None
+
+
+def _need(allowed: bool, access: Access) -> None:
+    if not allowed:
+        raise not_authorised(access.value)
+
+
+def _json(document: dict[str, Any]) -> Response:
+    return Response(200, msgspec.json.encode(document))
+
+
+def _nothing() -> None:
+    """Nobody is told of changes."""
+
+
+def _keep(_record: UserPut) -> None:
+    """Leave the hash as it is."""

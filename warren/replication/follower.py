@@ -1,0 +1,463 @@
+"""The follower: keeps the directory that its leader ships to it, answers, and is promoted when somebody says so.
+
+    loop     connects and connects again; reads; answers beacons at once, also while the disk is busy; HTTP
+    thread   carries entries out, one after the other, and acknowledges (`_Worker`)
+
+1. A directory is carried on where it is. What the leader never had is cut off when it says so; nothing else that was
+   here is given up. What a leader has confirmed is acknowledged as synced here before it confirms it.
+2. Only who was in sync when the link ended can be promoted, unless loss is accepted; and nobody while the leader
+   answers. The leader may have gone on alone since then, if its `min_in_sync` allows that: the answer says so.
+3. From the beginning of a promotion on nothing is acknowledged any more. It ends the life of the follower: the same
+   process recovers the directory and is a leader (``node.py``).
+4. A disk without space ends the link, with that reason: the leader goes on without this follower, which tries again.
+   A disk that fails ends the process with exit code 3, as it does a broker.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+import trio
+
+from warren.msgstore.files.errors import StoreError, StoreFullError
+from warren.replication import cluster_state
+from warren.replication.cluster_state import ClusterState
+from warren.replication.entries import (
+    FROM_LEADER,
+    PREAMBLE,
+    Beacon,
+    Decoder,
+    EntryError,
+    FromLeader,
+    Stop,
+    Truncate,
+    encoded,
+    sealed_lists,
+)
+from warren.replication.handshake import NONCE_BYTES, FollowerSide, Node, Refused
+from warren.replication.identity import Identity
+from warren.replication.metadata_copy import MetadataCopy
+from warren.replication.replica_store import NO_STORE, EntryRefusedError, ReplicaStore
+from warren.replication.wire import TlsWire, Wire, shake_hands
+from warren.server.logs import get_logger
+from warren.server.management import Health, NotPromoted
+from warren.server.settings import Endpoint
+from warren.server.threads import REPLICATION, in_thread
+
+CONNECT_S: Final = 5.0
+# The pause before the next attempt: doubled each time, and short again after a link that was taken.
+PAUSE_S: Final = (0.2, 5.0)
+# What was received and not carried out yet; beyond that nothing is read.
+QUEUED_BYTES_MAX: Final = 64 << 20
+QUEUE_POLL_S: Final = 0.005
+SILENT_S: Final = 3.0  # a leader sends beacons much more often
+PROBE_S: Final = 1.0
+# A leader that starts again takes the next epoch, and a follower that is promoted another one than that.
+EPOCH_STRIDE: Final = 1000
+
+log = get_logger("replication")
+
+
+class Follower:
+    """A follower called `name` of the leader at `endpoint`. `replica` has been opened; so has `metadata`."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        identity: Identity,
+        name: str,
+        directory: Path,
+        state: ClusterState,
+        replica: ReplicaStore,
+        metadata: MetadataCopy,
+    ) -> None:
+        self.me = state.me(name)
+        self.metadata = metadata
+        self.over = trio.Event()  # its life as a follower
+        self.is_promoted = False
+        self.failure = ""  # what the disk has done: it is not known any more what is on it
+        self.reason = "not connected yet"  # why it is not connected
+        self.leader: Node | None = state.leader
+        self.leader_committed_lsn = 0
+        self._endpoint = endpoint
+        self._identity = identity
+        self._directory = directory
+        self._state = state
+        self._replica = replica
+        self._link: _Link | None = None
+        self._promoting = False
+        self._lost_s = time.monotonic()
+        self._told = ""
+
+    # --- what can be seen and asked ---------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``/api/cluster/status`` answers."""
+        replica = self._replica
+        link = self._link
+        return {
+            "role": "follower",
+            "node": self.me.name,
+            "epoch": replica.epoch,
+            "leader": None if self.leader is None else self.leader.name,
+            "leader_address": str(self._endpoint),
+            "connected": link is not None,
+            "in_sync": not replica.is_catching_up and self._has_been_in_sync(),
+            "received_lsn": replica.received_lsn,
+            "synced_lsn": replica.synced_lsn,
+            "committed_lsn": self.leader_committed_lsn,
+            "lag_bytes": max(0, self.leader_committed_lsn - replica.synced_lsn),
+            "disconnected_s": None if link is not None else round(time.monotonic() - self._lost_s, 3),
+            "min_in_sync": self._state.min_in_sync,
+            "trouble": "" if link is not None else self.reason,
+        }
+
+    def health(self) -> Health:
+        """Tell whether this follower does its work. Clients are not served here in any case."""
+        if self._link is None:
+            return Health(False, f"not following: {self.reason}")
+        if self._replica.is_catching_up:
+            return Health(False, "not in sync yet")
+        return Health(True)
+
+    async def promote(self, accept_loss: bool) -> dict[str, Any]:
+        """End following and have this process go on as a leader; return what is to be said about it.
+
+        Raises:
+            NotPromoted: for the reason said; it follows on.
+        """
+        if self._promoting:
+            raise NotPromoted("it is being promoted already")
+        if self._link is not None or await self._leader_answers():
+            raise NotPromoted(
+                f"the leader at {self._endpoint} answers: stop it first, or there are two that confirm messages"
+            )
+        if (self._replica.is_catching_up or not self._has_been_in_sync()) and not accept_loss:
+            raise NotPromoted(
+                "this follower was not in sync with its leader: confirmed messages may be missing here. Promote "
+                "another follower, or bring the leader back; with --accept-loss what is here is all there is"
+            )
+        self._promoting = True
+        log.warning(
+            "promoted: this node is a leader from now on", accept_loss=accept_loss, lsn=self._replica.synced_lsn
+        )
+        self.is_promoted = True
+        self.over.set()
+        return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": self._doubt()}
+
+    def next_epoch(self) -> int:
+        """Return the epoch of this node as a leader: none that its leader has taken by starting again meanwhile."""
+        return max(self._replica.epoch, self._state.epoch) + EPOCH_STRIDE
+
+    def _doubt(self) -> str:
+        if self._state.min_in_sync > 1 or self._replica.is_catching_up:
+            return ""
+        since_s = time.monotonic() - self._lost_s
+        return (
+            f"The link to the leader was lost {since_s:.0f} s ago. Its min_in_sync is 1: what it has confirmed alone "
+            "after that is not here."
+        )
+
+    def _has_been_in_sync(self) -> bool:
+        return self._replica.synced_lsn > 0
+
+    async def _leader_answers(self) -> bool:
+        """Tell whether there is a leader that proves itself."""
+        try:
+            with trio.fail_after(PROBE_S):
+                wire = await self._connect()
+        except (OSError, trio.TooSlowError):
+            return False
+        try:
+            with trio.fail_after(PROBE_S):
+                await self._meet_leader(wire)
+        except (Refused, trio.TooSlowError):
+            return False
+        finally:
+            wire.close()
+        return True
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow for ever, or until the disk fails."""
+        least, most = PAUSE_S
+        pause_s = least
+        while True:
+            try:
+                taken = await self._follow_once()
+            except Refused as refused:
+                self._gone(refused.reason)
+            except EntryRefusedError as error:
+                self._gone(str(error))
+            except trio.TooSlowError:
+                self._gone(f"the leader does not answer within {CONNECT_S:g} s")
+            except OSError as error:
+                self._gone(f"no connection: {error.strerror or error}")
+            except StoreFullError as error:
+                self._gone(f"the disk is full: {error}")
+            except StoreError as error:
+                self.failure = str(error)
+                self.over.set()
+                return
+            else:
+                if taken:
+                    pause_s = least
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, most)
+
+    def _gone(self, reason: str) -> None:
+        """Say why there is no link, once for each reason."""
+        self.reason = reason
+        if reason != self._told:
+            self._told = reason
+            log.warning("not following", leader=str(self._endpoint), reason=reason)
+
+    async def _follow_once(self) -> bool:
+        """Follow over one link until it ends; tell whether the leader has taken this follower."""
+        with trio.fail_after(CONNECT_S):
+            wire = await self._connect()
+        try:
+            with trio.fail_after(CONNECT_S):
+                side = await self._meet_leader(wire)
+                store = await self._introduce(wire, side)
+            leader = side.leader
+            assert leader is not None
+            await self._remember(leader, store)
+            epoch = store.epoch
+            self.metadata.begin(store.store_id)
+            await in_thread(REPLICATION, self._replica.follow, epoch, store.store_id)
+            link = _Link(wire, self._replica, epoch, self)
+            self._link = link
+            self._told = ""
+            log.info("following", leader=str(leader), address=str(self._endpoint), epoch=epoch)
+            try:
+                await link.run(side.rest())
+            finally:
+                self._link = None
+                self._lost_s = time.monotonic()
+            self._gone(link.reason)
+        finally:
+            wire.close()
+        return True
+
+    async def _connect(self) -> Wire:
+        stream = await trio.open_tcp_stream(self._endpoint.host, self._endpoint.port)
+        sock = socket.socket(fileno=stream.socket.detach())
+        sock.setblocking(False)
+        if self._identity.connecting is None:
+            return Wire(sock)
+        wrapped = self._identity.connecting.wrap_socket(sock, do_handshake_on_connect=False)
+        try:
+            await shake_hands(wrapped)
+        except BaseException:
+            wrapped.close()
+            raise
+        return TlsWire(wrapped)
+
+    async def _meet_leader(self, wire: Wire) -> FollowerSide:
+        """Have the leader prove itself.
+
+        Raises:
+            Refused: it does not.
+        """
+        side = FollowerSide(self._identity.secret, self.me, secrets.token_bytes(NONCE_BYTES), wire.binding())
+        wire.put([side.hello])
+        try:
+            while not side.challenged():
+                side.feed(await _some(wire))
+        except Refused as refused:
+            wire.put([refused.tell])
+            raise
+        return side
+
+    async def _introduce(self, wire: Wire, side: FollowerSide) -> _StoreOfLeader:
+        """Prove who this is; return what the leader says of its store.
+
+        Raises:
+            Refused: the leader does not take this follower.
+        """
+        store_id = self._replica.store_id
+        known = "" if store_id == NO_STORE else store_id.hex()
+        wire.put([side.prove({"store": known, "applied": self.metadata.applied(store_id)})])
+        while (store := side.welcomed()) is None:
+            side.feed(await _some(wire))
+        return _StoreOfLeader(store)
+
+    async def _remember(self, leader: Node, store: _StoreOfLeader) -> None:
+        self.leader = leader
+        state = replace(
+            self._state, leader=leader, epoch=store.epoch, min_in_sync=store.min_in_sync, in_sync=frozenset()
+        )
+        if state != self._state:
+            await in_thread(REPLICATION, cluster_state.write, self._directory, state)
+            self._state = state
+
+
+class _StoreOfLeader:
+    """What a leader says of its store.
+
+    Raises:
+        Refused: it says something else.
+    """
+
+    def __init__(self, store: Mapping[str, Any]) -> None:
+        epoch, min_in_sync, store_id = store.get("epoch"), store.get("min_in_sync"), store.get("store")
+        if not isinstance(epoch, int) or not isinstance(min_in_sync, int) or not isinstance(store_id, str):
+            raise Refused("the leader does not say which store it has")
+        self.epoch = epoch
+        self.min_in_sync = min_in_sync
+        self.store_id = bytes.fromhex(store_id)
+
+
+class _Link:
+    """One connection to the leader, once both have proved themselves."""
+
+    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, follower: Follower) -> None:
+        self.reason = ""
+        self._wire = wire
+        self._replica = replica
+        self._follower = follower
+        self._decoder = Decoder(FROM_LEADER)
+        self._worker = _Worker(wire, replica, epoch)
+        self._beacon = 0
+
+    async def run(self, data: bytes) -> None:
+        """Carry out what comes until the link ends.
+
+        Raises:
+            StoreError: the worker could not carry something out.
+        """
+        worker = self._worker
+        worker.start()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wire.send)
+                self._wire.put([PREAMBLE])
+                worker.tell_position()
+                self._decoder.feed(data)
+                self.reason = await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await in_thread(REPLICATION, worker.finish)
+        if worker.error is not None:
+            raise worker.error
+
+    async def _read(self) -> str:
+        """Read entries; return why there are no more."""
+        worker, wire = self._worker, self._wire
+        while True:
+            try:
+                while (entry := self._decoder.maybe_entry()) is not None:
+                    if isinstance(entry, Stop):
+                        worker.leave()
+                        return entry.text
+                    assert isinstance(entry, FromLeader)
+                    self._take(entry)
+            except EntryError as error:
+                wire.put(encoded(Stop(str(error))))
+                return str(error)
+            if worker.error is not None:
+                wire.put(encoded(Stop(str(worker.error))))
+                return str(worker.error)
+            while worker.queued_bytes > QUEUED_BYTES_MAX and worker.error is None:
+                await trio.sleep(QUEUE_POLL_S)
+            data = b""
+            with trio.move_on_after(SILENT_S):
+                data = await wire.received()
+            if not data:
+                return wire.failure or (
+                    "the leader has closed the connection" if wire.is_over else "the leader is silent"
+                )
+            self._decoder.feed(data)
+
+    def _take(self, entry: FromLeader) -> None:
+        if isinstance(entry, Beacon):
+            # Answered here: the worker may be waiting for its disk.
+            self._follower.leader_committed_lsn = entry.committed_lsn
+            self._worker.beacon = entry.number
+            self._worker.acknowledge()
+        else:
+            self._worker.put(entry)
+
+
+class _Worker:
+    """The thread that carries entries out, and acknowledges when it has synced or has nothing more to do."""
+
+    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int) -> None:
+        self.error: StoreError | None = None
+        self.beacon = 0
+        self.queued_bytes = 0
+        self._taken_bytes = 0
+        self._wire = wire
+        self._replica = replica
+        self._epoch = epoch
+        self._queue: SimpleQueue[FromLeader | None] = SimpleQueue()
+        self._has_left = False
+        self._thread = Thread(target=self._run, name="replica", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, entry: FromLeader) -> None:
+        """Have `entry` carried out."""
+        self._queue.put(entry)
+
+    def leave(self) -> None:
+        """The leader goes on without this follower: take note of that, behind all there is to be done."""
+        self._has_left = True
+
+    def finish(self) -> None:
+        """Carry out what is queued, and end. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def tell_position(self) -> None:
+        """Tell the leader where this follower is."""
+        self._wire.put(encoded(self._replica.position()))
+        for files in sealed_lists(self._replica.sealed_files()):
+            self._wire.put(encoded(files))
+
+    def acknowledge(self) -> None:
+        """Tell the leader how far this follower is. Any thread."""
+        self._wire.put(encoded(self._replica.ack(self.beacon)))
+
+    def _run(self) -> None:
+        replica = self._replica
+        try:
+            while (entry := self._queue.get()) is not None:
+                synced_lsn, done = replica.synced_lsn, replica.done
+                replica.apply(entry, self._epoch)
+                if isinstance(entry, Truncate):
+                    self.tell_position()
+                elif (self._queue.empty() or replica.synced_lsn > synced_lsn) and replica.done > done:
+                    self.acknowledge()
+            if self._has_left:
+                replica.follow(self._epoch, replica.store_id)
+        except StoreError as error:
+            self._end(error)
+        except Exception as error:
+            log.error("internal error, the connection is closed", exception=error)
+            self._end(EntryRefusedError(f"internal error: {error!r}"))
+
+    def _end(self, error: StoreError) -> None:
+        self.error = error
+        self._wire.put(encoded(Stop(str(error))))
+        self._wire.fail(str(error))
+
+
+async def _some(wire: Wire) -> bytes:
+    data = await wire.received()
+    if not data:
+        raise Refused("the leader has hung up in the handshake; its log says why")
+    return data

@@ -1,0 +1,669 @@
+"""The leader's end: accepts followers, feeds them, and lets commits pass that everybody has who has to.
+
+    committer   shipping -> wire of each follower -> own write and sync -> the gate
+    reactor     acknowledgements are read in its turns -> the gate -> confirms, in that very turn
+    loop        a task for each follower: handshake, catching up, sending what the kernel did not take at once; beacons,
+                the alarm, and who joins and leaves the set
+    thread      files that are read for catching up; the record of the set
+
+1. What decides is elsewhere and has no I/O: who proves what in ``handshake``, who must have a commit in ``in_sync``,
+   where a follower can go on in ``shipping``.
+2. A set takes effect when it is on disk. While it is being written, everybody in the old and in the new one is asked.
+3. A follower that has left the set is disconnected, and told why: it has to catch up again, and takes note that it may
+   lack what was confirmed since.
+4. Whoever connects has `HANDSHAKE_S` to prove that it knows the secret, and at most `NEWCOMERS_MAX` are given that time
+   at once. It is told nothing of the store meanwhile.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import trio
+
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import FileSystem
+from warren.msgstore.files.store import Store, wall_time_ms
+from warren.msgstore.log.epoch_table import EpochTable
+from warren.msgstore.log.jobs import CommitJob
+from warren.msgstore.log.message_log import MessageLog
+from warren.replication import cluster_state
+from warren.replication.cluster_state import ClusterState
+from warren.replication.entries import (
+    FROM_FOLLOWER,
+    PREAMBLE,
+    Ack,
+    Beacon,
+    Catalogue,
+    CatalogueCopy,
+    CaughtUp,
+    Decoder,
+    Entry,
+    EntryError,
+    Position,
+    SealedFile,
+    SealedList,
+    Stop,
+    Truncate,
+    encoded,
+)
+from warren.replication.handshake import NONCE_BYTES, LeaderSide, Node, Refused
+from warren.replication.identity import Identity
+from warren.replication.in_sync import InSyncSet, Replica
+from warren.replication.shipping import Attachment, Pieces, ShippedStore, Shipping
+from warren.replication.wire import TlsWire, Wire, shake_hands
+from warren.server.errors import listen_error
+from warren.server.logs import get_logger
+from warren.server.message_store import Gate, StoreFiles
+from warren.server.replication import Host
+from warren.server.settings import Endpoint
+from warren.server.supervision import ESSENTIAL
+from warren.server.threads import REPLICATION, in_thread
+from warren.vhosts.metadata_lane import encode_change
+
+BEACON_S: Final = 0.25
+WATCH_S: Final = 0.1
+HANDSHAKE_S: Final = 5.0
+NEWCOMERS_MAX: Final = 16
+# A follower that catches up is sent more when less than this waits, so much at a time.
+AHEAD_BYTES: Final = 4 << 20
+AT_ONCE_BYTES: Final = 1 << 20
+DRAINED_S: Final = 0.005
+RECORD_RETRY_S: Final = 1.0
+COPY_BYTES: Final = 1 << 20  # of the metadata, in one entry
+ALARM: Final = "replicas"
+REPEAT_S: Final = 60.0  # a refusal for the same reason is said again
+
+Kind = TypeVar("Kind", Position, SealedList)
+
+log = get_logger("replication")
+
+
+class Leader:
+    """A leader called `name`; see ``server.replication.Replication``. `fs` is where its store is."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        identity: Identity,
+        name: str,
+        directory: Path,
+        state: ClusterState,
+        fs: FileSystem,
+    ) -> None:
+        self.gate: Gate = self
+        self.me = state.me(name)
+        self.in_sync = InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
+        self.shipping = Shipping(fs, EpochTable())  # until `files` is called
+        self._fs = fs
+        self.identity = identity
+        self._endpoint = endpoint
+        self._directory = directory
+        self._state = state
+        self._followers: dict[Node, Follower] = {}
+        self._newcomers = trio.CapacityLimiter(NEWCOMERS_MAX)
+        self._proposed = trio.Event()
+        self._proposal: frozenset[Node] | None = None
+        self._beacons = 0
+        self._refusals: dict[str, float] = {}  # when they were logged last
+        self._store: Store | None = None
+        self._log: MessageLog | None = None
+        self._host: Host | None = None
+
+    # --- what the broker calls --------------------------------------------------------------------------------------
+
+    def files(self, store: Store, log: MessageLog) -> StoreFiles:
+        """Return what the threads use instead of `store`."""
+        self._store, self._log = store, log
+        store.commits_alone = False
+        self.shipping = Shipping(self._fs, log.epochs)
+        self._state = replace(self._state, epoch=int(log.epoch), leader=self.me)
+        return ShippedStore(store, self.shipping)
+
+    def is_open(self, job: CommitJob) -> bool:
+        """Tell whether everybody has the commit who has to."""
+        assert self._store is not None
+        end_lsn = int(job.end_lsn())
+        if not self.in_sync.has(end_lsn, synced=job.sync, now_s=time.monotonic()):
+            return False
+        if job.sync:
+            self._store.commit_reached(end_lsn)
+        job.committed_lsn = self._store.committed_lsn
+        return True
+
+    def trouble(self) -> str:
+        """Return why commits wait."""
+        return "too few replicas have what is written (min_in_sync)" if self._is_short() else ""
+
+    def metadata_applied(self, first: int, records: Sequence[bytes | None]) -> None:
+        """Have the followers' SQL follow. A record that is lost is empty."""
+        after_lsn = int(self.log.durable_lsn)
+        self.shipping.publish(Catalogue(after_lsn, first, tuple(record or b"" for record in records)))
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+        """Serve followers."""
+        self._host = host
+        try:
+            opened = await trio.open_tcp_listeners(self._endpoint.port, host=self._endpoint.host)
+        except OSError as error:
+            raise listen_error("cluster_listen", self._endpoint.host, self._endpoint.port, error) from None
+        tasks = host.tasks
+        listeners = [listener.socket for listener in opened]
+        try:
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+
+                    async def accept(listener: trio.socket.SocketType = listener) -> None:
+                        await self._accept(listener, nursery)
+
+                    nursery.start_soon(tasks.keep, "cluster listener", accept, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "in-sync set", self._watch, ESSENTIAL)
+                nursery.start_soon(tasks.keep, "record of the in-sync set", self._record, ESSENTIAL)
+                task_status.started(listeners[0].getsockname()[:2])
+        finally:
+            for listener in listeners:
+                listener.close()
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``/api/cluster/status`` answers."""
+        now_s = time.monotonic()
+        end_lsn = self.shipping.end_lsn()
+        rows = [self._row(replica, end_lsn, now_s) for replica in self.in_sync.replicas()]
+        return {
+            "role": "leader",
+            "node": self.me.name,
+            "epoch": self._state.epoch,
+            "committed_lsn": self.in_sync.committed_lsn,
+            "end_lsn": end_lsn,
+            "min_in_sync": self.in_sync.min_in_sync,
+            "in_sync": sorted(node.name for node in self.in_sync.members),
+            "trouble": self.trouble(),
+            "followers": rows,
+        }
+
+    def _row(self, replica: Replica, end_lsn: int, now_s: float) -> dict[str, Any]:
+        follower = self._followers.get(replica.node)
+        is_current = replica.synced_lsn >= self.in_sync.committed_lsn
+        return {
+            "node": replica.node.name,
+            "id": replica.node.incarnation.hex(),
+            "address": None if follower is None else follower.address,
+            "connected": replica.is_connected,
+            "in_sync": replica.node in self.in_sync.members,
+            "catching_up": replica.is_connected and not replica.is_noted,
+            "received_lsn": replica.received_lsn,
+            "synced_lsn": replica.synced_lsn,
+            "lag_bytes": max(0, end_lsn - replica.synced_lsn) if replica.is_connected else None,
+            "lag_s": 0.0 if is_current and replica.is_connected else round(now_s - replica.current_s, 3),
+        }
+
+    # --- shared with the followers ----------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> Host:
+        """The broker around it."""
+        assert self._host is not None
+        return self._host
+
+    @property
+    def log(self) -> MessageLog:
+        """Its message log."""
+        assert self._log is not None
+        return self._log
+
+    def epoch(self) -> int:
+        """Return the epoch of this life."""
+        return self._state.epoch
+
+    def connected(self, node: Node) -> Node | None:
+        """Return who keeps `node` from connecting: it is here already, or another one of that name."""
+        now_s = time.monotonic()
+        for other, follower in self._followers.items():
+            same = other.name == node.name or other.incarnation == node.incarnation
+            if same and self.in_sync.answers(follower.replica, now_s):
+                return other
+            if same:
+                follower.end("it has connected again")
+        return None
+
+    def add(self, follower: Follower) -> None:
+        """A follower has proved who it is."""
+        self._followers[follower.node] = follower
+
+    def remove(self, follower: Follower) -> None:
+        """Its connection has ended."""
+        if self._followers.get(follower.node) is follower:
+            del self._followers[follower.node]
+            self.in_sync.disconnected(follower.replica, time.monotonic())
+            self.in_sync.forget_strangers()
+        self._decide()
+
+    def moved(self) -> None:
+        """The gate may have opened. In a turn of the reactor."""
+        self.host.gate_moved()
+
+    # --- the set ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Send beacons, see who is silent, and set the alarm. For ever."""
+        beacon_s = 0.0
+        while True:
+            now_s = time.monotonic()
+            if now_s - beacon_s >= BEACON_S:
+                beacon_s = now_s
+                self._beacons += 1
+                beacon = Beacon(self._beacons, self.in_sync.committed_lsn, wall_time_ms(), self.epoch())
+                for follower in list(self._followers.values()):
+                    follower.wire.put(encoded(beacon))
+            self._decide()
+            await trio.sleep(WATCH_S)
+
+    def _decide(self) -> None:
+        """Do what follows from who is here and who is not."""
+        now_s = time.monotonic()
+        for follower in list(self._followers.values()):
+            follower.note_progress(now_s)
+        for replica in self.in_sync.joiners(now_s):
+            self._followers[replica.node].caught_up()
+        for replica in self.in_sync.stragglers(now_s):
+            self._followers[replica.node].end("it does not keep up")
+        proposal = self.in_sync.proposal(now_s)
+        if proposal is not None:
+            self._proposal = proposal
+            self._proposed.set()
+        self.host.broker.set_alarm(ALARM, self._is_short())
+        self.host.gate_moved()
+        self.host.settle()
+
+    def _is_short(self) -> bool:
+        return self.in_sync.is_short(time.monotonic())
+
+    async def _record(self) -> None:
+        """Write each set that is proposed, until it is on disk. For ever."""
+        while True:
+            await self._proposed.wait()
+            members = self._proposal
+            assert members is not None
+            state = cluster_state.recorded(self._state, members)
+            await self._write(state)
+            self._proposed = trio.Event()
+            self._proposal = None
+            self._state = state
+            before = self.in_sync.members
+            left = self.in_sync.recorded(members, time.monotonic())
+            for node in members - before:
+                log.info("a follower is in sync: confirms wait for it", node=str(node), in_sync=len(members))
+            for replica in left:
+                log.warning(
+                    "a follower has left the in-sync set: confirms do not wait for it any more",
+                    node=str(replica.node),
+                    reason=self._why_gone(replica),
+                    in_sync=len(members),
+                )
+                follower = self._followers.get(replica.node)
+                if follower is not None:
+                    follower.end("it has left the in-sync set: nothing was heard from it, or it did not keep up")
+            self._decide()
+
+    async def _write(self, state: ClusterState) -> None:
+        while True:
+            try:
+                await in_thread(REPLICATION, cluster_state.write, self._directory, state)
+                return
+            except OSError as error:
+                self._say_once(
+                    "the in-sync set cannot be recorded; it stays as it is", reason=error.strerror or str(error)
+                )
+            await trio.sleep(RECORD_RETRY_S)
+
+    def _why_gone(self, replica: Replica) -> str:
+        follower = self._followers.get(replica.node)
+        if follower is None:
+            return "its connection has ended" if not replica.is_awaited else "it has not come back"
+        if follower.stopped:
+            return follower.stopped
+        return "it does not answer, or does not get on"
+
+    # --- coming -----------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        while True:
+            await self._newcomers.acquire_on_behalf_of(token := object())
+            try:
+                sock, address = await listener.accept()
+            except OSError:
+                self._newcomers.release_on_behalf_of(token)
+                await trio.sleep(1.0)
+                continue
+            except BaseException:
+                self._newcomers.release_on_behalf_of(token)
+                raise
+            plain = socket.socket(fileno=sock.detach())
+            nursery.start_soon(self.host.tasks.once, "follower", self._serve, plain, str(address[0]), token)
+
+    async def _serve(self, sock: socket.socket, address: str, token: object) -> None:
+        follower: Follower | None = None
+        with sock:
+            try:
+                try:
+                    with trio.fail_after(HANDSHAKE_S):
+                        follower = await self._meet(sock, address)
+                finally:
+                    self._newcomers.release_on_behalf_of(token)
+            except Refused as refused:
+                self._say_once("a follower was refused", reason=refused.reason, address=address)
+            except trio.TooSlowError:
+                self._say_once(
+                    "a follower was refused", reason=f"no handshake within {HANDSHAKE_S:g} s", address=address
+                )
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self._say_once("a follower was refused", reason=reason, address=address)
+            if follower is not None:
+                try:
+                    await follower.serve()
+                finally:
+                    self.remove(follower)
+
+    async def _meet(self, sock: socket.socket, address: str) -> Follower:
+        """Go through the handshake.
+
+        Raises:
+            Refused: who connects is no follower that is taken.
+            OSError: the connection, or its TLS, has failed.
+        """
+        wire = await _wire(sock, self.identity.accepting)
+        side = LeaderSide(self.identity.secret, self.me, secrets.token_bytes(NONCE_BYTES), self.identity.certificate)
+        try:
+            while not (challenge := side.challenge()):
+                side.feed(await _some(wire))
+            wire.put([challenge])
+            while (about := side.proved()) is None:
+                side.feed(await _some(wire))
+            assert side.follower is not None
+            self._check(side, about)
+        except Refused as refused:
+            wire.put([refused.tell])
+            raise
+        store_id = self.log.store_id.hex()
+        wire.put([side.welcome({"store": store_id, "epoch": self.epoch(), "min_in_sync": self.in_sync.min_in_sync})])
+        wire.put([PREAMBLE])
+        follower = Follower(self, wire, side.follower, address, about.get("applied"))
+        self.add(follower)
+        follower.feed(side.rest())
+        return follower
+
+    def _check(self, side: LeaderSide, about: Mapping[str, Any]) -> None:
+        """See whether a follower that knows the secret can be taken.
+
+        Raises:
+            Refused: it cannot.
+        """
+        node = side.follower
+        assert node is not None
+        reason = ""
+        theirs = about.get("store")
+        if node.name == self.me.name:
+            reason = f"the leader is called {node.name}, too: give one of them another node_name"
+        elif node.incarnation == self.me.incarnation:
+            reason = "the follower's data directory is a copy of the leader's with cluster.json: remove that file"
+        elif theirs not in ("", self.log.store_id.hex()):
+            reason = (
+                "its data directory holds another store: begin with an empty one, or follow the leader of that store"
+            )
+        else:
+            other = self.connected(node)
+            if other == node:
+                reason = f"{node.name} is connected already, with a data directory of the same origin"
+            elif other is not None:
+                reason = f"another node with the name {other.name}, or a copy of its directory, is connected already"
+        if reason:
+            raise Refused(reason, side.refusal(reason))
+
+    def _say_once(self, event: str, **fields: str) -> None:
+        """Log a warning, the same one again only after a while."""
+        now_s = time.monotonic()
+        key = f"{event} {fields}"
+        if now_s - self._refusals.get(key, -REPEAT_S) >= REPEAT_S:
+            if len(self._refusals) > 1000:
+                self._refusals.clear()
+            self._refusals[key] = now_s
+            log.warning(event, **fields)
+
+
+class Follower:
+    """The connection of one follower, from its proof to its end. `applied`: what its SQL has."""
+
+    def __init__(self, leader: Leader, wire: Wire, node: Node, address: str, applied: object) -> None:
+        self.wire = wire
+        self.node = node
+        self.address = address
+        self.stopped = ""  # why it has ended the connection, as it says
+        self.replica = leader.in_sync.connected(node, time.monotonic())
+        self._leader = leader
+        self._applied = applied
+        self._decoder = Decoder(FROM_FOLLOWER)
+        self._attachment: Attachment | None = None
+        self._ended = trio.Event()
+        self._reason = ""
+        self._noted_at = 0  # how many entries it has carried out when it has taken note
+        self._sent_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take what came behind the handshake."""
+        self._decoder.feed(data)
+
+    def end(self, reason: str) -> None:
+        """End the connection; the follower is told why."""
+        if not self._ended.is_set():
+            self._reason = reason
+            self.wire.put(encoded(Stop(reason)))
+            self._ended.set()
+
+    async def serve(self) -> None:
+        """Feed the follower until it is gone."""
+        log.info("a follower has connected", node=str(self.node), address=self.address)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.wire.send)
+            try:
+                nursery.start_soon(self._end_when_asked, nursery.cancel_scope)
+                await self._feed_it()
+            except EntryError as error:
+                self.end(str(error))
+            except StoreError as error:
+                self.end(str(error))
+            except OSError as error:
+                self.end(f"the files of the leader cannot be read: {error.strerror or error}")
+            finally:
+                if self._attachment is not None:
+                    self._leader.shipping.detach(self._attachment)
+                self.wire.close()
+                nursery.cancel_scope.cancel()
+        reason = self.stopped or self._reason or self.wire.failure
+        log.info("a follower has gone", node=str(self.node), reason=reason)
+
+    async def _end_when_asked(self, scope: trio.CancelScope) -> None:
+        await self._ended.wait()
+        scope.cancel()
+
+    async def _feed_it(self) -> None:
+        attachment = await self._attach()
+        if attachment is None:
+            return
+        self._attachment = attachment
+        leader = self._leader
+        fd = self.wire.fileno()
+        leader.host.watch(fd, self._readable)
+        try:
+            self._readable()
+            await self._copy_metadata(attachment)
+            await self._catch_up(attachment.catch_up())
+            if attachment.go_live(self.wire.put):
+                self.replica.is_live = True
+                await trio.sleep_forever()
+            self.end("too much was written while it caught up: it is to connect again")
+        finally:
+            leader.host.unwatch(fd)
+
+    # --- before it is fed -------------------------------------------------------------------------------------------
+
+    async def _attach(self) -> Attachment | None:
+        """Find out where the follower is, and have it cut what the leader never had; None when it has gone."""
+        shipping = self._leader.shipping
+        while not shipping.end_lsn():
+            await trio.sleep(WATCH_S)  # until the first frame of this life is written
+        position = await self._next(Position)
+        truncations = 0
+        files: list[SealedFile] = []
+        while position is not None:
+            more = True
+            while more:
+                listed = await self._next(SealedList)
+                if listed is None:
+                    return None
+                files += listed.files
+                more = listed.has_more
+            found = await in_thread(REPLICATION, shipping.attach, position, files)
+            if isinstance(found, Attachment):
+                self._applied = self._applied if self._leader.epoch() in dict(position.epochs) else None
+                found.sent = truncations
+                return found
+            assert isinstance(found, Truncate)
+            log.warning("a follower cuts off what this leader never had", node=str(self.node), lsn=found.lsn)
+            self._applied = None
+            truncations += 1
+            self.wire.put(encoded(found))
+            files = []
+            position = await self._next(Position)
+        return None
+
+    async def _next(self, kind: type[Kind]) -> Kind | None:
+        """Wait for an entry of this kind; None when the follower has gone."""
+        while True:
+            entry = self._decoder.maybe_entry()
+            if isinstance(entry, kind):
+                return entry
+            if entry is not None:
+                if not isinstance(entry, Ack | Stop):
+                    raise EntryError(f"{type(entry).__name__} where {kind.__name__} belongs")
+                self._take(entry)
+                continue
+            data = await self.wire.received()
+            if not data:
+                return None
+            self._decoder.feed(data)
+
+    async def _copy_metadata(self, attachment: Attachment) -> None:
+        """Send all that SQL has, unless the follower has it from this leader."""
+        leader = self._leader
+        applied, changes = await leader.host.copy_metadata()
+        if applied == self._applied:
+            return
+        records: list[bytes] = []
+        size = 0
+        for change in changes:
+            record = encode_change(change)
+            records.append(record)
+            size += len(record)
+            if size > COPY_BYTES:
+                self._put(attachment, CatalogueCopy(applied, True, tuple(records)))
+                records, size = [], 0
+                await self._drained()
+        self._put(attachment, CatalogueCopy(applied, False, tuple(records)))
+
+    async def _catch_up(self, entries: Iterator[Pieces]) -> None:
+        """Send what is in the files."""
+
+        def some() -> Pieces:
+            taken: Pieces = []
+            size = 0
+            for pieces in entries:
+                taken += pieces
+                size += sum(map(len, pieces))
+                if size >= AT_ONCE_BYTES:
+                    break
+            return taken
+
+        while taken := await in_thread(REPLICATION, some):
+            self.wire.put(taken)
+            await self._drained()
+
+    def _put(self, attachment: Attachment, entry: Entry) -> None:
+        """Send an entry that comes before those of the files."""
+        attachment.sent += 1
+        self.wire.put(encoded(entry))
+
+    async def _drained(self) -> None:
+        while self.wire.backlog_bytes > AHEAD_BYTES:
+            await trio.sleep(DRAINED_S)
+
+    # --- while it is fed --------------------------------------------------------------------------------------------
+
+    def caught_up(self) -> None:
+        """Have it take note that it has caught up."""
+        attachment = self._attachment
+        assert attachment is not None
+        attachment.publish(encoded(CaughtUp(self.replica.synced_lsn)))
+        self._noted_at = attachment.sent
+
+    def note_progress(self, now_s: float) -> None:
+        """It reads what it is sent: it gets on, however large the frame is that it has not got in whole yet."""
+        if self.wire.backlog_bytes and self.wire.sent_bytes > self._sent_bytes:
+            self.replica.progress_s = now_s
+        self._sent_bytes = self.wire.sent_bytes
+
+    def _readable(self) -> None:
+        """Read what has arrived. In a turn of the reactor, and raises nothing."""
+        try:
+            data = self.wire.receive()
+            if data == b"":
+                self._ended.set()
+                return
+            if data is not None:
+                self._decoder.feed(data)
+            while (entry := self._decoder.maybe_entry()) is not None:
+                self._take(entry)
+        except EntryError as error:
+            self.end(str(error))
+        except Exception as error:
+            log.error("internal error, the connection is closed", follower=str(self.node), exception=error)
+            self.end("the leader has met a fault of its own")
+
+    def _take(self, entry: Entry) -> None:
+        if isinstance(entry, Stop):
+            self.stopped = entry.text
+            self._ended.set()
+            return
+        if not isinstance(entry, Ack):
+            raise EntryError(f"{type(entry).__name__} while it is fed")
+        leader = self._leader
+        if entry.epoch not in (0, leader.epoch()):
+            raise EntryError(f"an acknowledgement for the leader of epoch {entry.epoch}")
+        leader.in_sync.acknowledged(self.replica, entry.received_lsn, entry.synced_lsn, time.monotonic())
+        if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
+            leader.in_sync.noted(self.replica)
+        leader.moved()
+
+
+async def _wire(sock: socket.socket, context: ssl.SSLContext | None) -> Wire:
+    """Put TLS around a connection that was accepted. Raises OSError."""
+    sock.setblocking(False)
+    if context is None:
+        return Wire(sock)
+    wrapped = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+    await shake_hands(wrapped)
+    return TlsWire(wrapped)
+
+
+async def _some(wire: Wire) -> bytes:
+    data = await wire.received()
+    if not data:
+        raise Refused("the other side has hung up in the handshake; its log says why")
+    return data

@@ -1,0 +1,185 @@
+"""A broker that is part of a cluster: a follower until it is promoted, and a leader from then on.
+
+1. The data directory is locked from the beginning to the end, whatever this process is at the moment.
+2. A process is a follower first, if it is told to follow, and a leader afterwards; never the other way round. A leader
+   that was replaced is started again with `follow`.
+3. A leader begins with the set that its directory has recorded; one that was promoted is the only member of its set.
+   `load_definitions` is not for it: what it has is what its leader had.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from warren import __version__
+from warren.msgstore.files.errors import StoreError
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.replication import cluster_state
+from warren.replication.cluster_state import ClusterState
+from warren.replication.follower import Follower
+from warren.replication.identity import Identity, identity
+from warren.replication.leader import Leader
+from warren.replication.metadata_copy import MetadataCopy
+from warren.replication.replica_store import ReplicaStore
+from warren.server.application import MESSAGES, NODE, STRAY_SIGNALS, messages_directory, serve_locked
+from warren.server.catalogue import Catalogue
+from warren.server.data_dir import DataDir
+from warren.server.errors import StartError
+from warren.server.logs import get_logger
+from warren.server.management import FollowerPlugin, Following, Listening, Plugin
+from warren.server.message_store import EXIT_CODE
+from warren.server.service_manager import ServiceManager
+from warren.server.settings import Endpoint, Settings
+from warren.server.supervision import ESSENTIAL, Supervision
+
+ANSWER_S: Final = 0.1  # for who has asked for a promotion to get the answer, over a port that is opened anew
+
+log = get_logger("replication")
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A follower has ended to be a leader, of that epoch."""
+
+    epoch: int
+
+
+async def serve(
+    settings: Settings, plugins: Sequence[Plugin] = (), read_again: Callable[[], Settings] | None = None
+) -> int:
+    """Run this node until it is told to stop; return the exit code.
+
+    Raises:
+        StartError: something outside the program stands in the way, said in one line.
+    """
+    for number in STRAY_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    own = identity(settings)
+    epoch: int | None = None
+    with DataDir.open(settings.data_dir):
+        if settings.follow is not None:
+            ended = await _follow(settings, settings.follow, own, plugins)
+            if not isinstance(ended, Promoted):
+                return ended
+            epoch = ended.epoch
+            settings = _of_leader(settings)
+            read = read_again
+            if read is not None:
+                read_again = lambda: _of_leader(read())  # noqa: E731
+        leader = _leader(settings, settings.cluster_listen, own) if settings.cluster_listen is not None else None
+        return await serve_locked(settings, plugins, read_again, leader, epoch)
+
+
+def _of_leader(settings: Settings) -> Settings:
+    return replace(settings, follow=None, load_definitions=None)
+
+
+def _name(settings: Settings) -> str:
+    return settings.node_name or f"{NODE}@{socket.gethostname().partition('.')[0]}"
+
+
+def _leader(settings: Settings, endpoint: Endpoint, own: Identity) -> Leader:
+    name = _name(settings)
+    state = cluster_state.read(settings.data_dir)
+    me = state.me(name)
+    was_leader = state.leader is not None and state.leader.incarnation == me.incarnation
+    members = state.in_sync if was_leader else frozenset({me})
+    state = replace(state, leader=me, in_sync=members, min_in_sync=settings.min_in_sync)
+    _write(settings.data_dir, state)
+    fs = OsFileSystem(str(messages_directory(settings.data_dir)))
+    return Leader(endpoint, own, name, settings.data_dir, state, fs)
+
+
+def _write(directory: Path, state: ClusterState) -> None:
+    try:
+        cluster_state.write(directory, state)
+    except OSError as error:
+        raise StartError(f"{directory / cluster_state.NAME}: {error.strerror or error}") from None
+
+
+# --- as a follower ----------------------------------------------------------------------------------------------------
+
+
+async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins: Sequence[Plugin]) -> int | Promoted:
+    """Follow until told to stop, or promoted; return the exit code, or that."""
+    state = cluster_state.read(settings.data_dir)
+    _write(settings.data_dir, state)
+    catalogue = Catalogue.open(settings.catalogue_url(), first_contents=False)
+    metadata = MetadataCopy(catalogue)
+    directory = messages_directory(settings.data_dir)
+    replica = ReplicaStore(OsFileSystem(str(directory)), on_catalogue=metadata.apply)
+    try:
+        try:
+            replica.open()
+        except StoreError as error:
+            raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
+        follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
+        ended = await _run(settings, endpoint, follower, plugins)
+        if isinstance(ended, Promoted):
+            # Whoever asked has been told what this may lack.
+            replica.promote(force=True)
+        return ended
+    finally:
+        replica.close()
+        metadata.close()
+
+
+async def _run(settings: Settings, endpoint: Endpoint, follower: Follower, plugins: Sequence[Plugin]) -> int | Promoted:
+    tasks = Supervision()
+    manager = ServiceManager.from_environment(os.environ)
+    following = Following(
+        settings, tasks, lambda: follower.metadata.users, follower.health, follower.status, follower.promote
+    )
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+            obey = partial(_obey, signals, follower.over, manager)
+            nursery.start_soon(tasks.keep, "signals", obey, ESSENTIAL)
+            nursery.start_soon(tasks.keep, "watchdog", manager.keep_alive)
+            places: list[Listening] = []
+            for plugin in plugins:
+                if isinstance(plugin, FollowerPlugin):
+                    name = type(plugin).__name__
+                    places += await nursery.start(tasks.begin, name, plugin.follow, following)
+            _announce(settings, endpoint, places, manager)
+            nursery.start_soon(tasks.keep, "following", follower.run, ESSENTIAL)
+            await follower.over.wait()
+            if follower.is_promoted:
+                await trio.sleep(ANSWER_S)
+            nursery.cancel_scope.cancel()
+    if follower.failure:
+        log.error("the message store has failed; the broker stops", reason=follower.failure)
+        return EXIT_CODE
+    return Promoted(follower.next_epoch()) if follower.is_promoted else 0
+
+
+async def _obey(signals: AsyncIterator[int], over: trio.Event, manager: ServiceManager) -> None:
+    async for number in signals:
+        if number == signal.SIGHUP:
+            log.warning("signal ignored: a follower reads its settings at its start", signal="SIGHUP")
+        elif over.is_set():
+            os._exit(1)  # asked once more: whatever hangs
+        else:
+            manager.stopping()
+            over.set()
+
+
+def _announce(settings: Settings, endpoint: Endpoint, opened: Sequence[Listening], manager: ServiceManager) -> None:
+    places = ", ".join(sorted(f"{each.protocol}://{Endpoint(each.host, each.port)}" for each in opened)) or "nowhere"
+    manager.ready(f"following {endpoint}, listening on {places}")
+    lines = [
+        f"Warren {__version__}, a follower of {endpoint}",
+        f"  listening   {places}",
+        f"  data        {settings.data_dir.absolute()}",
+        "  promote     warren ctl cluster promote",
+        f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
+    ]
+    print("\n".join(lines), flush=True)

@@ -1,0 +1,60 @@
+"""What the broker offers a leader of followers, and what it asks of one. The leader itself is ``warren.replication``.
+
+1. A broker without followers has none of this: its store commits alone, and the gate is always open.
+2. The gate is asked on the loop only. Files are what the threads of the store use, each as it uses `Store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import trio
+
+from warren.channels.broker import Broker
+from warren.msgstore.files.store import Store
+from warren.msgstore.log.message_log import MessageLog
+from warren.server.message_store import Gate, StoreFiles
+from warren.server.supervision import Supervision
+from warren.vhosts.metadata import MetadataChange
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The broker around a leader.
+
+    `gate_moved` is to be called when the gate may have opened, on the loop; `settle` has to follow outside of a turn of
+    the reactor. In its turns a descriptor is read that was given to `watch`, with what is to be called. `copy_metadata`
+    returns the number below which SQL has all changes, and all that it has.
+    """
+
+    broker: Broker
+    tasks: Supervision
+    settle: Callable[[], None]
+    gate_moved: Callable[[], None]
+    watch: Callable[[int, Callable[[], None]], None]
+    unwatch: Callable[[int], None]
+    copy_metadata: Callable[[], Awaitable[tuple[int, list[MetadataChange]]]]
+
+
+class Replication(Protocol):
+    """A leader, as the broker that it is part of sees it."""
+
+    gate: Gate
+
+    def files(self, store: Store, log: MessageLog) -> StoreFiles:
+        """Return what the threads use instead of `store`. Both have been recovered, and nothing was written yet."""
+
+    def metadata_applied(self, first: int, records: Sequence[bytes | None]) -> None:
+        """SQL has these records of the log, of which the first has that number."""
+
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
+        """Serve followers until cancelled; started with host and port. Commits may wait for it from then on.
+
+        Raises:
+            StartError: the address cannot be bound.
+        """
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``/api/cluster/status`` answers."""
