@@ -157,6 +157,7 @@ class Member:
         self._view = RecordView()
         self._actions: list[Action] = []
         self._is_reading = False
+        self._read_s = now_s
         self._ask_at_s = now_s
         self._disk_since_s: float | None = None
         self._reported = ""
@@ -201,7 +202,7 @@ class Member:
             times += [self._beacon_at_s, self._leads_from_s, self._promised_until_s()]
             times += [self._peers.useful_until_s(peer, self._timers.suspect_s) for peer in self._required - {self.me}]
         else:
-            times += [self._stand_at_s()]
+            times += [self._stand_at_s(), self._doubt_at_s()]
         return min((time_s for time_s in times if time_s > now_s), default=NEVER)
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -214,6 +215,7 @@ class Member:
         match event:
             case RecordRead(found):
                 self._is_reading = False
+                self._read_s = now_s
                 self._learned(now_s, self._view.read(found))
                 if found is None and self.record is not None:
                     self._report("the record of this store is gone from etcd: nothing in the cluster can change")
@@ -336,6 +338,8 @@ class Member:
         """Do what is due: what stops first, then what is required, and questions to etcd last."""
         if self.role is Role.ENDED:
             return
+        if now_s >= self._doubt_at_s():
+            self._view.is_read = False
         change = self._change_that_is_due(now_s)
         swap = None if change is None else self._view.propose(change)
         if self._is_leader:
@@ -348,6 +352,15 @@ class Member:
         elif self._wants_to_read() and not self._is_reading and now_s >= self._ask_at_s:
             self._is_reading = True
             self._actions.append(Read())
+
+    def _doubt_at_s(self) -> float:
+        """Return when one that may not stand, and hears of no leader, is to read the record again.
+
+        It may have been added to the set without having seen that, and be the last of it.
+        """
+        if self._is_leader or not self._view.is_read or self._stand_at_s() != NEVER:
+            return NEVER
+        return max(self._heard_s, self._read_s) + self._timers.grace_s
 
     def _wants_to_read(self) -> bool:
         return not self._view.is_read and not self._view.is_swapping
