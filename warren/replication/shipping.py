@@ -302,15 +302,17 @@ class Shipping:
         Raises:
             OtherStoreError: it is the directory of another store.
             BulkNeededError: it cannot go on from where it is.
+            StoreError: that frame is not written yet.
             OSError: the files cannot be read.
         """
-        assert self._written_lsn, "nothing was committed yet"
         self._headers()  # read before anybody has to wait for it
         replaced = self._replaced
         shared = self._shared(files)
         with self.committing, self.keeping_house, self.reading:
             if self._replaced != replaced:
                 shared = self._shared(files)
+            if not self._written_lsn:
+                raise StoreError("the first frame of this broker is not written yet: connect again")
             headers = self._headers()
             if any(isinstance(entry, BeginSegment) for entry in self._unwritten):
                 headers = [header for header in headers if header.number != self._segment]

@@ -8,7 +8,7 @@ import pytest
 from simulation.simulated_file_system import SimulatedFileSystem
 from unit.replication.shipped_log import STORE_ID, ShippedLog, Wire, follower, segments
 
-from warren.msgstore.files.errors import StoreFullError
+from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.msgstore.files.sealed_files import sealed_path
 from warren.msgstore.log.columns import Columns, ColumnsWriter
 from warren.msgstore.log.jobs import DropJob, SealJob
@@ -127,3 +127,11 @@ def test_who_is_not_live_yet_is_not_asked_what_it_has_done() -> None:
     log.commit(1)
     attachment.go_live(lambda pieces: None)
     assert log.shipping.sent() == {attachment: count + 2}  # the frame, and its sync
+
+
+def test_nobody_is_attached_before_the_epoch_has_begun() -> None:
+    log = ShippedLog()
+    with pytest.raises(StoreError, match="connect again"):
+        log.attach(follower(log))
+    log.commit(1)
+    log.attach(follower(log))
