@@ -55,6 +55,7 @@ from warren.mgmt_plugin.resources import browsing  # noqa: E402
 from warren.msgstore.log.log_position import LogPosition  # noqa: E402
 from warren.server import snapshots  # noqa: E402
 from warren.server.authenticator import Authenticator  # noqa: E402
+from warren.server.catalogue_writer import CatalogueWriter  # noqa: E402
 from warren.server.descriptors import UNLIMITED  # noqa: E402
 from warren.server.direct_client import DirectClients  # noqa: E402
 from warren.server.histogram import Histogram  # noqa: E402
@@ -180,6 +181,7 @@ class Host:
             UNLIMITED,
             lambda: int(broker.log.now_ms),
             cast(Images, FakeImages(links)),
+            cast(CatalogueWriter, SimpleNamespace(waiting=lambda: 0, behind_s=lambda: 0.0)),
         )
         management = self.management
         management.listening.append(Listening("amqp", "127.0.0.1", 5672))

@@ -327,6 +327,7 @@ class Application:
             descriptors,
             self._clock.now_ms,
             self._images,
+            self._writer,
             cluster=None if replication is None else replication.status,
         )
         self._sooner = trio.Event()

@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from warren.server.errors import CatalogueError, StartError
+from warren.server.lag import Lag
 from warren.server.logs import get_logger
 from warren.server.threads import CATALOGUE, Purpose, in_thread
 from warren.vhosts.metadata import (
@@ -93,6 +95,7 @@ class CatalogueWriter:
         settle: Callable[[], None],
         in_thread: InThread = in_thread,
         on_applied: Callable[[int, Sequence[bytes | None]], None] = _nobody,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.healthy = True
         self.reason = ""
@@ -106,6 +109,8 @@ class CatalogueWriter:
         self._hurried = trio.Event()
         self._progress = trio.Event()
         self._applying = trio.Lock()
+        self._clock_s = clock_s
+        self._lag = Lag()
 
     # --- at a start -------------------------------------------------------------------------------------------------
 
@@ -137,6 +142,7 @@ class CatalogueWriter:
 
     def note_durable(self) -> None:
         """More changes may be durable."""
+        self._lag.came(int(self._lane.durable), self._clock_s())
         self._progress.set()
         self._progress = trio.Event()
 
@@ -152,11 +158,20 @@ class CatalogueWriter:
                 self._sieve.tell()
                 self._on_applied(piece.first, piece.bodies)
                 self._lane.applied_to(piece.end)
+                self._lag.done(piece.end)
                 self._settle()
             self.note_durable()
             if piece.end >= known:
                 with trio.move_on_after(GATHER_S):
                     await self._hurried.wait()
+
+    def waiting(self) -> int:
+        """Return how many changes are durable that SQL does not have."""
+        return int(self._lane.durable - self._lane.applied)
+
+    def behind_s(self) -> float:
+        """Return for how long the oldest of them has been durable; 0 when there is none."""
+        return self._lag.behind_s(self._clock_s()) if self._lane.is_behind() else 0.0
 
     @asynccontextmanager
     async def standing_still(self) -> AsyncIterator[None]:

@@ -19,6 +19,7 @@ import trio
 
 from warren.channels.broker import Broker
 from warren.server.authenticator import Authenticator
+from warren.server.catalogue_writer import CatalogueWriter
 from warren.server.descriptors import Descriptors
 from warren.server.direct_client import DirectClients
 from warren.server.images import Images
@@ -93,6 +94,7 @@ class Management:
     descriptors: Descriptors
     clock_ms: Callable[[], int]
     images: Images
+    catalogue: CatalogueWriter
     cluster: Callable[[], dict[str, Any]] | None = None
     internal_password: bytes = field(default_factory=lambda: secrets.token_hex(16).encode(), repr=False)
     listening: list[Listening] = field(default_factory=list)

@@ -73,6 +73,7 @@ class Node:
             health=lambda: self.health,
             tasks=Supervision(),
             cluster=None,
+            catalogue=SimpleNamespace(waiting=lambda: 12, behind_s=lambda: 3.5),
         )
         doorkeeper = SimpleNamespace(succeeded=4, failed=5)
         self.metrics = Metrics(cast(Any, self.management), cast(Any, doorkeeper), self.load.traffic)

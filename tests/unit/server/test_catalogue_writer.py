@@ -83,7 +83,8 @@ class Fixture(JournalledLog):
     def __init__(self, store: FakeStore | None = None, disk: MemoryDisk | None = None) -> None:
         super().__init__(disk)
         self.store = store or FakeStore()
-        self.writer = CatalogueWriter(self.store, self.journal, self.settle)
+        self.now_s = 1000.0
+        self.writer = CatalogueWriter(self.store, self.journal, self.settle, clock_s=lambda: self.now_s)
         self.journal.on_durable = self.writer.note_durable
 
     def again(self) -> Fixture:
@@ -161,6 +162,24 @@ def test_who_follows_sql_is_told_of_what_it_has_before_the_log_forgets_it() -> N
 
     run(test, fixture)
     assert told == [(0, [encode_change(queue(1)), encode_change(queue(2))], 2)]
+
+
+def test_how_far_sql_is_behind_is_counted_in_changes_and_in_seconds_of_the_oldest() -> None:
+    async def test(f: Fixture, nursery: trio.Nursery) -> None:
+        assert (f.writer.waiting(), f.writer.behind_s()) == (0, 0)
+        f.store.refusals = 3
+        f.make_durable(queue(1), queue(2))
+        await until(lambda: not f.writer.healthy)
+        f.now_s += 100
+        f.make_durable(queue(3))
+        f.now_s += 5
+        assert (f.writer.waiting(), f.writer.behind_s()) == (3, 105)
+        await until(lambda: f.writer.waiting() == 1)
+        assert f.writer.behind_s() == 5
+        await until(lambda: f.writer.waiting() == 0)
+        assert f.writer.behind_s() == 0
+
+    run(test)
 
 
 def test_a_ticket_is_reached_when_the_log_has_the_change_whatever_sql_does() -> None:

@@ -485,6 +485,7 @@ class Metrics:
         times = self._management.messages.commit_times
         metric = Metric("store_commit_seconds", "histogram", "Writing and syncing one batch of the message log")
         page.histogram(WARREN, metric, BOUNDS_S, times.buckets(), times.sum_s)
+        _write(page, WARREN, self._metadata())
         _write(page, WARREN, self._reactor(totals))
         _write(page, WARREN, self._replication())
         times = self._management.reactor.turn_times
@@ -528,6 +529,15 @@ class Metrics:
             ("compaction_moved_bytes_total", COUNTER, "Bytes copied for that", messages.moved_bytes()),
         ):
             yield Metric(f"store_{name}", kind, text), _one(value)
+
+    def _metadata(self) -> Rows:
+        catalogue = self._management.catalogue
+        waiting = Metric("metadata_waiting_changes", GAUGE, "Changes of the metadata that SQL does not have yet")
+        yield waiting, _one(catalogue.waiting())
+        yield (
+            Metric("metadata_behind_seconds", GAUGE, "How long the oldest of them has waited"),
+            _one(catalogue.behind_s()),
+        )
 
     def _reactor(self, totals: Totals) -> Rows:
         reactor = self._management.reactor
