@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import stat
 from collections.abc import Sequence
@@ -327,6 +328,20 @@ def test_a_migrated_store_has_the_tables_columns_and_indexes_of_a_new_one(fresh_
     for database in (migrated, new):
         Catalogue.open(database.url).close()
     assert migrated.columns_and_indexes() == new.columns_and_indexes()
+
+
+def test_it_is_said_before_a_migration_that_no_copy_is_made(
+    fresh_url: FreshUrl, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a file there is one."""
+    database = Database(fresh_url())
+    database.make_version_3([("/", "q", 1)])
+    with caplog.at_level(logging.WARNING, logger="warren"):
+        loaded(database.url)
+        loaded(database.url)
+    said = [record.getMessage() for record in caplog.records]
+    text = "the metadata store is migrated without a copy of what it was"
+    assert said == ([] if database.url.startswith("sqlite") else [text])
 
 
 def test_a_file_of_an_older_version_is_copied_beside_before_it_is_migrated(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ for the log of that id, below which number all its changes are in them.
 2. Changes take effect in their order. Committing the same changes again, after an answer that got lost,
    leaves the same rows: a put is an upsert, a delete of what is missing does nothing.
 3. A schema newer than this program is refused and left alone; an older one is migrated in one transaction, of SQLite
-   after the file was copied to a name with the version (``catalogue.db.schema-4``), for whoever wants to go back.
+   after the file was copied to a name with the version (``catalogue.db.schema-4``), for whoever wants to go back. Of
+   PostgreSQL there is no copy, which is said before.
 4. One broker at a time: the data directory's lock guards the SQLite file, an advisory lock the PostgreSQL
    database.
 

@@ -26,6 +26,9 @@ from sqlalchemy import (
 
 from warren.server.catalogue_tables import GLOBAL_PARAMETERS, METADATA, SCHEMA, key, value
 from warren.server.errors import CatalogueError as CatalogueError
+from warren.server.logs import get_logger
+
+log = get_logger("catalogue")
 
 SCHEMA_VERSION: Final = 5
 # The global parameter that says which file of definitions was imported last, and, in a new store, that none was yet.
@@ -46,6 +49,13 @@ def prepare_schema(connection: Connection) -> None:
             "start that version, or restore a backup made before the upgrade"
         )
     if version < SCHEMA_VERSION:
+        if connection.dialect.name != "sqlite":
+            log.warning(
+                "the metadata store is migrated without a copy of what it was",
+                schema=version,
+                becomes=SCHEMA_VERSION,
+                advice="only a dump from before leads back to an older Warren: pg_dump --table='warren_*'",
+            )
         for migrate in MIGRATIONS[version - 1 :]:
             migrate(connection)
         connection.execute(update(SCHEMA).values(version=SCHEMA_VERSION))
