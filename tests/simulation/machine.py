@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ledger_view import outstanding_tags
@@ -51,7 +52,13 @@ from warren.msgstore.log.jobs import CheckpointJob, CommitJob, Errand, ReadJob, 
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import LENGTH_SHIFT
-from warren.msgstore.log.records import DROPPABLE, FRAME_HEADER_BYTES, STORE_TAG_BYTES, page_entries
+from warren.msgstore.log.records import (
+    DROPPABLE,
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    STORE_TAG_BYTES,
+    page_entries,
+)
 from warren.msgstore.log.replay import Replay, maybe_frame
 from warren.msgstore.log.segments import Segment
 from warren.queues.arguments import QueueArguments
@@ -77,6 +84,7 @@ STORE_TAG: Final = STORE_ID[:STORE_TAG_BYTES]
 VHOST: Final = "/"
 MUTATING: Final = frozenset({"create", "write", "truncate", "rename", "mkdir", "unlink", "sync", "sync_directory"})
 START_MS: Final = 10**9
+EPOCH_AT: Final = 32  # in the head of a frame
 _STEPS_MAX: Final = 10000
 
 # LSNs by sequence number, by queue id; no queue is empty.
@@ -270,6 +278,7 @@ class Machine:
         self.log.now_ms = self.now_ms
         if not self.spoiled:
             self._cut_frames()
+            self._check_epochs()
         self.history += self.allowed
         self.allowed = [recovered]
         self.durable = self.written = 0
@@ -348,6 +357,26 @@ class Machine:
                 self.frames.append(Frame(head.lsn, head.crc, data))
         crcs = [frame.crc for frame in self.frames]
         del self.frames[crcs.index(last_crc) + 1 if last_crc else 0 :]
+
+    def _check_epochs(self) -> None:
+        """Compare the epochs that recovery found with the frames that are left, and with the files."""
+        log = self.log
+        begun: list[tuple[int, int]] = []
+        for frame in self.frames:
+            epoch = int.from_bytes(frame.data[EPOCH_AT : EPOCH_AT + 4], "big")
+            if not begun or epoch > begun[-1][0]:
+                begun.append((epoch, frame.lsn))
+        found = log.epochs.entries
+        left = begun[len(begun) - len(found) :]
+        segments = log.segments.segments
+        oldest_lsn = int(segments[0].base_lsn) + SEGMENT_HEADER_BYTES if segments else 0
+        # Of one that is forgotten the last frame is in no file any more, nor does one begin where it ended.
+        may_be_forgotten = [entry for entry, behind in pairwise(begun) if behind[1] < oldest_lsn]
+        if found != left or not set(begun) - set(left) <= set(may_be_forgotten):
+            raise Violation(f"recovery knows the epochs {found}, and the frames are of {begun}, from {oldest_lsn} on")
+        headers, _ = self.store.open_segments()
+        if log.epoch <= max([epoch for epoch, _ in begun] + [header.epoch for header in headers], default=0):
+            raise Violation(f"epoch {log.epoch} begins again")
 
     def _operation(self, event: str) -> None:
         if self.on_crash_point is not None:

@@ -26,6 +26,8 @@ TESTS: Final = Path(__file__).parents[1]
 STATES: Final = os.environ.get("WARREN_TEST_MUTANT_STATES", "12000")
 TIMEOUT_S: Final = 600
 STORE_TESTS: Final = (
+    "simulation/test_removals.py",
+    "simulation/test_metadata.py",
     "simulation/test_queues_with_rules.py",
     "simulation/test_crashes.py",
     "simulation/test_compaction.py",
@@ -76,6 +78,9 @@ SHIPPING: Final = "replication/shipping.py"
 SEALED: Final = "msgstore/files/sealed_files.py"
 STREAM_BACKLOG: Final = "streams/backlog.py"
 SEALER: Final = "streams/sealer.py"
+REMOVALS: Final = "msgstore/log/removals.py"
+LANE: Final = "vhosts/metadata_lane.py"
+JOURNAL: Final = "vhosts/metadata_journal.py"
 
 
 def lines(*texts: str, indent: int = 8) -> str:
@@ -163,8 +168,8 @@ MUTANTS: Final = (
         "the checkpoint knows messages that the log has lost",
         (
             CHECKPOINT_CYCLE,
-            lines("if job is not None and log.durable_lsn >= job.lsn:"),
-            lines("if job is not None:"),
+            lines("if job is None or log.durable_lsn < job.lsn:"),
+            lines("if job is None:"),
         ),
     ),
     mutant(
@@ -630,6 +635,141 @@ MUTANTS: Final = (
         "catch-up-without-the-checkpoint",
         "a follower refuses to remove what its own checkpoint still refers to",
         (SHIPPING, lines("self._open_checkpoint(attachment)", indent=16), ""),
+    ),
+    mutant(
+        "frame-claims-what-was-only-written",
+        "a torn tail is taken for corruption, and the log goes on behind it",
+        (STORE, lines("self.committed_lsn,", "time_ms,", indent=16), lines("self._end_lsn,", "time_ms,", indent=16)),
+    ),
+    mutant(
+        "committed-when-it-is-written",
+        "a checkpoint, a chunk or SQL has what a power cut takes back",
+        (STORE, lines("job.committed_lsn = self.committed_lsn"), lines("job.committed_lsn = self._end_lsn")),
+    ),
+    mutant(
+        "batch-reported-before-it-is-committed",
+        "what was confirmed is missing when another copy leads",
+        (
+            STORE,
+            lines("    self._synced()", "job.committed_lsn = self.committed_lsn"),
+            lines("    pass", "job.committed_lsn = self.committed_lsn"),
+        ),
+    ),
+    mutant(
+        "file-removed-at-once",
+        "a stream that is being deleted, or shortened, has no files, and is there after a power cut",
+        (
+            REMOVALS,
+            lines("if not self._is_held and not log.batch.is_begun and log.durable_lsn >= log.next_lsn:"),
+            lines("if True:"),
+        ),
+    ),
+    mutant(
+        "file-removed-with-the-batch-before",
+        "the same, when the disk has just synced",
+        (REMOVALS, "lsn = int(self._log.next_lsn)\n", "lsn = int(self._log.durable_lsn)\n"),
+    ),
+    mutant(
+        "file-removed-while-an-import-gathers",
+        "a policy of an import that a crash takes back has shortened a stream",
+        (REMOVALS, lines("self._is_held = True"), lines("self._is_held = False")),
+    ),
+    mutant(
+        "checkpoint-before-removals-are-over",
+        "files of a deleted stream are there for ever, and reported at every start",
+        (CHECKPOINT_CYCLE, lines("if not log.removals.are_under_way():"), lines("if True:")),
+    ),
+    mutant(
+        "removal-not-synced",
+        "the same, after a power cut",
+        (
+            SEALED,
+            lines("    self._unlink_replacement(job.stream_id, segment)", "self._sync_directory(STREAMS)"),
+            lines("    self._unlink_replacement(job.stream_id, segment)"),
+        ),
+    ),
+    mutant(
+        "deleted-stream-left-behind",
+        "the same, after a crash in the middle of it",
+        (REPLAY, lines("self.log.deleted_queues.add(queue_id)", indent=12), ""),
+    ),
+    mutant(
+        "epoch-not-raised",
+        "two lives of a store cannot be told apart",
+        (RECOVERY, lines("    return highest + 1"), lines("    return max(highest, 1)")),
+    ),
+    mutant(
+        "epoch-of-a-torn-start-again",
+        "two copies of a log seem to be the same where they are not",
+        (RECOVERY, "highest = max([int(self._log.epoch), *begun])", "highest = int(self._log.epoch)"),
+    ),
+    mutant(
+        "epochs-not-in-the-checkpoint",
+        "no copy finds out up to where it is the same, and each is made anew",
+        (
+            CHECKPOINT,
+            lines("epochs = log.epochs.entries", indent=4),
+            lines("epochs = log.epochs.entries[:0]", indent=4),
+        ),
+    ),
+    mutant(
+        "epoch-begins-with-the-checkpoint",
+        "a copy is cut at the wrong place",
+        (
+            RECOVERY,
+            lines("    self._log.epochs.begin(epoch, first_lsn)"),
+            lines("    self._log.epochs.begin(epoch, first_lsn + 8)"),
+        ),
+    ),
+    mutant(
+        "epochs-forgotten-too-early",
+        "a copy that lacks nothing but the latest is made anew",
+        (
+            "msgstore/log/epoch_table.py",
+            "entries[ended + 1][1] < lsn:",
+            "entries[ended][1] < lsn:",
+        ),
+    ),
+    mutant(
+        "declared-before-it-is-synced",
+        "a queue whose declaration was answered is gone after a power cut",
+        (JOURNAL, lines("    log.wait(batch, True)"), lines("    log.wait(batch, False)")),
+    ),
+    mutant(
+        "import-in-several-frames",
+        "after a crash half of an import is there",
+        (
+            JOURNAL,
+            lines("    if not journal.log.hold():", "        return False", "    self._holds = True"),
+            lines("    self._holds = True"),
+        ),
+    ),
+    mutant(
+        "sql-ahead-of-the-log",
+        "SQL has a queue that the log has lost, and its number is given again",
+        (
+            LANE,
+            lines("self.put(number, encode_change(change), 0)"),
+            lines("self.put(number, encode_change(change), 0)", "self.durable = number + 1"),
+        ),
+    ),
+    mutant(
+        "change-forgotten-that-sql-does-not-have",
+        "after a restart a queue is missing, or one is there that was deleted",
+        (
+            LANE,
+            lines("    self.log.batch.settle_range(index, self.applied, end)"),
+            lines("    self.log.batch.settle_range(index, self.applied, end + 1)"),
+        ),
+    ),
+    mutant(
+        "changes-of-the-last-life-forgotten",
+        "what SQL did not have at the crash it never gets",
+        (
+            LANE,
+            lines("    self.next_number = applied", "self.durable = self.next_number", "self.applied = applied"),
+            lines("    self.next_number = applied", "self.durable = self.next_number", "self.applied = self.durable"),
+        ),
     ),
 )
 

@@ -5,19 +5,11 @@ from __future__ import annotations
 import pytest
 from memory_store import memory_log
 
-from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.checkpoint import snapshot
 from warren.msgstore.log.jobs import CommitJob
+from warren.msgstore.log.log_position import LogPosition, call_with_position
 from warren.msgstore.log.message import Envelope, build_message
 from warren.msgstore.log.message_log import MessageLog
-
-
-class Told(BatchWaiter):
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-
-    def batch_done(self, batch: int) -> None:
-        self.batches.append(int(batch))
 
 
 def job_of(log: MessageLog, number: int, *, sync: bool) -> CommitJob:
@@ -47,13 +39,14 @@ def test_the_log_is_durable_up_to_where_the_outcome_of_a_commit_says() -> None:
 
 
 def test_nobody_is_told_of_a_batch_that_is_synced_here_and_not_committed() -> None:
-    log, told = memory_log(), Told()
-    log.wait(told, True)
+    log = memory_log()
+    told: list[LogPosition] = []
+    call_with_position(log, told.append)
     job = job_of(log, 0, sync=True)
     job.committed_lsn = job.end_lsn() - 8
     with pytest.raises(AssertionError, match="reported before it is committed"):
         log.committed(job)
-    assert told.batches == []
+    assert told == []
 
 
 def test_a_checkpoint_waits_until_the_log_is_committed_up_to_it() -> None:
