@@ -6,6 +6,7 @@ How long an example takes to be made says how busy the machine is, and nothing a
 from __future__ import annotations
 
 import gc
+import signal
 
 from hypothesis import HealthCheck, settings
 from integration.metadata_urls import fresh_metadata_url, fresh_sqlite_url, metadata_url, postgres
@@ -14,6 +15,12 @@ __all__ = ["fresh_metadata_url", "fresh_sqlite_url", "metadata_url", "postgres"]
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_configure() -> None:
+    """Heed Ctrl-C, which a shell has its jobs in the background ignore, and their children with them: it is tested."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

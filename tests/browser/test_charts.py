@@ -55,7 +55,7 @@ def test_the_total_is_seen_beneath_what_is_ready(own_ui: Ui, api: Api, amqp: Con
     ui.visit("queues", vhost, "full")
     chart = ui.main.locator(".chart", has_text="Queued messages")
     expect(chart.locator(".legend")).to_contain_text("Total 10")
-    ui.page.get_by_role("button", name="Unacked").click()
+    chart.get_by_role("button", name="Unacked").click()
     canvas = chart.locator("canvas")
     expect(canvas).to_be_visible()
     ui.page.wait_for_function("window.drawn.has('10')")

@@ -113,9 +113,12 @@ def test_everything_durable_comes_back(broker: WarrenProcess, api: Api, tmp_path
         channel.basic_publish("news", "a.b", b"%d" % number, _persistent())
     channel.basic_publish("", "later", b"held", _persistent(headers={"x-delay": 3_600_000}))
     channel.basic_publish("", "once", b"first", _persistent(headers={"x-deduplication-header": "key"}))
+    # Each confirm takes a sync, and so many take a minute beside others.
+    unconfirmed = connection.channel()
     for number in range(STREAM_MESSAGES):
-        channel.basic_publish("", "s", b"%d" % number, _persistent())
+        unconfirmed.basic_publish("", "s", b"%d" % number, _persistent())
     connection.close()
+    api.eventually("/queues/%2F/s", lambda it: it.get("messages") == STREAM_MESSAGES)
     stage = Stager(api, "/").stage(to_queue("q", [b"staged"]))
     sealed = broker.data_directory / "messages" / "streams"
     wait_until(lambda: any(sealed.iterdir()), "a part of the stream to be sealed")
