@@ -396,8 +396,8 @@ class _Worker:
     def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int) -> None:
         self.error: StoreError | None = None
         self.beacon = 0
-        self.queued_bytes = 0
-        self._taken_bytes = 0
+        self._put_bytes = 0  # on the loop
+        self._done_bytes = 0  # in the thread
         self._wire = wire
         self._replica = replica
         self._epoch = epoch
@@ -411,7 +411,13 @@ class _Worker:
 
     def put(self, entry: FromLeader) -> None:
         """Have `entry` carried out."""
+        self._put_bytes += _size(entry)
         self._queue.put(entry)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much was received and is not carried out."""
+        return self._put_bytes - self._done_bytes
 
     def leave(self) -> None:
         """The leader goes on without this follower: take note of that, behind all there is to be done."""
@@ -438,6 +444,7 @@ class _Worker:
             while (entry := self._queue.get()) is not None:
                 synced_lsn, done = replica.synced_lsn, replica.done
                 replica.apply(entry, self._epoch)
+                self._done_bytes += _size(entry)
                 if isinstance(entry, Truncate):
                     self.tell_position()
                 elif (self._queue.empty() or replica.synced_lsn > synced_lsn) and replica.done > done:
@@ -454,6 +461,10 @@ class _Worker:
         self.error = error
         self._wire.put(encoded(Stop(str(error))))
         self._wire.fail(str(error))
+
+
+def _size(entry: FromLeader) -> int:
+    return sum(map(len, entry.body()))
 
 
 async def _some(wire: Wire) -> bytes:

@@ -13,6 +13,10 @@
    lack what was confirmed since.
 4. Whoever connects has `HANDSHAKE_S` to prove that it knows the secret, and at most `NEWCOMERS_MAX` are given that time
    at once. It is told nothing of the store meanwhile.
+5. What begins this life is synced here before anything of the log is compared with, or sent to, a follower. Otherwise
+   this node, ended and started again, would know nothing of it, and could follow the epoch before.
+6. What a follower acknowledges counts once it is known to have the same log: before that its LSNs may be those of
+   another history.
 """
 
 from __future__ import annotations
@@ -101,6 +105,7 @@ class Leader:
         self.gate: Gate = self
         self.me = state.me(name)
         self.in_sync = InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
+        self.has_begun = False  # what begins this life is synced here
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
         self.identity = identity
@@ -131,6 +136,7 @@ class Leader:
         """Tell whether everybody has the commit who has to."""
         assert self._store is not None
         end_lsn = int(job.end_lsn())
+        self.has_begun |= job.sync
         if not self.in_sync.has(end_lsn, synced=job.sync, now_s=time.monotonic()):
             return False
         if job.sync:
@@ -517,8 +523,8 @@ class Follower:
     async def _attach(self) -> Attachment | None:
         """Find out where the follower is, and have it cut what the leader never had; None when it has gone."""
         shipping = self._leader.shipping
-        while not shipping.end_lsn():
-            await trio.sleep(WATCH_S)  # until the first frame of this life is written
+        while not self._leader.has_begun:
+            await trio.sleep(WATCH_S)
         position = await self._next(Position)
         truncations = 0
         files: list[SealedFile] = []
@@ -646,7 +652,9 @@ class Follower:
         leader = self._leader
         if entry.epoch not in (0, leader.epoch()):
             raise EntryError(f"an acknowledgement for the leader of epoch {entry.epoch}")
-        leader.in_sync.acknowledged(self.replica, entry.received_lsn, entry.synced_lsn, time.monotonic())
+        has_our_log = self._attachment is not None
+        received_lsn, synced_lsn = (entry.received_lsn, entry.synced_lsn) if has_our_log else (0, 0)
+        leader.in_sync.acknowledged(self.replica, received_lsn, synced_lsn, time.monotonic())
         if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
             leader.in_sync.noted(self.replica)
         leader.moved()

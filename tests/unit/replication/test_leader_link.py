@@ -1,0 +1,88 @@
+"""What a leader believes of one follower, and when: an end of a socket stands for the follower.
+
+The numbers in parentheses are the invariants in the header of ``warren/replication/leader.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+import trio.testing
+
+from warren.msgstore.files.errors import StoreError
+from warren.replication.entries import PREAMBLE, Ack, Position, SealedList, encoded
+from warren.replication.handshake import Node
+from warren.replication.in_sync import InSyncSet
+from warren.replication.leader import Follower
+from warren.replication.replica_store import NO_STORE
+from warren.replication.wire import Wire
+
+ME = Node("one", b"1" * 16)
+TWO = Node("two", b"2" * 16)
+EPOCH = 7
+
+
+class Leader:
+    """As much of a leader as its link needs. `shipping` is this object, too."""
+
+    def __init__(self) -> None:
+        self.in_sync = InSyncSet(ME, frozenset({ME, TWO}), 1, 0.0)
+        self.shipping = self
+        self.has_begun = False
+        self.attached = trio.Event()
+
+    def epoch(self) -> int:
+        return EPOCH
+
+    def end_lsn(self) -> int:
+        return 64  # a frame is written
+
+    def moved(self) -> None:
+        pass
+
+    def attach(self, position: Position, files: object) -> None:
+        assert self.has_begun
+        trio.from_thread.run_sync(self.attached.set)
+        raise StoreError("enough")
+
+
+def link(leader: Leader) -> tuple[Follower, socket.socket]:
+    ours, theirs = socket.socketpair()
+    return Follower(leader, Wire(ours), TWO, "nowhere", None), theirs  # type: ignore[arg-type]
+
+
+def test_acks_count_when_the_follower_is_known_to_have_the_same_log() -> None:
+    """(6)"""
+
+    async def main() -> None:
+        follower, sock = link(Leader())
+        with sock:
+            follower._take(Ack(500, 400, 0, 0, EPOCH))
+            assert (follower.replica.received_lsn, follower.replica.synced_lsn) == (0, 0)
+            follower._attachment = object()  # type: ignore[assignment]
+            follower._take(Ack(500, 400, 0, 0, EPOCH))
+            assert (follower.replica.received_lsn, follower.replica.synced_lsn) == (500, 400)
+            follower.wire.close()
+
+    trio.run(main)
+
+
+def test_no_log_is_compared_before_what_begins_this_life_is_synced() -> None:
+    """(5)"""
+
+    async def main() -> None:
+        leader = Leader()
+        follower, sock = link(leader)
+        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
+        follower.feed(b"".join([PREAMBLE, *(piece for entry in said for piece in encoded(entry))]))
+        with sock, trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follower.serve)
+                await trio.testing.wait_all_tasks_blocked()
+                assert [follower._decoder.maybe_entry() for _ in said] == said, "it was looked at before"
+                follower.feed(b"".join(piece for entry in said for piece in encoded(entry)))
+                leader.has_begun = True
+                await leader.attached.wait()
+
+    trio.run(main)
