@@ -570,7 +570,10 @@ class ReplicatedLife(Life):
         hook, node.fs.on_operation = node.fs.on_operation, None
         for state in node.fs.crash_states(self.random.getrandbits(32), self.limit):
             self.counts["states"] += 1
-            self._judge_state(node, state)
+            try:
+                self._judge_state(node, state)
+            except StoreFullError as error:  # of that disk: the follower itself has room for what it does
+                raise Violation(f"a start needs room: {error}") from None
         node.fs.on_operation = hook
 
     def _judge_state(self, node: Node, state: SimulatedFileSystem) -> None:

@@ -770,6 +770,33 @@ def test_a_damaged_segment_is_copied_once(fs: FileSystem) -> None:
     assert fs.names("quarantine") == ["0000000001-11", "0000000002-12"]
 
 
+def test_a_segment_is_set_aside_on_a_full_disk() -> None:
+    """A follower with a full disk may be promoted while it has a segment that its checkpoint does not know any more."""
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(b"abcdefgh", sync=False), TIME_MS)
+    store.commit(placing.job(bytes(1000)), TIME_MS)
+    content = fs.contents()["log/0000000001"]
+    fs.capacity = sum(map(len, fs.contents().values()))
+    store.set_aside(1)
+    assert fs.names("log") == ["0000000002"]
+    assert [state.contents()[f"quarantine/0000000001-{TIME_MS}"] for state in fs.crash_states(seed=1, limit=10)] == [
+        content
+    ]
+
+
+def test_a_segment_is_copied_aside_where_there_are_no_hard_links() -> None:
+    fs = SimulatedFileSystem()
+    store, placing = opened(fs), Placing()
+    store.commit(placing.job(b"abcdefgh"), TIME_MS)
+    store.commit(placing.job(bytes(1000)), TIME_MS)
+    content = fs.contents()["log/0000000001"]
+    fs.fail(1, Fault.EIO, "link")
+    store.set_aside(1)
+    assert fs.names("log") == ["0000000002"]
+    assert fs.contents()[f"quarantine/0000000001-{TIME_MS}"] == content
+
+
 def test_the_copy_has_zeros_where_the_disk_gives_nothing() -> None:
     fs = SimulatedFileSystem()
     opened(fs)

@@ -338,11 +338,14 @@ class Store:
     def set_aside(self, number: int) -> None:
         """Move a segment to the quarantine; one that cannot be opened stays where it is.
 
+        It takes no space: a node whose disk is full has to start, too. Where there are no hard links it is copied.
+
         Raises:
-            StoreFullError: there is no space for that; it is where it was.
+            StoreFullError: there is no space for a copy; it is where it was.
             StoreFailedError: the disk does not allow it.
         """
-        if self._is_quarantined(number):
+        self._check()
+        if self._is_linked(number) or self._is_quarantined(number):
             self.release([number])
             self.unlink([number])
 
@@ -713,12 +716,31 @@ class Store:
         """
         self._is_quarantined(number)
 
+    def _has_copy(self, number: int) -> bool:
+        return any(name.startswith(_copies_of(number)) for name in self._fs.names(QUARANTINE))
+
+    def _is_linked(self, number: int) -> bool:
+        """Give the segment a name in the quarantine unless there is a copy; tell whether there is one now."""
+        path = segment_path(number)
+        try:
+            if self._has_copy(number):
+                return True
+            handle = self._fs.open(path, writable=True)
+            try:
+                self._sync(handle, path)
+            finally:
+                self._fs.close(handle)
+            self._fs.link(path, f"{QUARANTINE}/{_copies_of(number)}{self._clock_ms()}")
+        except OSError:
+            return False  # a copy can be made of what cannot be opened for that, and where there are no links
+        self._sync_directory(QUARANTINE)
+        return True
+
     def _is_quarantined(self, number: int) -> bool:
         """Copy the segment unless there is a copy; tell whether there is one now."""
         self._check()
-        prefix = f"{segment_path(number).removeprefix(f'{LOG}/')}-"
         try:
-            if any(name.startswith(prefix) for name in self._fs.names(QUARANTINE)):
+            if self._has_copy(number):
                 return True
             content = self._maybe_segment(number)
             if content is None:
@@ -730,7 +752,7 @@ class Store:
                 self._sync(copy, QUARANTINE_TMP)
             finally:
                 self._fs.close(copy)
-            self._fs.rename(QUARANTINE_TMP, f"{QUARANTINE}/{prefix}{self._clock_ms()}")
+            self._fs.rename(QUARANTINE_TMP, f"{QUARANTINE}/{_copies_of(number)}{self._clock_ms()}")
         except OSError as error:
             self._give_back_space(QUARANTINE_TMP, error)
             self._raise(f"copy {segment_path(number)} to the quarantine", error)
@@ -891,6 +913,11 @@ def parsed_header(data: bytes, size: int, path: str) -> SegmentHeader | str:
             "written this store"
         )
     return SegmentHeader(number, base_lsn, capacity, epoch, algorithm, store_id, size)
+
+
+def _copies_of(number: int) -> str:
+    """Return with what the names of copies in the quarantine begin."""
+    return f"{segment_path(number).removeprefix(f'{LOG}/')}-"
 
 
 def _reason(error: OSError) -> str:
