@@ -526,7 +526,6 @@ class Follower:
         while not self._leader.has_begun:
             await trio.sleep(WATCH_S)
         position = await self._next(Position)
-        truncations = 0
         files: list[SealedFile] = []
         while position is not None:
             more = True
@@ -539,12 +538,10 @@ class Follower:
             found = await in_thread(REPLICATION, shipping.attach, position, files)
             if isinstance(found, Attachment):
                 self._applied = self._applied if self._leader.epoch() in dict(position.epochs) else None
-                found.sent = truncations
                 return found
             assert isinstance(found, Truncate)
             log.warning("a follower cuts off what this leader never had", node=str(self.node), lsn=found.lsn)
             self._applied = None
-            truncations += 1
             self.wire.put(encoded(found))
             files = []
             position = await self._next(Position)

@@ -9,13 +9,15 @@ import socket
 
 import trio
 import trio.testing
+from simulation.simulated_file_system import SimulatedFileSystem
 
 from warren.msgstore.files.errors import StoreError
-from warren.replication.entries import PREAMBLE, Ack, Position, SealedList, encoded
+from warren.replication.entries import PREAMBLE, Ack, Position, SealedList, Truncate, encoded
 from warren.replication.handshake import Node
 from warren.replication.in_sync import InSyncSet
 from warren.replication.leader import Follower
 from warren.replication.replica_store import NO_STORE
+from warren.replication.shipping import Attachment
 from warren.replication.wire import Wire
 
 ME = Node("one", b"1" * 16)
@@ -41,7 +43,7 @@ class Leader:
     def moved(self) -> None:
         pass
 
-    def attach(self, position: Position, files: object) -> None:
+    def attach(self, position: Position, files: object) -> object:
         assert self.has_begun
         trio.from_thread.run_sync(self.attached.set)
         raise StoreError("enough")
@@ -84,5 +86,30 @@ def test_no_log_is_compared_before_what_begins_this_life_is_synced() -> None:
                 follower.feed(b"".join(piece for entry in said for piece in encoded(entry)))
                 leader.has_begun = True
                 await leader.attached.wait()
+
+    trio.run(main)
+
+
+def test_what_is_counted_begins_anew_when_the_follower_has_cut_its_log() -> None:
+    """`Ack.done` does: else the follower joins only when something more is written."""
+
+    class TruncatingLeader(Leader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers = [Truncate(0, 0), Attachment(SimulatedFileSystem())]
+
+        def attach(self, position: Position, files: object) -> object:
+            return self.answers.pop(0)
+
+    async def main() -> None:
+        leader = TruncatingLeader()
+        leader.has_begun = True
+        follower, sock = link(leader)
+        said: list[Position | SealedList] = [Position(NO_STORE, 0, 0, 0, 0, ()), SealedList((), False)]
+        follower.feed(b"".join([PREAMBLE, *(piece for entry in said * 2 for piece in encoded(entry))]))
+        with sock, trio.fail_after(30):
+            attachment = await follower._attach()
+            assert attachment is not None and attachment.sent == 0
+            follower.wire.close()
 
     trio.run(main)
