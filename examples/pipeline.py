@@ -88,7 +88,7 @@ def broker(directory: Path) -> Iterator[tuple[str, str]]:
     Raises:
         DemoError: it does not start.
     """
-    command = [str(Path(sys.executable).with_name("warren")), "serve", "--prometheus", "off", "--log-level", "warning"]
+    command = [sys.executable, "-m", "warren", "serve", "--prometheus", "off", "--log-level", "warning"]
     command += ["--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:

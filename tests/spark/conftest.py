@@ -47,14 +47,23 @@ def publisher(broker: WarrenProcess) -> Iterator[Publisher]:
 def spark(tmp_path_factory: pytest.TempPathFactory, broker: WarrenProcess) -> Iterator[SparkSession]:
     from warren.spark_bridge import register
 
-    from .session import start_session
+    from .session import keep_worker_log, start_session
 
     # Where this broker is when nothing says so; the JVM and its workers take it over when they start.
     os.environ["WARREN_MANAGEMENT_URL"] = f"http://127.0.0.1:{broker.http_port}"
-    session = start_session("local[2,4]", tmp_path_factory.mktemp("spark"))
+    directory = tmp_path_factory.mktemp("spark")
+    session = start_session("local[2,4]", directory)
+    keep_worker_log(session, directory / "workers.log")
+    session.conf.set("spark.warren.workerLog", str(directory / "workers.log"))
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def worker_log(spark: SparkSession) -> Path:
+    """The file with what Spark's Python workers print, on stderr too."""
+    return Path(str(spark.conf.get("spark.warren.workerLog")))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +45,15 @@ def start_session(master: str, directory: Path, **more: str) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def keep_worker_log(spark: SparkSession, path: Path) -> None:
+    """Have what Python workers print on stderr written to `path` as well. No worker has been started yet."""
+    jvm: Any = spark._jvm
+    both = jvm.org.apache.commons.io.output.TeeOutputStream(
+        jvm.java.lang.System.err, jvm.java.io.FileOutputStream(str(path))
+    )
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(both, True))
 
 
 def children_of(pid: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pika
 import pytest
+from pyspark.errors import AnalysisException
 
 from warren.spark_bridge import infer_json_schema, make_archive, read, to_kafka_shape, view, with_json
 
@@ -35,6 +36,28 @@ def test_bodies_are_parsed_as_json_and_what_is_none_is_kept_as_text(
         ]
     with pytest.raises(ValueError, match="struct"):
         with_json(frame, "bigint")
+
+
+def test_bad_bodies_in_the_sample_leave_one_corrupt_column(
+    spark: SparkSession, publisher: Publisher, name: str
+) -> None:
+    publisher.stream(name)
+    publisher.bodies(name, [b'{"id": 1}', b"not json", b"\xff", b"[2]"])
+    schema = infer_json_schema(spark, name, managementUrl=publisher.url)
+    assert schema.simpleString() == "struct<id:bigint>"
+    frame = with_json(read(spark, name, managementUrl=publisher.url), schema).orderBy("offset").select("value.*")
+    assert frame.columns == ["id", "_corrupt"]
+    assert [row.id for row in frame.collect()] == [1, None, None, None]
+    assert [row["_corrupt"] is None for row in frame.collect()] == [True, False, False, False]
+
+
+def test_a_table_is_refused_and_the_view_is_named(spark: SparkSession, name: str) -> None:
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW name USING warren"):
+        spark.sql(f"create table t_{name} using warren options (subscribe 's')")
+    spark.sql(f"create table t_{name} (body string) using warren options (subscribe 's')")
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW name USING warren"):
+        spark.sql(f"select * from t_{name}").collect()
+    spark.sql(f"drop table t_{name}")
 
 
 def test_a_view_is_there_for_sql(spark: SparkSession, publisher: Publisher, name: str) -> None:

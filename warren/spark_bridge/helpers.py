@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from warren.spark_bridge.source import FORMAT, PushingDataSource, WarrenDataSource
 
@@ -109,9 +110,17 @@ def infer_json_schema(
     options: Mapping[str, object] | None = None,
     **more: Any,
 ) -> StructType:
-    """Return the schema that fits the JSON in the first `rows` bodies of a queue, which stay where they are."""
+    """Return the schema that fits the JSON in the first `rows` bodies of a queue, which stay where they are.
+
+    What is no JSON object among them is passed over: `with_json` has a column for such bodies.
+    """
+    from pyspark.sql.types import StructType
+
     sample = read(spark, queue, {"columns": "body", "bodyAs": "string", **(options or {})}, **more)
-    return spark.read.json(sample.limit(rows)).schema
+    # A name that no body has, or the column could not be told from theirs.
+    corrupt = f"_corrupt_{uuid4().hex}"
+    found = spark.read.option("columnNameOfCorruptRecord", corrupt).json(sample.limit(rows)).schema
+    return StructType([field for field in found.fields if field.name != corrupt])
 
 
 def to_kafka_shape(frame: DataFrame) -> DataFrame:

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from warren.spark_bridge.control import BrokerClient
 from warren.spark_bridge.errors import BridgeError
+from warren.spark_bridge.option_hints import NO_TABLES, maybe_hint
 from warren.spark_bridge.schema import (
     BINARY,
     BODY_FORMATS,
@@ -272,7 +273,7 @@ def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
     """Make sure that each option is one of `known`.
 
     Raises:
-        OptionError: one is not; it names the nearest.
+        OptionError: one is not; it names what it stands for elsewhere, or the nearest.
     """
     names = {name.lower(): name for name in known}
     for name in options:
@@ -280,9 +281,11 @@ def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
             continue
         if name.lower() == "path":
             raise OptionError('unknown option path: name the queue, as in option("subscribe", "orders")')
-        near = get_close_matches(name.lower(), names, 1)
-        hint = f": did you mean {names[near[0]]}?" if near else ""
-        raise OptionError(f"unknown option {name}{hint}")
+        hint = maybe_hint(name)
+        if hint is None:
+            near = get_close_matches(name.lower(), names, 1)
+            hint = f"did you mean {names[near[0]]}?" if near else None
+        raise OptionError(f"unknown option {name}{f': {hint}' if hint else ''}")
 
 
 def read_options(
@@ -479,7 +482,7 @@ def _subscription(given: Given) -> tuple[tuple[str, ...], str | None, Mapping[st
     if len(names) != 1:
         raise OptionError(
             "one of the options subscribe, queue, subscribePattern and assign says what to read"
-            + (f", and there are {', '.join(names)}" if names else ", and there is none")
+            + (f", and there are {', '.join(names)}" if names else f", and there is none; {NO_TABLES}")
         )
     text = given.text(names[0]) or ""
     if names[0] == "subscribePattern":

@@ -25,6 +25,7 @@ from warren.spark_bridge.filters import Filters
 from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.options import NEVER, ReadOptions
 from warren.spark_bridge.schema import PROPERTY_COLUMNS
+from warren.spark_bridge.worker_pipe import end_quietly_when_nobody_reads
 
 SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPartitions asks for it
 
@@ -129,6 +130,7 @@ def read(
     Raises:
         DataLoss: not all of them are there any more.
     """
+    end_quietly_when_nobody_reads()
     context = Context(piece.queue, piece.partition)
     found = 0
     with client:

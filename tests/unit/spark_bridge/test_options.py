@@ -53,8 +53,37 @@ def test_an_option_with_a_letter_missing_is_refused_and_the_right_one_is_named(n
 
 
 def test_an_option_like_none_gets_no_hint() -> None:
-    with pytest.raises(OptionError, match=r"^unknown option kafka\.bootstrap\.servers$"):
-        read_options({"subscribe": "q", "kafka.bootstrap.servers": "x"}, environment={})
+    with pytest.raises(OptionError, match=r"^unknown option zzz$"):
+        read_options({"subscribe": "q", "zzz": "x"}, environment={})
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("kafka.bootstrap.servers", "uri and managementUrl"),
+        ("kafka.group.id", "consumerName"),
+        ("kafka.ssl.truststore.location", "tls.caFile"),
+        ("kafka.sasl.jaas.config", "username"),
+        ("kafka.max.poll.records", "options of a Kafka client mean nothing here"),
+        ("Topic", "subscribe"),
+        ("kafkaConsumer.pollTimeoutMs", "here it is poll.timeoutMs"),
+        ("maxFilesPerTrigger", "here it is maxOffsetsPerTrigger"),
+        ("port", "uri and managementUrl"),
+        ("virtualHost", "here it is vhost"),
+        ("queueName", "here it is queue"),
+        ("rabbitmq.queue.name", "here it is queue"),
+        ("owner", "CREATE TEMPORARY VIEW"),
+    ],
+)
+def test_options_of_other_sources_are_answered_with_what_they_are_here(name: str, instead: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read_options({"subscribe": "q", name: "x"}, environment={})
+    assert str(caught.value).startswith(f"unknown option {name}: ") and instead in str(caught.value)
+
+
+def test_whoever_names_no_queue_is_told_of_tables_too() -> None:
+    with pytest.raises(OptionError, match="there is none; to a table that CREATE TABLE makes Spark passes no options"):
+        read_options({}, environment={})
 
 
 def test_a_path_is_refused_with_what_to_say_instead() -> None:
