@@ -27,13 +27,13 @@ ARROWS: dict[str, set[str]] = {
     "vhosts": {"amqp", "exchanges", "msgstore/log", "queues", "streams"},
     "channels": {"amqp", "exchanges", "msgstore/log", "queues", "vhosts"},
     "server": {"amqp", "backup", "exchanges", "msgstore", "queues", "streams", "vhosts", "channels"},
-    "replication": {"msgstore/log", "msgstore/files", "vhosts", "server"},
+    "replication": {"msgstore/log", "msgstore/files", "vhosts", "server", "cluster"},
     "perf": {"amqp"},
     "testing": {"amqp", "msgstore/log", "msgstore/files", "queues", "vhosts", "channels", "server"},  # on top
     "backup": set(),  # what a directory of backups is, for who writes one and who reads it
     "ctl": {"amqp", "backup"},
     "links": {"amqp"},
-    "cluster": set(),  # it decides for any store, and nothing starts it yet
+    "cluster": set(),  # it decides for any store
     "mgmt_plugin/http": {"amqp", "server"},
     "mgmt_plugin": {"amqp", "exchanges", "msgstore/log", "queues", "streams", "vhosts", "channels", "server"}
     | {"msgstore/files"},  # the data port reads sealed chunks where they lie

@@ -4,6 +4,8 @@
     events      what a member is told, and what it asks for      peers         a leader's view of the other replicas
     member      what a node decides                              etcd          a client for etcd
     etcd_watch  the changes of a key                             etcd_wire     requests and answers of etcd
+    driver      carries out what a member asks for               etcd_record   the record as a key of etcd
+    registry    where the nodes are
 
-Nothing starts these yet: a broker is one node.
+What a node does when its member asks is in ``warren.replication``.
 """

@@ -1,0 +1,234 @@
+"""Carries out what a `Member` asks for, and tells it what happens: the only thing that talks to one.
+
+    tell        an event, from whatever runs on the loop -> the member -> actions, carried out before `tell` returns
+    the record  a task that reads, one that swaps, one that watches; each has one request under way at most
+    time        a task that tells `Tick` when the member wants to be woken
+
+1. Actions are carried out in their order, and those of one event before the next event is looked at. An event that an
+   action causes waits for the others of that action's event.
+2. A swap that raises anything is unknown, also one that could not be sent: that costs a read, and the opposite error
+   costs a confirmed message.
+3. The clock counts while the machine is suspended, since promises do.
+4. A record that cannot be understood is none that was read: nothing is decided by it, and the operator is told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol, assert_never
+
+import trio
+
+from warren.cluster.etcd import EtcdError, OutcomeUnknown
+from warren.cluster.events import (
+    Acknowledge,
+    Action,
+    AnswerBeacon,
+    Event,
+    Lead,
+    Read,
+    ReadFailed,
+    RecordChanged,
+    RecordRead,
+    RefuseEpoch,
+    Report,
+    RequireAcks,
+    Restart,
+    SendBeacon,
+    Serve,
+    StopAcknowledging,
+    StopServing,
+    Swap,
+    SwapDone,
+    SwapRefused,
+    SwapUnknown,
+    Tick,
+)
+from warren.cluster.member import Member
+from warren.cluster.record import Record, RecordError, Replica, Versioned
+
+# The clocks of the member and of the loop are two: neither is trusted for longer than this.
+SLEEP_MAX_S: Final = 1.0
+
+
+def passed_s() -> float:
+    """Return a time in seconds that only passes, also while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class RecordStore(Protocol):
+    """Where the record is: etcd, see ``etcd_record.py``."""
+
+    async def read(self) -> Versioned | None:
+        """Read it, linearizably.
+
+        Raises:
+            EtcdError: there is no answer.
+            RecordError: what is there is no record that this node understands, or one of another store.
+        """
+
+    async def swap(self, revision: int, record: Record) -> int | None:
+        """Write it if its revision still is this one; return the new one, None when it was another one.
+
+        Raises:
+            EtcdError, OutcomeUnknown: there is no answer.
+        """
+
+    def changes(self) -> AsyncIterator[Versioned]:
+        """Yield what it is from now on, for ever."""
+
+
+class Node(Protocol):
+    """What a member decides for. Nothing here blocks; see `warren.cluster.events` for what each of them asks."""
+
+    def send_beacon(self, epoch: int, number: int) -> None: ...
+
+    def answer_beacon(self, leader: Replica, epoch: int, number: int) -> None: ...
+
+    def refuse_epoch(self, leader: Replica, epoch: int) -> None: ...
+
+    def acknowledge(self, leader: Replica, epoch: int) -> None: ...
+
+    def stop_acknowledging(self) -> None: ...
+
+    def lead(self, epoch: int) -> None: ...
+
+    def require_acks(self, replicas: frozenset[Replica]) -> None: ...
+
+    def serve(self) -> None: ...
+
+    def stop_serving(self) -> None: ...
+
+    def restart(self, reason: str) -> None: ...
+
+    def report(self, text: str) -> None: ...
+
+
+class Driver:
+    """Drives `member`, on behalf of `node`. `clock_s` is the clock that the member began with."""
+
+    def __init__(self, member: Member, store: RecordStore, node: Node, clock_s: Callable[[], float] = passed_s) -> None:
+        self.member = member
+        self._store = store
+        self._node = node
+        self._clock_s = clock_s
+        self._events: deque[Event] = deque()
+        self._is_telling = False
+        self._told = trio.Event()
+        self._was_read = trio.Event()
+        self._reads = trio.Event()
+        self._swap: Swap | None = None
+        self._swaps = trio.Event()
+
+    def tell(self, event: Event) -> None:
+        """Have the member know of an event, and do what it decides. On the loop."""
+        self._events.append(event)
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._events:
+                for action in self.member.handle(self._clock_s(), self._events.popleft()):
+                    self._carry_out(action)
+        finally:
+            self._is_telling = False
+        self._told.set()
+
+    def serves(self) -> bool:
+        """Tell whether clients may be served at this very moment."""
+        return self.member.serves(self._clock_s())
+
+    async def run(self) -> None:
+        """Take part in the cluster, for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read)
+            nursery.start_soon(self._write)
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._wake)
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, action: Action) -> None:
+        node = self._node
+        match action:
+            case Read():
+                self._reads.set()
+            case Swap():
+                self._swap = action
+                self._swaps.set()
+            case SendBeacon(epoch, number):
+                node.send_beacon(epoch, number)
+            case AnswerBeacon(leader, epoch, number):
+                node.answer_beacon(leader, epoch, number)
+            case RefuseEpoch(leader, epoch):
+                node.refuse_epoch(leader, epoch)
+            case Acknowledge(leader, epoch):
+                node.acknowledge(leader, epoch)
+            case StopAcknowledging():
+                node.stop_acknowledging()
+            case Lead(epoch):
+                node.lead(epoch)
+            case RequireAcks(replicas):
+                node.require_acks(replicas)
+            case Serve():
+                node.serve()
+            case StopServing():
+                node.stop_serving()
+            case Restart(reason):
+                node.restart(reason)
+            case Report(text):
+                node.report(text)
+            case _:
+                assert_never(action)
+
+    # --- the record -------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            await self._reads.wait()
+            self._reads = trio.Event()
+            try:
+                found = await self._store.read()
+            except EtcdError:
+                self.tell(ReadFailed())
+            except RecordError as error:
+                self._node.report(str(error))
+                self.tell(ReadFailed())
+            else:
+                self.tell(RecordRead(found))
+                self._was_read.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._swaps.wait()
+            self._swaps = trio.Event()
+            swap = self._swap
+            assert swap is not None
+            try:
+                revision = await self._store.swap(swap.revision, swap.record)
+            except (EtcdError, OutcomeUnknown):
+                self.tell(SwapUnknown(swap.number))
+            else:
+                self.tell(SwapRefused(swap.number) if revision is None else SwapDone(swap.number, revision))
+
+    async def _watch(self) -> None:
+        await self._was_read.wait()  # nothing counts before that
+        async for found in self._store.changes():
+            self.tell(RecordChanged(found))
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    async def _wake(self) -> None:
+        while True:
+            self.tell(Tick())
+            self._told = trio.Event()
+            now_s = self._clock_s()
+            at_s = self.member.wake_at_s(now_s)
+            while (left_s := at_s - self._clock_s()) > 0:
+                with trio.move_on_after(min(left_s, SLEEP_MAX_S)):
+                    await self._told.wait()
+                    self._told = trio.Event()
+                    at_s = self.member.wake_at_s(self._clock_s())
+            await trio.lowlevel.checkpoint()
