@@ -42,6 +42,11 @@ ARGUED = {
         "__init__",
         "Thread",
     ): "the thread of a connection to a leader: its error ends it",
+    # The four hands of a member: a fault of one of them is a fault of ours, and the process begins anew.
+    **{
+        ("cluster/driver.py", "run", f"self.{hand}"): "ends the driver, and with it the process"
+        for hand in ("_read", "_write", "_watch", "_wake")
+    },
     # A broker in a test suite, which is to see every error.
     ("testing/broker.py", "spawn", "work"): "what a test has asked for: `wait_for` gives it what is raised",
     ("testing/broker.py", "__init__", "Thread"): "the thread that a broker under test lives in",

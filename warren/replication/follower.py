@@ -9,12 +9,16 @@
    answers. The leader may have gone on alone since then, if its `min_in_sync` allows that: the answer says so.
 3. From the beginning of a promotion on nothing is acknowledged any more. It ends the life of the follower: the same
    process recovers the directory and is a leader (``node.py``).
-4. A disk without space ends the link, with that reason: the leader goes on without this follower, which tries again.
+4. Where nodes are elected (`Election`) nobody is promoted by hand. This node follows whom the record names, compares
+   its log with that of a leader when its member has had a beacon of it answered, and says nothing more over that link
+   when the member has it stop.
+5. A disk without space ends the link, with that reason: the leader goes on without this follower, which tries again.
    A disk that fails ends the process with exit code 3, as it does a broker.
 """
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import time
@@ -23,16 +27,18 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
+from warren.cluster.events import Position
 from warren.msgstore.files.errors import StoreError, StoreFullError
 from warren.replication import cluster_state
 from warren.replication.cluster_state import ClusterState
 from warren.replication.entries import (
     FROM_LEADER,
     PREAMBLE,
+    Ack,
     Beacon,
     Decoder,
     EntryError,
@@ -66,12 +72,31 @@ EPOCH_STRIDE: Final = 1000
 log = get_logger("replication")
 
 
+class Election(Protocol):
+    """Who decides whom a node follows. What it decides it says by `Follower.answer` and the like."""
+
+    async def leader_address(self) -> Endpoint | None:
+        """Return where the leader is by what is known; None when there is none, or this node leads."""
+
+    def heard(self, leader: Node, epoch: int, beacon: int, own: Position) -> None:
+        """A leader has said that it leads; this node's log is synced up to `own`."""
+
+    def lost(self, leader: Node, own: Position) -> None:
+        """The link to a leader has ended."""
+
+    def refused(self) -> None:
+        """Nobody listens where the leader was: its machine is there, and its process is not."""
+
+
 class Follower:
-    """A follower called `name` of the leader at `endpoint`. `replica` has been opened; so has `metadata`."""
+    """A follower called `name` of the leader at `endpoint`. `replica` has been opened; so has `metadata`.
+
+    Without an endpoint it is told whom to follow: `obey`.
+    """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Endpoint | None,
         identity: Identity,
         name: str,
         directory: Path,
@@ -93,6 +118,8 @@ class Follower:
         self._state = state
         self._replica = replica
         self._link: _Link | None = None
+        self._election: Election | None = None
+        self._elected_epoch = 0
         self._promoting = False
         self._lost_s = time.monotonic()
         self._told = ""
@@ -108,7 +135,7 @@ class Follower:
             "node": self.me.name,
             "epoch": replica.epoch,
             "leader": None if self.leader is None else self.leader.name,
-            "leader_address": str(self._endpoint),
+            "leader_address": None if self._endpoint is None else str(self._endpoint),
             "connected": link is not None,
             "in_sync": not replica.is_catching_up and self._has_been_in_sync(),
             "received_lsn": replica.received_lsn,
@@ -134,6 +161,8 @@ class Follower:
         Raises:
             NotPromoted: for the reason said; it follows on.
         """
+        if self._election is not None:
+            raise NotPromoted("the nodes of this cluster elect their leader by themselves")
         if self._promoting:
             raise NotPromoted("it is being promoted already")
         if self._link is not None or await self._leader_answers():
@@ -154,7 +183,11 @@ class Follower:
         return {"lsn": self._replica.synced_lsn, "epoch": self.next_epoch(), "note": self._doubt()}
 
     def next_epoch(self) -> int:
-        """Return the epoch of this node as a leader: none that its leader has taken by starting again meanwhile."""
+        """Return the epoch of this node as a leader: the one it was elected for, or one that its leader has not taken
+        by starting again meanwhile.
+        """
+        if self._elected_epoch:
+            return self._elected_epoch
         return max(self._replica.epoch, self._state.epoch) + EPOCH_STRIDE
 
     def _doubt(self) -> str:
@@ -185,6 +218,34 @@ class Follower:
             wire.close()
         return True
 
+    def obey(self, election: Election) -> None:
+        """Follow whom `election` says, from the beginning on."""
+        self._election = election
+
+    # --- what its member says ---------------------------------------------------------------------------------------
+
+    def answer(self, epoch: int, beacon: int) -> None:
+        """Answer a beacon of the leader of `epoch`; compare logs with it, if that is due, and take its frames."""
+        if self._link is not None and self._link.epoch == epoch:
+            self._link.begin()
+            self._link.answer(beacon)
+
+    def elected(self, epoch: int) -> None:
+        """End following, and have this process go on as the leader of `epoch`."""
+        self._elected_epoch = epoch
+        self.is_promoted = True
+        self.over.set()
+
+    def stop_acknowledging(self) -> None:
+        """Acknowledge nothing any more: over this link nothing is said from now on."""
+        if self._link is not None:
+            self._link.fail("this node does not follow that leader any more")
+
+    def refuse(self, epoch: int) -> None:
+        """Tell the leader that an epoch has begun which is greater than its own."""
+        if self._link is not None:
+            self._link.refuse(epoch)
+
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -202,6 +263,8 @@ class Follower:
                 self._gone(f"the leader does not answer within {CONNECT_S:g} s")
             except OSError as error:
                 self._gone(f"no connection: {error.strerror or error}")
+                if self._election is not None and _is_refusal(error):
+                    self._election.refused()
             except StoreFullError as error:
                 self._gone(f"the disk is full: {error}")
             except StoreError as error:
@@ -212,7 +275,8 @@ class Follower:
                 if taken:
                     pause_s = least
             await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, most)
+            # Whoever waits to be elected has to know soon that a process is gone, or that another one leads.
+            pause_s = min(2 * pause_s, most) if self._election is None else least
 
     def _gone(self, reason: str) -> None:
         """Say why there is no link, once for each reason."""
@@ -223,6 +287,11 @@ class Follower:
 
     async def _follow_once(self) -> bool:
         """Follow over one link until it ends; tell whether the leader has taken this follower."""
+        if self._election is not None:
+            self._endpoint = await self._election.leader_address() or self._endpoint
+            if self._endpoint is None:
+                self._gone("nobody leads")
+                return False
         with trio.fail_after(CONNECT_S):
             wire = await self._connect()
         try:
@@ -233,9 +302,9 @@ class Follower:
             assert leader is not None
             await self._remember(leader, store)
             epoch = store.epoch
-            self.metadata.begin(store.store_id)
-            await in_thread(REPLICATION, self._replica.follow, epoch, store.store_id)
-            link = _Link(wire, self._replica, epoch, self)
+            link = _Link(wire, self._replica, epoch, store.store_id, self)
+            if self._election is None:
+                link.begin()
             self._link = link
             self._told = ""
             log.info("following", leader=str(leader), address=str(self._endpoint), epoch=epoch)
@@ -244,12 +313,27 @@ class Follower:
             finally:
                 self._link = None
                 self._lost_s = time.monotonic()
+                if self._election is not None:
+                    self._election.lost(leader, self.own_position())
             self._gone(link.reason)
         finally:
             wire.close()
         return True
 
+    def own_position(self) -> Position:
+        """Return how far the log is synced here."""
+        return Position(self._replica.epoch, self._replica.synced_lsn)
+
+    def heard(self, link: _Link, entry: Beacon) -> None:
+        """The leader has sent a beacon."""
+        self.leader_committed_lsn = entry.committed_lsn
+        if self._election is None:
+            link.answer(entry.number)
+        elif self.leader is not None:
+            self._election.heard(self.leader, entry.epoch, entry.number, self.own_position())
+
     async def _connect(self) -> Wire:
+        assert self._endpoint is not None
         stream = await trio.open_tcp_stream(self._endpoint.host, self._endpoint.port)
         sock = socket.socket(fileno=stream.socket.detach())
         sock.setblocking(False)
@@ -321,14 +405,38 @@ class _StoreOfLeader:
 class _Link:
     """One connection to the leader, once both have proved themselves."""
 
-    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, follower: Follower) -> None:
+    def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int, store_id: bytes, follower: Follower) -> None:
         self.reason = ""
+        self.epoch = epoch
+        self._store_id = store_id
+        self._has_begun = False
         self._wire = wire
         self._replica = replica
         self._follower = follower
         self._decoder = Decoder(FROM_LEADER)
         self._worker = _Worker(wire, replica, epoch)
-        self._beacon = 0
+
+    def begin(self) -> None:
+        """Compare logs, and take what the leader sends then."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._follower.metadata.begin(self._store_id)
+            self._worker.begin(self._store_id)
+
+    def answer(self, beacon: int) -> None:
+        """Answer a beacon: at once, since the worker may be waiting for its disk."""
+        self._worker.beacon = beacon
+        if self._worker.has_begun:
+            self._worker.acknowledge()
+
+    def refuse(self, epoch: int) -> None:
+        """Tell the leader of an epoch that is greater than its own, and hang up."""
+        self._wire.put(encoded(Ack(0, 0, 0, 0, epoch)))
+        self.fail(f"it leads epoch {self.epoch}, and epoch {epoch} has begun")
+
+    def fail(self, reason: str) -> None:
+        """Say nothing more over this link, and have it end."""
+        self._wire.fail(reason)
 
     async def run(self, data: bytes) -> None:
         """Carry out what comes until the link ends.
@@ -342,7 +450,6 @@ class _Link:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wire.send)
                 self._wire.put([PREAMBLE])
-                worker.tell_position()
                 self._decoder.feed(data)
                 self.reason = await self._read()
                 nursery.cancel_scope.cancel()
@@ -382,10 +489,7 @@ class _Link:
 
     def _take(self, entry: FromLeader) -> None:
         if isinstance(entry, Beacon):
-            # Answered here: the worker may be waiting for its disk.
-            self._follower.leader_committed_lsn = entry.committed_lsn
-            self._worker.beacon = entry.number
-            self._worker.acknowledge()
+            self._follower.heard(self, entry)
         else:
             self._worker.put(entry)
 
@@ -396,18 +500,23 @@ class _Worker:
     def __init__(self, wire: Wire, replica: ReplicaStore, epoch: int) -> None:
         self.error: StoreError | None = None
         self.beacon = 0
+        self.has_begun = False  # and acknowledges from now on
         self._put_bytes = 0  # on the loop
         self._done_bytes = 0  # in the thread
         self._wire = wire
         self._replica = replica
         self._epoch = epoch
-        self._queue: SimpleQueue[FromLeader | None] = SimpleQueue()
+        self._queue: SimpleQueue[FromLeader | bytes | None] = SimpleQueue()  # bytes: of which store it is to begin
         self._has_left = False
         self._thread = Thread(target=self._run, name="replica", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def begin(self, store_id: bytes) -> None:
+        """Have the leader know where this follower is, and take what it sends from then on."""
+        self._queue.put(store_id)
 
     def put(self, entry: FromLeader) -> None:
         """Have `entry` carried out."""
@@ -442,6 +551,12 @@ class _Worker:
         replica = self._replica
         try:
             while (entry := self._queue.get()) is not None:
+                if isinstance(entry, bytes):
+                    replica.follow(self._epoch, entry)
+                    self.tell_position()
+                    self.has_begun = True
+                    self.acknowledge()
+                    continue
                 synced_lsn, done = replica.synced_lsn, replica.done
                 replica.apply(entry, self._epoch)
                 self._done_bytes += _size(entry)
@@ -449,7 +564,7 @@ class _Worker:
                     self.tell_position()
                 elif (self._queue.empty() or replica.synced_lsn > synced_lsn) and replica.done > done:
                     self.acknowledge()
-            if self._has_left:
+            if self._has_left and self.has_begun:
                 replica.follow(self._epoch, replica.store_id)
         except StoreError as error:
             self._end(error)
@@ -465,6 +580,15 @@ class _Worker:
 
 def _size(entry: FromLeader) -> int:
     return sum(map(len, entry.body()))
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Tell whether nobody listens at an address; trio has the reason as the cause."""
+    causes: list[BaseException | None] = [error, error.__cause__]
+    if isinstance(error.__cause__, BaseExceptionGroup):
+        causes = list(error.__cause__.exceptions)
+        return all(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED for cause in causes)
+    return any(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED for cause in causes)
 
 
 async def _some(wire: Wire) -> bytes:

@@ -9,6 +9,7 @@
 1. What decides is elsewhere and has no I/O: who proves what in ``handshake``, who must have a commit in ``in_sync``,
    where a follower can go on in ``shipping``.
 2. A set takes effect when it is on disk. While it is being written, everybody in the old and in the new one is asked.
+   Where nodes are elected a `Member` decides instead, and etcd has the set (``elected_set.py``).
 3. A follower that has left the set is disconnected, and told why: it has to catch up again, and takes note that it may
    lack what was confirmed since.
 4. Whoever connects has `HANDSHAKE_S` to prove that it knows the secret, and at most `NEWCOMERS_MAX` are given that time
@@ -25,7 +26,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -40,6 +41,7 @@ from warren.msgstore.log.jobs import CommitJob
 from warren.msgstore.log.message_log import MessageLog
 from warren.replication import cluster_state
 from warren.replication.cluster_state import ClusterState
+from warren.replication.elected_set import ElectedSet
 from warren.replication.entries import (
     FROM_FOLLOWER,
     PREAMBLE,
@@ -91,7 +93,10 @@ log = get_logger("replication")
 
 
 class Leader:
-    """A leader called `name`; see ``server.replication.Replication``. `fs` is where its store is."""
+    """A leader called `name`; see ``server.replication.Replication``. `fs` is where its store is.
+
+    One that was elected has its set from outside (`elected`), and serves while `may_serve` says so.
+    """
 
     def __init__(
         self,
@@ -101,10 +106,14 @@ class Leader:
         directory: Path,
         state: ClusterState,
         fs: FileSystem,
+        elected: ElectedSet | None = None,
+        may_serve: Callable[[], bool] = lambda: True,
     ) -> None:
         self.gate: Gate = self
+        self.may_serve = may_serve
         self.me = state.me(name)
-        self.in_sync = InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
+        self.elected = elected
+        self.in_sync = elected or InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
         self.has_begun = False  # what begins this life is synced here
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
@@ -257,17 +266,21 @@ class Leader:
 
     # --- the set ----------------------------------------------------------------------------------------------------
 
+    def send_beacon(self, number: int) -> None:
+        """Say to all followers that this node leads."""
+        beacon = Beacon(number, self.in_sync.committed_lsn, wall_time_ms(), self.epoch())
+        for follower in list(self._followers.values()):
+            follower.wire.put(encoded(beacon))
+
     async def _watch(self) -> None:
-        """Send beacons, see who is silent, and set the alarm. For ever."""
+        """Send beacons, unless a member does; see who is silent, and set the alarm. For ever."""
         beacon_s = 0.0
         while True:
             now_s = time.monotonic()
-            if now_s - beacon_s >= BEACON_S:
+            if self.elected is None and now_s - beacon_s >= BEACON_S:
                 beacon_s = now_s
                 self._beacons += 1
-                beacon = Beacon(self._beacons, self.in_sync.committed_lsn, wall_time_ms(), self.epoch())
-                for follower in list(self._followers.values()):
-                    follower.wire.put(encoded(beacon))
+                self.send_beacon(self._beacons)
             self._decide()
             await trio.sleep(WATCH_S)
 
@@ -276,6 +289,8 @@ class Leader:
         now_s = time.monotonic()
         for follower in list(self._followers.values()):
             follower.note_progress(now_s)
+        if self.elected is not None:
+            self.elected.tell_progress(self.shipping.end_lsn(), self.shipping.commit_began_s)
         for replica in self.in_sync.joiners(now_s):
             self._followers[replica.node].caught_up()
         for replica in self.in_sync.stragglers(now_s):
@@ -648,10 +663,14 @@ class Follower:
             raise EntryError(f"{type(entry).__name__} while it is fed")
         leader = self._leader
         if entry.epoch not in (0, leader.epoch()):
+            if leader.elected is not None:
+                leader.elected.refused(self.replica, entry.epoch)
             raise EntryError(f"an acknowledgement for the leader of epoch {entry.epoch}")
         has_our_log = self._attachment is not None
         received_lsn, synced_lsn = (entry.received_lsn, entry.synced_lsn) if has_our_log else (0, 0)
         leader.in_sync.acknowledged(self.replica, received_lsn, synced_lsn, time.monotonic())
+        if leader.elected is not None and entry.beacon:
+            leader.elected.answered(self.replica, leader.epoch(), entry.beacon)
         if self._noted_at and not self.replica.is_noted and entry.done >= self._noted_at:
             leader.in_sync.noted(self.replica)
         leader.moved()

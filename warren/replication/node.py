@@ -3,7 +3,9 @@
 1. The data directory is locked from the beginning to the end, whatever this process is at the moment.
 2. A process is a follower first, if it is told to follow, and a leader afterwards; never the other way round. A leader
    that was replaced is started again with `follow`.
-3. A leader begins with the set that its directory has recorded; one that was promoted is the only member of its set.
+3. Where nodes elect their leader (``elected_node.py``) a process follows first in any case, and leads when it was
+   elected.
+4. A leader begins with the set that its directory has recorded; one that was promoted is the only member of its set.
    `load_definitions` is not for it: what it has is what its leader had.
 """
 
@@ -25,6 +27,7 @@ from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication import cluster_state
 from warren.replication.cluster_state import ClusterState
+from warren.replication.elected_node import Election
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
@@ -66,6 +69,8 @@ async def serve(
     own = identity(settings)
     epoch: int | None = None
     with DataDir.open(settings.data_dir):
+        if settings.etcd:
+            return await _take_part(settings, own, plugins, read_again)
         if settings.follow is not None:
             ended = await _follow(settings, settings.follow, own, plugins)
             if not isinstance(ended, Promoted):
@@ -77,6 +82,46 @@ async def serve(
                 read_again = lambda: _of_leader(read())  # noqa: E731
         leader = _leader(settings, settings.cluster_listen, own) if settings.cluster_listen is not None else None
         return await serve_locked(settings, plugins, read_again, leader, epoch)
+
+
+async def _take_part(
+    settings: Settings, own: Identity, plugins: Sequence[Plugin], read_again: Callable[[], Settings] | None
+) -> int:
+    """Follow whom the nodes elect, and lead when it is this one; return the exit code."""
+    name = _name(settings)
+    state = cluster_state.read(settings.data_dir)
+    _write(settings.data_dir, state)
+    replica, metadata = _opened(settings)
+    tasks = Supervision()
+    try:
+        follower = Follower(None, own, name, settings.data_dir, state, replica, metadata)
+        election = Election(settings, name, state, follower.own_position(), replica.store_id)
+        follower.obey(election.node)
+        election.node.follower = follower
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tasks.once, "election", election.drive)
+            nursery.start_soon(tasks.keep, "registration", election.announce)
+            ended = await _run(settings, "whom the nodes elect", follower, plugins)
+            if isinstance(ended, Promoted):
+                replica.promote(force=True)  # it is recorded as in sync: it has everything that was confirmed
+                replica.close()
+                metadata.close()
+                read = read_again
+                if not election.is_first():
+                    settings = _of_leader(settings)
+                    if read is not None:
+                        read_again = lambda: _of_leader(read())  # noqa: E731
+                assert settings.cluster_listen is not None
+                fs = OsFileSystem(str(messages_directory(settings.data_dir)))
+                leader = election.leader(
+                    partial(Leader, settings.cluster_listen, own, name, settings.data_dir, state, fs)
+                )
+                ended = await serve_locked(settings, plugins, read_again, leader, ended.epoch, election.store_id())
+            nursery.cancel_scope.cancel()
+        return ended
+    finally:
+        replica.close()
+        metadata.close()
 
 
 def _of_leader(settings: Settings) -> Settings:
@@ -113,17 +158,10 @@ async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins
     """Follow until told to stop, or promoted; return the exit code, or that."""
     state = cluster_state.read(settings.data_dir)
     _write(settings.data_dir, state)
-    catalogue = Catalogue.open(settings.catalogue_url(), first_contents=False)
-    metadata = MetadataCopy(catalogue)
-    directory = messages_directory(settings.data_dir)
-    replica = ReplicaStore(OsFileSystem(str(directory)), on_catalogue=metadata.apply)
+    replica, metadata = _opened(settings)
     try:
-        try:
-            replica.open()
-        except StoreError as error:
-            raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
         follower = Follower(endpoint, own, _name(settings), settings.data_dir, state, replica, metadata)
-        ended = await _run(settings, endpoint, follower, plugins)
+        ended = await _run(settings, str(endpoint), follower, plugins)
         if isinstance(ended, Promoted):
             # Whoever asked has been told what this may lack.
             replica.promote(force=True)
@@ -133,7 +171,25 @@ async def _follow(settings: Settings, endpoint: Endpoint, own: Identity, plugins
         metadata.close()
 
 
-async def _run(settings: Settings, endpoint: Endpoint, follower: Follower, plugins: Sequence[Plugin]) -> int | Promoted:
+def _opened(settings: Settings) -> tuple[ReplicaStore, MetadataCopy]:
+    """Open a data directory as that of a follower.
+
+    Raises:
+        StartError: it cannot be used.
+    """
+    metadata = MetadataCopy(Catalogue.open(settings.catalogue_url(), first_contents=False))
+    directory = messages_directory(settings.data_dir)
+    replica = ReplicaStore(OsFileSystem(str(directory)), on_catalogue=metadata.apply)
+    try:
+        replica.open()
+    except StoreError as error:
+        replica.close()
+        metadata.close()
+        raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None
+    return replica, metadata
+
+
+async def _run(settings: Settings, leader: str, follower: Follower, plugins: Sequence[Plugin]) -> int | Promoted:
     tasks = Supervision()
     manager = ServiceManager.from_environment(os.environ)
     following = Following(
@@ -149,10 +205,10 @@ async def _run(settings: Settings, endpoint: Endpoint, follower: Follower, plugi
                 if isinstance(plugin, FollowerPlugin):
                     name = type(plugin).__name__
                     places += await nursery.start(tasks.begin, name, plugin.follow, following)
-            _announce(settings, endpoint, places, manager)
+            _announce(settings, leader, places, manager)
             nursery.start_soon(tasks.keep, "following", follower.run, ESSENTIAL)
             await follower.over.wait()
-            if follower.is_promoted:
+            if follower.is_promoted and not settings.etcd:
                 await trio.sleep(ANSWER_S)
             nursery.cancel_scope.cancel()
     if follower.failure:
@@ -172,14 +228,14 @@ async def _obey(signals: AsyncIterator[int], over: trio.Event, manager: ServiceM
             over.set()
 
 
-def _announce(settings: Settings, endpoint: Endpoint, opened: Sequence[Listening], manager: ServiceManager) -> None:
+def _announce(settings: Settings, leader: str, opened: Sequence[Listening], manager: ServiceManager) -> None:
     places = ", ".join(sorted(f"{each.protocol}://{Endpoint(each.host, each.port)}" for each in opened)) or "nowhere"
-    manager.ready(f"following {endpoint}, listening on {places}")
+    manager.ready(f"following {leader}, listening on {places}")
     lines = [
-        f"Warren {__version__}, a follower of {endpoint}",
+        f"Warren {__version__}, a follower of {leader}",
         f"  listening   {places}",
         f"  data        {settings.data_dir.absolute()}",
-        "  promote     warren ctl cluster promote",
+        *([] if settings.etcd else ["  promote     warren ctl cluster promote"]),
         f"  stop        Ctrl-C, or kill -TERM {os.getpid()}",
     ]
     print("\n".join(lines), flush=True)

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
+from warren.cluster.driver import passed_s
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem, read_exactly
 from warren.msgstore.files.pins import PinnedFile
@@ -228,6 +229,7 @@ class Shipping:
         self._written_lsn = 0  # and is in the files
         self._unwritten: list[Entry] = []  # told of by a commit that has not come to its end
         self._known: dict[int, SegmentHeader] = {}  # headers that were read; a number is never used again
+        self.commit_began_s: float | None = None  # while the disk works on one; the clock counts suspended time, too
         self._replaced = 0  # how often files of streams were replaced or removed
 
     # --- what the store tells: msgstore.files.store.Changes ---------------------------------------------------------
@@ -508,9 +510,12 @@ class ShippedStore:
 
     def commit(self, job: CommitJob, time_ms: int) -> None:
         """See `Store.commit`."""
-        with self._shipping.committing:
+        shipping = self._shipping
+        with shipping.committing:
+            shipping.commit_began_s = passed_s()
             self._store.commit(job, time_ms)
-            self._shipping.written()
+            shipping.written()
+            shipping.commit_began_s = None
 
     def write_checkpoint(self, content: bytes) -> None:
         """See `Store.write_checkpoint`."""

@@ -86,6 +86,7 @@ CATCH_UP_S: Final = 3.0
 # What is to be done behind the deadline: closing files, and ending the interpreter.
 STOP_GRACE_S: Final = 2.0
 BEGIN_WITHIN_S: Final = 2.0
+PERMISSION_CHECK_S: Final = 0.02
 TICK_S: Final = 0.5
 CLOCK_CHECK_S: Final = 1.0
 MEMORY_CHECK_S: Final = 0.2
@@ -137,10 +138,11 @@ async def serve_locked(
     read_again: Callable[[], Settings] | None = None,
     replication: Replication | None = None,
     epoch: int | None = None,
+    store_id: bytes = b"",
 ) -> int:
     """Do what `serve` does, in a data directory that the caller has locked; with followers when `replication` is given.
 
-    `epoch`: the one that begins, if not the next one.
+    `epoch`: the one that begins, if not the next one. `store_id`: of a store that does not exist yet, 16 bytes.
 
     Raises:
         StartError: as there.
@@ -168,6 +170,7 @@ async def serve_locked(
         descriptors=descriptors,
         replication=replication,
         epoch=epoch,
+        store_id=store_id,
     )
     tasks = application.tasks
     manager = ServiceManager.from_environment(os.environ)
@@ -256,6 +259,7 @@ class Application:
         descriptors: Descriptors = UNLIMITED,
         replication: Replication | None = None,
         epoch: int | None = None,
+        store_id: bytes = b"",
     ) -> None:
         self._settings = settings
         self._plugins = plugins
@@ -264,7 +268,7 @@ class Application:
         self._tls = ServerTls(settings.tls) if uses_tls else None
         self._catalogue = catalogue
         store, message_log, self._recovery, self._recovery_s = _recover_messages(
-            settings, files, descriptors.store_handles, epoch
+            settings, files, descriptors.store_handles, epoch, store_id
         )
         self._clock = SteadyClock()
         message_log.now_ms = self._clock.now_ms()
@@ -378,6 +382,7 @@ class Application:
                 with trio.move_on_after(BEGIN_WITHIN_S):
                     await self._messages.deleted()
                 await self._messages.restored(self._broker.is_restoring)
+                await self._permission_to_serve()
                 for listener in listeners:
                     self._reactor.listen(listener)
                 serving()
@@ -490,6 +495,15 @@ class Application:
                 opened.append(Listener(sock, lambda: tls.context))
                 self._management.listening.append(Listening("amqps", *sock.getsockname()[:2]))
         return opened
+
+    async def _permission_to_serve(self) -> None:
+        """Wait until clients may be served, or this process is to stop; from then on each turn asks."""
+        replication = self._replication
+        if replication is None:
+            return
+        while not replication.may_serve() and not self._asked_to_stop.is_set():
+            await trio.sleep(PERMISSION_CHECK_S)
+        self._reactor.may_serve = replication.may_serve
 
     async def _start_replication(self, nursery: trio.Nursery) -> None:
         replication = self._replication
@@ -722,7 +736,7 @@ class Application:
 
 
 def _recover_messages(
-    settings: Settings, files: FileSystem, handles_max: int, epoch: int | None = None
+    settings: Settings, files: FileSystem, handles_max: int, epoch: int | None = None, store_id: bytes = b""
 ) -> tuple[Store, MessageLog, Recovery, float]:
     """Open the message store and bring its log to what is on disk, ready to go on; return how long that took, too.
 
@@ -736,7 +750,7 @@ def _recover_messages(
     store = Store(files, handles_max=handles_max)
     try:
         store.open()
-        recovery = recover(store, message_log, secrets.token_bytes(16), epoch)
+        recovery = recover(store, message_log, store_id or secrets.token_bytes(16), epoch)
         sealed = store.scan_sealed(message_log.store_id, partial(log_has, message_log))
     except StoreError as error:
         raise StartError(f"message store {settings.data_dir / MESSAGES}: {error}") from None

@@ -35,6 +35,10 @@ SERVE_OPTIONS: Final = {
     "--follow": "follow",
     "--cluster-secret-file": "cluster_secret_file",
     "--min-in-sync": "min_in_sync",
+    "--node": "node_name",
+    "--etcd": "etcd",
+    "--cluster-name": "cluster_name",
+    "--replicas": "replicas",
     "--log-level": "log_level",
     "--log-format": "log_format",
 }

@@ -61,6 +61,16 @@ _ClusterSecretFileFlag = Annotated[
 _MinInSyncFlag = Annotated[
     str | None, typer.Option(metavar="N", help="How many nodes must have a message before it is confirmed")
 ]
+_NodeFlag = Annotated[
+    str | None, typer.Option("--node", metavar="NAME@HOST", help="The name of this node among others")
+]
+_EtcdFlag = Annotated[
+    str | None, typer.Option(metavar="URL,URL,…", help="Members of the etcd by which nodes elect their leader")
+]
+_ClusterNameFlag = Annotated[str | None, typer.Option(metavar="NAME", help="The cluster of this node, in etcd")]
+_ReplicasFlag = Annotated[
+    str | None, typer.Option(metavar="N", help="How many nodes of a cluster are to have everything")
+]
 _LogLevelFlag = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error")]
 _LogFormatFlag = Annotated[str | None, typer.Option(metavar="FORMAT", help="console or json")]
 
@@ -94,6 +104,10 @@ def serve(
     follow: _FollowFlag = None,
     cluster_secret_file: _ClusterSecretFileFlag = None,
     min_in_sync: _MinInSyncFlag = None,
+    node_name: _NodeFlag = None,
+    etcd: _EtcdFlag = None,
+    cluster_name: _ClusterNameFlag = None,
+    replicas: _ReplicasFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
 ) -> None:
@@ -124,6 +138,10 @@ def show_config(
     follow: _FollowFlag = None,
     cluster_secret_file: _ClusterSecretFileFlag = None,
     min_in_sync: _MinInSyncFlag = None,
+    node_name: _NodeFlag = None,
+    etcd: _EtcdFlag = None,
+    cluster_name: _ClusterNameFlag = None,
+    replicas: _ReplicasFlag = None,
     log_level: _LogLevelFlag = None,
     log_format: _LogFormatFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,

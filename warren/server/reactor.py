@@ -17,6 +17,7 @@ became dirty. The engine never waits, so nothing here awaits but the end of a tu
 5. An exception that is not the peer's doing ends that connection with 541, is logged with its traceback and counted.
 6. `wake` ends a wait in epoll at once, from any thread: what the threads of the message store have done becomes
    confirms and deliveries in that very turn.
+7. Nothing is handed out, and nothing sent, in a turn in which `may_serve` says no: another node may serve by then.
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ class Reactor:
         self._feed_units: i64 = FEED_UNITS_MAX  # what a connection may do in this turn
         self._receive_bytes: int = RECEIVE_BYTES  # and read
         self._stopped = False
+        self.may_serve: Callable[[], bool] | None = None  # a broker by itself always may
 
     # --- from outside -----------------------------------------------------------------------------------------------
 
@@ -296,6 +298,8 @@ class Reactor:
             self.wake()
 
     def _settle(self, *, goes_on: bool) -> None:
+        if self.may_serve is not None and not self.may_serve():
+            return
         broker = self.broker
         broker.end_turn(goes_on=goes_on)
         log = broker.log

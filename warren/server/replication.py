@@ -56,5 +56,8 @@ class Replication(Protocol):
             StartError: the address cannot be bound.
         """
 
+    def may_serve(self) -> bool:
+        """Tell whether clients may be served at this moment. Asked before anybody is, and in every turn."""
+
     def status(self) -> dict[str, Any]:
         """Return what ``/api/cluster/status`` answers."""

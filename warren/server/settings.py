@@ -175,6 +175,23 @@ def _node_name(value: object) -> str:
     return str(value)
 
 
+def _cluster_name(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value):
+        raise ValueError("must be a name of letters, digits, dots, hyphens and underscores")
+    return value
+
+
+def _etcd_endpoints(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be URLs with commas between them, such as http://etcd1:2379,http://etcd2:2379")
+    endpoints = [text.strip() for text in value.split(",")] if value.strip() else []
+    for endpoint in endpoints:
+        # Not shown: somebody may have put a password into it.
+        if not re.fullmatch(r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[1-9][0-9]{0,4}", endpoint):
+            raise ValueError("must be URLs with commas between them, such as http://etcd1:2379,http://etcd2:2379")
+    return ",".join(endpoints)
+
+
 def _networks(value: object) -> str:
     import ipaddress
 
@@ -575,6 +592,22 @@ class Settings:
             _integer(1, 8), "how many nodes must have a message before it is confirmed, the leader being one of them"
         ),
     )
+    etcd: str = field(
+        default="",
+        metadata=_about(
+            _Kind(_etcd_endpoints, "http://HOST:PORT with commas"),
+            "members of the etcd by which the nodes of a cluster elect their leader; not released yet",
+        ),
+    )
+    cluster_name: str = field(
+        default="warren",
+        metadata=_about(
+            _Kind(_cluster_name, "a name"), "name of this node's cluster, below which its keys are in etcd"
+        ),
+    )
+    replicas: int = field(
+        default=3, metadata=_about(_integer(1, 9), "how many nodes of a cluster are to have everything")
+    )
     cluster_certificate: Path | None = field(
         default=None,
         metadata=_about(
@@ -763,6 +796,13 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 def _cluster_contradictions(settings: Settings, wrong: Callable[[str, str], str]) -> Iterator[str]:
     replicated = [key for key in ("cluster_listen", "follow") if getattr(settings, key) is not None]
+    if settings.etcd:
+        if settings.cluster_listen is None or not settings.cluster_listen.port:
+            yield wrong("etcd", "needs cluster_listen with a port, where the other nodes reach this one")
+        if settings.follow is not None:
+            yield wrong("follow", "cannot be used with etcd: the nodes elect whom they follow")
+        if settings.min_in_sync > settings.replicas:
+            yield wrong("min_in_sync", f"{settings.min_in_sync} of {settings.replicas} replicas can never be in sync")
     if not replicated:
         if settings.min_in_sync > 1:
             yield wrong("min_in_sync", "needs cluster_listen: no follower could ever connect")

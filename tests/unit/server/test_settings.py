@@ -358,6 +358,14 @@ def test_the_metadata_is_in_the_data_directory_unless_told_otherwise() -> None:
         ({"prometheus": "127.0.0.1:15672"}, {}, "127.0.0.1:15672 is also the address of http"),
         ({}, {"WARREN_TLS_CLIENT_CERTIFICATES": "required"}, "needs tls.ca"),
         ({"http": "127.0.0.1:5672"}, {}, "127.0.0.1:5672 is also the address of amqp"),
+        ({"etcd": "http://h:2379"}, {}, "etcd (flag --etcd): needs cluster_listen with a port"),
+        (
+            {"etcd": "http://h:2379", "cluster_listen": "h:0"},
+            {},
+            "etcd (flag --etcd): needs cluster_listen with a port",
+        ),
+        ({"etcd": "http://h:2379", "follow": "h:1"}, {}, "follow (flag --follow): cannot be used with etcd"),
+        ({"etcd": "http://h:2379", "min_in_sync": "3", "replicas": "2"}, {}, "3 of 2 replicas can never be in sync"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -385,6 +393,18 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         "http (",
     )
     assert [sum(place in line for line in told) for place in places] == [1] * len(told)
+
+
+def test_members_of_etcd_are_urls_and_none_is_shown_that_is_not() -> None:
+    assert (
+        load(etcd="http://a:1, http://[::1]:2379", cluster_listen="h:1", cluster_secret_file="s").etcd
+        == "http://a:1,http://[::1]:2379"
+    )
+    for wrong in ("a:1", "http://a", "http://user:secret@a:1", "http://a:1,", "ftp://a:1"):
+        with pytest.raises(SettingsError) as caught:
+            load(etcd=wrong)
+        assert "must be URLs" in str(caught.value)
+        assert "secret" not in str(caught.value)
 
 
 def test_all_contradictions_are_told_at_once() -> None:

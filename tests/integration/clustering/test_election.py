@@ -1,0 +1,122 @@
+"""Three nodes and an etcd: who leads is settled by themselves, and what was confirmed outlives whoever led."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+from broker_process import WarrenProcess, wait_until
+from cluster.etcd_processes import EtcdCluster, running_etcd
+
+from .nodes import Node, _AnsweringProcess
+
+NAMES = ("one", "two", "three")
+
+
+class ElectingNode(Node):
+    """A node that takes part in an election."""
+
+    def __init__(self, directory: Path, name: str, etcd: EtcdCluster) -> None:
+        self.etcd = etcd
+        super().__init__(directory, name)
+
+    def _process(self, kind: type[WarrenProcess], follow: Node | None = None) -> WarrenProcess:
+        process = super()._process(kind)
+        process.flags |= {"etcd": ",".join(self.etcd.endpoints), "replicas": "3", "node": self.name}
+        return process
+
+    def take_part(self) -> None:
+        """Start it, and wait until it answers over HTTP."""
+        self.process = self._process(_AnsweringProcess)
+        self.process.start()
+
+    def leads(self) -> bool:
+        """Tell whether it leads, and serves clients."""
+        try:
+            # A follower that has no metadata yet knows no user.
+            status, document = self.ask("GET", "/api/cluster/status")
+            if status != 200 or document["role"] != "leader":
+                return False
+            self.connect().close()
+        except (OSError, pika.exceptions.AMQPError):
+            return False  # between two roles nobody answers
+        return True
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with running_etcd(tmp_path / "etcd") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, etcd: EtcdCluster) -> Iterator[list[ElectingNode]]:
+    nodes = [ElectingNode(tmp_path, name, etcd) for name in NAMES]
+    try:
+        for node in nodes:
+            node.take_part()
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.process.is_running():
+                node.process.kill()
+
+
+def leader_of(nodes: Sequence[ElectingNode]) -> ElectingNode:
+    """Wait until one of the nodes leads, and return it."""
+    found: list[ElectingNode] = []
+
+    def one_leads() -> bool:
+        found[:] = [node for node in nodes if node.process.is_running() and node.leads()]
+        return bool(found)
+
+    wait_until(one_leads, "one of the nodes to lead")
+    (leader,) = found
+    return leader
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(first, first + count)]
+
+
+def await_all(leader: ElectingNode, nodes: Sequence[ElectingNode]) -> None:
+    leader.await_in_sync(*(node.name.removeprefix("rabbit@") for node in nodes if node is not leader))
+
+
+def test_a_killed_leader_is_replaced_and_follows_when_it_is_back(nodes: list[ElectingNode]) -> None:
+    first = leader_of(nodes)
+    await_all(first, nodes)
+    first.publish("orders", bodies(0, 50))
+    first.process.kill()
+
+    others = [node for node in nodes if node is not first]
+    second = leader_of(others)
+    second.publish("orders", bodies(50, 50))
+    assert second.status()["epoch"] > 1
+
+    first.take_part()
+    await_all(second, nodes)
+    second.process.kill()
+    third = leader_of([node for node in nodes if node is not second])
+    assert third.drain("orders") == bodies(0, 100)
+
+
+def test_a_leader_that_is_stopped_is_replaced(nodes: list[ElectingNode]) -> None:
+    first = leader_of(nodes)
+    await_all(first, nodes)
+    first.publish("orders", bodies(0, 20))
+    first.process.stop()
+    second = leader_of([node for node in nodes if node is not first])
+    assert second.drain("orders") == bodies(0, 20)
+
+
+def test_a_cluster_goes_on_while_etcd_is_away(nodes: list[ElectingNode], etcd: EtcdCluster) -> None:
+    leader = leader_of(nodes)
+    await_all(leader, nodes)
+    etcd.kill_all()
+    leader.publish("orders", bodies(0, 20))
+    assert leader.drain("orders") == bodies(0, 20)
+    assert leader.leads()
