@@ -21,10 +21,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from warren import __version__
-from warren.cluster.driver import Driver, passed_s
+from warren.cluster.driver import Driver, RecordStore, passed_s
 from warren.cluster.etcd import Etcd, EtcdSettings
 from warren.cluster.etcd_record import EtcdRecord
 from warren.cluster.events import BeaconReceived, Event, LinkLost, LinkRefused, Position, Positioned
@@ -45,10 +45,18 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")
 log = get_logger("replication")
 
 
+class Directory(Protocol):
+    """Where the nodes are, see ``registry.py``."""
+
+    async def announce(self, name: str, entry: NodeEntry) -> None: ...
+
+    async def maybe_entry(self, name: str) -> NodeEntry | None: ...
+
+
 class ElectedNode:
     """The node `me`: what a `Driver` carries out, and what a `Follower` asks."""
 
-    def __init__(self, me: Node, registry: Registry, restart: Callable[[], None]) -> None:
+    def __init__(self, me: Node, registry: Directory, restart: Callable[[], None]) -> None:
         self.me = me
         self.in_sync = ElectedSet(me, self._tell, time.monotonic())
         self.follower: Follower | None = None
@@ -145,21 +153,31 @@ class ElectedNode:
 
 
 class Election:
-    """A node's part in the election: its member, driver and registration. `store_id` is that of its directory."""
+    """A node's part in the election: its member, driver and registration.
 
-    def __init__(self, settings: Settings, name: str, state: ClusterState, position: Position, store_id: bytes) -> None:
-        assert settings.etcd
+    `position` and `store_id` are those of its directory; `store` is where the record is, `registry` where nodes are.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        state: ClusterState,
+        position: Position,
+        store_id: bytes,
+        store: RecordStore,
+        registry: Directory,
+        restart: Callable[[], None],
+    ) -> None:
         self._settings = settings
-        self._etcd = Etcd(EtcdSettings(settings.etcd.split(",")))
-        self._registry = Registry(self._etcd, settings.cluster_name)
+        self._registry = registry
+        self._restart = restart
         me = state.me(name)
-        self.node = ElectedNode(me, self._registry, begin_anew)
-        own_store = "" if store_id == NO_STORE else store_id.hex()
+        self.node = ElectedNode(me, registry, restart)
         founding = None
-        if not own_store:
+        if store_id == NO_STORE:
             founding = Founding(secrets.token_hex(STORE_ID_BYTES), least(settings))
         self.member = Member(recorded(me), passed_s(), position=position, replicas=settings.replicas, founding=founding)
-        store = EtcdRecord(self._etcd, settings.cluster_name, lambda: own_store)
         self.node.driver = self._driver = Driver(self.member, store, self.node)
 
     def entry(self) -> NodeEntry:
@@ -175,7 +193,7 @@ class Election:
             await self._driver.run()
         except Exception as error:
             log.error("internal error, the process begins anew", exception=error)
-            begin_anew()
+            self._restart()
 
     async def announce(self) -> None:
         """Have other nodes find this one, for ever."""
@@ -196,6 +214,15 @@ class Election:
         leader = make(elected=self.node.in_sync, may_serve=self.node.may_serve)
         self.node.leader = leader
         return leader
+
+
+def by_etcd(settings: Settings, name: str, state: ClusterState, position: Position, store_id: bytes) -> Election:
+    """Return a node's part in the election by etcd."""
+    etcd = Etcd(EtcdSettings(settings.etcd.split(",")))
+    own_store = "" if store_id == NO_STORE else store_id.hex()
+    record = EtcdRecord(etcd, settings.cluster_name, lambda: own_store)
+    registry = Registry(etcd, settings.cluster_name)
+    return Election(settings, name, state, position, store_id, record, registry, begin_anew)
 
 
 def least(settings: Settings) -> int:

@@ -27,7 +27,7 @@ from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication import cluster_state
 from warren.replication.cluster_state import ClusterState
-from warren.replication.elected_node import Election
+from warren.replication.elected_node import by_etcd
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity, identity
 from warren.replication.leader import Leader
@@ -95,7 +95,7 @@ async def _take_part(
     tasks = Supervision()
     try:
         follower = Follower(None, own, name, settings.data_dir, state, replica, metadata)
-        election = Election(settings, name, state, follower.own_position(), replica.store_id)
+        election = by_etcd(settings, name, state, follower.own_position(), replica.store_id)
         follower.obey(election.node)
         election.node.follower = follower
         async with trio.open_nursery() as nursery:

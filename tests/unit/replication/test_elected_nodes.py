@@ -1,0 +1,281 @@
+"""Nodes that elect their leader, in one process: real links, directories and brokers; the record is one in memory.
+
+A node that is killed is cancelled where it is, and its disk takes nothing more. Processes, and a real etcd, are in
+``integration/clustering/test_election.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pika
+import trio
+from broker_process import free_port
+
+from warren.cluster.etcd import EtcdError
+from warren.cluster.record import Record, Versioned
+from warren.cluster.registry import NodeEntry
+from warren.msgstore.files.file_system import OsFileSystem
+from warren.replication import cluster_state, node
+from warren.replication.elected_node import Election
+from warren.replication.follower import Follower
+from warren.replication.identity import Identity
+from warren.replication.leader import Leader
+from warren.server.application import Application, messages_directory
+from warren.server.catalogue import Catalogue
+from warren.server.settings import Settings, load_settings
+
+PATIENCE_S = 60.0
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+class Etcd:
+    """The record and the addresses of all nodes."""
+
+    def __init__(self) -> None:
+        self.found: Versioned | None = None
+        self.entries: dict[str, NodeEntry] = {}
+        self.is_away = False
+        self._watchers: list[trio.MemorySendChannel[Versioned]] = []
+
+    async def _answer(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.is_away:
+            raise EtcdError("etcd is away")
+
+    async def read(self) -> Versioned | None:
+        await self._answer()
+        return self.found
+
+    async def swap(self, revision: int, record: Record) -> int | None:
+        await self._answer()
+        if revision != (0 if self.found is None else self.found.revision):
+            return None
+        self.found = Versioned(revision + 1, record)
+        for watcher in self._watchers:
+            watcher.send_nowait(self.found)
+        return revision + 1
+
+    async def changes(self) -> AsyncIterator[Versioned]:
+        send, receive = trio.open_memory_channel[Versioned](math.inf)
+        self._watchers.append(send)
+        if self.found is not None:
+            yield self.found
+        async for found in receive:
+            yield found
+
+    async def announce(self, name: str, entry: NodeEntry) -> None:
+        self.entries[name] = entry
+        await trio.sleep_forever()
+
+    async def maybe_entry(self, name: str) -> NodeEntry | None:
+        await trio.lowlevel.checkpoint()
+        return self.entries.get(name)
+
+
+class Node:
+    """A node. `kill` ends its life; `live` begins another one in the same directory."""
+
+    def __init__(self, directory: Path, name: str, etcd: Etcd) -> None:
+        self.name = f"rabbit@{name}"
+        self.etcd = etcd
+        self.lives = 0
+        self.epoch = 0
+        self.amqp_port = 0
+        self.application: Application | None = None
+        self.leader: Leader | None = None
+        self._directory = directory / name
+        self._directory.mkdir()
+        self._cluster_port = free_port()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    def _settings(self) -> Settings:
+        flags = {
+            "data_dir": str(self._directory),
+            "amqp": "127.0.0.1:0",
+            "http": "off",
+            "prometheus": "off",
+            "cluster_listen": f"127.0.0.1:{self._cluster_port}",
+            "cluster_secret_file": "secret",
+            "etcd": "http://127.0.0.1:1",
+            "node_name": self.name,
+        }
+        return load_settings(flags, {})
+
+    async def live(self) -> None:
+        """Follow and lead, and begin anew when a process would."""
+        self._ended = trio.Event()
+        with trio.CancelScope() as self._scope:
+            while True:
+                with trio.CancelScope() as life:
+                    await self._one_life(life.cancel)
+        self.amqp_port = 0
+        self._ended.set()
+
+    async def _one_life(self, restart: Callable[[], None]) -> None:
+        self.lives += 1
+        self.epoch = self.amqp_port = 0
+        settings = self._settings()
+        identity = Identity(b"what the nodes of this test share")
+        state = cluster_state.read(settings.data_dir)
+        cluster_state.write(settings.data_dir, state)
+        replica, metadata = node._opened(settings)
+        follower = Follower(None, identity, self.name, settings.data_dir, state, replica, metadata)
+        election = Election(
+            settings, self.name, state, follower.own_position(), replica.store_id, self.etcd, self.etcd, restart
+        )
+        follower.obey(election.node)
+        election.node.follower = follower
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(election.drive)
+            nursery.start_soon(election.announce)
+            try:
+                async with trio.open_nursery() as following:
+                    following.start_soon(follower.run)
+                    await follower.over.wait()
+                    following.cancel_scope.cancel()
+                assert follower.failure == ""
+                replica.promote(force=True)
+            finally:
+                replica.close()
+                metadata.close()
+            await self._lead(settings, identity, state, election, follower.next_epoch())
+
+    async def _lead(
+        self,
+        settings: Settings,
+        identity: Identity,
+        state: cluster_state.ClusterState,
+        election: Election,
+        epoch: int,
+    ) -> None:
+        files = OsFileSystem(str(messages_directory(settings.data_dir)))
+        assert settings.cluster_listen is not None
+        make = partial(Leader, settings.cluster_listen, identity, self.name, settings.data_dir, state, files)
+        self.leader = election.leader(make)
+        self.application = Application(
+            settings,
+            Catalogue.open(settings.catalogue_url()),
+            files,
+            replication=self.leader,
+            epoch=epoch,
+            store_id=election.store_id(),
+        )
+
+        def serving() -> None:
+            self.epoch = epoch
+            assert self.application is not None
+            self.amqp_port = next(
+                int(url.rpartition(":")[2]) for url in self.application.places() if url[:5] == "amqp:"
+            )
+
+        try:
+            await self.application.run(serving)
+        finally:
+            self.epoch = self.amqp_port = 0
+            self.application.join(10)
+
+    async def kill(self) -> None:
+        """End this life at once."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+    def has_in_sync(self, *names: str) -> bool:
+        """Tell whether these are on record, and have taken note of it."""
+        if self.leader is None or not self.epoch:
+            return False
+        rows = self.leader.in_sync.replicas()
+        there = {
+            replica.node.name for replica in rows if replica.is_noted and replica.node in self.leader.in_sync.members
+        }
+        return there == {f"rabbit@{name}" for name in names}
+
+    async def publish(self, bodies: Sequence[bytes]) -> None:
+        """Publish to a queue, each message confirmed before the next one."""
+        await trio.to_thread.run_sync(self._publish, bodies)
+
+    def _publish(self, bodies: Sequence[bytes]) -> None:
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.amqp_port)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("orders", durable=True)
+            channel.confirm_delivery()
+            for body in bodies:
+                channel.basic_publish("", "orders", body, PERSISTENT)
+
+    async def drained(self) -> list[bytes]:
+        """Take all messages out of the queue."""
+        return await trio.to_thread.run_sync(self._drained)
+
+    def _drained(self) -> list[bytes]:
+        found = []
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.amqp_port)) as connection:
+            channel = connection.channel()
+            while (message := channel.basic_get("orders", auto_ack=True))[0] is not None:
+                found.append(message[2] or b"")
+        return found
+
+
+def elect(tmp_path: Path, test: Callable[[Etcd, list[Node], trio.Nursery], Awaitable[None]]) -> None:
+    """Run three nodes, the first of which leads at first, with all in sync; then the test."""
+
+    async def main() -> None:
+        etcd = Etcd()
+        nodes = [Node(tmp_path, name, etcd) for name in ("one", "two", "three")]
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(nodes[0].live)
+                await until(lambda: nodes[0].epoch == 1)
+                for each in nodes[1:]:
+                    nursery.start_soon(each.live)
+                await until(lambda: nodes[0].has_in_sync("two", "three"))
+                await test(etcd, nodes, nursery)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+async def leader_of(nodes: Sequence[Node]) -> Node:
+    await until(lambda: any(each.epoch for each in nodes))
+    (found,) = [each for each in nodes if each.epoch]
+    return found
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [f"message {number}".encode() for number in range(first, first + count)]
+
+
+def test_what_was_confirmed_is_there_when_a_leader_is_killed_and_when_the_next_one_is(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        await one.publish(bodies(0, 20))
+        await one.kill()
+        second = await leader_of([two, three])
+        third = two if second is three else three
+        await second.publish(bodies(20, 20))
+        nursery.start_soon(one.live)
+        await until(lambda: second.has_in_sync("one", third.name.partition("@")[2]))
+        await second.kill()
+        last = await leader_of([one, third])
+        assert await last.drained() == bodies(0, 40)
+
+    elect(tmp_path, test)
+
+
+def test_etcd_may_be_away_while_all_are_there(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        etcd.is_away = True
+        await nodes[0].publish(bodies(0, 20))
+        await trio.sleep(4.0)  # longer than any promise
+        assert await nodes[0].drained() == bodies(0, 20)
+        assert [each.lives for each in nodes] == [1, 1, 1]
+
+    elect(tmp_path, test)
