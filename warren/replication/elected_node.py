@@ -9,7 +9,7 @@
 2. A process leads once. What it has in memory when another one leads may never have been committed: it is given up as
    by ``kill -9``, without a farewell to clients, who would take that for an orderly end.
 3. Clients are served from the first time on that the member says so (`may_serve`). When it says that they may not be
-   any more, the process restarts, before anything else is sent to them.
+   any more, the process restarts, before anything else is sent to them; one that was told to stop ends.
 4. The id of the store is in the record. A node whose directory is of another store takes no part (``etcd_record.py``).
 """
 
@@ -42,6 +42,9 @@ from warren.server.settings import DEFAULT_ORIGIN, Endpoint, Settings
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 
+# Ends this life of the node at once, and begins another one if it is to go on.
+Restart = Callable[[bool], None]
+
 log = get_logger("replication")
 
 
@@ -56,7 +59,7 @@ class Directory(Protocol):
 class ElectedNode:
     """The node `me`: what a `Driver` carries out, and what a `Follower` asks."""
 
-    def __init__(self, me: Node, registry: Directory, restart: Callable[[], None]) -> None:
+    def __init__(self, me: Node, registry: Directory, restart: Restart) -> None:
         self.me = me
         self.in_sync = ElectedSet(me, self._tell, time.monotonic())
         self.follower: Follower | None = None
@@ -118,8 +121,12 @@ class ElectedNode:
         self.may_serve()
 
     def restart(self, reason: str) -> None:
-        log.warning("this node does not lead any more; it begins anew as a follower", reason=reason)
-        self._restart()
+        if self.leader is not None and self.leader.is_stopping:
+            log.warning("this node does not lead any more; it ends at once", reason=reason)
+            self._restart(False)
+        else:
+            log.warning("this node does not lead any more; it begins anew as a follower", reason=reason)
+            self._restart(True)
 
     def report(self, text: str) -> None:
         log.warning("cluster", reason=text)
@@ -167,7 +174,7 @@ class Election:
         store_id: bytes,
         store: RecordStore,
         registry: Directory,
-        restart: Callable[[], None],
+        restart: Restart,
     ) -> None:
         self._settings = settings
         self._registry = registry
@@ -193,7 +200,7 @@ class Election:
             await self._driver.run()
         except Exception as error:
             log.error("internal error, the process begins anew", exception=error)
-            self._restart()
+            self._restart(True)
 
     async def announce(self) -> None:
         """Have other nodes find this one, for ever."""
@@ -232,10 +239,15 @@ def least(settings: Settings) -> int:
     return settings.min_in_sync
 
 
-def begin_anew() -> None:
-    """Replace this process by a new one: same id, same arguments, no memory. All files and sockets are closed."""
+def begin_anew(goes_on: bool) -> None:
+    """Replace this process by a new one: same id, same arguments, no memory. All files and sockets are closed.
+
+    One that was told to stop does not go on, and ends.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
+    if not goes_on:
+        os._exit(0)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

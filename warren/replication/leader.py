@@ -114,6 +114,7 @@ class Leader:
         self.me = state.me(name)
         self.elected = elected
         self.in_sync = elected or InSyncSet(self.me, state.in_sync, state.min_in_sync, time.monotonic())
+        self.is_stopping = False
         self.has_begun = False  # what begins this life is synced here
         self.shipping = Shipping(fs, EpochTable())  # until `files` is called
         self._fs = fs
@@ -161,6 +162,10 @@ class Leader:
         """Have the followers' SQL follow. A record that is lost is empty."""
         after_lsn = int(self.log.durable_lsn)
         self.shipping.publish(Catalogue(after_lsn, first, tuple(record or b"" for record in records)))
+
+    def stopping(self) -> None:
+        """The broker was told to stop."""
+        self.is_stopping = True
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         """Serve followers."""

@@ -645,6 +645,8 @@ class Application:
     async def _stop(self) -> None:
         """Drain, as long as that may take."""
         self._management.stopping = True
+        if self._replication is not None:
+            self._replication.stopping()
         log.info("stopping", connections=self._reactor.connection_count())
         with trio.move_on_after(STOP_DEADLINE_S), self._drain_scope:
             await self.tasks.once("stop", self._drain)

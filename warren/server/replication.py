@@ -59,5 +59,8 @@ class Replication(Protocol):
     def may_serve(self) -> bool:
         """Tell whether clients may be served at this moment. Asked before anybody is, and in every turn."""
 
+    def stopping(self) -> None:
+        """The broker was told to stop: clients are sent away, and nothing is to begin anew."""
+
     def status(self) -> dict[str, Any]:
         """Return what ``/api/cluster/status`` answers."""

@@ -20,13 +20,14 @@ from warren.cluster.record import Record, Versioned
 from warren.cluster.registry import NodeEntry
 from warren.msgstore.files.file_system import OsFileSystem
 from warren.replication import cluster_state, node
-from warren.replication.elected_node import Election
+from warren.replication.elected_node import Election, Restart
 from warren.replication.follower import Follower
 from warren.replication.identity import Identity
 from warren.replication.leader import Leader
 from warren.server.application import Application, messages_directory
 from warren.server.catalogue import Catalogue
 from warren.server.settings import Settings, load_settings
+from warren.vhosts.metadata import VhostPut
 
 PATIENCE_S = 60.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -112,11 +113,11 @@ class Node:
         with trio.CancelScope() as self._scope:
             while True:
                 with trio.CancelScope() as life:
-                    await self._one_life(life.cancel)
+                    await self._one_life(lambda goes_on: life.cancel())
         self.amqp_port = 0
         self._ended.set()
 
-    async def _one_life(self, restart: Callable[[], None]) -> None:
+    async def _one_life(self, restart: Restart) -> None:
         self.lives += 1
         self.epoch = self.amqp_port = 0
         settings = self._settings()
@@ -277,5 +278,48 @@ def test_etcd_may_be_away_while_all_are_there(tmp_path: Path) -> None:
         await trio.sleep(4.0)  # longer than any promise
         assert await nodes[0].drained() == bodies(0, 20)
         assert [each.lives for each in nodes] == [1, 1, 1]
+
+    elect(tmp_path, test)
+
+
+def test_a_leader_that_nobody_hears_ends_its_life_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one = nodes[0]
+        await one.publish(bodies(0, 20))
+        assert one.leader is not None
+        one.leader.send_beacon = lambda number: None  # type: ignore[method-assign]
+        await until(lambda: one.lives == 2)
+        leader = await leader_of(nodes)
+        assert leader.epoch > 1
+        assert await leader.drained() == bodies(0, 20)
+
+    elect(tmp_path, test)
+
+
+def test_what_only_a_deposed_leader_had_is_cut_off_when_it_follows(tmp_path: Path) -> None:
+    async def test(etcd: Etcd, nodes: list[Node], nursery: trio.Nursery) -> None:
+        one, two, three = nodes
+        await one.publish(bodies(0, 10))
+        await two.kill()
+        await three.kill()
+        # Written here, and committed by nobody. Publishers are blocked by now.
+        assert one.leader is not None and one.application is not None
+        end_lsn = one.leader.shipping.end_lsn()
+        one.application._broker.administer(VhostPut("only here", ""))
+        one.application._settle()
+        await until(lambda: one.leader is not None and one.leader.shipping.end_lsn() > end_lsn)
+        await one.kill()
+        nursery.start_soon(two.live)
+        nursery.start_soon(three.live)
+        await until(lambda: etcd.found is not None and etcd.found.record.epoch == 2)
+        nursery.start_soon(one.live)
+        leader = await leader_of(nodes)
+        assert leader is not one
+        await until(lambda: leader.has_in_sync(*(each.name[7:] for each in nodes if each is not leader)))
+        await leader.kill()
+        last = await leader_of([each for each in nodes if each is not leader])
+        assert await last.drained() == bodies(0, 10)
+        assert last.application is not None
+        assert list(last.application._broker.vhosts) == ["/"]
 
     elect(tmp_path, test)
