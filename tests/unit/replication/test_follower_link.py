@@ -1,39 +1,121 @@
-"""What a follower has received and not carried out is counted, so that it can be bounded."""
+"""What a follower says over one connection, and when: an end of a socket stands for the leader."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
 from warren.msgstore.files.file_system import OsFileSystem
-from warren.replication.entries import Committed
-from warren.replication.follower import _Worker
+from warren.replication.entries import FROM_FOLLOWER, PREAMBLE, Ack, Committed, Decoder, Entry, Position, SealedList
+from warren.replication.follower import _Link
 from warren.replication.replica_store import ReplicaStore
 from warren.replication.wire import Wire
 
 STORE = b"s" * 16
+T = TypeVar("T")
+
+
+class Metadata:
+    """Stands for the follower and for its metadata."""
+
+    def __init__(self) -> None:
+        self.metadata = self
+        self.began: list[bytes] = []
+
+    def begin(self, store_id: bytes) -> None:
+        self.began.append(store_id)
+
+
+def with_link(tmp_path: Path, test: Callable[[_Link, socket.socket], Awaitable[T]]) -> T:
+    async def main() -> T:
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(30)
+        (tmp_path / "messages").mkdir()
+        replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
+        replica.open()
+        link = _Link(Wire(ours), replica, 7, STORE, Metadata())  # type: ignore[arg-type]
+        with theirs, trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.run, b"")
+                found = await test(link, theirs)
+                nursery.cancel_scope.cancel()
+        replica.close()
+        return found
+
+    return trio.run(main)
+
+
+class Leader:
+    """Reads what the follower says."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._decoder = Decoder(FROM_FOLLOWER)
+
+    async def next(self) -> Entry:
+        while (entry := self._decoder.maybe_entry()) is None:
+            data = await trio.to_thread.run_sync(self._sock.recv, 65536)
+            assert data
+            self._decoder.feed(data)
+        return entry
+
+
+def test_nothing_is_said_of_the_log_before_the_link_begins_and_a_beacon_is_answered_behind_it(tmp_path: Path) -> None:
+    async def test(link: _Link, sock: socket.socket) -> None:
+        link.answer(3)
+        assert await trio.to_thread.run_sync(sock.recv, 65536) == PREAMBLE
+        leader = Leader(sock)
+        leader._decoder.feed(PREAMBLE)
+        link.begin()
+        kinds = [await leader.next() for _ in range(3)]
+        assert [type(entry) for entry in kinds] == [Position, SealedList, Ack]
+        assert kinds[2] == Ack(0, 0, 0, 3, 7)
+        link.answer(4)
+        assert await leader.next() == Ack(0, 0, 0, 4, 7)
+
+    with_link(tmp_path, test)
+
+
+def test_an_epoch_is_refused_with_an_ack_of_a_greater_one(tmp_path: Path) -> None:
+    async def test(link: _Link, sock: socket.socket) -> None:
+        leader = Leader(sock)
+        assert await trio.to_thread.run_sync(sock.recv, 65536) == PREAMBLE
+        leader._decoder.feed(PREAMBLE)
+        link.refuse(9)
+        assert await leader.next() == Ack(0, 0, 0, 0, 9)
+        assert await trio.to_thread.run_sync(sock.recv, 65536) == b""
+
+    with_link(tmp_path, test)
+
+
+def test_what_is_received_and_not_carried_out_is_counted(tmp_path: Path) -> None:
+    async def test(link: _Link, sock: socket.socket) -> None:
+        worker = link._worker
+        worker.begin(STORE)
+        worker.put(Committed(100))
+        worker.put(Committed(200))
+        assert worker.queued_bytes <= 16
+        while worker.queued_bytes:
+            await trio.sleep(0.01)
+        assert link._replica.committed_lsn == 200
+
+    with_link(tmp_path, test)
 
 
 def test_bytes_are_queued_until_the_thread_has_carried_them_out(tmp_path: Path) -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
+        (tmp_path / "messages").mkdir()
         with theirs:
-            replica = ReplicaStore(OsFileSystem(str(tmp_path)))
-            replica.open()
-            replica.follow(7, STORE)
+            replica = ReplicaStore(OsFileSystem(str(tmp_path / "messages")))
             wire = Wire(ours)
-            worker = _Worker(wire, replica, 7)
-            worker.put(Committed(100))
-            worker.put(Committed(200))
-            assert worker.queued_bytes == 16
-            worker.start()
-            with trio.fail_after(30):
-                while worker.queued_bytes:
-                    await trio.sleep(0.01)
-            assert replica.committed_lsn == 200
+            link = _Link(wire, replica, 7, STORE, Metadata())  # type: ignore[arg-type]
+            link._worker.put(Committed(100))
+            assert link._worker.queued_bytes == 8
             wire.close()
-            replica.close()
 
     trio.run(main)
