@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 import trio
 import trio.testing
 from simulation.simulated_file_system import SimulatedFileSystem
 
+from warren.cluster.events import BeaconAnswered, EpochRefused, Event
 from warren.msgstore.files.errors import StoreError
-from warren.replication.entries import PREAMBLE, Ack, Position, SealedList, Truncate, encoded
+from warren.replication.elected_set import ElectedSet, recorded
+from warren.replication.entries import PREAMBLE, Ack, EntryError, Position, SealedList, Truncate, encoded
 from warren.replication.handshake import Node
-from warren.replication.in_sync import InSyncSet
 from warren.replication.leader import Follower
 from warren.replication.replica_store import NO_STORE
 from warren.replication.shipping import Attachment
@@ -29,7 +31,8 @@ class Leader:
     """As much of a leader as its link needs. `shipping` is this object, too."""
 
     def __init__(self) -> None:
-        self.in_sync = InSyncSet(ME, frozenset({ME, TWO}), 1, 0.0)
+        self.told: list[Event] = []
+        self.elected = self.in_sync = ElectedSet(ME, self.told.append, 0.0)
         self.shipping = self
         self.has_begun = False
         self.attached = trio.Event()
@@ -66,6 +69,20 @@ def test_acks_count_when_the_follower_is_known_to_have_the_same_log() -> None:
             follower._take(Ack(500, 400, 0, 0, EPOCH))
             assert (follower.replica.received_lsn, follower.replica.synced_lsn) == (500, 400)
             follower.wire.close()
+
+    trio.run(main)
+
+
+def test_the_member_hears_which_beacon_was_answered_and_of_a_greater_epoch() -> None:
+    async def main() -> None:
+        leader = Leader()
+        follower, sock = link(leader)
+        with sock:
+            follower._take(Ack(0, 0, 0, 3, EPOCH))
+            with pytest.raises(EntryError):
+                follower._take(Ack(0, 0, 0, 0, EPOCH + 1))
+            follower.wire.close()
+        assert leader.told == [BeaconAnswered(recorded(TWO), EPOCH, 3), EpochRefused(recorded(TWO), EPOCH + 1)]
 
     trio.run(main)
 
