@@ -331,6 +331,7 @@ class Member:
             return
         if isinstance(added(self.record, self.me, self.epoch, replica, self._replicas), Record):
             self._joining = (replica, self._peers.appended_lsn)
+            self._peers.joins(replica, now_s)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 

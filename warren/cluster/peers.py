@@ -79,6 +79,10 @@ class Peers:
             peer.synced_lsn = lsn
             peer.progress_s = now_s
 
+    def joins(self, replica: Replica, now_s: float) -> None:
+        """A replica has to make progress from now on: how far it was did not matter before."""
+        self.of(replica).progress_s = now_s
+
     def lost(self, replica: Replica) -> None:
         """The connection is gone."""
         self.of(replica).is_lost = True

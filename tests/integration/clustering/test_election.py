@@ -40,6 +40,9 @@ class ElectingNode(Node):
             status, document = self.ask("GET", "/api/cluster/status")
             if status != 200 or document["role"] != "leader":
                 return False
+            assert isinstance(self.process, _AnsweringProcess)
+            if not self.process._is_leading():
+                return False
             self.connect().close()
         except (OSError, pika.exceptions.AMQPError):
             return False  # between two roles nobody answers

@@ -301,6 +301,18 @@ def test_a_replica_joins_when_it_has_what_was_there_as_its_acks_became_required(
     assert of(RequireAcks, node.done(swap)) == []
 
 
+def test_a_replica_that_comes_late_has_the_time_to_make_progress_from_when_it_joins() -> None:
+    node = leader(A, B)
+    node.all(Appended(20))
+    node.all(Synced(B, 20))
+    for _ in range(4):
+        node.answered(B, C)
+        node.all(Tick(), 0.5)
+    node.answered(B, C)
+    assert node.one(RequireAcks, NearlyCaughtUp(C)).replicas == {A, B, C}
+    assert of(RequireAcks, node.all(Tick(), 0.1)) == []
+
+
 def test_a_replica_that_vanishes_while_it_joins_holds_nothing_up_once_that_is_settled() -> None:
     node = leader(A, B)
     node.all(NearlyCaughtUp(C))
