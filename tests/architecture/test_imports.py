@@ -51,6 +51,10 @@ EXCEPTIONS = {
     ("links/plugin.py", "server"),
     ("links/client_tls.py", "server"),  # which files are read, and in which threads, is one rule for the process
 }
+# What in `channels` is AMQP 0-9-1's own. The rest is the half that all protocols share, and knows none of them, but for
+# the broker, which makes the connections of this process to itself.
+AMQP_0_9_1 = {"channel", "channel_confirms", "connection", "direct", "fast_channel", "fast_path", "handshake"}
+KNOW_AMQP_0_9_1 = {"broker"}
 FORBIDDEN_IN_ENGINE = {
     "asyncio",
     "datetime",
@@ -145,6 +149,19 @@ def test_packages_import_along_the_arrows_only(package: str) -> None:
             inside = package in names
             if not inside and not names & ARROWS[package] and (relative(path), parts[1]) not in EXCEPTIONS:
                 wrong.append(f"{relative(path)}:{line} imports {module}")
+    assert wrong == []
+
+
+def test_the_half_of_channels_that_protocols_share_knows_none_of_them() -> None:
+    shared = [path for path in modules("channels") if path.stem not in AMQP_0_9_1 | KNOW_AMQP_0_9_1]
+    assert len(shared) > len(AMQP_0_9_1)
+    own = {f"warren.channels.{name}" for name in AMQP_0_9_1}
+    wrong = [
+        f"{relative(path)}:{line} imports {module}"
+        for path in shared
+        for module, line in imports(path)
+        if module in own
+    ]
     assert wrong == []
 
 

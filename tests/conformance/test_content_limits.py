@@ -14,7 +14,7 @@ from peer_frames import content_header
 from warren.amqp import methods as m
 from warren.amqp.codec import encode_method, frame, method_frame
 from warren.amqp.field_table import encode_table
-from warren.channels.fast_path import PAUSED_INBOUND, PAUSED_TURN
+from warren.channels.shared import PAUSED_INBOUND, PAUSED_TURN
 
 from .hostile_frames import PUBLISH, content_head, frame_head, silently_dropped
 from .rules import rule

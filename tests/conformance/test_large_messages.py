@@ -10,7 +10,7 @@ from engine_harness import Client, Harness, body_of, content_frames
 
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
-from warren.channels.fast_path import PAUSED_ALARM
+from warren.channels.shared import PAUSED_ALARM
 
 from .rules import rule
 

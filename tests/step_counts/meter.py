@@ -12,7 +12,7 @@ from engine_harness import Client, Harness
 
 from step_counts.step_counter import Count
 from warren.amqp.codec import method_frame
-from warren.channels import fast_channel, publisher
+from warren.channels import publisher, session
 from warren.msgstore.log import batch, reclamation
 from warren.queues import delivery, delivery_timeout, expiry, length_limit, long_work, timers
 from warren.vhosts import dead_lettering
@@ -53,7 +53,7 @@ class Meter(Harness):
         for module in (expiry, length_limit, delivery_timeout):
             setattr(module, "LEAVE_MAX", LEAVE_MAX)  # noqa: B010
         setattr(timers, "DUE_MAX", DUE_MAX)  # noqa: B010
-        for module in (fast_channel, publisher):
+        for module in (session, publisher):
             setattr(module, "QUEUES_AT_ONCE", QUEUES_AT_ONCE)  # noqa: B010
         setattr(dead_lettering, "TARGETS_AT_ONCE", TARGETS_AT_ONCE)  # noqa: B010
         setattr(batch, "PORTION_ROWS", PORTION_ROWS)  # noqa: B010

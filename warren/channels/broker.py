@@ -22,17 +22,17 @@ from warren.amqp.errors import NOT_ALLOWED, ConnectionException
 from warren.amqp.outbox import Outbox
 from warren.channels.access import AccessControl
 from warren.channels.audit_trail import AuditTrail
-from warren.channels.channel import Channel
 from warren.channels.connection import Connection
 from warren.channels.consuming import consumer_lost
 from warren.channels.direct import DirectConnection
 from warren.channels.events import Events
-from warren.channels.fast_channel import CHANNEL_CLOSING, FastChannel
-from warren.channels.fast_path import FastConnection, Shared
-from warren.channels.handshake import LoginRequest
 from warren.channels.inbound import Inbound
 from warren.channels.jobs import ForcedClose, NewRights, QueueEnd, Resuming, TakingApart, VhostEnd
+from warren.channels.login import LoginRequest
 from warren.channels.own_messages import OwnMessages
+from warren.channels.peer import Peer
+from warren.channels.session import CHANNEL_CLOSING, Session
+from warren.channels.shared import Shared
 from warren.channels.topology_growth import TopologyGrowth
 from warren.msgstore.log.jobs import CommitJob, Errand
 from warren.msgstore.log.message import Message
@@ -77,6 +77,9 @@ from warren.vhosts.parameters import CLUSTER_NAME, ParameterBook, ParameterChang
 from warren.vhosts.topology_watcher import INTERNAL_USER, TopologyWatchers
 from warren.vhosts.virtual_host import DEFAULT_QUEUE_TYPES, VirtualHost
 
+# Makes the peer of an accepted connection: the class of a protocol.
+Protocol = Callable[["Broker", int, str, str, str, str | None], Peer]
+
 # Clients tell by it that this is a RabbitMQ.
 NODE_NAME: Final = "rabbit@localhost"
 LETTERS_NOTE_EVERY_S: Final = 60.0
@@ -111,7 +114,7 @@ class Limits:
 
 def _consumer_lost(consumer: Consumer) -> None:
     channel = consumer.owner
-    if isinstance(channel, Channel):
+    if isinstance(channel, Session):
         consumer_lost(channel, consumer)
 
 
@@ -119,7 +122,7 @@ def _always(vhost: str) -> bool:
     return True
 
 
-def _inbound_bytes(connection: FastConnection) -> int:
+def _inbound_bytes(connection: Peer) -> int:
     return int(connection.inbound_bytes)
 
 
@@ -161,8 +164,8 @@ class Broker:
         self.parameters = ParameterBook()
         self.node = NODE_NAME  # what this node is called; set by the shell
         self.vhosts: dict[str, VirtualHost] = {}
-        self.connections: dict[int, Connection] = {}
-        self._connections_of: dict[str, dict[Connection, None]] = {}  # by user
+        self.connections: dict[int, Peer] = {}
+        self._connections_of: dict[str, dict[Peer, None]] = {}  # by user
         self.open_connections: int = 0
         self.churn = Churn()
         self.deaths = DeathTable()
@@ -170,8 +173,8 @@ class Broker:
         self.logins: list[LoginRequest] = []  # taken by the shell
         self.notices: list[Notice] = []  # taken by the shell
         self.audit_trail = AuditTrail(self.note)
-        self.ended: list[Connection] = []  # to be closed by the shell once flushed
-        self.resumed: list[Connection] = []  # have more to handle, or may be read again
+        self.ended: list[Peer] = []  # to be closed by the shell once flushed
+        self.resumed: list[Peer] = []  # have more to handle, or may be read again
         self.direct_outboxes: list[Outbox] = []  # of direct connections, with something to read or to go on with
         self.alarm_reason: str = ""
         self.syncs_confirms: Callable[[str], bool] = _always  # whether a confirm of that vhost means synced
@@ -179,7 +182,7 @@ class Broker:
         self._behind: bool = False  # the disk is slower than the publishers
         self._crowded: bool = False  # and not only because of large messages
         self._short_ticks: int = 0  # until the notice that not too much is received in part any more; 0: it was given
-        self._gated: set[Connection] = set()
+        self._gated: set[Peer] = set()
         self._runnable: list[Queue] = []
         self._restoring: list[SeenKeys] = []
         self._entropy = entropy
@@ -190,11 +193,20 @@ class Broker:
 
     def connect(self, peer: str, local: str, address: str, certificate_user: str | None) -> Connection:
         """Create the state of an accepted connection. `certificate_user`: who the verified TLS certificate names."""
+        connection = Connection(self, self._new_key(), peer, local, address, certificate_user)
+        self.connections[connection.key] = connection
+        return connection
+
+    def join(self, protocol: Protocol, peer: str, local: str, address: str, certificate_user: str | None) -> Peer:
+        """Create the state of an accepted connection that speaks `protocol`; see `connect`."""
+        joined = protocol(self, self._new_key(), peer, local, address, certificate_user)
+        self.connections[joined.key] = joined
+        return joined
+
+    def _new_key(self) -> int:
         key = self._next_key
         self._next_key += 1
-        connection = Connection(self, key, peer, local, address, certificate_user)
-        self.connections[key] = connection
-        return connection
+        return key
 
     def connect_direct(self, user: str, vhost: str) -> DirectConnection:
         """Open a connection without a socket, on which the caller acts for `user`; the caller closes it.
@@ -208,17 +220,15 @@ class Broker:
         principal = self.access.maybe_principal(user, vhost)
         if principal is None:
             raise ConnectionException(NOT_ALLOWED, f"access to vhost '{vhost}' refused for user '{user}'")
-        key = self._next_key
-        self._next_key += 1
-        connection = DirectConnection(self, key, principal, entered)
-        self.connections[key] = connection
+        connection = DirectConnection(self, self._new_key(), principal, entered)
+        self.connections[connection.key] = connection
         return connection
 
-    def note_user(self, connection: Connection) -> None:
+    def note_user(self, connection: Peer) -> None:
         """Remember whose connection it is."""
         self._connections_of.setdefault(connection.user_name, {})[connection] = None
 
-    def forget_connection(self, connection: Connection) -> None:
+    def forget_connection(self, connection: Peer) -> None:
         """A connection has ended."""
         self.connections.pop(connection.key, None)
         own = self._connections_of.get(connection.user_name)
@@ -235,7 +245,7 @@ class Broker:
         """Add a notice for the log."""
         self.notices.append(Notice(level, event, fields))
 
-    def gate(self, connection: Connection) -> None:
+    def gate(self, connection: Peer) -> None:
         """Remember that `connection` has replies that wait for a commit."""
         self._gated.add(connection)
 
@@ -299,14 +309,14 @@ class Broker:
         dirty.clear()
         return taken
 
-    def take_ended(self) -> list[Connection]:
+    def take_ended(self) -> list[Peer]:
         """Return the connections whose sockets are to be closed once their outboxes are flushed."""
         ended = self.ended
         if ended:
             self.ended = []
         return ended
 
-    def take_resumed(self) -> list[Connection]:
+    def take_resumed(self) -> list[Peer]:
         """Return the connections to go on with: feed each ``b""``, and read it again unless it is paused."""
         resumed = self.resumed
         if resumed:
@@ -318,7 +328,7 @@ class Broker:
         self.now_s = now_s
         inbound = self.shared.inbound
         for channel in inbound.tick(now_s):
-            assert isinstance(channel, Channel)
+            assert isinstance(channel, Session)
             channel.connection.close_stalled(channel, inbound.timeout_s)
         self._note_shortage()
         self._note_letters()
@@ -341,7 +351,7 @@ class Broker:
             largest = inbound.maybe_largest()
             if largest is None:
                 return
-            assert isinstance(largest, Connection)
+            assert isinstance(largest, Peer)
             largest.close_largest()
 
     def _note_shortage(self) -> None:
@@ -355,7 +365,7 @@ class Broker:
                     "max_bytes": int(inbound.max_bytes),
                     "connections": len(inbound.connections),
                 }
-                if isinstance(largest, Connection):
+                if isinstance(largest, Peer):
                     fields["largest_peer"] = largest.peer
                     fields["largest_user"] = largest.user_name
                     fields["largest_bytes"] = int(largest.inbound_bytes)
@@ -414,7 +424,7 @@ class Broker:
             while vhost.overdue:
                 ledger, timeout_ms = vhost.overdue.pop()
                 channel = ledger.owner
-                if isinstance(channel, Channel):
+                if isinstance(channel, Session):
                     channel.connection.close_overdue(channel, timeout_ms)
 
     # --- commits ----------------------------------------------------------------------------------------------------
@@ -436,7 +446,7 @@ class Broker:
             if connection.open_gate():
                 self._gated.discard(connection)
 
-    def forget_gate(self, connection: Connection) -> None:
+    def forget_gate(self, connection: Peer) -> None:
         """Forget a connection that ended."""
         self._gated.discard(connection)
 
@@ -475,7 +485,7 @@ class Broker:
         for connection in self.connections.values():
             if connection.fast_vhost is vhost:
                 for channel in connection.channels.values():
-                    if isinstance(channel, Channel):
+                    if isinstance(channel, Session):
                         channel.trace(on)
 
     # --- counts -----------------------------------------------------------------------------------------------------
@@ -527,8 +537,8 @@ class Broker:
 
     # --- faults on purpose, for tests of clients --------------------------------------------------------------------
 
-    def judge_publishes(self, judge: Callable[[FastChannel, Message, list[Queue]], int]) -> None:
-        """Have `judge` say what becomes of every publish (`fast_path.TAKE` and so on). Before the first connection."""
+    def judge_publishes(self, judge: Callable[[Session, Message, list[Queue]], int]) -> None:
+        """Have `judge` say what becomes of every publish (`shared.TAKE` and so on). Before the first connection."""
         self.shared.judge = judge
 
     def hold_confirms(self, *, held: bool) -> None:
@@ -577,9 +587,7 @@ class Broker:
 
     # --- administration ---------------------------------------------------------------------------------------------
 
-    def delete_queue(
-        self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER, asked: Connection | None = None
-    ) -> int:
+    def delete_queue(self, vhost: VirtualHost, queue: Queue, by: str = INTERNAL_USER, asked: Peer | None = None) -> int:
         """Delete `queue` as `by` asked, cancel its consumers, and return the ticket to wait for.
 
         `asked`: the connection that waits until the bindings are gone, too.
@@ -587,7 +595,7 @@ class Broker:
         if vhost.queues.get(queue.name) is not queue:
             return 0
         owner = queue.owner
-        if isinstance(owner, Connection):
+        if isinstance(owner, Peer):
             owner.exclusive_queues.pop(queue.name, None)
         end = QueueEnd(vhost, queue, by, _consumer_lost)
         if asked is None:
@@ -741,7 +749,7 @@ class Broker:
             delayed.close()
         vhost.records.close()
 
-    def _connections_of_user(self, user: str) -> list[Connection]:
+    def _connections_of_user(self, user: str) -> list[Peer]:
         return list(self._connections_of.get(user, ()))
 
     def _access_changed(self) -> None:

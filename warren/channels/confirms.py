@@ -1,40 +1,32 @@
-"""Publisher confirms: which basic.ack and basic.nack a channel sends for what was published there since confirm.select.
+"""Publisher confirms: which publishes of a session are confirmed and refused, and when.
 
-    frame     01 | channel (2) | 00 00 00 0D | method (4) | delivery tag (8) | bits (1) | CE
-    method    00 3C 00 50 basic.ack      00 3C 00 78 basic.nack
-    bits      1 multiple, of a basic.ack for more than one; a basic.nack is for one publish
+Publishes have numbers, from 1 on; three of them say how far a session is:
 
-The delivery tag is the number of a publish. They count from 1; three of them say how far a channel is:
-
-    1 ... _confirmed_to     answered: the latest basic.ack names it
-          _accepted         the latest publish that was not refused: what a basic.ack may name next
+    1 ... _confirmed_to     answered: the latest confirmation names it
+          _accepted         the latest publish that was not refused: what a confirmation may name next
           published         the latest publish
 
-1. Each publish is answered once: a refused one by the basic.nack of its number, any other by the first basic.ack that
-   covers it. No basic.ack names a refused one.
-2. A basic.nack is written at once, and so before any basic.ack that covers its number.
-3. Confirms are counted, not written: one cumulative basic.ack at the end of the turn, or, for what is stored, one when
-   a batch of the log is done.
+1. Each publish is answered once: a refused one by the refusal of its number, any other by the first confirmation that
+   covers it. No confirmation names a refused one.
+2. A refusal is written at once, and so before any confirmation that covers its number.
+3. Confirms are counted, not written: one cumulative confirmation at the end of the turn, or, for what is stored, one
+   when a batch of the log is done.
 4. A publish that is stored leaves a mark, "the publishes up to this one are confirmed when that batch is done". There
    is one for the open batch at most, and one for the batch under way. While there is one, nothing behind it is
    confirmed: confirms are in order.
 5. A queue may have been declared while the journal was held: what is stored there waits for its declaration, too
    (`vhosts.metadata_journal`, 4). Changes that others make hold nobody's confirms back.
-6. A channel that is closed is told nothing more.
+6. A session that is closed is told nothing more.
 
-What a publish came to is decided elsewhere (``queues.outcome``); the frames go into the outbox of the connection.
+What a publish came to is decided elsewhere (``queues.outcome``), and how the peer is told by its protocol.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from librt.strings import write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i32, i64, mypyc_attr, u8
+from mypy_extensions import i64, mypyc_attr
 
-from warren.amqp.codec import wire_short
-from warren.amqp.methods import ACK_BYTES, BASIC_ACK, BASIC_NACK, FRAME_END, FRAME_METHOD
-from warren.amqp.outbox import Outbox
 from warren.msgstore.log.batch import BatchWaiter
 from warren.msgstore.log.message import Message
 from warren.queues.outcome import REFUSED
@@ -45,14 +37,14 @@ if TYPE_CHECKING:
 
 
 class PendingConfirms:
-    """The confirms of all channels: which are due at the end of the turn, and which wait for more than the log."""
+    """The confirms of all sessions: which are due at the end of the turn, and which wait for more than the log."""
 
     def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
         self.log = log
         self.journal = journal
         self.due: list[Confirms] = []
         self.undeclared: list[Confirms] = []  # they wait for a declaration that was held back
-        self.is_held: bool = False  # on purpose, by a test of a client: no basic.ack is written
+        self.is_held: bool = False  # on purpose, by a test of a client: nothing is confirmed
         self.held: list[Confirms] = []  # they wait for the end of that
 
     def end_turn(self) -> None:
@@ -72,7 +64,7 @@ class PendingConfirms:
                 confirms.batch_done(self.log.done_batch)
 
     def hold(self, *, held: bool) -> None:
-        """Write no basic.ack, or write them again, with those that were due meanwhile."""
+        """Confirm nothing, or confirm again, with those that were due meanwhile."""
         self.is_held = held
         if not held:
             waiting = self.held
@@ -94,24 +86,19 @@ class Mark:
 
 
 class Confirms(BatchWaiter):
-    """Those of one channel, from confirm.select on.
+    """Those of one session. `syncs`: a confirm of what is stored means that it is synced, not just written."""
 
-    `number`: of the channel; `syncs`: a confirm of what is stored means that it is synced, not just written.
-    """
-
-    def __init__(self, pending: PendingConfirms, outbox: Outbox, number: i64, *, syncs: bool) -> None:
+    def __init__(self, pending: PendingConfirms, *, syncs: bool) -> None:
         self.published: i64 = 0  # how many, and the number of the latest
         self.confirmed: i64 = 0  # how many of them were confirmed
         self._confirmed_to: i64 = 0
         self._accepted: i64 = 0
-        self._refused_below: i64 = 0  # how many were refused that the next basic.ack covers, whatever it names
+        self._refused_below: i64 = 0  # how many were refused that the next confirmation covers, whatever it names
         self._refused: list[int] = []  # refused behind something that is not confirmed yet
         self._marks: list[Mark] = []
         self._is_due: bool = False
         self._is_closed: bool = False
         self._pending = pending
-        self._outbox = outbox
-        self._number: i64 = number
         self._syncs = syncs
 
     # --- what is published ------------------------------------------------------------------------------------------
@@ -155,7 +142,7 @@ class Confirms(BatchWaiter):
             self._refused_below += 1
         else:
             self._refused.append(int(number))
-        self._write(BASIC_NACK, number, 0)
+        self.write_refused(number)
 
     # --- what is confirmed ------------------------------------------------------------------------------------------
 
@@ -187,7 +174,7 @@ class Confirms(BatchWaiter):
         return int(self.published - self._confirmed_to - refused)
 
     def close(self) -> None:
-        """Write nothing any more: the channel is being closed."""
+        """Tell nothing any more: the session is being closed."""
         self._is_closed = True
 
     def _confirm_up_to(self, number: i64) -> None:
@@ -201,7 +188,7 @@ class Confirms(BatchWaiter):
         self.confirmed += count
         if self._refused_below or self._refused:
             self.confirmed -= self._take_refused(number)
-        self._write(BASIC_ACK, number, 1 if count > 1 else 0)
+        self.write_confirmed(number, count)
 
     def _take_refused(self, number: i64) -> i64:
         """Return how many of the publishes up to `number`, and not confirmed before, were refused."""
@@ -217,14 +204,12 @@ class Confirms(BatchWaiter):
             refused.clear()
         return count
 
-    def _write(self, method_id: i64, number: i64, bits: i64) -> None:
-        outbox = self._outbox
-        outbox.touch()
-        out = outbox.writer
-        out.append(FRAME_METHOD)
-        write_i16_be(out, wire_short(self._number))
-        write_i32_be(out, ACK_BYTES)
-        write_i32_be(out, i32(method_id))
-        write_i64_be(out, number)
-        out.append(u8(bits))
-        out.append(FRAME_END)
+    # --- what a protocol overrides ----------------------------------------------------------------------------------
+
+    def write_confirmed(self, up_to: i64, count: i64) -> None:
+        """Tell the peer that what was published up to number `up_to`, `count` numbers more than before, is safe."""
+        raise AssertionError("overridden")
+
+    def write_refused(self, number: i64) -> None:
+        """Tell the peer that publish `number` was refused."""
+        raise AssertionError("overridden")

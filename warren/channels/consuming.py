@@ -25,13 +25,13 @@ from warren.queues.arguments import consumer_arguments
 from warren.queues.delivery import Consumer
 
 if TYPE_CHECKING:
-    from warren.channels.channel import Channel
+    from warren.channels.session import Session
 
 REPLY_TO_NAME: Final = "amq.rabbitmq.reply-to"
 REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to."
 
 
-def get(channel: Channel, method: m.BasicGet) -> None:
+def get(channel: Session, method: m.BasicGet) -> None:
     """basic.get."""
     name = channel.queue_name(method.queue)
     channel.authorize(READ, "queue", name)
@@ -40,7 +40,7 @@ def get(channel: Channel, method: m.BasicGet) -> None:
         channel.reply(m.BasicGetEmpty(""))
 
 
-def consume(channel: Channel, method: m.BasicConsume) -> None:
+def consume(channel: Session, method: m.BasicConsume) -> None:
     """basic.consume."""
     if method.queue == REPLY_TO_NAME:
         _consume_replies(channel, method)
@@ -73,7 +73,7 @@ def consume(channel: Channel, method: m.BasicConsume) -> None:
         channel.reply(m.BasicConsumeOk(tag))
 
 
-def _new_tag(channel: Channel, method: m.BasicConsume) -> str:
+def _new_tag(channel: Session, method: m.BasicConsume) -> str:
     """Return the consumer tag that the client has chosen, or one for it.
 
     Raises:
@@ -90,7 +90,7 @@ def _new_tag(channel: Channel, method: m.BasicConsume) -> str:
     return tag
 
 
-def _consume_replies(channel: Channel, method: m.BasicConsume) -> None:
+def _consume_replies(channel: Session, method: m.BasicConsume) -> None:
     if not method.no_ack:
         raise ChannelException(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.reply_queue is not None:
@@ -111,7 +111,7 @@ def _consume_replies(channel: Channel, method: m.BasicConsume) -> None:
         channel.reply(m.BasicConsumeOk(tag))
 
 
-def cancel(channel: Channel, method: m.BasicCancel) -> None:
+def cancel(channel: Session, method: m.BasicCancel) -> None:
     """basic.cancel."""
     consumer = channel.ledger.consumers.get(method.consumer_tag)
     if consumer is not None:
@@ -120,13 +120,13 @@ def cancel(channel: Channel, method: m.BasicCancel) -> None:
         channel.reply(m.BasicCancelOk(method.consumer_tag))
 
 
-def drop_consumer(channel: Channel, consumer: Consumer) -> None:
+def drop_consumer(channel: Session, consumer: Consumer) -> None:
     """Remove a consumer at the end of `channel`, if it has not gone by itself."""
     if consumer.tag in channel.ledger.consumers:
         _remove(channel, consumer)
 
 
-def _remove(channel: Channel, consumer: Consumer) -> None:
+def _remove(channel: Session, consumer: Consumer) -> None:
     _forget(channel, consumer)
     queue = consumer.queue
     if queue is channel.reply_queue:
@@ -139,32 +139,32 @@ def _remove(channel: Channel, consumer: Consumer) -> None:
     _leave_queue(channel, consumer)
 
 
-def _forget(channel: Channel, consumer: Consumer) -> None:
+def _forget(channel: Session, consumer: Consumer) -> None:
     del channel.ledger.consumers[consumer.tag]
     channel.ledger.left(consumer)
     channel.connection.broker.churn.consumers_deleted += 1
 
 
-def _leave_queue(channel: Channel, consumer: Consumer) -> None:
+def _leave_queue(channel: Session, consumer: Consumer) -> None:
     queue = consumer.queue
     queue.remove_consumer(consumer)
     if queue.auto_delete and not queue.consumers:
         channel.connection.broker.delete_queue(channel.vhost, queue)
 
 
-def consumer_lost(channel: Channel, consumer: Consumer) -> None:
+def consumer_lost(channel: Session, consumer: Consumer) -> None:
     """The queue of `consumer` is gone, or the right to read it: tell a client that understands."""
     if consumer.tag not in channel.ledger.consumers:
         return
     _forget(channel, consumer)
     consumer.owner = None
-    if channel.is_open() and channel.connection.consumer_cancel_notify:
-        channel.connection.send_event(int(channel.number), m.BasicCancel(consumer.tag, True))
+    if channel.is_open():
+        channel.consumer_cancelled(consumer)
 
 
-def recheck(channel: Channel, consumer: Consumer) -> None:
+def recheck(channel: Session, consumer: Consumer) -> None:
     """Cancel `consumer` if it is still there and the user may no longer read its queue."""
-    principal = channel.fast_connection.fast_principal
+    principal = channel.connection.fast_principal
     queue = consumer.queue
     assert principal is not None
     if consumer.owner is not channel or queue is channel.reply_queue or principal.may(READ, queue.name):
@@ -174,7 +174,7 @@ def recheck(channel: Channel, consumer: Consumer) -> None:
     _leave_queue(channel, consumer)
 
 
-def limit_prefetch(channel: Channel, method: m.BasicQos) -> None:
+def limit_prefetch(channel: Session, method: m.BasicQos) -> None:
     """basic.qos: of the channel, or of each consumer to come."""
     if method.prefetch_size:
         raise ConnectionException(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")

@@ -22,10 +22,10 @@ from warren.queues.delay import DELAY_MAX_MS
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
-    from warren.channels.channel import Channel
+    from warren.channels.session import Session
 
 
-def control(channel: Channel, key: str, header: bytes) -> None:
+def control(channel: Session, key: str, header: bytes) -> None:
     """Do what a publish to ``amq.control`` with this routing key and content header payload asks for.
 
     Raises:

@@ -16,8 +16,9 @@ from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
 from warren.channels.access import Principal
-from warren.channels.connection import NO_LIMIT_S, Connection
+from warren.channels.connection import Connection
 from warren.channels.connection_states import RUNNING
+from warren.channels.peer import NO_LIMIT_S
 from warren.queues.turns import Turns
 from warren.vhosts.virtual_host import VirtualHost
 

@@ -37,8 +37,6 @@ from typing import TYPE_CHECKING, Final
 from warren.amqp.field_table import Table
 from warren.amqp.properties import PERSISTENT, BasicProperties
 from warren.amqp.term_text import term_text
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
 from warren.channels.event_values import (
     address_term,
     argument_terms,
@@ -50,6 +48,8 @@ from warren.channels.event_values import (
     without_large,
 )
 from warren.channels.own_messages import cut_short, fits
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.exchanges.binding import Binding
 from warren.exchanges.exchange import Exchange
 from warren.msgstore.log.message import Envelope, build_message
@@ -133,7 +133,7 @@ class Events(TopologyWatcher):
         for key, headers in events:
             self.emit(key, headers)
 
-    def pid(self, connection: Connection, serial: int) -> str:
+    def pid(self, connection: Peer, serial: int) -> str:
         """Name a connection (`serial` 0), or one of its channels, as RabbitMQ names processes."""
         if self._life_s == 0:
             self._life_s = self._broker.now_ms() // 1000
@@ -141,7 +141,7 @@ class Events(TopologyWatcher):
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def authenticated(self, connection: Connection, user: str, accepted: bool) -> None:
+    def authenticated(self, connection: Peer, user: str, accepted: bool) -> None:
         """Tell about a login."""
         if not self.is_watched():
             return
@@ -160,7 +160,7 @@ class Events(TopologyWatcher):
         headers["connection_type"] = "network"
         self.emit("user.authentication.success" if accepted else "user.authentication.failure", headers)
 
-    def connection_created(self, connection: Connection) -> None:
+    def connection_created(self, connection: Peer) -> None:
         """Tell that a connection is open."""
         if not self.is_watched():
             return
@@ -196,7 +196,7 @@ class Events(TopologyWatcher):
             headers["user_provided_name"] = connection.name
         self.emit("connection.created", headers)
 
-    def connection_closed(self, connection: Connection) -> None:
+    def connection_closed(self, connection: Peer) -> None:
         """Tell that a connection has ended that had begun to log in."""
         if not self.is_watched():
             return
@@ -210,7 +210,7 @@ class Events(TopologyWatcher):
             headers["user_provided_name"] = connection.name
         self.emit("connection.closed", headers)
 
-    def channel_created(self, channel: Channel) -> None:
+    def channel_created(self, channel: Session) -> None:
         """Tell that a channel is open."""
         if not self.is_watched():
             return
@@ -226,7 +226,7 @@ class Events(TopologyWatcher):
         }
         self.emit("channel.created", headers)
 
-    def channel_closed(self, channel: Channel) -> None:
+    def channel_closed(self, channel: Session) -> None:
         """Tell that a channel has ended."""
         if not self.is_watched():
             return
@@ -237,7 +237,7 @@ class Events(TopologyWatcher):
 
     def consumer_created(self, consumer: Consumer) -> None:
         channel = consumer.owner
-        if not isinstance(channel, Channel) or not self.is_watched():
+        if not isinstance(channel, Session) or not self.is_watched():
             return
         headers: Table = {
             BY: channel.connection.user_name,
@@ -254,7 +254,7 @@ class Events(TopologyWatcher):
 
     def consumer_deleted(self, consumer: Consumer) -> None:
         channel = consumer.owner
-        if not isinstance(channel, Channel) or not self.is_watched():
+        if not isinstance(channel, Session) or not self.is_watched():
             return
         headers: Table = {
             BY: channel.connection.user_name,
@@ -285,7 +285,7 @@ class Events(TopologyWatcher):
         else:
             owner = queue.owner
             headers["exclusive"] = owner is not None
-            headers["owner_pid"] = self.pid(owner, 0) if isinstance(owner, Connection) else ""
+            headers["owner_pid"] = self.pid(owner, 0) if isinstance(owner, Peer) else ""
         more: Table = {
             "arguments": argument_terms(queue.arguments),
             "auto_delete": queue.auto_delete,

@@ -28,31 +28,17 @@ from warren.amqp.errors import (
 )
 from warren.amqp.methods import BASIC_CLASS_ID, FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES
 from warren.amqp.numbers import number_text
-from warren.amqp.properties import (
-    BODY_SIZE_OFFSET,
-    MIN_HEADER_BYTES,
-    PERSISTENT_FLAG,
-    SPECIAL_PROPERTIES,
-    scan_properties,
-)
-from warren.channels.access import ROUTES_MAX, Route
-from warren.channels.confirms import Confirms
-from warren.channels.transaction import Transaction
-from warren.channels.wide_publish import QUEUES_AT_ONCE
-from warren.exchanges.exchange import Exchange
-from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES, Message
-from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
+from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
+from warren.channels.session import SESSION_OPEN, Session
+from warren.msgstore.log.message import PIECE_OVERHEAD_BYTES
 from warren.queues.delivery import DeliveryLedger
-from warren.queues.outcome import ACCEPTED, REFUSED
-from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
-    from warren.channels.fast_path import FastConnection, Shared
+    from warren.channels.fast_path import FastConnection
 
-EXPECT_METHOD: Final = 0
+EXPECT_METHOD: Final = SESSION_OPEN
 EXPECT_HEADER: Final = 1
 EXPECT_BODY: Final = 2
-CHANNEL_CLOSING: Final = 3
 
 # RabbitMQ's hard cap: beyond it the header is a framing error, below it (and above the limit) a refused publish.
 BODY_HARD_MAX_BYTES: Final = 536870912
@@ -62,10 +48,6 @@ STOPPED_MAX_BYTES: Final = 1 << 20
 # A body frame of at least this size that a read has cut is taken in pieces, each copied once, instead of being joined.
 CUT_MIN_BYTES: Final = 16384
 
-# Work, in the units of `channels.fast_path`.
-ROUTE_UNITS: Final = 16  # more for a publish whose route has to be found
-CARE_UNITS: Final = 4  # more for a publish with properties to act on, or in a transaction
-
 
 def slice_of(data: bytes, start: i64, end: i64) -> bytes:
     """Return ``data[start:end]`` without a copy when that is all of it: a large frame that was cut between reads."""
@@ -74,62 +56,16 @@ def slice_of(data: bytes, start: i64, end: i64) -> bytes:
     return data[start:end]
 
 
-class FastChannel:
-    """The part of a channel that handles publishes. It is the whole channel for whoever walks the frames."""
+class FastChannel(Session):
+    """The part of a channel that takes contents. It is the whole channel for whoever walks the frames."""
 
     def __init__(self, connection: FastConnection, number: i64, ledger: DeliveryLedger) -> None:
-        self.fast_connection: FastConnection = connection
-        self.shared: Shared = connection.shared
-        self.number: i64 = number
-        self.ledger = ledger
-        self.state: i64 = EXPECT_METHOD
-        self.transaction: Transaction | None = None  # since tx.select
-        self.confirms: Confirms | None = None  # since confirm.select
-        # What was published here, to how many more queues than messages, and what became of the rest.
-        self.published: i64 = 0
-        self.published_bytes: i64 = 0
-        self.spread: i64 = 0
-        self.returned: i64 = 0
-        self.dropped: i64 = 0
-        self.route: Route | None = None  # of the content being received
-        self.last_arguments: bytes = b""
-        self.last_route: Route | None = None
-        self.last_version: i64 = 0
+        super().__init__(connection, number, ledger)
         self._parts: list[bytes] = []
         self._body_bytes: i64 = 0
         self._body_received: i64 = 0
-        self.held_bytes: i64 = 0  # what that costs, counted in `Shared.inbound`
-        self.grown_s: float = 0.0
         self._largest_frame: i64 = 0
         self._empty_frames: i64 = 0
-
-    def find_route(self, arguments: bytes) -> Route:
-        """Return what basic.publish with these argument bytes means now."""
-        connection = self.fast_connection
-        vhost = connection.fast_vhost
-        principal = connection.fast_principal
-        assert vhost is not None and principal is not None
-        version: i64 = vhost.topology_version
-        if principal.routes_version != version:
-            principal.routes = {}
-            principal.routes_version = version
-        found = principal.routes.get(arguments)
-        if found is None:
-            connection.units_left -= ROUTE_UNITS
-            searched: i64 = principal.searched
-            try:
-                found = self.make_route(arguments)
-            finally:
-                connection.units_left -= principal.searched - searched
-            connection.units_left -= len(found.queues)
-            if found.cacheable:
-                if len(principal.routes) >= ROUTES_MAX:
-                    principal.routes = {}
-                principal.routes[arguments] = found
-        self.last_arguments = arguments
-        self.last_route = found
-        self.last_version = version
-        return found
 
     def begin_header(self, data: bytes, start: i64, end: i64) -> None:
         """Take the content header frame ``data[start:end]`` of a content that does not lie in one piece."""
@@ -238,7 +174,7 @@ class FastChannel:
     def _leave_out_deleted(self) -> None:
         """Forget queues of the route that are gone: what was deleted since basic.publish takes nothing any more."""
         route = self.route
-        vhost = self.fast_connection.fast_vhost
+        vhost = self.connection.fast_vhost
         assert route is not None and vhost is not None
         if self.last_version != vhost.topology_version:
             # Channels share it, but none takes it for another publish: the version has changed for all.
@@ -248,124 +184,11 @@ class FastChannel:
         """Count `size` bytes of a content received in part; whoever holds much of it waits while publishers have to."""
         shared = self.shared
         shared.inbound.hold(self, size)
-        if shared.large_stopped and self.fast_connection.inbound_bytes > STOPPED_MAX_BYTES:
-            self.fast_connection.publisher_blocked()
+        if shared.large_stopped and self.connection.inbound_bytes > STOPPED_MAX_BYTES:
+            self.connection.publisher_blocked()
 
     def drop_content(self) -> None:
         """Forget a content received in part: the channel or its connection ends."""
         self.shared.inbound.let_go(self)
         self._parts = []
         self.route = None
-
-    def complete(
-        self,
-        content: bytes,
-        pieces: list[bytes] | None,
-        data: bytes,
-        start: i64,
-        header_end: i64,
-        body_bytes: i64,
-        largest: i64,
-    ) -> None:
-        """Publish the whole content, `content` or `pieces`; ``data[start:header_end]`` is its header frame."""
-        route = self.route
-        assert route is not None
-        flags: i64 = scan_properties(data, start + FRAME_HEAD_BYTES, header_end - 1)
-        if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transaction is not None:
-            self.fast_connection.units_left -= CARE_UNITS
-            header = data[start + FRAME_HEAD_BYTES : header_end - 1]
-            self.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
-            return
-        self.published += 1
-        self.published_bytes += body_bytes
-        if body_bytes > SMALL_MAX_BYTES:
-            self.shared.sizes.count(body_bytes)
-        route.exchange.published_in += 1
-        persistent: bool = flags & PERSISTENT_FLAG != 0
-        message = Message(route.envelope, content, self.number, body_bytes, largest, persistent, pieces)
-        queues = route.queues
-        if len(queues) != 1:
-            self.not_to_one(route.exchange, i64(len(queues)))
-            if len(queues) == 0:
-                self.unroutable(route, message)
-            elif len(queues) > QUEUES_AT_ONCE:
-                self.publish_wide(message, queues, None)
-                return
-        outcome: i64 = ACCEPTED
-        for queue in queues:
-            found: i64 = queue.publish(message)
-            if found > outcome:
-                outcome = found
-        confirms = self.confirms
-        if confirms is not None:
-            confirms.count_publish(message, outcome, route.ticket)
-            if outcome == REFUSED:
-                self.fast_connection.check_outbox()
-
-    def not_to_one(self, exchange: Exchange, queues: i64) -> None:
-        """Note that a message published to `exchange` did not go to one queue but to `queues`."""
-        self.spread += queues - 1
-        exchange.spread += queues - 1
-        self.fast_connection.units_left -= queues
-
-    def add_counts(self, counts: MessageCounts) -> None:
-        """Add what this channel has counted to `counts`."""
-        ledger = self.ledger
-        counts.publish += self.published
-        counts.published_bytes += self.published_bytes
-        counts.routed += self.published + self.spread
-        counts.return_unroutable += self.returned
-        counts.drop_unroutable += self.dropped
-        counts.deliver += ledger.delivered
-        counts.deliver_no_ack += ledger.next_tag - 1 - ledger.delivered - ledger.got - ledger.got_no_ack
-        counts.get += ledger.got
-        counts.get_no_ack += ledger.got_no_ack
-        counts.get_empty += ledger.got_empty
-        counts.redeliver += ledger.redelivered
-        counts.ack += ledger.acked
-        confirms = self.confirms
-        if confirms is not None:
-            counts.publish_confirm += confirms.published
-            counts.confirm += confirms.confirmed
-
-    def confirm(self) -> None:
-        """Write what is to be confirmed at the end of the turn: the peer ends the channel before that."""
-        confirms = self.confirms
-        if confirms is not None:
-            confirms.end_turn()
-
-    def unconfirmed_count(self) -> int:
-        """Return how many publishes wait for their confirm."""
-        confirms = self.confirms
-        return 0 if confirms is None else confirms.unanswered_count()
-
-    # --- overridden by channels.channel ---------------------------------------------------------------------------
-
-    def make_route(self, arguments: bytes) -> Route:
-        """Decode, authorize and route."""
-        raise AssertionError("overridden")
-
-    def publish_with_care(
-        self,
-        route: Route,
-        content: bytes,
-        pieces: list[bytes] | None,
-        header: bytes,
-        flags: i64,
-        body_bytes: i64,
-        largest: i64,
-    ) -> None:
-        """Publish a message that needs more than a look at its route."""
-        raise AssertionError("overridden")
-
-    def unroutable(self, route: Route, message: Message) -> None:
-        """Return a mandatory message; drop another one."""
-        raise AssertionError("overridden")
-
-    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
-        """Publish to very many queues, over several turns. `holders`: the exchanges that hold it, too."""
-        raise AssertionError("overridden")
-
-    def acknowledge(self, tag: i64, multiple: bool) -> None:
-        """Settle, or buffer in a transaction."""
-        raise AssertionError("overridden")

@@ -23,8 +23,7 @@ would refuse. The walk is here, what a channel makes of the frames of a publish 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
@@ -42,26 +41,17 @@ from warren.amqp.methods import (
     FRAME_METHOD,
     FRAME_OVERHEAD_BYTES,
 )
-from warren.amqp.outbox import Outbox
 from warren.amqp.properties import BODY_SIZE_OFFSET, MIN_HEADER_BYTES
-from warren.channels.access import Principal
-from warren.channels.confirms import PendingConfirms
-from warren.channels.fast_channel import (
-    CHANNEL_CLOSING,
-    CUT_MIN_BYTES,
-    EXPECT_HEADER,
-    EXPECT_METHOD,
-    FastChannel,
-    slice_of,
-)
-from warren.channels.inbound import Inbound
-from warren.msgstore.log.message import Message
-from warren.msgstore.log.message_log import MessageLog
-from warren.queues.counters import SizeCounts
-from warren.queues.queue import Queue
-from warren.queues.turns import Turns
-from warren.vhosts.metadata_journal import MetadataJournal
-from warren.vhosts.virtual_host import VirtualHost
+from warren.channels.connection_states import NEXT_STATES
+from warren.channels.fast_channel import CUT_MIN_BYTES, EXPECT_HEADER, EXPECT_METHOD, FastChannel, slice_of
+from warren.channels.peer import Peer
+from warren.channels.session import CHANNEL_CLOSING
+from warren.channels.shared import METHOD_UNITS, PAUSED_TURN
+
+if TYPE_CHECKING:
+    from warren.channels.broker import Broker
+
+PROTOCOL: Final = "AMQP 0-9-1"
 
 # An 8-byte grace for clients that count the frame overhead wrongly, as RabbitMQ gives.
 FRAME_GRACE_BYTES: Final = 8
@@ -70,29 +60,6 @@ WORD_BYTES: Final = 8
 
 # Reads up to this size are joined with what was carried over; larger ones are walked where they are.
 JOIN_MAX_BYTES: Final = 4096
-
-# What a judge of publishes may say (`Shared.judge`).
-TAKE: Final = 0
-REFUSE: Final = 1  # as a queue that is full: basic.nack
-RETURN: Final = 2  # as if no queue were bound
-LOSE: Final = 3  # as if it had come to a queue and gone
-
-# Reasons for not reading from a connection, a bit each.
-PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
-PAUSED_LOGIN: Final = 2  # credentials are being checked
-PAUSED_ALARM: Final = 4  # it publishes, and memory or disk is short or the disk is behind
-PAUSED_OUTBOX: Final = 8  # it does not take its replies
-PAUSED_LOAD: Final = 16  # what it wants to get is being read from disk
-PAUSED_INBOUND: Final = 32  # it holds much of what is received in part, and that is too much
-PAUSED_WORK: Final = 64  # what it has asked for takes several turns
-PAUSED_TURN: Final = 128  # it has had its share of this turn
-
-# Work is counted in units, a third of a microsecond each when compiled: a frame is one, and a queue that a message goes
-# to. A step of routing or of long work, which may take longer, counts as one too.
-METHOD_UNITS: Final = 16  # more for a method other than basic.publish and basic.ack; of publishes: `fast_channel`
-# What one connection may do at a time when the shell does not say less: more than a read full of small publishes, to a
-# few queues each.
-FEED_UNITS_MAX: Final = 16384
 
 
 def _are_at(known: bytes, data: bytes, start: i64, end: i64) -> bool:
@@ -111,47 +78,19 @@ def _are_at(known: bytes, data: bytes, start: i64, end: i64) -> bool:
     return read_i64_be(data, start + last) == read_i64_be(known, last)
 
 
-class Shared:
-    """What the fast path needs of the broker: flags it reads, lists it puts itself on."""
-
-    def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
-        self.log = log
-        self.journal = journal
-        self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
-        self.large_stopped: bool = False  # those of large messages have to: the same, or the disk is behind with these
-        self.inbound = Inbound(1 << 29, 60.0)
-        self.message_max_bytes: i64 = 134217728
-        self.feed_units: i64 = FEED_UNITS_MAX  # how much one call of `Connection.feed` may do; set by the shell
-        self.confirms = PendingConfirms(log, journal)
-        # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
-        # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
-        self.judge: Callable[[FastChannel, Message, list[Queue]], int] | None = None
-        self.dirty: list[Outbox] = []
-        self.served: list[Turns] = []  # of connections on which somebody waits, and can be served
-        self.sizes = SizeCounts()  # of what is published
-
-
-class FastConnection:
+class FastConnection(Peer):
     """The part of a connection that walks the received bytes."""
 
-    def __init__(self, shared: Shared, outbox: Outbox) -> None:
-        self.shared = shared
-        self.outbox = outbox
-        self.turns = Turns(outbox, shared.served)
-        self.fast_vhost: VirtualHost | None = None
-        self.fast_principal: Principal | None = None
-        self.channels: dict[int, FastChannel] = {}
-        self.running: bool = False  # open, and neither side is closing
-        self.paused: i64 = 0
-        self.inbound_bytes: i64 = 0  # what its unfinished contents hold
-        self.received_bytes: i64 = 0
+    def __init__(
+        self, broker: Broker, key: int, peer: str, local: str, address: str, certificate_user: str | None
+    ) -> None:
+        super().__init__(broker, key, peer, local, address, certificate_user, PROTOCOL, NEXT_STATES)
         self.frame_limit_bytes: i64 = 0  # largest payload we accept
         self.cut_channel: FastChannel | None = None  # whose large body frame is being received
         self.cut_size: i64 = 0  # its payload
         self.cut_missing: i64 = 0  # what is still to come of it, 0: no frame is cut
         self.carry: bytes = b""  # the beginning of a frame, or everything behind a pause
         self.carry_from: i64 = 0  # where in it the walk goes on: what a turn left over is not copied
-        self.units_left: i64 = FEED_UNITS_MAX  # of the work that this call of `feed` may do
         # Where the walk stands, for whoever handles an error raised in it.
         self.at_channel: i64 = 0
         self.at_method: i64 = 0
@@ -231,13 +170,17 @@ class FastConnection:
                 self.carry = data[pos:]
         return pos
 
+    def _channel(self, number: i64) -> FastChannel | None:
+        session = self.channels.get(number)
+        return session if isinstance(session, FastChannel) else None
+
     def _begin_cut(self, data: bytes, pos: i64) -> bool:
         """Take a large body frame whose beginning is the rest of `data`; False when it is none."""
         have: i64 = len(data) - pos
         if self.paused or not self.running or have < FRAME_HEAD_BYTES or data[pos] != FRAME_BODY:
             return False
         size: i64 = i64(read_i32_be(data, pos + 3)) & 0xFFFFFFFF
-        channel = self.channels.get(i64(read_i16_be(data, pos + 1)) & 0xFFFF)
+        channel = self._channel(i64(read_i16_be(data, pos + 1)) & 0xFFFF)
         if size < CUT_MIN_BYTES or channel is None or not channel.begin_cut(data[pos:], size):
             return False
         self.cut_channel = channel
@@ -275,7 +218,6 @@ class FastConnection:
         """Handle whole frames from `start` on and return where the first incomplete or unwanted one begins."""
         pos: i64 = start
         end: i64 = len(data)
-        channels = self.channels
         channel: FastChannel | None = None
         number: i64 = -1
         while end - pos >= FRAME_HEAD_BYTES:
@@ -311,7 +253,7 @@ class FastConnection:
                 continue
             if frame_number != number:
                 number = frame_number
-                channel = channels.get(number)
+                channel = self._channel(number)
                 self.at_channel = number
             if frame_type == FRAME_METHOD:
                 method: i64 = 0
@@ -363,12 +305,6 @@ class FastConnection:
                 self.other_frame(frame_type, number, size)
             pos = next_pos
         return pos
-
-    def searched(self) -> i64:
-        """Return how many steps the patterns of permissions and policies have taken so far."""
-        principal = self.fast_principal
-        vhost = self.fast_vhost
-        return 0 if principal is None or vhost is None else principal.searched + vhost.policies.searched
 
     def _content_in_one_piece(self, channel: FastChannel, data: bytes, start: i64, end: i64) -> i64:
         """Take header and single body frame lying at `start`; return the position behind, or -1 if they do not.
@@ -459,30 +395,6 @@ class FastConnection:
 
     def other_frame(self, frame_type: i64, number: i64, size: i64) -> None:
         """Handle a heartbeat or an unknown frame type."""
-        raise AssertionError("overridden")
-
-    def share_used(self) -> None:
-        """Stop the walk until a later turn: others wait."""
-        raise AssertionError("overridden")
-
-    def check_outbox(self) -> None:
-        """Stop reading when the peer does not take what its publishes bring it."""
-        raise AssertionError("overridden")
-
-    def publisher_blocked(self) -> None:
-        """Stop reading: this connection publishes while memory or disk is short."""
-        raise AssertionError("overridden")
-
-    def wait_inbound(self) -> bool:
-        """Stop reading until `resume_inbound`; False for one that is read all the same."""
-        raise AssertionError("overridden")
-
-    def is_held_back(self) -> bool:
-        """Tell whether it is not read for longer than until its next turn."""
-        return self.paused & ~PAUSED_TURN != 0
-
-    def resume_inbound(self) -> None:
-        """End that."""
         raise AssertionError("overridden")
 
     def failed(self, error: AmqpError) -> bool:

@@ -34,9 +34,9 @@ from warren.channels.connection_states import (
     CHECKING_LOGIN,
     STATE_NAMES,
 )
-from warren.channels.fast_path import FRAME_GRACE_BYTES, PAUSED_LOGIN
-from warren.vhosts.limits import MAX_CONNECTIONS, is_reached
-from warren.vhosts.topology_watcher import INTERNAL_USER
+from warren.channels.fast_path import FRAME_GRACE_BYTES
+from warren.channels.login import LoginRequest, enter_vhost
+from warren.channels.shared import PAUSED_LOGIN
 
 if TYPE_CHECKING:
     from warren.channels.connection import Connection
@@ -137,35 +137,6 @@ def check_tuned(what: str, value: int, lowest: int, highest: int) -> None:
         raise ConnectionException(NOT_ALLOWED, text)
 
 
-class LoginRequest:
-    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
-
-    ``problem`` says why there are none, ``""``: there are. Such a request is to be refused, as late as any other.
-    """
-
-    def __init__(
-        self, connection: Connection, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
-    ) -> None:
-        self.connection = connection
-        self.mechanism = mechanism
-        self.user = user
-        self.password = password
-        self.certificate = certificate
-        self.problem = problem
-
-    def accept(self, user: str) -> None:
-        """The shell's answer: the peer is `user`."""
-        handshake = self.connection.handshake
-        if handshake is not None:  # or the connection has ended meanwhile
-            handshake.login_accepted(user)
-
-    def refuse(self) -> None:
-        """The shell's answer: the peer is nobody we know."""
-        handshake = self.connection.handshake
-        if handshake is not None:
-            handshake.login_refused(self)
-
-
 class Handshake:
     """One connection's, from the protocol header to open-ok; it fills in what the connection knows of its peer."""
 
@@ -260,25 +231,17 @@ class Handshake:
         connection.pause(PAUSED_LOGIN)
         connection.broker.logins.append(request)
 
-    def login_accepted(self, user: str) -> None:
-        """Go on with tuning, as `user`."""
+    def login_accepted(self) -> None:
+        """Go on with tuning."""
         connection = self._connection
-        broker = connection.broker
-        connection.user_name = user
-        broker.note_user(connection)
-        broker.churn.logins_accepted += 1
-        broker.events.authenticated(connection, user, True)
         connection.enter(AWAIT_TUNE_OK)
-        limits = broker.limits
+        limits = connection.broker.limits
         connection.send_event(0, m.ConnectionTune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
         connection.resume(PAUSED_LOGIN)
 
     def login_refused(self, request: LoginRequest) -> None:
         """Close if the peer understands that, else end without a word."""
         connection = self._connection
-        broker = connection.broker
-        broker.churn.logins_refused += 1
-        broker.events.authenticated(connection, request.user, False)
         if request.problem:
             connection.drop(request.problem)
         elif self._expects_refusal:
@@ -304,32 +267,6 @@ class Handshake:
 
     def _open(self, method: m.ConnectionOpen) -> None:
         connection = self._connection
-        broker = connection.broker
-        user = connection.user_name
-        name = method.virtual_host
-        limit = broker.limits.connections_max
-        if broker.open_connections >= limit:
-            raise ConnectionException(NOT_ALLOWED, f"connection refused: node connection limit ({limit}) is reached")
-        vhost = broker.vhosts.get(name)
-        if vhost is None:
-            raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
-        if is_reached(vhost.limits, MAX_CONNECTIONS, vhost.open_connections):
-            text = (
-                f"access to vhost '{name}' refused for user '{user}': "
-                f"connection limit ({vhost.limits[MAX_CONNECTIONS]}) is reached"
-            )
-            raise ConnectionException(NOT_ALLOWED, text)
-        usage = broker.access.usage(user)
-        if is_reached(usage.limits, MAX_CONNECTIONS, usage.connections):
-            text = (
-                f"connection refused for user '{user}': "
-                f"user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
-            )
-            raise ConnectionException(NOT_ALLOWED, text)
-        if connection.is_internal and user == INTERNAL_USER:
-            principal = broker.access.internal_principal(name)
-        else:
-            principal = broker.access.maybe_principal(user, name)
-        if principal is None:
-            raise ConnectionException(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{user}'")
-        connection.opened(vhost, principal, usage)
+        enter_vhost(connection, method.virtual_host)
+        connection.send_event(0, m.ConnectionOpenOk(""))
+        connection.note_opened()

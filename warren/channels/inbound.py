@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i64
 
 if TYPE_CHECKING:
-    from warren.channels.fast_channel import FastChannel
-    from warren.channels.fast_path import FastConnection
+    from warren.channels.peer import Peer
+    from warren.channels.session import Session
 
 # A connection that has the floor and sends less than this between two ticks lets others go first.
 FLOOR_MIN_BYTES: Final = 65536
@@ -35,17 +35,17 @@ class Inbound:
         self.timeout_s: float = timeout_s  # 0: none
         self.held_bytes: i64 = 0
         self.is_short: bool = False
-        self.connections: dict[FastConnection, None] = {}  # that hold something
-        self.waiting: dict[FastConnection, None] = {}  # those that are not read, the next to have the floor first
-        self.floor: FastConnection | None = None
+        self.connections: dict[Peer, None] = {}  # that hold something
+        self.waiting: dict[Peer, None] = {}  # those that are not read, the next to have the floor first
+        self.floor: Peer | None = None
         self._floor_received: i64 = 0  # what it had sent at the latest tick
-        self._grown_s: dict[FastChannel, float] = {}  # when each content grew, in that order
+        self._grown_s: dict[Session, float] = {}  # when each content grew, in that order
         self._ticked_s: float = -1.0  # the latest tick, -1: there was none
         self._now_s: float = 0.0  # what has passed since the first one, as far as it counts
 
-    def hold(self, channel: FastChannel, size: i64) -> None:
+    def hold(self, channel: Session, size: i64) -> None:
         """Count `size` more bytes of the content that `channel` is receiving; its connection may have to wait."""
-        connection = channel.fast_connection
+        connection = channel.connection
         if connection.inbound_bytes == 0:
             self.connections[connection] = None
         if channel.held_bytes == 0:
@@ -59,7 +59,7 @@ class Inbound:
         if self.held_bytes > self.max_bytes:
             self._make_wait(connection)
 
-    def _grew(self, channel: FastChannel) -> None:
+    def _grew(self, channel: Session) -> None:
         """Put `channel` behind all whose contents grew before now."""
         channel.grown_s = self._now_s
         del self._grown_s[channel]
@@ -70,7 +70,7 @@ class Inbound:
         holders: i64 = len(self.connections)
         return self.max_bytes // holders if holders else self.max_bytes
 
-    def _make_wait(self, connection: FastConnection) -> None:
+    def _make_wait(self, connection: Peer) -> None:
         self.is_short = True
         if connection is self.floor or connection.inbound_bytes <= self.share_bytes():
             return
@@ -79,14 +79,14 @@ class Inbound:
         elif connection.wait_inbound():
             self.waiting[connection] = None
 
-    def let_go(self, channel: FastChannel) -> None:
+    def let_go(self, channel: Session) -> None:
         """Forget what `channel` holds: its content is whole, or it ends."""
         size: i64 = channel.held_bytes
         if size == 0:
             return
         channel.held_bytes = 0
         del self._grown_s[channel]
-        connection = channel.fast_connection
+        connection = channel.connection
         connection.inbound_bytes -= size
         self.held_bytes -= size
         if connection.inbound_bytes == 0:
@@ -110,7 +110,7 @@ class Inbound:
         for connection in waiting:
             connection.resume_inbound()
 
-    def _give_floor(self, connection: FastConnection) -> None:
+    def _give_floor(self, connection: Peer) -> None:
         self.floor = connection
         self._floor_received = connection.received_bytes
 
@@ -121,17 +121,17 @@ class Inbound:
             connection.resume_inbound()
             return
 
-    def maybe_largest(self) -> FastConnection | None:
+    def maybe_largest(self) -> Peer | None:
         """Return the connection that holds most when so much is held that it has to be closed, else None."""
         if self.held_bytes <= 2 * self.max_bytes:
             return None
-        largest: FastConnection | None = None
+        largest: Peer | None = None
         for connection in self.connections:
             if largest is None or connection.inbound_bytes > largest.inbound_bytes:
                 largest = connection
         return largest
 
-    def tick(self, now_s: float) -> list[FastChannel]:
+    def tick(self, now_s: float) -> list[Session]:
         """Let time pass, and return channels whose contents have not grown for too long."""
         if self._ticked_s >= 0:
             # What was not read because we were stopped or busy is read before the next tick.
@@ -144,14 +144,14 @@ class Inbound:
                 self._pass_floor()
             else:
                 self._floor_received = floor.received_bytes
-        expired: list[FastChannel] = []
+        expired: list[Session] = []
         if self.timeout_s == 0:
             return expired
-        held_back: list[FastChannel] = []
+        held_back: list[Session] = []
         for channel, grown_s in self._grown_s.items():
             if self._now_s - grown_s < self.timeout_s or len(expired) == EXPIRED_PER_TICK:
                 break
-            if channel.fast_connection.is_held_back():
+            if channel.connection.is_held_back():
                 held_back.append(channel)
             else:
                 expired.append(channel)

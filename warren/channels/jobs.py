@@ -30,9 +30,9 @@ from warren.vhosts.unbinding import Unbinding
 if TYPE_CHECKING:
     from warren.amqp.errors import ChannelException
     from warren.channels.broker import Broker
-    from warren.channels.channel import Channel
-    from warren.channels.connection import Connection
     from warren.channels.events import Event, Events
+    from warren.channels.peer import Peer
+    from warren.channels.session import Session
     from warren.exchanges.exchange import Exchange
     from warren.vhosts.virtual_host import VirtualHost
 
@@ -48,7 +48,7 @@ KEPT_STEPS: Final = 4  # for a message whose queue has rules: headers are writte
 class ConnectionJobs(Job):
     """The jobs of one connection, one behind the other. It exists while there are any."""
 
-    def __init__(self, connection: Connection, job: Job) -> None:
+    def __init__(self, connection: Peer, job: Job) -> None:
         self._connection = connection
         self._jobs: deque[Job] = deque([job])
 
@@ -133,7 +133,7 @@ class DeliveryRun(Job):
 class ReturnRun(DeliveryRun):
     """They go back or are dropped: basic.nack, basic.recover."""
 
-    def __init__(self, channel: Channel, up_to: i64, *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
+    def __init__(self, channel: Session, up_to: i64, *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
         super().__init__(channel.ledger, up_to)
         self._requeue = requeue
         self._failed = failed
@@ -154,7 +154,7 @@ class ReturnRun(DeliveryRun):
 class AckRun(DeliveryRun):
     """They are settled: basic.ack of very many."""
 
-    def __init__(self, channel: Channel, up_to: i64) -> None:
+    def __init__(self, channel: Session, up_to: i64) -> None:
         super().__init__(channel.ledger, up_to)
 
     def go_on(self, steps: Steps) -> bool:
@@ -172,7 +172,7 @@ class AckRun(DeliveryRun):
 class Reply(Job):
     """A reply that tells that the jobs before it are done."""
 
-    def __init__(self, channel: Channel, method: Any, ticket: int, batch: int) -> None:
+    def __init__(self, channel: Session, method: Any, ticket: int, batch: int) -> None:
         self._channel = channel
         self._method = method
         self._ticket = ticket
@@ -187,7 +187,7 @@ class Reply(Job):
 class Recheck(Job):
     """A channel whose user has other permissions: consumers of queues that it may not read are cancelled."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Session) -> None:
         self._channel = channel
         self._consumers: list[Consumer] = list(channel.ledger.consumers.values())
         self._next: int = 0
@@ -211,7 +211,7 @@ class ChannelEnd(Job):
     the connection does. `told`: the peer is to hear of the end.
     """
 
-    def __init__(self, channel: Channel, *, told: bool, refusal: ChannelException | None = None, method_id: int = 0):
+    def __init__(self, channel: Session, *, told: bool, refusal: ChannelException | None = None, method_id: int = 0):
         self._channel = channel
         self._told = told
         self._refusal = refusal
@@ -240,7 +240,7 @@ class ChannelEnd(Job):
             return False
         channel.ended()
         if self._told:
-            channel.connection.channel_ended(channel, self._refusal, self._method_id)
+            channel.connection.session_ended(channel, self._refusal, self._method_id)
         return True
 
 
@@ -278,7 +278,7 @@ class QueueEnd(Job):
 class ForcedClose(Job):
     """Connections that we close for `reason`. Those that are not closed yet are as they were."""
 
-    def __init__(self, connections: list[Connection], reason: str) -> None:
+    def __init__(self, connections: list[Peer], reason: str) -> None:
         self._connections = connections
         self._reason = reason
         self._next: int = 0
@@ -326,7 +326,7 @@ class VhostEnd(Job):
         self,
         vhost: VirtualHost,
         journal: MetadataJournal,
-        connections: list[Connection],
+        connections: list[Peer],
         let_go: Callable[[VirtualHost], None],
         events: Events,
         lost: list[PermissionDelete | TopicPermissionDelete],
@@ -385,7 +385,7 @@ class VhostEnd(Job):
 class NewRights(Job):
     """The connections of a user whose permission in a vhost is another one, or gone."""
 
-    def __init__(self, connections: list[Connection], vhost: str) -> None:
+    def __init__(self, connections: list[Peer], vhost: str) -> None:
         self._connections = connections
         self._vhost = vhost
         self._next: int = 0
@@ -408,7 +408,7 @@ class Resuming(Job):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._connections: list[Connection] = []
+        self._connections: list[Peer] = []
         self._next: int = 0
         self._is_due: bool = False
         self._is_under_way: bool = False
@@ -467,7 +467,7 @@ class ConnectionEnd(Job):
     `answered`: the peer has asked for the end and is to hear of it.
     """
 
-    def __init__(self, connection: Connection, channels: list[Channel], *, answered: bool) -> None:
+    def __init__(self, connection: Peer, channels: list[Session], *, answered: bool) -> None:
         self._connection = connection
         self._channels = channels
         self._end: ChannelEnd | None = None  # of the first of them

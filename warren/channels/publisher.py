@@ -10,7 +10,7 @@
 2. basic.return for a mandatory message is written before the confirm of the same message.
 3. What was published is counted once: when it is routed, in a transaction when that is committed.
 
-What every publish does that is not special is in ``channels.fast_path``.
+What every publish does that is not special is in ``channels.session``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mypy_extensions import i64
 
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
-from warren.amqp.errors import NO_ROUTE, NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
+from warren.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, ChannelException, ConnectionException
 from warren.amqp.field_table import without_key
 from warren.amqp.methods import BASIC_PUBLISH
 from warren.amqp.properties import (
@@ -42,8 +42,8 @@ from warren.amqp.properties import (
 from warren.channels.access import WRITE, Route, ticket_of
 from warren.channels.consuming import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.channels.control import control
-from warren.channels.fast_path import REFUSE, RETURN, TAKE
 from warren.channels.publish_properties import carbon_copies, check_properties
+from warren.channels.shared import REFUSE, RETURN, TAKE
 from warren.channels.tracing import ChannelTracer
 from warren.channels.transaction import BufferedPublish
 from warren.channels.wide_publish import QUEUES_AT_ONCE, OnceMore, Spread, WidePublish, hand_over
@@ -64,8 +64,8 @@ from warren.vhosts.history import remember_in
 from warren.vhosts.virtual_host import CONTROL_EXCHANGE
 
 if TYPE_CHECKING:
-    from warren.channels.channel import Channel
-    from warren.channels.connection import Connection
+    from warren.channels.peer import Peer
+    from warren.channels.session import Session
 
 TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 8,000 with an ordinary pattern
 
@@ -73,10 +73,10 @@ TOPIC_STEPS_MAX: Final = 1 << 14  # of permissions for the keys of one message: 
 class Publisher:
     """Publishes what comes on one channel. `tracer`: makes copies of it for the trace exchange, None: nobody does."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Session) -> None:
         self.tracer: ChannelTracer | None = None
         self._channel = channel
-        self._connection: Connection = channel.connection
+        self._connection: Peer = channel.connection
         self._shared = channel.shared
         self.log = channel.shared.log
 
@@ -377,11 +377,7 @@ class Publisher:
         if not channel.is_open():
             return  # it was in a transaction, and the connection has ended meanwhile
         channel.returned += 1
-        envelope = message.envelope
-        self._connection.send_event(
-            int(channel.number), m.BasicReturn(NO_ROUTE, "NO_ROUTE", envelope.exchange, envelope.routing_key)
-        )
-        channel.ledger.write_content(message)
+        channel.write_returned(message)
         self._connection.check_outbox()
 
     def _count(self, exchange: Exchange, body_bytes: i64, queues: i64) -> None:

@@ -15,8 +15,8 @@ from warren.amqp.errors import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, C
 from warren.amqp.field_table import TYPE_NAMES, decode_table, find_tag
 from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.audit_trail import NOT_OF_MESSAGES
-from warren.channels.channel import Channel
 from warren.channels.consuming import REPLY_TO_NAME
+from warren.channels.session import Session
 from warren.exchanges.destination import Destination
 from warren.exchanges.exchange import Exchange
 from warren.exchanges.registry import EXCHANGE_TYPES
@@ -45,7 +45,7 @@ TOPOLOGY_METHODS: Final = (
 )
 
 
-def handle_topology(channel: Channel, method: Any) -> None:
+def handle_topology(channel: Session, method: Any) -> None:
     """Handle one of `TOPOLOGY_METHODS`.
 
     Raises:
@@ -121,13 +121,13 @@ def _maybe_alternate(arguments: bytes, exchange: str, vhost: str) -> str | None:
     return value
 
 
-def _any_access(channel: Channel, kind: str, name: str) -> None:
+def _any_access(channel: Session, kind: str, name: str) -> None:
     """Passive declares reveal that something exists: any of the three rights will do, none will not.
 
     Raises:
         ChannelException: 403.
     """
-    principal = channel.fast_connection.fast_principal
+    principal = channel.connection.fast_principal
     assert principal is not None
     asked = "amq.default" if name == "" and kind == "exchange" else name
     if not (principal.may(READ, asked) or principal.may(WRITE, asked)):
@@ -139,7 +139,7 @@ def _outlives_clients(queue: Queue) -> bool:
     return queue.durable and queue.owner is None and not queue.auto_delete
 
 
-def _note_change(channel: Channel, did: str, messages: int = NOT_OF_MESSAGES) -> None:
+def _note_change(channel: Session, did: str, messages: int = NOT_OF_MESSAGES) -> None:
     """Have the log say who did that, unless they did it over HTTP, where it has a line already."""
     connection = channel.connection
     if not connection.is_direct:
@@ -150,7 +150,7 @@ def _note_change(channel: Channel, did: str, messages: int = NOT_OF_MESSAGES) ->
 # --- exchanges -----------------------------------------------------------------------------------------------------
 
 
-def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
+def _exchange_declare(channel: Session, method: m.ExchangeDeclare) -> None:
     vhost = channel.vhost
     name = _stripped(method.exchange)
     if method.passive:
@@ -193,7 +193,7 @@ def _exchange_declare(channel: Channel, method: m.ExchangeDeclare) -> None:
         channel.reply(m.ExchangeDeclareOk(), ticket)
 
 
-def _check_partitions(channel: Channel, wanted: SuperStreamDeclaration) -> None:
+def _check_partitions(channel: Session, wanted: SuperStreamDeclaration) -> None:
     """Check what declaring and binding the partitions one by one would check."""
     vhost = channel.vhost
     missing = 0
@@ -217,7 +217,7 @@ def _check_partitions(channel: Channel, wanted: SuperStreamDeclaration) -> None:
         )
 
 
-def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
+def _exchange_delete(channel: Session, method: m.ExchangeDelete) -> None:
     vhost = channel.vhost
     name = _stripped(method.exchange)
     _not_default(name)
@@ -241,7 +241,7 @@ def _exchange_delete(channel: Channel, method: m.ExchangeDelete) -> None:
 
 
 def _exchange_bind(
-    channel: Channel,
+    channel: Session,
     destination_name: str,
     source_name: str,
     method: m.ExchangeBind | m.ExchangeUnbind,
@@ -269,7 +269,7 @@ def _exchange_bind(
 
 
 def _check_room_for_binding(
-    channel: Channel, source: Exchange, destination: Destination, binding_key: str, arguments: bytes
+    channel: Session, source: Exchange, destination: Destination, binding_key: str, arguments: bytes
 ) -> None:
     limit = channel.connection.broker.limits.bindings_per_exchange_max
     if len(source.bindings) >= limit and not source.has_binding(destination, binding_key, arguments):
@@ -288,7 +288,7 @@ def _check_room_for_binding(
         )
 
 
-def _check_arguments(channel: Channel, arguments: bytes) -> None:
+def _check_arguments(channel: Session, arguments: bytes) -> None:
     """Refuse arguments that would take much memory for as long as there is what they are for."""
     limit = channel.connection.broker.limits.arguments_max_bytes
     if len(arguments) > limit:
@@ -297,9 +297,9 @@ def _check_arguments(channel: Channel, arguments: bytes) -> None:
         )
 
 
-def _authorize_topic_read(channel: Channel, source: Exchange, binding_key: str) -> None:
+def _authorize_topic_read(channel: Session, source: Exchange, binding_key: str) -> None:
     if isinstance(source, TopicExchange):
-        principal = channel.fast_connection.fast_principal
+        principal = channel.connection.fast_principal
         assert principal is not None
         principal.authorize_topic(READ, source.name, binding_key)
 
@@ -307,7 +307,7 @@ def _authorize_topic_read(channel: Channel, source: Exchange, binding_key: str) 
 # --- queues --------------------------------------------------------------------------------------------------------
 
 
-def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
+def _queue_declare(channel: Session, method: m.QueueDeclare) -> None:
     vhost = channel.vhost
     connection = channel.connection
     name = _stripped(method.queue)
@@ -343,7 +343,7 @@ def _queue_declare(channel: Channel, method: m.QueueDeclare) -> None:
         channel.reply(reply, ticket)
 
 
-def _check_new_queue(channel: Channel, name: str, arguments: bytes) -> None:
+def _check_new_queue(channel: Session, name: str, arguments: bytes) -> None:
     if len(arguments) > 4:
         dead_letter_exchange = decode_table(arguments).get("x-dead-letter-exchange")
         if isinstance(dead_letter_exchange, str):
@@ -352,7 +352,7 @@ def _check_new_queue(channel: Channel, name: str, arguments: bytes) -> None:
     _check_room_for_queues(channel, f"queue '{name}'", 1)
 
 
-def _check_room_for_queues(channel: Channel, subject: str, more: int) -> None:
+def _check_room_for_queues(channel: Session, subject: str, more: int) -> None:
     vhost = channel.vhost
     count = len(vhost.queues) + more - 1
     limit = channel.connection.broker.limits.queues_per_vhost_max
@@ -365,7 +365,7 @@ def _check_room_for_queues(channel: Channel, subject: str, more: int) -> None:
         )
 
 
-def _bind_names(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[str, str, str]:
+def _bind_names(channel: Session, method: m.QueueBind | m.QueueUnbind) -> tuple[str, str, str]:
     """Return queue, exchange and binding key, with what empty ones stand for."""
     queue_name = _stripped(method.queue)
     routing_key = method.routing_key
@@ -385,7 +385,7 @@ def _bind_names(channel: Channel, method: m.QueueBind | m.QueueUnbind) -> tuple[
     return queue_name, exchange_name, routing_key
 
 
-def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
+def _queue_bind(channel: Session, method: m.QueueBind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
     queue = vhost.queue(queue_name, channel.connection)
@@ -404,11 +404,11 @@ def _queue_bind(channel: Channel, method: m.QueueBind) -> None:
         done(vhost.bind(source, queue, routing_key, method.arguments, by))
     else:
         # What the queue gets at once is paid for here, as a publish pays for its queues; the rest waits for its turn.
-        channel.fast_connection.units_left -= min(bind.history.count, i64(AT_ONCE_STEPS))
+        channel.connection.units_left -= min(bind.history.count, i64(AT_ONCE_STEPS))
         channel.connection.begin(bind)
 
 
-def _queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
+def _queue_unbind(channel: Session, method: m.QueueUnbind) -> None:
     vhost = channel.vhost
     queue_name, exchange_name, routing_key = _bind_names(channel, method)
     ticket = 0
@@ -419,7 +419,7 @@ def _queue_unbind(channel: Channel, method: m.QueueUnbind) -> None:
     channel.reply(m.QueueUnbindOk(), ticket)
 
 
-def _queue_purge(channel: Channel, method: m.QueuePurge) -> None:
+def _queue_purge(channel: Session, method: m.QueuePurge) -> None:
     name = channel.queue_name(_stripped(method.queue))
     channel.authorize(READ, "queue", name)
     queue = channel.vhost.queue(name, channel.connection)
@@ -430,7 +430,7 @@ def _queue_purge(channel: Channel, method: m.QueuePurge) -> None:
         channel.reply(m.QueuePurgeOk(count))
 
 
-def _queue_delete(channel: Channel, method: m.QueueDelete) -> None:
+def _queue_delete(channel: Session, method: m.QueueDelete) -> None:
     vhost = channel.vhost
     name = channel.queue_name(_stripped(method.queue))
     channel.authorize(CONFIGURE, "queue", name)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from warren.amqp import methods as m
-from warren.channels.channel import Channel
+from warren.channels.session import Session
 from warren.exchanges.destination import Destination
 
 CONNECTION_BYTES: Final = 1 << 16
@@ -58,7 +58,7 @@ class TopologyGrowth:
         return True
 
 
-def growth_bytes(channel: Channel, method: Any) -> i64:
+def growth_bytes(channel: Session, method: Any) -> i64:
     """Return what one of `topology.TOPOLOGY_METHODS` would add to memory, 0 for nothing.
 
     Raises:
@@ -84,7 +84,7 @@ def growth_bytes(channel: Channel, method: Any) -> i64:
 
 
 def _is_new(
-    channel: Channel, source_name: str, destination: Destination | None, binding_key: str, arguments: bytes
+    channel: Session, source_name: str, destination: Destination | None, binding_key: str, arguments: bytes
 ) -> bool:
     """Tell whether there is no such binding, though there may be: both of its ends are there."""
     source = channel.vhost.exchanges.get(source_name)

@@ -43,7 +43,7 @@ from warren.queues.delivery import DeliveryWatcher
 from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
-    from warren.channels.connection import Connection
+    from warren.channels.peer import Peer
 
 TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
 # Of queues and of keys, in a trace whose headers would be too large: then the message's own are left out as well.
@@ -57,7 +57,7 @@ _COPIES: Final = b"\x02CC"
 class ChannelTracer(DeliveryWatcher):
     """Traces what one channel publishes and is sent."""
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Peer, number: int) -> None:
         vhost = connection.fast_vhost
         assert vhost is not None
         broker = connection.broker

@@ -41,7 +41,7 @@ from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 
 if TYPE_CHECKING:
-    from warren.channels.channel import Channel
+    from warren.channels.session import Session
 
 # So much of a transaction of the broker's own is committed at once.
 ROWS_AT_ONCE: Final = 16384
@@ -173,7 +173,7 @@ class Commit(Job):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Session,
         transaction: Transaction,
         check: CommitCheck | None = None,
         note: Callable[[], None] | None = None,
@@ -359,7 +359,7 @@ class Rollback(Job):
 # --- the methods of class tx ----------------------------------------------------------------------------------------
 
 
-def tx_select(channel: Channel) -> None:
+def tx_select(channel: Session) -> None:
     """tx.select.
 
     Raises:
@@ -372,7 +372,7 @@ def tx_select(channel: Channel) -> None:
     channel.reply(m.TxSelectOk())
 
 
-def tx_commit(channel: Channel) -> None:
+def tx_commit(channel: Session) -> None:
     """tx.commit.
 
     Raises:
@@ -381,7 +381,7 @@ def tx_commit(channel: Channel) -> None:
     channel.connection.begin(Commit(channel, _taken_from(channel)))
 
 
-def tx_rollback(channel: Channel) -> None:
+def tx_rollback(channel: Session) -> None:
     """tx.rollback.
 
     Raises:
@@ -391,7 +391,7 @@ def tx_rollback(channel: Channel) -> None:
     channel.reply_when_done(m.TxRollbackOk())
 
 
-def commit_checked(channel: Channel, check: CommitCheck, note: Callable[[], None]) -> None:
+def commit_checked(channel: Session, check: CommitCheck, note: Callable[[], None]) -> None:
     """Do as tx.commit does if `check` lets it pass, for somebody inside the broker, and then `note`.
 
     What that stores is in the same frame of the log. What does not pass is rolled back and answered so. It is done
@@ -409,7 +409,7 @@ def commit_checked(channel: Channel, check: CommitCheck, note: Callable[[], None
         commit.go_on(Steps(ALL_STEPS))
 
 
-def _taken_from(channel: Channel) -> Transaction:
+def _taken_from(channel: Session) -> Transaction:
     """Take the transaction of `channel`, which has a new one from now on (3)."""
     transaction = channel.transaction
     if transaction is None:

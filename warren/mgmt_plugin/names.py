@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import Any, Final
 
 from warren.channels.broker import Broker
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
 from warren.channels.event_values import port_of
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.listing import MANY, in_order
 from warren.mgmt_plugin.routes import Call, not_found
@@ -39,12 +39,12 @@ def exchange_name(given: str) -> str:
     return "" if given == DEFAULT_NAME else given
 
 
-def connection_name(connection: Connection) -> str:
+def connection_name(connection: Peer) -> str:
     """Return ``peer -> local``."""
     return f"{connection.peer} -> {connection.local}"
 
 
-def channel_name(channel: Channel) -> str:
+def channel_name(channel: Session) -> str:
     """Return the connection's name and the channel's number."""
     return f"{connection_name(channel.connection)} ({int(channel.number)})"
 
@@ -54,7 +54,7 @@ def host_of(endpoint: str) -> str:
     return endpoint.rpartition(":")[0].strip("[]")
 
 
-def connection_details(connection: Connection) -> dict[str, Any]:
+def connection_details(connection: Peer) -> dict[str, Any]:
     """Return how a connection is named in what belongs to it."""
     return {
         "name": connection_name(connection),
@@ -64,7 +64,7 @@ def connection_details(connection: Connection) -> dict[str, Any]:
     }
 
 
-def channel_details(channel: Channel, node: str) -> dict[str, Any]:
+def channel_details(channel: Session, node: str) -> dict[str, Any]:
     """Return how a channel is named in what belongs to it."""
     connection = channel.connection
     return {
@@ -116,11 +116,11 @@ async def sorted_queues(call: Call, vhost: VirtualHost) -> list[Queue]:
     return found
 
 
-def visible_connections(call: Call, broker: Broker) -> list[Connection]:
+def visible_connections(call: Call, broker: Broker) -> list[Peer]:
     """Return the client connections that the user may see: a monitor all, others their own, of a vhost if asked."""
     only = call.params.get("vhost")
     own = None if call.operator.is_monitor else call.operator.name
-    found: list[Connection] = []
+    found: list[Peer] = []
     for connection in broker.connections.values():
         if connection.is_direct or not connection.is_known:
             continue

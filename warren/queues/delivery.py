@@ -233,7 +233,7 @@ class DeliveryLedger(Waiter):
     # --- giving out ---------------------------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, message: Message, sequence_number: i64, redelivered: bool) -> None:
-        """Write basic.deliver with its content to the outbox, and remember it unless the consumer is no-ack."""
+        """Write a delivery to the outbox, and remember it unless the consumer is no-ack."""
         tag: i64 = self.next_tag
         self.next_tag = tag + 1
         if not consumer.no_ack:
@@ -241,6 +241,12 @@ class DeliveryLedger(Waiter):
             self.delivered += 1
             consumer.outstanding += 1
             self.consumer_unacked += 1
+        self.write_delivery(consumer, message, tag, redelivered)
+        if self.watcher is not None:
+            self.watcher.delivered(consumer.queue, message, redelivered)
+
+    def write_delivery(self, consumer: Consumer, message: Message, tag: i64, redelivered: bool) -> None:
+        """Write basic.deliver with its content to the outbox. Other protocols have a form of their own."""
         outbox = self.outbox
         outbox.touch()
         out = outbox.writer
@@ -254,8 +260,6 @@ class DeliveryLedger(Waiter):
         out.append(1 if redelivered else 0)
         out.write(tail)
         self.write_content(message)
-        if self.watcher is not None:
-            self.watcher.delivered(consumer.queue, message, redelivered)
 
     def get(
         self, queue: Queue, message: Message, sequence_number: i64, redelivered: bool, no_ack: bool, left: i64

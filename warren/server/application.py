@@ -38,7 +38,7 @@ import trio
 from warren import __version__
 from warren.amqp.errors import AmqpError
 from warren.channels.broker import Broker, Limits
-from warren.channels.handshake import LoginRequest
+from warren.channels.login import LoginRequest
 from warren.msgstore.files.errors import StoreError
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.msgstore.files.recovery import Recovery, log_has, recover

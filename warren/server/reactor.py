@@ -1,9 +1,9 @@
-"""The reactor: one trio task serves all AMQP sockets through one epoll set.
+"""The reactor: one trio task serves the sockets of all protocols through one epoll set.
 
 A turn reads every ready socket once, feeds the engine, lets it hand out deliveries and confirms, and flushes what
 became dirty. The engine never waits, so nothing here awaits but the end of a turn.
 
-1. A turn ends its reading after `TURN_UNITS` of work (`channels.fast_path`) or `TURN_BUDGET_S`, its sending after
+1. A turn ends its reading after `TURN_UNITS` of work (`channels.shared`) or `TURN_BUDGET_S`, its sending after
    `TURN_BUDGET_S`. What it did not reach comes first in the next, in its order: the ready list of epoll begins with
    the same sockets each time that all of it fits into one answer. So everybody is served before anybody twice.
    A connection does at most `feed_units` at a time, less the more are ready; what it has read beyond that waits,
@@ -34,10 +34,11 @@ import trio
 from mypy_extensions import i64
 
 from warren.amqp.outbox import Outbox
-from warren.channels.broker import Broker
+from warren.channels.broker import Broker, Protocol
 from warren.channels.connection import Connection
 from warren.channels.connection_states import AWAIT_TUNE_OK, ENDED
-from warren.channels.fast_path import FEED_UNITS_MAX
+from warren.channels.peer import Peer
+from warren.channels.shared import FEED_UNITS_MAX
 from warren.msgstore.files.store import wall_time_ms
 from warren.server.admission import Admission, address_block
 from warren.server.handshakes import Handshakes
@@ -79,11 +80,14 @@ def feed_units(ready: int) -> int:
 
 
 class Listener:
-    """A listening socket; `tls` returns the context for new connections, so that it can be reloaded."""
+    """A listening socket. `protocol` makes the peers, `tls` returns the context for new ones: it can be reloaded."""
 
-    def __init__(self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None) -> None:
+    def __init__(
+        self, sock: socket.socket, tls: Callable[[], ssl.SSLContext] | None, protocol: Protocol = Connection
+    ) -> None:
         self.sock = sock
         self.tls = tls
+        self.protocol = protocol
 
 
 class Reactor:
@@ -389,7 +393,7 @@ class Reactor:
         if connection is not None:
             self._feed(transport, connection, b"")
 
-    def _feed(self, transport: Transport, connection: Connection, data: bytes) -> None:
+    def _feed(self, transport: Transport, connection: Peer, data: bytes) -> None:
         try:
             connection.feed(data)
             self._units += self._feed_units - connection.units_left + len(data) // BYTES_PER_UNIT
@@ -467,9 +471,9 @@ class Reactor:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if listener.tls is None:
-                transport = Transport(sock, address)
+                transport = Transport(sock, address, listener.protocol)
             else:
-                transport = TlsTransport(sock, address, listener.tls())
+                transport = TlsTransport(sock, address, listener.tls(), listener.protocol)
             self._begin(transport)
             if not transport.is_ready():
                 self._handshakes.begin(transport.fd, address_block(address), self._clock())
@@ -496,7 +500,7 @@ class Reactor:
     def adopt(self, sock: socket.socket, address: str) -> None:
         """Serve a connected socket whose other end is in this process."""
         sock.setblocking(False)
-        transport = Transport(sock, address)
+        transport = Transport(sock, address, Connection)
         transport.pre_auth = False  # nobody from outside: admission does not count it
         self._begin(transport)
         connection = transport.connection
@@ -541,7 +545,7 @@ class Reactor:
         user = self._certificate_user(certificate) if certificate is not None else None
         peer = _endpoint(transport.sock.getpeername)
         local = _endpoint(transport.sock.getsockname)
-        connection = self.broker.connect(peer, local, transport.address, user)
+        connection = self.broker.join(transport.protocol, peer, local, transport.address, user)
         connection.is_tls = isinstance(transport, TlsTransport)
         transport.connection = connection
         self._by_key[connection.key] = transport

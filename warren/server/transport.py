@@ -20,7 +20,8 @@ from mypy_extensions import i64
 from warren.server.tls_records import RECORD_UNITS, TlsRecords
 
 if TYPE_CHECKING:
-    from warren.channels.connection import Connection
+    from warren.channels.broker import Protocol
+    from warren.channels.peer import Peer
 
 RECEIVE_BYTES: Final = 262144
 # A flush ends when it has sent more than this: a peer that reads as fast as we write is not alone.
@@ -32,11 +33,12 @@ PIECES_MAX: Final = 1000
 class Transport:
     """A plain TCP connection."""
 
-    def __init__(self, sock: socket.socket, address: str) -> None:
+    def __init__(self, sock: socket.socket, address: str, protocol: Protocol) -> None:
         self.sock = sock
+        self.protocol = protocol  # makes the peer when it can be talked to
         self.fd = sock.fileno()
         self.address = address  # the peer's, without port
-        self.connection: Connection | None = None
+        self.connection: Peer | None = None
         self.interest = 0  # what epoll watches
         self.decrypting_units: i64 = 0  # what the last receive cost besides
         self.pre_auth = True  # counted by admission control
@@ -134,7 +136,7 @@ class Transport:
         return None
 
     def is_ready(self) -> bool:
-        """Tell whether the connection can carry AMQP: at once, or when the TLS handshake is done."""
+        """Tell whether the connection can carry bytes of the peer: at once, or when the TLS handshake is done."""
         return True
 
     def finish_sending(self) -> None:
@@ -148,8 +150,8 @@ class Transport:
 class TlsTransport(Transport):
     """The same through TLS, by way of memory buffers."""
 
-    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext) -> None:
-        super().__init__(sock, address)
+    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext, protocol: Protocol) -> None:
+        super().__init__(sock, address, protocol)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)

@@ -35,7 +35,7 @@ from warren.amqp import methods as m
 from warren.amqp.declarations import ExchangeDeclaration, QueueDeclaration
 from warren.amqp.field_table import Table, encode_table
 from warren.channels.broker import Broker as Engine
-from warren.channels.connection import Connection
+from warren.channels.peer import Peer
 from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.server.application import MESSAGES, Application, MetadataStore
 from warren.server.data_dir import DataDir
@@ -259,14 +259,14 @@ class Broker:
         """
         return self._require_life().call(work)
 
-    def tear(self, connection: Connection, *, reset: bool) -> None:
+    def tear(self, connection: Peer, *, reset: bool) -> None:
         """End the socket of `connection` at once. On the loop."""
         for sock in list(self._sockets):
             if sock.peer == connection.peer and not sock.is_torn and sock.fileno() >= 0:
                 sock.tear(reset=reset)
                 self._require_life().management.reactor.turn([(sock.fileno(), select.EPOLLIN)])
 
-    def _tear_soon(self, connection: Connection) -> None:
+    def _tear_soon(self, connection: Peer) -> None:
         life = self._require_life()
         for sock in list(self._sockets):
             if sock.peer == connection.peer and not sock.is_torn:

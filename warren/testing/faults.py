@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from warren.channels.channel import Channel
-from warren.channels.fast_path import LOSE, REFUSE, RETURN, TAKE
+from warren.channels.session import Session
+from warren.channels.shared import LOSE, REFUSE, RETURN, TAKE
 from warren.testing.messages import PublishedMessage, properties_of
 
 if TYPE_CHECKING:
-    from warren.channels.connection import Connection
-    from warren.channels.fast_channel import FastChannel
+    from warren.channels.peer import Peer
+    from warren.channels.session import Session
     from warren.msgstore.log.message import Message
     from warren.queues.queue import Queue
 
@@ -26,7 +26,7 @@ class FaultyPublishes:
     def __init__(self) -> None:
         self.published: list[PublishedMessage] = []
         self.nacked: list[PublishedMessage] = []
-        self.drop: Callable[[Connection], None] = _nobody
+        self.drop: Callable[[Peer], None] = _nobody
         self._nack = 0
         self._return = 0
         self._drop = 0
@@ -51,9 +51,8 @@ class FaultyPublishes:
         self._nack = self._return = self._drop = 0
         self._doomed.clear()
 
-    def judge(self, channel: FastChannel, message: Message, queues: list[Queue]) -> int:
+    def judge(self, channel: Session, message: Message, queues: list[Queue]) -> int:
         """Say what becomes of `message`, which would go to `queues`."""
-        assert isinstance(channel, Channel)
         connection = channel.connection
         if connection.is_direct:
             return TAKE  # the test's own preparations
@@ -76,7 +75,7 @@ class FaultyPublishes:
         return TAKE
 
 
-def _seen(connection: Connection, message: Message, queues: list[Queue]) -> PublishedMessage:
+def _seen(connection: Peer, message: Message, queues: list[Queue]) -> PublishedMessage:
     return PublishedMessage(
         vhost=connection.vhost_name,
         exchange=message.envelope.exchange,
@@ -89,5 +88,5 @@ def _seen(connection: Connection, message: Message, queues: list[Queue]) -> Publ
     )
 
 
-def _nobody(_: Connection) -> None:
+def _nobody(_: Peer) -> None:
     """There is no broker yet."""

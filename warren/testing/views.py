@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from warren.amqp.errors import ChannelException, ConnectionException
-from warren.channels.channel import Channel
+from warren.amqp.errors import ChannelException
 from warren.channels.consuming import consumer_lost
+from warren.channels.session import Session
 from warren.testing.messages import QueuedMessage
 from warren.testing.peek import waiting_messages
 
 if TYPE_CHECKING:
     from warren.amqp.field_table import Table
-    from warren.channels.connection import Connection
+    from warren.channels.peer import Peer
     from warren.queues.queue import Queue
     from warren.testing.broker import Broker
 
@@ -76,7 +76,7 @@ class QueueView:
         consumers = list(queue.consumers)
         for consumer in consumers:
             channel = consumer.owner
-            if isinstance(channel, Channel):
+            if isinstance(channel, Session):
                 channel.connection.broker.events.consumer_deleted(consumer)
                 consumer_lost(channel, consumer)
             queue.remove_consumer(consumer)
@@ -102,7 +102,7 @@ class ConnectionView:
     The methods that do something raise LookupError when it has gone meanwhile.
     """
 
-    def __init__(self, broker: Broker, connection: Connection) -> None:
+    def __init__(self, broker: Broker, connection: Peer) -> None:
         self.peer = str(connection.peer)
         self.name = str(connection.name) or self.peer
         self.user = str(connection.user_name)
@@ -133,9 +133,7 @@ class ConnectionView:
         if reply_code == 320:
             connection.force_close(text)
             return
-        connection.at_channel = 0
-        connection.at_method = 0
-        connection.failed(ConnectionException(reply_code, text))
+        connection.close_at_once(reply_code, text)
 
     def close_channel(self, number: int, reply_code: int = 406, text: str = "closed by the test") -> None:
         """End channel `number` with channel.close and this reply code. LookupError: it is not open."""
@@ -145,9 +143,7 @@ class ConnectionView:
         connection = self._connection()
         if number not in connection.channels:
             raise LookupError(f"{self!r} has no channel {number}")
-        connection.at_channel = number
-        connection.at_method = 0
-        connection.failed(ChannelException(reply_code, text))
+        connection.close_session(connection.channels[number], ChannelException(reply_code, text), 0)
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -183,7 +179,7 @@ class ConnectionView:
             if connection.outbox.sent(0):
                 connection.drained()
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> Peer:
         connection = self._broker.engine.connections.get(self._key)
         if connection is None:
             raise LookupError(f"{self!r} has ended")

@@ -10,7 +10,7 @@ from engine_harness import Harness, basic_consume, publish_frames
 
 from warren.amqp import methods as m
 from warren.channels.channel import Channel
-from warren.channels.connection import CLOSE_TIMEOUT_S
+from warren.channels.peer import CLOSE_TIMEOUT_S
 from warren.channels.publisher import Publisher
 
 

@@ -11,7 +11,8 @@ from stored_log import StoredLog, timed_message
 from warren.amqp import methods as m
 from warren.amqp.codec import decode_method
 from warren.amqp.outbox import Outbox
-from warren.channels.confirms import Confirms, PendingConfirms
+from warren.channels.channel_confirms import ChannelConfirms
+from warren.channels.confirms import PendingConfirms
 from warren.queues.long_work import LongWork
 from warren.queues.outcome import ACCEPTED, REFUSED, REPEATED
 from warren.vhosts.metadata import VhostPut
@@ -39,7 +40,7 @@ class Publisher:
         self.journal.hold()
         self.pending = PendingConfirms(self.log, self.journal)
         self.outbox = Outbox(1, [])
-        self.confirms = Confirms(self.pending, self.outbox, NUMBER, syncs=True)
+        self.confirms = ChannelConfirms(self.pending, self.outbox, NUMBER, syncs=True)
         self._index = self.stored.index(1)
         self._stored_count = 0
 

@@ -7,7 +7,7 @@ from engine_harness import Harness
 from peer_frames import USER
 
 from warren.amqp.errors import ConnectionException
-from warren.channels.fast_path import PAUSED_COMMIT, PAUSED_WORK
+from warren.channels.shared import PAUSED_COMMIT, PAUSED_WORK
 from warren.vhosts.metadata import UserPut, VhostPut
 
 

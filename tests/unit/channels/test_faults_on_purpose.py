@@ -6,8 +6,8 @@ import pytest
 from engine_harness import Client, Harness, body_of
 
 from warren.amqp import methods as m
-from warren.channels.fast_channel import FastChannel
-from warren.channels.fast_path import LOSE, REFUSE, RETURN, TAKE
+from warren.channels.session import Session
+from warren.channels.shared import LOSE, REFUSE, RETURN, TAKE
 from warren.msgstore.log.message import Message
 from warren.queues.queue import Queue
 
@@ -19,7 +19,7 @@ class Judge:
         self.verdicts = list(verdicts)
         self.asked: list[tuple[bytes, list[str]]] = []
 
-    def __call__(self, channel: FastChannel, message: Message, queues: list[Queue]) -> int:
+    def __call__(self, channel: Session, message: Message, queues: list[Queue]) -> int:
         self.asked.append((message.body(), [queue.name for queue in queues]))
         return self.verdicts.pop(0) if self.verdicts else TAKE
 

@@ -7,7 +7,7 @@ from peer_frames import content_header
 
 from warren.amqp import methods as m
 from warren.amqp.codec import frame, method_frame
-from warren.channels.fast_path import PAUSED_INBOUND
+from warren.channels.shared import PAUSED_INBOUND
 
 PUBLISH = method_frame(1, m.BasicPublish(0, "", "q", False, False))
 

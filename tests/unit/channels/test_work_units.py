@@ -10,9 +10,9 @@ from engine_harness import Client, Harness, content_frames, exchange_declare, pu
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.field_table import encode_table
-from warren.channels.fast_channel import CARE_UNITS, ROUTE_UNITS
-from warren.channels.fast_path import METHOD_UNITS, PAUSED_TURN
 from warren.channels.publisher import TOPIC_STEPS_MAX
+from warren.channels.session import CARE_UNITS, ROUTE_UNITS
+from warren.channels.shared import METHOD_UNITS, PAUSED_TURN
 from warren.vhosts.metadata import PolicyPut, TopicPermissionPut
 from warren.vhosts.pattern import Pattern
 

@@ -6,7 +6,8 @@ import pytest
 from stored_log import StoredLog, entries, timed_message
 
 from warren.amqp.outbox import Outbox
-from warren.channels.confirms import Confirms, PendingConfirms
+from warren.channels.channel_confirms import ChannelConfirms
+from warren.channels.confirms import PendingConfirms
 from warren.msgstore.log.batch import PORTION_BYTES, PORTION_ROWS
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import FURTHER_ROWS, LINGER_ROWS
@@ -279,7 +280,7 @@ def test_whoever_waits_for_a_batch_in_portions_is_told_once_when_all_of_it_is_wr
     portions = _Portions()
     number = int(portions.log.batch.number)
     journal = MetadataJournal(portions.log, LongWork())
-    waiter = Confirms(PendingConfirms(portions.log, journal), Outbox(1, []), 1, syncs=True)
+    waiter = ChannelConfirms(PendingConfirms(portions.log, journal), Outbox(1, []), 1, syncs=True)
     message = timed_message(b"elsewhere")
     message.awaits_batch = True
     waiter.count_publish(message, ACCEPTED, 0)

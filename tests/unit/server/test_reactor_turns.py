@@ -15,7 +15,7 @@ from engine_harness import CAPABILITIES, PASSWORD, USER, Harness, content_frames
 from warren.amqp import methods as m
 from warren.amqp.codec import method_frame
 from warren.amqp.methods import PROTOCOL_HEADER
-from warren.channels.fast_path import FEED_UNITS_MAX, METHOD_UNITS
+from warren.channels.shared import FEED_UNITS_MAX, METHOD_UNITS
 from warren.queues.long_work import TURN_STEPS, Job, Steps
 from warren.server.admission import Admission
 from warren.server.reactor import (

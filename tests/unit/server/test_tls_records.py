@@ -14,6 +14,7 @@ import pytest
 import trustme
 from tls_peer import TlsPeer
 
+from warren.channels.connection import Connection
 from warren.server.tls_records import EMPTY_MAX, RECEIVE_MAX_BYTES, RECEIVE_MIN_BYTES, RECORD_UNITS, TlsRecords
 from warren.server.transport import TlsTransport
 
@@ -38,7 +39,7 @@ def context() -> ssl.SSLContext:
 def ends(context: ssl.SSLContext) -> Iterator[tuple[TlsTransport, TlsPeer]]:
     """The broker's end of a TLS connection, and its peer's."""
     ours, theirs = socket.socketpair()
-    transport = TlsTransport(ours, "test", context)
+    transport = TlsTransport(ours, "test", context, Connection)
     found: list[TlsPeer] = []
     thread = threading.Thread(target=lambda: found.append(TlsPeer(theirs)))
     thread.start()
@@ -123,7 +124,7 @@ def test_a_chain_of_very_many_certificates_ends_the_handshake(
 
     thread = threading.Thread(target=connect)
     thread.start()
-    transport = TlsTransport(ours, "test", context)
+    transport = TlsTransport(ours, "test", context, Connection)
     try:
         if accepted:
             shake_hands(transport)

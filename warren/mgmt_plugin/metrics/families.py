@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, Metric, escape
 from warren.mgmt_plugin.metrics.statistics import channel_row
@@ -224,15 +224,15 @@ EXCHANGE_FAMILIES: Final = (EXCHANGE_METRICS, EXCHANGE_BINDINGS, EXCHANGE_NAMES)
 # --- channels ---------------------------------------------------------------------------------------------------------
 
 
-def _channel_label(channel: Channel) -> str:
+def _channel_label(channel: Session) -> str:
     return f'{{channel="{escape(channel_name(channel))}"}}'
 
 
-def _channel_vhost_label(channel: Channel) -> str:
+def _channel_vhost_label(channel: Session) -> str:
     return f'{{channel="{escape(channel_name(channel))}",vhost="{escape(channel.connection.vhost_name)}"}}'
 
 
-def channel_state(channel: Channel) -> tuple[int, ...]:
+def channel_state(channel: Session) -> tuple[int, ...]:
     """Return what `CHANNEL_STATE` is of one channel."""
     ledger = channel.ledger
     publishes, acks = channel.uncommitted()
@@ -247,12 +247,12 @@ def channel_state(channel: Channel) -> tuple[int, ...]:
     )
 
 
-def _channel_publishes(channel: Channel) -> Row:
+def _channel_publishes(channel: Session) -> Row:
     publish, confirm, returned, dropped, *_ = channel_row(channel)
     return publish, confirm, returned, dropped
 
 
-def _channel_deliveries(channel: Channel) -> Row:
+def _channel_deliveries(channel: Session) -> Row:
     *_, deliver, deliver_no_ack, get, get_no_ack, get_empty, redeliver, ack, _ = channel_row(channel)
     return get, get_no_ack, deliver, deliver_no_ack, redeliver, ack, get_empty
 
@@ -273,7 +273,7 @@ CHANNEL_PUBLISHES: Final = (
     Metric("channel_messages_unroutable_dropped_total", COUNTER, "Messages that no queue took, dropped"),
 )
 CHANNEL_DELIVERIES: Final = delivery_metrics("channel", "on channels")
-CHANNEL_FAMILIES: Final[tuple[Family[Channel], ...]] = (
+CHANNEL_FAMILIES: Final[tuple[Family[Session], ...]] = (
     Family("channel_metrics", CHANNEL_STATE, channel_state, _channel_label),
     Family("channel_exchange_metrics", CHANNEL_PUBLISHES, _channel_publishes, _channel_vhost_label),
     Family("channel_queue_metrics", CHANNEL_DELIVERIES, _channel_deliveries, _channel_vhost_label),
@@ -283,7 +283,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[Channel], ...]] = (
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-def _connection_label(connection: Connection) -> str:
+def _connection_label(connection: Peer) -> str:
     return f'{{connection="{escape(connection_name(connection))}"}}'
 
 
@@ -292,7 +292,7 @@ CONNECTION_BYTES: Final = (
     Metric("connection_outgoing_bytes_total", COUNTER, "Bytes sent to clients"),
 )
 CONNECTION_CHANNELS: Final = Metric("connection_channels", GAUGE, "Channels of connections")
-CONNECTION_FAMILIES: Final[tuple[Family[Connection], ...]] = (
+CONNECTION_FAMILIES: Final[tuple[Family[Peer], ...]] = (
     Family(
         "connection_coarse_metrics",
         CONNECTION_BYTES,

@@ -43,8 +43,8 @@ import msgspec
 import trio
 
 from warren import __version__
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError, HttpTraffic, Request, Response
 from warren.mgmt_plugin.metrics.exposition import COUNTER, GAUGE, UNTYPED, Metric, Page, labels, wants_open_metrics
@@ -240,17 +240,17 @@ class Metrics:
         chosen = [vhost for name, vhost in self._broker.vhosts.items() if vhosts is None or name in vhosts]
         return [(vhost.name, exchange) for vhost in chosen for exchange in vhost.exchanges.values()]
 
-    def _connections(self, vhosts: set[str] | None) -> list[Connection]:
+    def _connections(self, vhosts: set[str] | None) -> list[Peer]:
         return [
             connection
             for connection in self._broker.connections.values()
             if not connection.is_direct and connection.is_known and (vhosts is None or connection.vhost_name in vhosts)
         ]
 
-    async def _channels(self, vhosts: set[str] | None) -> list[Channel]:
-        found: list[Channel] = []
+    async def _channels(self, vhosts: set[str] | None) -> list[Session]:
+        found: list[Session] = []
         for connection in self._connections(vhosts):
-            found += [channel for channel in connection.channels.values() if isinstance(channel, Channel)]
+            found += [channel for channel in connection.channels.values() if isinstance(channel, Session)]
             await give_way()
         return found
 

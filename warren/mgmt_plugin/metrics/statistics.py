@@ -19,8 +19,8 @@ from typing import Any, Final
 import trio
 
 from warren.channels.broker import Broker
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.exchanges.exchange import Exchange
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
@@ -119,7 +119,7 @@ def queue_row(queue: Queue) -> tuple[int, ...]:
     return (int(queue.message_count), ready, unacked, int(counts.publish), *_delivery(counts))
 
 
-def channel_row(channel: Channel) -> tuple[int, ...]:
+def channel_row(channel: Session) -> tuple[int, ...]:
     """Return `CHANNEL_STATS` of a channel now."""
     counts = MessageCounts()
     channel.add_counts(counts)
@@ -131,7 +131,7 @@ def exchange_row(exchange: Exchange) -> tuple[int, ...]:
     return (int(exchange.published_in), int(exchange.published_out))
 
 
-def connection_row(connection: Connection) -> tuple[int, ...]:
+def connection_row(connection: Peer) -> tuple[int, ...]:
     """Return `CONNECTION_FIELDS` of a connection now."""
     return (int(connection.received_bytes), int(connection.outbox.sent_bytes))
 
@@ -210,7 +210,7 @@ class Statistics:
             self._count_octets(connection, row)
             self._take(connection, CONNECTION_FIELDS, row, seen, changed)
             for channel in list(connection.channels.values()):
-                if isinstance(channel, Channel):
+                if isinstance(channel, Session):
                     self._take(channel, CHANNEL_STATS, channel_row(channel), seen, changed)
                     channel.ledger.waiting_since(broker.now_s)  # how old deliveries are is known to a tick then
                 await give_way()
@@ -237,7 +237,7 @@ class Statistics:
         self._before = changed
         self._forget_gone(seen)
 
-    def _count_octets(self, connection: Connection, row: tuple[int, ...]) -> None:
+    def _count_octets(self, connection: Peer, row: tuple[int, ...]) -> None:
         """Add what a connection has received and sent since the last tick to its vhost: sums must not go back."""
         received, sent = self._seen.get(connection, (0, 0))
         octets = self._octets.setdefault(connection.vhost_name, [0, 0])
@@ -441,4 +441,4 @@ def _fields_of(item: object) -> tuple[str, ...]:
         return QUEUE_FIELDS
     if isinstance(item, Exchange):
         return EXCHANGE_STATS
-    return CHANNEL_STATS if isinstance(item, Channel) else CONNECTION_FIELDS
+    return CHANNEL_STATS if isinstance(item, Session) else CONNECTION_FIELDS

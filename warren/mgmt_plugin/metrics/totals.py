@@ -13,9 +13,8 @@ from itertools import chain, islice
 from typing import Final, TypeVar
 
 from warren.channels.broker import Broker
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
-from warren.channels.fast_channel import CHANNEL_CLOSING
+from warren.channels.peer import Peer
+from warren.channels.session import CHANNEL_CLOSING, Session
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.metrics.families import (
     CHANNEL_STATE,
@@ -114,13 +113,13 @@ class Totals:
         """Count some channels."""
         rows: list[tuple[int, ...]] = []
         for channel in channels:
-            if isinstance(channel, Channel) and channel.state != CHANNEL_CLOSING:
+            if isinstance(channel, Session) and channel.state != CHANNEL_CLOSING:
                 rows.append(channel_state(channel))
                 self.publishers += int(channel.published) > 0
         if rows:
             _add(self.channel_state, [sum(column) for column in zip(*rows, strict=True)])
 
-    def add_connection(self, connection: Connection) -> None:
+    def add_connection(self, connection: Peer) -> None:
         """Count the bytes of a connection."""
         self.received_bytes += int(connection.received_bytes)
         self.sent_bytes += int(connection.outbox.sent_bytes)

@@ -15,8 +15,8 @@ import trio
 from warren.amqp.properties import decode_properties
 from warren.channels.access import READ
 from warren.channels.broker import Broker
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import HttpError
@@ -245,7 +245,7 @@ async def held_messages(settle: Callable[[], None], queue: Queue, lane: int, mos
     return found
 
 
-def _holder(connection: Connection, channel: Channel, tag: int, consumer: Any, now_s: float) -> Described:
+def _holder(connection: Peer, channel: Session, tag: int, consumer: Any, now_s: float) -> Described:
     return {
         "connection": connection_name(connection),
         "channel": channel_name(channel),
@@ -330,7 +330,7 @@ class BrowsingHandlers(Handlers):
             if connection.vhost_name != queue.vhost_name:
                 continue
             for channel in list(connection.channels.values()):
-                if not isinstance(channel, Channel):
+                if not isinstance(channel, Session):
                     continue
                 await give_way()
                 for delivery in channel.ledger.outstanding_of(queue):

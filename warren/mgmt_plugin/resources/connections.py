@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from warren.channels.broker import Broker
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
 from warren.channels.connection_states import ENDED, STATE_NAMES
 from warren.channels.event_values import port_of
-from warren.channels.fast_path import PAUSED_TURN
+from warren.channels.peer import Peer
+from warren.channels.session import Session
+from warren.channels.shared import PAUSED_TURN
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
 from warren.mgmt_plugin.listing import QUERY, Described, answer_list
@@ -46,10 +46,10 @@ def _reason(call: Call) -> str:
     return call.request.headers.get("x-reason") or CLOSED_BY_MANAGEMENT
 
 
-def channels_of(connections: list[Connection]) -> list[Channel]:
+def channels_of(connections: list[Peer]) -> list[Session]:
     """Return the channels of some connections."""
     found = [connection.channels[number] for connection in connections for number in sorted(connection.channels)]
-    return [channel for channel in found if isinstance(channel, Channel)]
+    return [channel for channel in found if isinstance(channel, Session)]
 
 
 _LIST_QUERY: Final = (*QUERY, *RANGE_QUERY)
@@ -65,7 +65,7 @@ class ConnectionHandlers(Handlers):
         self._statistics = statistics
         self._settle = settle
 
-    def describe_connection(self, call: Call, connection: Connection, ranges: Ranges) -> Described:
+    def describe_connection(self, call: Call, connection: Peer, ranges: Ranges) -> Described:
         """Return a connection."""
         described: Described = {
             "name": connection_name(connection),
@@ -106,7 +106,7 @@ class ConnectionHandlers(Handlers):
         shown.add(described, CONNECTION_FIELDS, ranges.data)
         return described
 
-    def describe_channel(self, call: Call, channel: Channel, ranges: Ranges) -> Described:
+    def describe_channel(self, call: Call, channel: Session, ranges: Ranges) -> Described:
         """Return a channel."""
         connection = channel.connection
         ledger = channel.ledger
@@ -142,7 +142,7 @@ class ConnectionHandlers(Handlers):
     async def list_connections(self, call: Call) -> Response:
         return await self._answer_connections(call, visible_connections(call, self._broker))
 
-    async def _answer_connections(self, call: Call, connections: list[Connection]) -> Response:
+    async def _answer_connections(self, call: Call, connections: list[Peer]) -> Response:
         ranges = Ranges.of(call.query, len(connections))
         rate = self._statistics.rate
         return await answer_list(
@@ -164,7 +164,7 @@ class ConnectionHandlers(Handlers):
             lambda each: each.state == ENDED,
         )
 
-    def the_connection(self, call: Call) -> Connection:
+    def the_connection(self, call: Call) -> Peer:
         """Return the connection of the path.
 
         Raises:
@@ -201,7 +201,7 @@ class ConnectionHandlers(Handlers):
             self._settle()
             await give_way()
 
-    def _of_user(self, call: Call) -> list[Connection]:
+    def _of_user(self, call: Call) -> list[Peer]:
         return [each for each in visible_connections(call, self._broker) if each.user_name == call.params["user"]]
 
     # --- channels -----------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class ConnectionHandlers(Handlers):
     async def list_connection_channels(self, call: Call) -> Response:
         return await self._answer_channels(call, channels_of([self.the_connection(call)]))
 
-    async def _answer_channels(self, call: Call, channels: list[Channel]) -> Response:
+    async def _answer_channels(self, call: Call, channels: list[Session]) -> Response:
         ranges = Ranges.of(call.query, len(channels))
         rate = self._statistics.rate
         keys: dict[str, Any] = {

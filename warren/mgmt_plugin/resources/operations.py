@@ -10,7 +10,7 @@ import trio
 
 from warren.channels.access import CONFIGURE, READ, WRITE
 from warren.channels.broker import Broker
-from warren.channels.channel import Channel
+from warren.channels.session import Session
 from warren.mgmt_plugin.http.numbers import integer
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.listing import Described
@@ -273,7 +273,7 @@ class SearchHandlers(Handlers):
             detail = f"{connection.user_name} {connection.name}".strip()
             yield "connection", connection.vhost_name, connection_name(connection), detail
             for channel in list(connection.channels.values()):
-                if isinstance(channel, Channel):
+                if isinstance(channel, Session):
                     for consumer in list(channel.ledger.consumers.values()):
                         yield (
                             "consumer",

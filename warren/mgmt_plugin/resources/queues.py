@@ -11,8 +11,8 @@ import msgspec
 from warren.amqp import methods as m
 from warren.amqp.declarations import QueueDeclaration
 from warren.amqp.properties import decode_properties
-from warren.channels.channel import Channel
-from warren.channels.connection import Connection
+from warren.channels.peer import Peer
+from warren.channels.session import Session
 from warren.mgmt_plugin.http.json_pieces import Rows
 from warren.mgmt_plugin.http.scheduler import give_way
 from warren.mgmt_plugin.http.server import Response
@@ -113,7 +113,7 @@ def describe_consumer(node: str, consumer: Consumer) -> Described:
         "ack_required": not consumer.no_ack,
         "active": active,
         "activity_status": "single_active" if active and queue.single_active else "up" if active else "waiting",
-        "channel_details": channel_details(channel, node) if isinstance(channel, Channel) else {},
+        "channel_details": channel_details(channel, node) if isinstance(channel, Session) else {},
         "consumer_tag": consumer.tag,
         "exclusive": consumer.exclusive,
         "prefetch_count": int(consumer.wanted_prefetch),
@@ -186,7 +186,7 @@ class QueueHandlers(Handlers):
             "idle_since": statistics.idle_since(queue),
             "storage_version": 1,
         }
-        if queue.owner is not None and isinstance(queue.owner, Connection):
+        if queue.owner is not None and isinstance(queue.owner, Peer):
             described["owner_pid_details"] = connection_details(queue.owner)
         if queue.rules.queue_type != CLASSIC:
             node = self._node

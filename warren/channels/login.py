@@ -1,0 +1,90 @@
+"""Who a peer is, and whether it may enter its vhost: the same for every protocol.
+
+`LoginRequest` is taken by the shell, which verifies the credentials off the engine. Until it answers nothing more is
+read. An unknown user and a wrong password are refused alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from warren.amqp.errors import NOT_ALLOWED, ConnectionException
+from warren.vhosts.limits import MAX_CONNECTIONS, is_reached
+from warren.vhosts.topology_watcher import INTERNAL_USER
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
+
+
+class LoginRequest:
+    """Credentials for the shell to verify, off the engine. ``certificate`` means that TLS has verified already.
+
+    ``problem`` says why there are none, ``""``: there are. Such a request is to be refused, as late as any other.
+    """
+
+    def __init__(
+        self, connection: Peer, mechanism: str, user: str, password: bytes, certificate: bool, problem: str = ""
+    ) -> None:
+        self.connection = connection
+        self.mechanism = mechanism
+        self.user = user
+        self.password = password
+        self.certificate = certificate
+        self.problem = problem
+
+    def accept(self, user: str) -> None:
+        """The shell's answer: the peer is `user`."""
+        connection = self.connection
+        if not connection.is_checking_login():
+            return  # it has ended meanwhile
+        broker = connection.broker
+        connection.user_name = user
+        broker.note_user(connection)
+        broker.churn.logins_accepted += 1
+        broker.events.authenticated(connection, user, True)
+        connection.login_accepted()
+
+    def refuse(self) -> None:
+        """The shell's answer: the peer is nobody we know."""
+        connection = self.connection
+        if not connection.is_checking_login():
+            return
+        broker = connection.broker
+        broker.churn.logins_refused += 1
+        broker.events.authenticated(connection, self.user, False)
+        connection.login_refused(self)
+
+
+def enter_vhost(connection: Peer, name: str) -> None:
+    """Have a peer whose user is known begin to work in the vhost called `name`.
+
+    Raises:
+        ConnectionException: 530, there is no such vhost, the user may not enter it, or a limit is reached.
+    """
+    broker = connection.broker
+    user = connection.user_name
+    limit = broker.limits.connections_max
+    if broker.open_connections >= limit:
+        raise ConnectionException(NOT_ALLOWED, f"connection refused: node connection limit ({limit}) is reached")
+    vhost = broker.vhosts.get(name)
+    if vhost is None:
+        raise ConnectionException(NOT_ALLOWED, f"vhost {name} not found")
+    if is_reached(vhost.limits, MAX_CONNECTIONS, vhost.open_connections):
+        text = (
+            f"access to vhost '{name}' refused for user '{user}': "
+            f"connection limit ({vhost.limits[MAX_CONNECTIONS]}) is reached"
+        )
+        raise ConnectionException(NOT_ALLOWED, text)
+    usage = broker.access.usage(user)
+    if is_reached(usage.limits, MAX_CONNECTIONS, usage.connections):
+        text = (
+            f"connection refused for user '{user}': user connection limit ({usage.limits[MAX_CONNECTIONS]}) is reached"
+        )
+        raise ConnectionException(NOT_ALLOWED, text)
+    if connection.is_internal and user == INTERNAL_USER:
+        principal = broker.access.internal_principal(name)
+    else:
+        principal = broker.access.maybe_principal(user, name)
+    if principal is None:
+        raise ConnectionException(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{user}'")
+    connection.opened(vhost, principal, usage)

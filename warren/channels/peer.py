@@ -1,0 +1,538 @@
+"""A peer: what every protocol knows of one client, whatever its bytes say.
+
+It has a user in a vhost, an outbox, pauses, replies that wait for the log, jobs, heartbeats, exclusive queues and
+sessions (`channels.session`). A protocol derives from it, and adds how bytes become commands and how an end is told:
+
+    feed                         bytes of the peer; `units_left` and PAUSED_TURN bound what one call does
+    login_accepted, _refused     the shell's answer to the `LoginRequest` on `Broker.logins`
+    close_session, session_ended a session fails, or is asked to end: it is told when everything is back
+    answer_close                 everything that the peer asked to end has ended
+    send_close, write_heartbeat  the last words, and what is sent so that the peer knows that we live
+    forget_input                 it has ended
+    tell_blocked, tell_unblocked for a protocol that has words for that
+
+1. The states are those of `connection_states`; which may follow which is the protocol's table.
+2. Replies leave in the order of their requests (`reply_gate`).
+3. When a peer ends, its sessions have ended and its exclusive queues are deleted before that is answered.
+4. While a pause holds, nothing of what was received is handled; `Broker.resumed` has those that go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    PRECONDITION_FAILED,
+    RESOURCE_ERROR,
+    AmqpError,
+    ChannelException,
+    ConnectionException,
+)
+from warren.amqp.field_table import Table
+from warren.amqp.methods import BASIC_PUBLISH
+from warren.amqp.outbox import Outbox
+from warren.channels.access import Principal, Usage
+from warren.channels.connection_states import AWAIT_HEADER, CHECKING_LOGIN, CLOSING, ENDED, RUNNING, STATE_NAMES
+from warren.channels.heartbeats import Heartbeats
+from warren.channels.jobs import ConnectionEnd, ConnectionJobs, Recheck
+from warren.channels.login import LoginRequest
+from warren.channels.reply_gate import ReplyGate
+from warren.channels.session import CHANNEL_CLOSING, Session
+from warren.channels.shared import (
+    FEED_UNITS_MAX,
+    PAUSED_ALARM,
+    PAUSED_COMMIT,
+    PAUSED_INBOUND,
+    PAUSED_OUTBOX,
+    PAUSED_TURN,
+    PAUSED_WORK,
+    Shared,
+)
+from warren.channels.topology_growth import GrowthShare, growth_bytes
+from warren.queues.long_work import Job
+from warren.queues.queue import Queue
+from warren.queues.turns import Turns
+from warren.vhosts.virtual_host import VirtualHost
+
+if TYPE_CHECKING:
+    from warren.channels.broker import Broker
+
+CLOSE_TIMEOUT_S: Final = 30.0
+DELIVERY_SWEEP_S: Final = 60.0
+
+# Why a connection is blocked when there is no alarm.
+INBOUND_REASON: Final = "too much is held for messages received in part"
+
+# Longer than anybody runs a broker.
+NO_LIMIT_S: Final = 1e12
+
+
+class Peer:
+    """One client. `key` is its name for the shell, `address` the peer's without its port."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        key: int,
+        peer: str,
+        local: str,
+        address: str,
+        certificate_user: str | None,
+        protocol: str,
+        next_states: tuple[tuple[int, ...], ...],
+    ) -> None:
+        shared: Shared = broker.shared
+        self.shared = shared
+        self.outbox = Outbox(key, shared.dirty, broker.limits.outbox_soft_bytes)
+        self.turns = Turns(self.outbox, shared.served)
+        self.fast_vhost: VirtualHost | None = None
+        self.fast_principal: Principal | None = None
+        self.channels: dict[int, Session] = {}  # its sessions, by number
+        self.running: bool = False  # open, and neither side is closing
+        self.paused: i64 = 0
+        self.inbound_bytes: i64 = 0  # what its unfinished contents hold
+        self.received_bytes: i64 = 0
+        self.units_left: i64 = FEED_UNITS_MAX  # of the work that this call of `feed` may do
+        self.broker = broker
+        self.protocol = protocol  # as the management API shows it
+        self.key = key
+        self.peer = peer
+        self.local = local
+        self.address = address
+        self.certificate_user = certificate_user
+        self.state: int = AWAIT_HEADER
+        self.user_name = ""
+        self.vhost_name = ""
+        self.name = ""
+        self.client_properties: Table = {}
+        self.mechanism = ""
+        self.frame_max_bytes: int = broker.limits.frame_max_bytes
+        self.channel_max: int = broker.limits.channel_max
+        self.heartbeat_s: int = 0
+        self.received_reads: i64 = 0  # how often the socket had something
+        self.connected_at_s: float = broker.now_s
+        self.connected_at_ms: int = broker.now_ms()
+        self.is_tls: bool = False  # set by the shell
+        self.is_internal: bool = False  # from inside this process; what its login says is checked by the shell
+        self.is_direct: bool = False  # without a socket, see `channels.direct`
+        self.channels_opened: int = 0  # ever
+        self.wants_blocked: bool = False
+        self.told_blocked: bool = False
+        self.exclusive_queues: dict[str, Queue] = {}
+        self.is_known: bool = False  # has begun to log in
+        self.is_unreachable: bool = False  # it has ended, and nothing more can be told to its peer
+        self._next_states = next_states
+        self._usage: Usage | None = None  # of the user, from `opened` to the end
+        self._work: ConnectionJobs | None = None
+        self._growth = GrowthShare()
+        self._gate = ReplyGate()
+        self._deadline_s: float = broker.now_s + broker.limits.handshake_timeout_s
+        self._heartbeats = Heartbeats(broker.now_s)
+        self._next_sweep_s: float = 0.0
+
+    # --- what a protocol overrides ----------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Handle received bytes; ``b""`` after `Broker.take_resumed` goes on with what was held back."""
+        raise AssertionError("overridden")
+
+    def login_accepted(self) -> None:
+        """The shell has verified who the peer is."""
+        raise AssertionError("overridden")
+
+    def login_refused(self, request: LoginRequest) -> None:
+        """The shell does not know the peer."""
+        raise AssertionError("overridden")
+
+    def close_session(self, session: Session, error: ChannelException, method_id: int) -> None:
+        """End `session` because of `error`."""
+        raise AssertionError("overridden")
+
+    def session_ended(self, session: Session, refusal: ChannelException | None, method_id: int) -> None:
+        """Tell the peer that a session has let go of everything: as it asked for, or because of `refusal`."""
+        raise AssertionError("overridden")
+
+    def answer_close(self) -> None:
+        """Everything that the peer asked to end has ended."""
+        raise AssertionError("overridden")
+
+    def send_close(self, reply_code: int, explanation: str, method_id: int) -> None:
+        """Begin to close from our side."""
+        raise AssertionError("overridden")
+
+    def forget_input(self) -> None:
+        """Drop what was received and not handled: it has ended."""
+        raise AssertionError("overridden")
+
+    def write_heartbeat(self) -> None:
+        """Send what shows that we live."""
+        raise AssertionError("overridden")
+
+    def tell_blocked(self, reason: str) -> None:
+        """Tell the peer, which wants to know, that it has to wait."""
+
+    def tell_unblocked(self) -> None:
+        """Tell it that this is over."""
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def opened(self, vhost: VirtualHost, principal: Principal, usage: Usage) -> None:
+        """The handshake is over: the peer may use `vhost` as `principal` now."""
+        broker = self.broker
+        self.fast_vhost = vhost
+        self.fast_principal = principal
+        self.vhost_name = vhost.name
+        self.enter(RUNNING)
+        self.running = True
+        self._usage = usage
+        usage.connections += 1
+        vhost.open_connections += 1
+        broker.open_connections += 1
+        broker.churn.connections_opened += 1
+
+    def note_opened(self) -> None:
+        """Tell whoever wants to know; the peer has been told."""
+        broker = self.broker
+        fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
+        if self.name:
+            fields["name"] = self.name
+        broker.note("info", "connection.opened", fields)
+        broker.events.connection_created(self)
+
+    def is_checking_login(self) -> bool:
+        """Tell whether the shell is asked who it is."""
+        return self.state == CHECKING_LOGIN
+
+    def enter(self, state: int) -> None:
+        """Change the state, as the table of states allows."""
+        assert state in self._next_states[self.state], f"{STATE_NAMES[self.state]} to {STATE_NAMES[state]}"
+        self.state = state
+
+    def searched(self) -> i64:
+        """Return how many steps the patterns of permissions and policies have taken so far."""
+        principal = self.fast_principal
+        vhost = self.fast_vhost
+        return 0 if principal is None or vhost is None else principal.searched + vhost.policies.searched
+
+    # --- out, and what waits ----------------------------------------------------------------------------------------
+
+    def write_when_durable(self, data: bytes, ticket: int, batch: int) -> None:
+        """Send a reply behind all earlier ones, once the metadata change `ticket` and the log's `batch` are on disk."""
+        broker = self.broker
+        gate = self._gate
+        if gate.is_shut() or ticket > broker.journal.committed_ticket or batch > broker.log.done_batch:
+            if not gate.is_shut():
+                broker.gate(self)
+            gate.hold(ticket, batch, data)
+            return
+        self.outbox.write(data)
+
+    def open_gate(self) -> bool:
+        """Send the replies that have nothing to wait for any more; True when none is left waiting."""
+        self._gate.open(self.broker.journal.committed_ticket, self.broker.log.done_batch, self.outbox)
+        if self._gate.is_shut():
+            return False
+        self.resume(PAUSED_COMMIT)
+        return True
+
+    def _forget_gate(self) -> None:
+        self._gate.forget()
+        self.broker.forget_gate(self)
+
+    def pause(self, reason: i64) -> None:
+        """Stop handling input for `reason`."""
+        self.paused |= reason
+
+    def is_held_back(self) -> bool:
+        """Tell whether it is not read for longer than until its next turn."""
+        return self.paused & ~PAUSED_TURN != 0
+
+    def share_used(self) -> None:
+        """Go on in a later turn."""
+        self.pause(PAUSED_TURN)
+        self.broker.resumed.append(self)
+
+    def check_outbox(self) -> None:
+        # Whoever publishes what nobody takes, and does not take it back, would fill the memory with returns and nacks.
+        if self.outbox.waiting_bytes() > self.broker.limits.outbox_hard_bytes:
+            self.pause_for_outbox()
+
+    def pause_for_outbox(self) -> None:
+        """Stop handling input until the peer has taken what waits for it."""
+        self.pause(PAUSED_OUTBOX)
+        # Replies alone do not stop deliveries; `drained` is only called after a stop.
+        self.outbox.writable = False
+
+    def resume(self, reason: i64) -> None:
+        """End the pause for `reason`; the shell goes on reading when there is no other."""
+        if self.paused & reason:
+            self.paused &= ~reason
+            if self.paused == 0:
+                self.broker.resumed.append(self)
+
+    def begin(self, job: Job) -> None:
+        """Do `job`, in this turn as far as that goes; until it is done nothing more is read from the peer."""
+        work = self._work
+        if work is None:
+            work = ConnectionJobs(self, job)
+            self._work = work
+            self.broker.work.begin(work)
+        else:
+            work.add(job)
+
+    def wait_for_work(self) -> None:
+        """Some of it is left to be done."""
+        if self.running:
+            self.pause(PAUSED_WORK)
+
+    def work_done(self) -> None:
+        """All of it is done."""
+        self._work = None
+        self.resume(PAUSED_WORK)
+
+    def drained(self) -> None:
+        """The peer has taken everything: deliveries and held requests may go on."""
+        self.resume(PAUSED_OUTBOX)
+        self.turns.wake()
+
+    # --- what is short ----------------------------------------------------------------------------------------------
+
+    def _may_grow(self, channel: Session, method: Any) -> bool:
+        """Tell whether topology may grow by `method` although memory is short; else wait until it is not."""
+        size: i64 = growth_bytes(channel, method)
+        if size == 0 or self.broker.growth.allows(self._growth, size):
+            return True
+        if self.is_direct:  # somebody waits for an answer over HTTP
+            raise ChannelException(
+                PRECONDITION_FAILED, "memory is short: nothing can be declared or bound until the memory alarm is over"
+            )
+        self.publisher_blocked()
+        return False
+
+    def publisher_blocked(self) -> None:
+        """Memory or disk is short, or the disk is behind, and this connection publishes."""
+        if self.is_direct and self.inbound_bytes:
+            return  # its content is in memory already: it may only not begin another
+        self.pause(PAUSED_ALARM)
+        # That the disk is behind is over in a moment: nothing to tell anybody.
+        if self.broker.alarm_reason != "":
+            self._tell_blocked()
+
+    def alarm_set(self) -> None:
+        """Memory or disk has become short.
+
+        Whoever awaits a confirm is told at once: what it published may be just what has no room on the disk, and it
+        may not publish again before that is confirmed.
+        """
+        if self.state == RUNNING and any(each.unconfirmed_count() > 0 for each in self.channels.values()):
+            self._tell_blocked()
+
+    def _tell_blocked(self) -> None:
+        if self.wants_blocked and not self.told_blocked:
+            self.told_blocked = True
+            self.tell_blocked(self.broker.alarm_reason or INBOUND_REASON)
+
+    def is_held_up(self) -> bool:
+        """Tell whether it waits for the end of an alarm, or its peer has been told so."""
+        return self.told_blocked or self.paused & PAUSED_ALARM != 0
+
+    def unblock(self) -> None:
+        """The alarm is over."""
+        self._tell_unblocked()
+        self.resume(PAUSED_ALARM)
+
+    def _tell_unblocked(self) -> None:
+        if self.told_blocked:
+            self.told_blocked = False
+            if self.state == RUNNING:  # nothing follows connection.close
+                self.tell_unblocked()
+
+    def wait_inbound(self) -> bool:
+        # It is told by `tick`, if it still waits then: mostly that is over in a moment.
+        if self.is_direct:
+            return False  # what it sends is in memory already
+        self.pause(PAUSED_INBOUND)
+        return True
+
+    def resume_inbound(self) -> None:
+        if self.broker.alarm_reason == "":
+            self._tell_unblocked()
+        self.resume(PAUSED_INBOUND)
+
+    def close_largest(self) -> None:
+        """Close this connection, which holds most of what is received in part."""
+        error = ConnectionException(RESOURCE_ERROR, INBOUND_REASON)
+        self._note_error("connection.error", 0, error)
+        self.close_at_once(error.reply_code, error.explanation)
+
+    def close_stalled(self, channel: Session, timeout_s: float) -> None:
+        """Close a channel that has begun a content and sends no more of it."""
+        text = f"publish on channel {int(channel.number)} timed out: no more of its content came within {timeout_s:g} s"
+        self.close_session(channel, ChannelException(PRECONDITION_FAILED, text), BASIC_PUBLISH)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Send a heartbeat when due, give up on a silent peer, enforce deadlines."""
+        if self.paused & PAUSED_INBOUND:
+            self._tell_blocked()
+        if self.state != RUNNING:
+            if now_s >= self._deadline_s and self.state != ENDED:
+                self.drop("handshake or close timed out")
+            return
+        heartbeats = self._heartbeats
+        timeout_s = self.broker.limits.send_timeout_s
+        heartbeats.tick(now_s, self.received_bytes, self.outbox, is_read=self.paused == 0, send_timeout_s=timeout_s)
+        if now_s >= self._next_sweep_s:
+            self._close_overdue_channels(now_s)
+        if heartbeats.is_stuck(timeout_s) and not (self.is_direct or self.is_internal):
+            # Heartbeats show that it lives; but what waits for it, unacknowledged messages too, it would hold for ever.
+            self._give_up(f"it took nothing of what waits for it, timeout: {timeout_s:g}s")
+        elif heartbeats.is_gone(self.heartbeat_s):
+            self._give_up(f"missed heartbeats from client, timeout: {self.heartbeat_s}s")
+        elif heartbeats.is_due(self.heartbeat_s):
+            self.write_heartbeat()
+
+    def _give_up(self, reason: str) -> None:
+        """End as if the socket were gone."""
+        self.broker.note("warning", "connection.lost", {"peer": self.peer, "reason": reason})
+        self.is_unreachable = True
+        self._end_channels()
+        self.end()
+
+    def _close_overdue_channels(self, now_s: float) -> None:
+        """Close channels whose oldest delivery waits for its ack beyond the timeout, give or take a sweep."""
+        timeout_s = self.broker.limits.delivery_timeout_s
+        self._next_sweep_s = now_s + min(DELIVERY_SWEEP_S, max(timeout_s, 1.0) / 4)
+        if timeout_s == 0:
+            return
+        for channel in list(self.channels.values()):
+            # Consumers with a limit of their own are seen to by their queues; a longer one holds for the channel.
+            longest_s = timeout_s
+            for consumer in channel.ledger.consumers.values():
+                if consumer.timeout_ms >= 0:
+                    longest_s = max(longest_s, consumer.timeout_ms / 1000) if consumer.timeout_ms else NO_LIMIT_S
+            if now_s - channel.ledger.waiting_since(now_s) > longest_s:
+                self.close_overdue(channel, int(timeout_s * 1000))
+
+    def close_overdue(self, channel: Session, timeout_ms: int) -> None:
+        """Close a channel with a delivery that was not answered within `timeout_ms`."""
+        if channel.state == CHANNEL_CLOSING:
+            return
+        text = (
+            f"delivery acknowledgement on channel {int(channel.number)} timed out. Timeout value used: "
+            f"{timeout_ms} ms. This timeout value can be configured, "
+            "see consumers doc guide to learn more"
+        )
+        self.close_session(channel, ChannelException(PRECONDITION_FAILED, text), 0)
+
+    # --- errors and the end -----------------------------------------------------------------------------------------
+
+    def refuse(self, channel: Session, error: ChannelException, method_id: int) -> None:
+        """Close `channel`, if that has not happened yet, because of something that is found only now."""
+        if channel.is_open():
+            self.close_session(channel, error, method_id)
+
+    def _note_error(self, event: str, channel_number: int, error: AmqpError) -> None:
+        if self.is_direct:
+            return  # whoever asked is told, and is not at fault
+        fields: dict[str, object] = {
+            "peer": self.peer,
+            "user": self.user_name,
+            "vhost": self.vhost_name,
+            "channel": channel_number,
+            "reply_code": error.reply_code,
+            "reply_text": error.reply_text,
+        }
+        self.broker.note("warning", event, fields)
+
+    def broken(self) -> None:
+        """We failed, not the peer: close with 541, if it can expect that."""
+        self._end_channels()
+        if self.state == RUNNING:
+            self.send_close(INTERNAL_ERROR, "an internal error, see the broker's log", 0)
+        else:
+            self.end()
+
+    def force_close(self, reason: str, *, noted: bool = True) -> None:
+        """Close from our side with 320, or drop what is not open yet. `noted`: with a notice of its own."""
+        if self.state == RUNNING:
+            if noted and not self.is_direct:
+                fields: dict[str, object] = {"peer": self.peer, "user": self.user_name, "vhost": self.vhost_name}
+                fields["reason"] = reason
+                self.broker.note("info", "connection.forced", fields)
+            self.close_at_once(CONNECTION_FORCED, reason)
+        elif self.state not in (CLOSING, ENDED):
+            self.end()
+
+    def close_at_once(self, reply_code: int, explanation: str) -> None:
+        """Close from our side, whatever is under way."""
+        self._end_channels()
+        self.send_close(reply_code, explanation, 0)
+        # Whatever held the connection back, its close-ok is to be read.
+        if self.paused:
+            self.paused = 0
+            self.broker.resumed.append(self)
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        if self.state == RUNNING and not self.is_direct:
+            self.broker.note("info", "connection.lost", {"peer": self.peer, "reason": "closed by the peer"})
+        self._end_channels()
+        self.end()
+
+    def drop(self, why: str) -> None:
+        """End without a word to the peer."""
+        self.broker.note("warning", "connection.dropped", {"peer": self.peer, "reason": why})
+        self._end_channels()
+        self.end()
+
+    def _end_channels(self, *, answered: bool = False) -> None:
+        self.running = False
+        channels: list[Session] = []
+        for channel in self.channels.values():
+            if channel.state != CHANNEL_CLOSING:
+                channel.close()
+                channels.append(channel)
+        if self._usage is not None:
+            self._usage.channels -= len(self.channels)
+        self.channels.clear()
+        if channels or self.exclusive_queues or answered:
+            self.begin(ConnectionEnd(self, channels, answered=answered))
+
+    def rights_changed(self) -> None:
+        """The permission in the vhost has changed: end without one, else cancel consumers that may not read now."""
+        if self.broker.access.maybe_principal(self.user_name, self.vhost_name) is None:
+            self.force_close(f"access to vhost '{self.vhost_name}' was revoked for user '{self.user_name}'")
+            return
+        for channel in self.channels.values():
+            if channel.state != CHANNEL_CLOSING:
+                self.begin(Recheck(channel))
+
+    def end(self) -> None:
+        if self.state == ENDED:
+            return
+        self.enter(ENDED)
+        self.running = False
+        self.forget_input()
+        self._forget_gate()
+        usage = self._usage
+        if usage is not None:
+            self._usage = None
+            usage.connections -= 1
+            self.broker.open_connections -= 1
+            churn = self.broker.churn
+            churn.connections_closed += 1
+            churn.received_bytes += int(self.received_bytes)
+            churn.sent_bytes += int(self.outbox.sent_bytes)
+            if self.fast_vhost is not None:
+                self.fast_vhost.open_connections -= 1
+        self.turns.close()
+        self.broker.forget_connection(self)
+        self.broker.ended.append(self)
+        if self.is_known:
+            self.broker.events.connection_closed(self)

@@ -1,0 +1,404 @@
+"""A session: what a peer publishes and is sent in one order, whatever its protocol calls that. A channel is one.
+
+    publisher     routes, transactions, repetitions, very many queues (`channels.publisher`)
+    confirms      which publishes are answered, and when (`channels.confirms`); a protocol writes the answers
+    ledger        unanswered deliveries, and the consumers (`queues.delivery`); a protocol writes deliveries
+    commands      exchange.*, queue.* and consumers, as the values of `amqp.methods` with a session as the actor
+                  (`channels.topology`, `channels.consuming`); their results come to `reply` as such values
+
+1. A session has confirms or transactions or neither; what it has it keeps to its end.
+2. A delivery is answered once: its tag leaves the ledger when it is acknowledged or given back, in a transaction before
+   the commit.
+3. What was published, and what became of it, is counted here for every publish; see ``queues.counters``.
+4. One that is closed takes nothing more; `jobs.ChannelEnd` lets go of everything, the consumers first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.errors import NOT_FOUND, ChannelException
+from warren.amqp.methods import FRAME_HEAD_BYTES
+from warren.amqp.properties import PERSISTENT_FLAG, SPECIAL_PROPERTIES, scan_properties
+from warren.channels.access import ROUTES_MAX, Route
+from warren.channels.confirms import Confirms
+from warren.channels.jobs import AckRun, Reply, ReturnRun
+from warren.channels.publisher import Publisher
+from warren.channels.shared import Shared
+from warren.channels.tracing import ChannelTracer
+from warren.channels.transaction import BufferRun, Transaction
+from warren.channels.wide_publish import QUEUES_AT_ONCE
+from warren.exchanges.exchange import Exchange
+from warren.msgstore.log.message import Message
+from warren.queues.counters import SMALL_MAX_BYTES, MessageCounts
+from warren.queues.delivery import Consumer, Delivery, DeliveryLedger
+from warren.queues.outcome import ACCEPTED, REFUSED
+from warren.queues.queue import Queue
+from warren.vhosts.virtual_host import VirtualHost
+
+if TYPE_CHECKING:
+    from warren.channels.peer import Peer
+
+# States: open for commands, and closed by us. A protocol may have others between them.
+SESSION_OPEN: Final = 0
+CHANNEL_CLOSING: Final = 3
+
+# Work, in the units of `channels.shared`.
+ROUTE_UNITS: Final = 16  # more for a publish whose route has to be found
+CARE_UNITS: Final = 4  # more for a publish with properties to act on, or in a transaction
+
+
+class Session:
+    """One session of a peer. `number`: among those of the peer."""
+
+    def __init__(self, connection: Peer, number: i64, ledger: DeliveryLedger) -> None:
+        self.connection: Peer = connection
+        self.shared: Shared = connection.shared
+        self.number: i64 = number
+        self.ledger: DeliveryLedger = ledger
+        self.state: i64 = SESSION_OPEN
+        self.transaction: Transaction | None = None
+        self.confirms: Confirms | None = None
+        # What was published here, to how many more queues than messages, and what became of the rest.
+        self.published: i64 = 0
+        self.published_bytes: i64 = 0
+        self.spread: i64 = 0
+        self.returned: i64 = 0
+        self.dropped: i64 = 0
+        self.route: Route | None = None  # of the content being received
+        self.last_arguments: bytes = b""
+        self.last_route: Route | None = None
+        self.last_version: i64 = 0
+        self.held_bytes: i64 = 0  # what a content received in part costs, counted in `Shared.inbound`
+        self.grown_s: float = 0.0
+        vhost = connection.fast_vhost
+        # A confirm, or the end of a commit, means synced, not just written.
+        self.sync_confirms: bool = vhost is None or vhost.sync_confirms
+        self.last_queue = ""  # what an empty queue name means
+        self.prefetch: int = 0  # for consumers to come
+        self.reply_queue: Queue | None = None
+        connection.channels_opened += 1
+        self.serial: int = connection.channels_opened  # unlike the number never used again
+        self._publisher: Publisher | None = Publisher(self)  # until the session has ended
+        ledger.owner = self
+        self.trace(vhost is not None and vhost.tracing)
+
+    # --- what a protocol overrides ----------------------------------------------------------------------------------
+
+    def reply(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
+        """Take the result of a command, not to be told before the change `ticket` and the log's `batch` are on disk."""
+        raise AssertionError("overridden")
+
+    def write_returned(self, message: Message) -> None:
+        """Give the peer a mandatory message back that no queue takes."""
+        raise AssertionError("overridden")
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """Tell the peer that the queue of `consumer` is gone, or the right to read it."""
+        raise AssertionError("overridden")
+
+    def drop_content(self) -> None:
+        """Forget a content received in part: the session or its peer ends."""
+        raise AssertionError("overridden")
+
+    # --- what it may do ---------------------------------------------------------------------------------------------
+
+    @property
+    def vhost(self) -> VirtualHost:
+        vhost = self.connection.fast_vhost
+        assert vhost is not None
+        return vhost
+
+    def authorize(self, action: int, kind: str, name: str) -> None:
+        """Make sure that the peer's user may do `action`.
+
+        Raises:
+            ChannelException: 403.
+        """
+        principal = self.connection.fast_principal
+        assert principal is not None
+        principal.authorize(action, kind, name)
+
+    def queue_name(self, name: str) -> str:
+        """Resolve an empty queue name to the last queue declared on this session.
+
+        Raises:
+            ChannelException: 404, none was.
+        """
+        if name == "":
+            if self.last_queue == "":
+                raise ChannelException(NOT_FOUND, "no previously declared queue")
+            return self.last_queue
+        return name
+
+    def reply_when_done(self, method: Any, ticket: int = 0, batch: int = 0) -> None:
+        """`reply` when all jobs of the connection are done."""
+        self.connection.begin(Reply(self, method, ticket, batch))
+
+    def trace(self, on: bool) -> None:
+        """Begin or end to have copies made of what is published and delivered here."""
+        tracer = ChannelTracer(self.connection, int(self.number)) if on else None
+        self.ledger.watcher = tracer
+        if self._publisher is not None:
+            self._publisher.tracer = tracer
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    @property
+    def publisher(self) -> Publisher:
+        publisher = self._publisher
+        assert publisher is not None
+        return publisher
+
+    def find_route(self, arguments: bytes) -> Route:
+        """Return what basic.publish with these argument bytes means now."""
+        connection = self.connection
+        vhost = connection.fast_vhost
+        principal = connection.fast_principal
+        assert vhost is not None and principal is not None
+        version: i64 = vhost.topology_version
+        if principal.routes_version != version:
+            principal.routes = {}
+            principal.routes_version = version
+        found = principal.routes.get(arguments)
+        if found is None:
+            connection.units_left -= ROUTE_UNITS
+            searched: i64 = principal.searched
+            try:
+                found = self.make_route(arguments)
+            finally:
+                connection.units_left -= principal.searched - searched
+            connection.units_left -= len(found.queues)
+            if found.cacheable:
+                if len(principal.routes) >= ROUTES_MAX:
+                    principal.routes = {}
+                principal.routes[arguments] = found
+        self.last_arguments = arguments
+        self.last_route = found
+        self.last_version = version
+        return found
+
+    def make_route(self, arguments: bytes) -> Route:
+        """Decode, authorize and route."""
+        return self.publisher.make_route(arguments)
+
+    def complete(
+        self,
+        content: bytes,
+        pieces: list[bytes] | None,
+        data: bytes,
+        start: i64,
+        header_end: i64,
+        body_bytes: i64,
+        largest: i64,
+    ) -> None:
+        """Publish the whole content, `content` or `pieces`; ``data[start:header_end]`` is its header frame."""
+        route = self.route
+        assert route is not None
+        flags: i64 = scan_properties(data, start + FRAME_HEAD_BYTES, header_end - 1)
+        if flags & SPECIAL_PROPERTIES or not route.cacheable or self.transaction is not None:
+            self.connection.units_left -= CARE_UNITS
+            header = data[start + FRAME_HEAD_BYTES : header_end - 1]
+            self.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
+            return
+        self.published += 1
+        self.published_bytes += body_bytes
+        if body_bytes > SMALL_MAX_BYTES:
+            self.shared.sizes.count(body_bytes)
+        route.exchange.published_in += 1
+        persistent: bool = flags & PERSISTENT_FLAG != 0
+        message = Message(route.envelope, content, self.number, body_bytes, largest, persistent, pieces)
+        queues = route.queues
+        if len(queues) != 1:
+            self.not_to_one(route.exchange, i64(len(queues)))
+            if len(queues) == 0:
+                self.unroutable(route, message)
+            elif len(queues) > QUEUES_AT_ONCE:
+                self.publish_wide(message, queues, None)
+                return
+        outcome: i64 = ACCEPTED
+        for queue in queues:
+            found: i64 = queue.publish(message)
+            if found > outcome:
+                outcome = found
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.count_publish(message, outcome, route.ticket)
+            if outcome == REFUSED:
+                self.connection.check_outbox()
+
+    def publish_with_care(
+        self,
+        route: Route,
+        content: bytes,
+        pieces: list[bytes] | None,
+        header: bytes,
+        flags: i64,
+        body_bytes: i64,
+        largest: i64,
+    ) -> None:
+        """Publish a message that needs more than a look at its route."""
+        self.publisher.publish_with_care(route, content, pieces, header, flags, body_bytes, largest)
+
+    def publish_wide(self, message: Message, queues: list[Queue], holders: list[Exchange] | None) -> None:
+        """Publish to very many queues, over several turns. `holders`: the exchanges that hold it, too."""
+        self.publisher.publish_wide(message, queues, holders)
+
+    def unroutable(self, route: Route, message: Message) -> None:
+        """Return a mandatory message; drop another one."""
+        if route.mandatory:
+            self.publisher.return_message(message)
+        else:
+            self.dropped += 1
+
+    def not_to_one(self, exchange: Exchange, queues: i64) -> None:
+        """Note that a message published to `exchange` did not go to one queue but to `queues`."""
+        self.spread += queues - 1
+        exchange.spread += queues - 1
+        self.connection.units_left -= queues
+
+    def add_counts(self, counts: MessageCounts) -> None:
+        """Add what this session has counted to `counts`."""
+        ledger = self.ledger
+        counts.publish += self.published
+        counts.published_bytes += self.published_bytes
+        counts.routed += self.published + self.spread
+        counts.return_unroutable += self.returned
+        counts.drop_unroutable += self.dropped
+        counts.deliver += ledger.delivered
+        counts.deliver_no_ack += ledger.next_tag - 1 - ledger.delivered - ledger.got - ledger.got_no_ack
+        counts.get += ledger.got
+        counts.get_no_ack += ledger.got_no_ack
+        counts.get_empty += ledger.got_empty
+        counts.redeliver += ledger.redelivered
+        counts.ack += ledger.acked
+        confirms = self.confirms
+        if confirms is not None:
+            counts.publish_confirm += confirms.published
+            counts.confirm += confirms.confirmed
+
+    def confirm(self) -> None:
+        """Write what is to be confirmed at the end of the turn: the peer ends the session before that."""
+        confirms = self.confirms
+        if confirms is not None:
+            confirms.end_turn()
+
+    def unconfirmed_count(self) -> int:
+        """Return how many publishes wait for their confirm."""
+        confirms = self.confirms
+        return 0 if confirms is None else confirms.unanswered_count()
+
+    def uncommitted(self) -> tuple[int, int]:
+        """Return how many publishes and how many acknowledgements wait for tx.commit."""
+        transaction = self.transaction
+        if transaction is None:
+            return 0, 0
+        return len(transaction.publishes), len(transaction.acked) + len(transaction.rejected)
+
+    # --- acknowledging ----------------------------------------------------------------------------------------------
+
+    def acknowledge(self, tag: i64, multiple: bool) -> None:
+        """basic.ack.
+
+        Raises:
+            ChannelException: 406, unknown delivery tag.
+        """
+        transaction = self.transaction
+        if transaction is None:
+            if not self.ledger.ack(tag, multiple):
+                self.connection.begin(AckRun(self, tag))
+        elif multiple:
+            self.ledger.check_outstanding(tag)
+            run = BufferRun(self.ledger, tag, transaction, rejected=False, requeue=False, failed=False)
+            self.connection.begin(run)
+        else:
+            transaction.acked.extend(self.ledger.take(tag, False))
+
+    def reject(self, tag: int, *, multiple: bool, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
+        """basic.nack and basic.reject. `failed`: a requeue counts towards the delivery limit.
+
+        Raises:
+            ChannelException: 406, unknown delivery tag.
+        """
+        transaction = self.transaction
+        if multiple:
+            up_to = signed_tag(tag)
+            self.ledger.check_outstanding(up_to)
+            if transaction is None:
+                self.connection.begin(ReturnRun(self, up_to, requeue=requeue, failed=failed, delay_ms=delay_ms))
+            else:
+                run = BufferRun(self.ledger, up_to, transaction, rejected=True, requeue=requeue, failed=failed)
+                self.connection.begin(run)
+            return
+        taken = self.ledger.take(signed_tag(tag), False)
+        if transaction is None:
+            self._put_back(taken, requeue=requeue, failed=failed, delay_ms=delay_ms)
+        else:
+            transaction.rejected.extend([(delivery, requeue, failed) for delivery in taken])
+
+    def touch(self, tag: int) -> None:
+        """Give a delivery its visibility timeout again.
+
+        Raises:
+            ChannelException: 406, unknown delivery tag.
+        """
+        delivery = self.ledger.outstanding(signed_tag(tag))
+        delivery.queue.touch(self.ledger, delivery)
+
+    def _put_back(self, deliveries: list[Delivery], *, requeue: bool, failed: bool, delay_ms: int = -1) -> None:
+        """Requeue or drop deliveries, then wake their queues: all are in place before the first leaves again."""
+        touched: list[Queue] = []
+        for delivery in deliveries:
+            queue = delivery.queue
+            self.ledger.release(delivery)
+            if requeue:
+                queue.requeue(delivery, failed=failed, delay_ms=delay_ms)
+            else:
+                queue.reject(delivery)
+            if not touched or touched[-1] is not queue:
+                touched.append(queue)
+        for queue in touched:
+            queue.wake()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def is_open(self) -> bool:
+        """Tell whether its peer may still be told something on it."""
+        return self.state != CHANNEL_CLOSING and self.connection.running
+
+    def close(self) -> None:
+        """Take nothing more; `jobs.ChannelEnd` lets go of everything."""
+        self.drop_content()
+        self.state = CHANNEL_CLOSING
+        if self.confirms is not None:
+            self.confirms.close()
+        self.add_counts(self.vhost.counted)
+        self.ledger.close()
+        transaction = self.transaction
+        if transaction is not None:
+            transaction.give_up()
+
+    def maybe_take_unanswered(self) -> Delivery | None:
+        """Take out one of the deliveries that nobody will answer any more, the oldest first; None: all are out."""
+        delivery = self.ledger.maybe_take_oldest(0)
+        transaction = self.transaction
+        if delivery is None and transaction is not None:
+            delivery = transaction.maybe_take_answered()
+        return delivery
+
+    def ended(self) -> None:
+        """Nothing is left."""
+        self.transaction = None
+        # They have us and we have them: nothing must be left for the cyclic collector.
+        self.ledger.owner = None
+        self._publisher = None
+        if not self.connection.is_direct:
+            self.connection.broker.churn.channels_closed += 1
+            self.connection.broker.events.channel_closed(self)
+
+
+def signed_tag(tag: int) -> int:
+    """Bring an unsigned 64-bit delivery tag into the range of i64; what overflows is unknown anyway."""
+    return tag if tag < 1 << 63 else -1

@@ -1,0 +1,64 @@
+"""What the peers of one broker share: flags they read, lists they put themselves on, and how their work is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from warren.amqp.outbox import Outbox
+from warren.channels.confirms import PendingConfirms
+from warren.channels.inbound import Inbound
+from warren.msgstore.log.message import Message
+from warren.msgstore.log.message_log import MessageLog
+from warren.queues.counters import SizeCounts
+from warren.queues.queue import Queue
+from warren.queues.turns import Turns
+from warren.vhosts.metadata_journal import MetadataJournal
+
+if TYPE_CHECKING:
+    from warren.channels.session import Session
+
+# What a judge of publishes may say (`Shared.judge`).
+TAKE: Final = 0
+REFUSE: Final = 1  # as a queue that is full: basic.nack
+RETURN: Final = 2  # as if no queue were bound
+LOSE: Final = 3  # as if it had come to a queue and gone
+
+# Reasons for not reading from a connection, a bit each.
+PAUSED_COMMIT: Final = 1  # a reply waits for the catalogue
+PAUSED_LOGIN: Final = 2  # credentials are being checked
+PAUSED_ALARM: Final = 4  # it publishes, and memory or disk is short or the disk is behind
+PAUSED_OUTBOX: Final = 8  # it does not take its replies
+PAUSED_LOAD: Final = 16  # what it wants to get is being read from disk
+PAUSED_INBOUND: Final = 32  # it holds much of what is received in part, and that is too much
+PAUSED_WORK: Final = 64  # what it has asked for takes several turns
+PAUSED_TURN: Final = 128  # it has had its share of this turn
+
+# Work is counted in units, a third of a microsecond each when compiled: a frame is one, and a queue that a message goes
+# to. A step of routing or of long work, which may take longer, counts as one too.
+METHOD_UNITS: Final = 16  # more for a method other than basic.publish and basic.ack; of publishes: `session`
+# What one connection may do at a time when the shell does not say less: more than a read full of small publishes, to a
+# few queues each.
+FEED_UNITS_MAX: Final = 16384
+
+
+class Shared:
+    """What a peer needs of the broker for every message."""
+
+    def __init__(self, log: MessageLog, journal: MetadataJournal) -> None:
+        self.log = log
+        self.journal = journal
+        self.stopped: bool = False  # publishers have to wait: an alarm, or the disk is behind
+        self.large_stopped: bool = False  # those of large messages have to: the same, or the disk is behind with these
+        self.inbound = Inbound(1 << 29, 60.0)
+        self.message_max_bytes: i64 = 134217728
+        self.feed_units: i64 = FEED_UNITS_MAX  # how much one call of `Connection.feed` may do; set by the shell
+        self.confirms = PendingConfirms(log, journal)
+        # Looks at every routed message before a queue does, and says what becomes of it; None in a broker that serves.
+        # It costs nothing then: with a judge no route is cacheable, and every publish takes the careful way.
+        self.judge: Callable[[Session, Message, list[Queue]], int] | None = None
+        self.dirty: list[Outbox] = []
+        self.served: list[Turns] = []  # of connections on which somebody waits, and can be served
+        self.sizes = SizeCounts()  # of what is published
