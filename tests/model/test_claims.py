@@ -31,7 +31,7 @@ from warren.msgstore.log.columns import Columns
 from warren.queues import claims as claims_module
 from warren.queues.browse import Cursor, Seen, look
 from warren.queues.claim_names import claims_name
-from warren.queues.claims import ClaimQueue, claims_arguments, ends_of, mark_of
+from warren.queues.claims import DEAD_LETTER, REQUEUE, ClaimQueue, Verdict, claims_arguments, ends_of, mark_of
 from warren.queues.offset_columns import read_columns as read_offset_columns
 from warren.queues.queue import Queue
 
@@ -167,6 +167,16 @@ def give_back(harness: Harness, claims: ClaimQueue, queue: Queue) -> int:
         count += sum(told)
         assert len(told) == 1
     return count
+
+
+def settle_oldest(harness: Harness, claims: ClaimQueue, queue: Queue, verdict: Verdict) -> None:
+    """Have everything leave by a verdict."""
+    first_of(harness, claims)
+    while claims.first_offset() < claims.synced_end():
+        told: list[int] = []
+        claims.settle_oldest(queue, claims.synced_end(), verdict, told.append)
+        rest(harness)
+        assert len(told) == 1 and told[0]
 
 
 def seen_in(harness: Harness, queue: Queue) -> list[Seen]:
@@ -431,3 +441,49 @@ def test_after_any_power_cut_a_message_is_in_the_queue_or_claimed_or_acknowledge
     broker.disk.on_operation = None
     assert points > 4
     assert len(splits) > (1 if way == "give back" else 3)
+
+
+@pytest.mark.parametrize("kind", [REQUEUE, DEAD_LETTER])
+@pytest.mark.parametrize("at_least_once", [False, True])
+def test_after_any_power_cut_what_leaves_by_a_verdict_is_claimed_or_where_it_is_to_go(
+    kind: int, at_least_once: bool
+) -> None:
+    broker = RestartingBroker(Shape(1 << 14, 4, 1 << 11), START_MS, 0)
+    client = broker.channel()
+    client.declare("dead", durable=True, arguments={"x-queue-type": "quorum"} if at_least_once else {})
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    if at_least_once:
+        arguments |= {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once"}
+        arguments |= {"x-overflow": "reject-publish"}
+    client.declare("q", durable=True, arguments=arguments)
+    claims = declare_claims(broker)
+    bodies = [b"%d" % number for number in range(60)]
+    client.feed(b"".join(publish_frames("", "q", body, properties={"delivery_mode": 2}) for body in bodies))
+    rest(broker)
+    queue = broker.queue("q")
+    assert claim(broker, claims, queue, 60, piece=20) == 60
+    rest(broker)
+    points = 0
+    splits: set[int] = set()
+
+    def cut(operation: str) -> None:
+        nonlocal points
+        points += 1
+        for state in broker.disk.crash_states(seed=points, limit=CRASH_STATES):
+            left = broker.found_on(state)
+            rest(left)
+            claimed = [row.body for row in all_claims(left, the_claims(left))]
+            waiting = [each.message.body() for each in seen_in(left, left.queue("q"))]
+            dead = [each.message.body() for each in seen_in(left, left.queue("dead"))]
+            assert claimed == bodies[len(bodies) - len(claimed) :]
+            assert sorted(claimed + waiting + dead) == sorted(bodies), operation
+            assert not (dead if kind == REQUEUE else waiting) or at_least_once
+            splits.add(len(claimed))
+
+    broker.disk.on_operation = cut
+    with mock.patch.object(claims_module, "PIECE_MESSAGES", 20):
+        settle_oldest(broker, claims, queue, Verdict(kind))
+    rest(broker)
+    broker.disk.on_operation = None
+    assert points > 4 and len(splits) > 1
+    assert int(broker.queue("dead" if kind == DEAD_LETTER else "q").ready_count) == 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,6 +45,9 @@ def test_the_examples_of_the_documentation_run(
     publisher.queue("work", 5)
     publisher.queue("work-2", 5)
     publisher.queue("orders.dead")
+    dead_letters: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.dead"}
+    publisher.queue("tickets", **dead_letters)
+    publisher.bodies("tickets", [b'{"id": 1, "text": "help"}', b"?"])
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(blocks) >= 8
     names: dict[str, object] = {}
@@ -53,4 +56,5 @@ def test_the_examples_of_the_documentation_run(
     assert spark.read.parquet(f"{tmp_path}/lake/orders").count() == 3
     assert spark.read.parquet(f"{tmp_path}/lake/all-orders").count() == 3
     assert spark.read.parquet(f"{tmp_path}/lake/work").count() == 5
+    assert spark.read.parquet(f"{tmp_path}/lake/tickets").count() == 1 and publisher.depth("orders.dead") == 1
     assert publisher.depth("work") == 0 and publisher.depth("work-2") == 5

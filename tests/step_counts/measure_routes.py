@@ -115,11 +115,14 @@ def world(n: int, *, policies: bool) -> Engine:
     return engine
 
 
-def _body(case: Case, n: int, epoch: str) -> bytes:
+def _body(case: Case, n: int, names: dict[str, str]) -> bytes:
     given = case.body(n)
     if case.raw is not None:
         return case.raw
-    return b"" if given is None else json.dumps(given).replace('"{epoch}"', epoch).encode()
+    if given is None:
+        return b""
+    text = json.dumps(given).replace('"{epoch}"', names.get("epoch", ""))
+    return text.replace("{claims}", names.get("claims", "")).encode()
 
 
 async def measured(n: int, cases: list[Case], policies: bool) -> list[tuple[int, int, int, str]]:
@@ -140,7 +143,7 @@ async def measured(n: int, cases: list[Case], policies: bool) -> list[tuple[int,
                 await host.write()  # what others have left for the log to write is theirs
                 stretches = Stretches()
                 trio.lowlevel.add_instrument(stretches)
-                body = _body(case, n, names.get("epoch", ""))
+                body = _body(case, n, names)
                 answer = await host.ask(case.route.partition(" ")[0], target, body, headers_of(names))
                 trio.lowlevel.remove_instrument(stretches)
                 found = answer.body if answer.status < 300 else b""
@@ -149,7 +152,8 @@ async def measured(n: int, cases: list[Case], policies: bool) -> list[tuple[int,
                 if case.route == "POST /api/warren/backups":
                     names["backup"] = json.loads(found)["backup"]
                 if case.target.endswith("/open"):
-                    names["epoch"] = str(json.loads(found)["epoch"])
+                    opened = json.loads(found)
+                    names |= {"epoch": str(opened["epoch"]), "claims": opened["id"]}
                 for header, value in answer.headers:
                     if header == "Set-Cookie":
                         names["cookie"] = value.partition(";")[0]

@@ -262,6 +262,10 @@ one(f"GET {_D}/{{vhost}}/{{queue}}/{{consumer}}", f"{_D}/%2F/full/new")
 one(f"POST {_D}/{{vhost}}/{{queue}}/{{consumer}}/mark", f"{_D}/%2F/full/new/mark", {"epoch": "{epoch}"})
 one(f"POST {_D}/{{vhost}}/{{queue}}/{{consumer}}/claim", f"{_D}/%2F/full/new/claim",
     {"epoch": "{epoch}", "after": 0, "max_rows": 1})  # fmt: skip
+one(f"POST {_D}/{{vhost}}/{{queue}}/{{consumer}}/settle", f"{_D}/%2F/full/new/settle",
+    {"id": "{claims}", "ranges": [[0, 1]], "how": "requeue"})  # fmt: skip
+one(f"POST {_D}/{{vhost}}/{{queue}}/{{consumer}}/fail", f"{_D}/%2F/full/new/fail",
+    {"epoch": "{epoch}", "first": 0, "end": 1})  # fmt: skip
 one(f"POST {_D}/{{vhost}}/{{queue}}/{{consumer}}/release", f"{_D}/%2F/full/new/release", {"epoch": "{epoch}"})
 listed(f"GET {_D}", _D)
 listed(f"GET {_D}/{{vhost}}", f"{_D}/%2F")

@@ -1,7 +1,7 @@
 """Claim queues: what a drain has taken out of a queue and not acknowledged yet, by number.
 
     queue  --claim-->  claim queue: first ... next_number  --settle_below-->  gone
-           <-give_back-
+           <-give_back-                                    --settle_oldest->  back, held, dead-lettered, or gone
 
 1. Claiming a message, and giving it back, takes it out of one queue and puts it into the other in one call of the
    engine, and so in one frame of the log: after a crash it is in exactly one of them.
@@ -31,6 +31,7 @@ from warren.amqp.properties import expiration_ms_of, is_persistent
 from warren.msgstore.log.message import Message
 from warren.msgstore.log.message_log import MessageLog
 from warren.msgstore.log.queue_index import IndexPage, QueueIndex
+from warren.queues.dead_letter import REJECTED
 from warren.queues.delivery import Consumer, DeliveryLedger
 from warren.queues.lanes import LANE_SHIFT, NUMBER_MASK
 from warren.queues.offset_backlog import OffsetBacklog
@@ -39,10 +40,16 @@ from warren.queues.origin import CHANNEL, RELEASED
 from warren.queues.outcome import REFUSED
 from warren.queues.queue import Queue
 from warren.queues.queue_host import QueueHost
+from warren.queues.retry import DELIVERY_COUNT, count_of
 
 # Arguments of the declaration: whose claims they are.
 SOURCE: Final = "x-drain-queue"
 CONSUMER: Final = "x-drain-consumer"
+
+# What a reader has decided about claims that it does not simply acknowledge.
+REQUEUE: Final = 1  # it has failed with them: back to the queue
+DEAD_LETTER: Final = 2
+LIMIT: Final = 3  # acknowledged, but for those that have failed more often than they may
 
 # How much one call of the engine claims or gives back, or one message.
 PIECE_MESSAGES: Final = 512
@@ -55,6 +62,20 @@ _NO_END: Final = NUMBER_MASK + 1
 def claims_arguments(queue: str, consumer: str) -> bytes:
     """Return the arguments that a claim queue is declared with."""
     return encode_table({SOURCE: queue, CONSUMER: consumer})
+
+
+class Verdict:
+    """What becomes of claims; `kind` as above.
+
+    `delay_ms`: of `REQUEUE`; negative: what the queue says. `failures`, `limit`: of `LIMIT`: how often the claims have
+    failed since they were claimed, besides what they say themselves, and how often they may.
+    """
+
+    def __init__(self, kind: i64, *, delay_ms: i64 = -1, failures: i64 = 0, limit: i64 = 0) -> None:
+        self.kind: i64 = kind
+        self.delay_ms: i64 = delay_ms
+        self.failures: i64 = failures
+        self.limit: i64 = limit
 
 
 class Claimed:
@@ -282,31 +303,52 @@ class ClaimQueue(OffsetQueue):
         They come behind what waits there, flagged as redelivered, and their time to live begins anew. Neither a limit
         nor what the queue has seen before keeps them out. `find_first` has been called. What is not synced yet is left.
         """
+        self._read_oldest(queue, self.messages.synced_to(), None, told)
+
+    def settle_oldest(self, queue: Queue, end: i64, verdict: Verdict, told: Callable[[int], None]) -> None:
+        """Have the oldest claims before `end`, which is synced, leave by a verdict, a piece at a time; as `give_back`.
+
+        What is to be dead-lettered and cannot be, as `queue` has no dead letter exchange any more, goes back to it.
+        """
+        self._read_oldest(queue, end, verdict, told)
+
+    def _read_oldest(self, queue: Queue, end: i64, verdict: Verdict | None, told: Callable[[int], None]) -> None:
         messages = self.messages
         index = messages.index
-        end: i64 = min(messages.first + PIECE_MESSAGES, messages.synced_to())
-        if self.deleted or queue.deleted or index is None or messages.first >= end:
+        stop: i64 = min(messages.first + PIECE_MESSAGES, end)
+        if self.deleted or queue.deleted or index is None or messages.first >= stop:
             told(0)
         else:
-            _ReturnRead(self, index, queue, end, told).begin()
+            _ReturnRead(self, index, queue, stop, verdict, told).begin()
 
-    def returned(self, queue: Queue, messages: list[Message | None], end: i64) -> int:
-        """Give `queue` these, which are the claims before `end`, and forget them; None cannot be read."""
+    def returned(self, queue: Queue, messages: list[Message | None], end: i64, verdict: Verdict | None) -> int:
+        """Have these, which are the claims before `end`, leave, and forget them; None cannot be read."""
         count = 0
         for message in messages:
             if message is not None:
-                self._return(queue, message)
+                self._leave(queue, message, verdict)
                 count += 1
         self.drop_to(end)
         return count
 
-    def _return(self, queue: Queue, message: Message) -> None:
+    def _leave(self, queue: Queue, message: Message, verdict: Verdict | None) -> None:
         header = message.header_payload()
         back = message.copy()
         back.persistent = is_persistent(header) or queue.rules.is_quorum
         back.expiration_ms = expiration_ms_of(header)
         back.attempts = 1
-        queue.accept(back, RELEASED)
+        if verdict is None:
+            queue.accept(back, RELEASED)
+            return
+        keeper = queue.need_keeper()
+        retries = keeper.retries
+        if verdict.kind == LIMIT:
+            if count_of(message, DELIVERY_COUNT) + verdict.failures > verdict.limit:
+                retries.gives_up(back)
+        elif verdict.kind == DEAD_LETTER and keeper.deaths.may_dead_letter():
+            retries.dies(back, REJECTED)
+        else:
+            retries.fails(back, verdict.delay_ms, self._log.now_ms)
 
     # --- what claim queues do not do ------------------------------------------------------------------------------
 
@@ -410,21 +452,28 @@ class _SettleRead(OffsetRead):
 
 
 class _ReturnRead(OffsetRead):
-    """Reads claims that are given back."""
+    """Reads claims that leave otherwise than acknowledged."""
 
     def __init__(
-        self, claims: ClaimQueue, index: QueueIndex, queue: Queue, end: i64, told: Callable[[int], None]
+        self,
+        claims: ClaimQueue,
+        index: QueueIndex,
+        queue: Queue,
+        end: i64,
+        verdict: Verdict | None,
+        told: Callable[[int], None],
     ) -> None:
         super().__init__(claims, index, claims.messages.first, end, PIECE_BYTES)
         self._claims = claims
         self._queue = queue
+        self._verdict = verdict
         self._told = told
 
     def fetched(self, messages: list[Message | None]) -> None:
         claims = self._claims
         count = 0
         if not claims.deleted and not self._queue.deleted and self.first == claims.messages.first:
-            count = claims.returned(self._queue, messages, self.reached())
+            count = claims.returned(self._queue, messages, self.reached(), self._verdict)
         self._told(count)
         claims.messages.offer_loaded(self.loaded)
 

@@ -26,15 +26,18 @@ RANGE_BYTES: Final = 2 << 20
 Told = Callable[[Columns, int], None]
 
 
-def read_columns(queue: OffsetQueue, first: int, end: int, *, bodies: bool, properties: bool, told: Told) -> None:
+def read_columns(
+    queue: OffsetQueue, first: int, end: int, *, bodies: bool, properties: bool, told: Told, counted: bool = False
+) -> None:
     """Tell a chunk of the messages from offset `first` on, up to `end` at most: at once, or when they have been read.
 
+    `counted`: deliveries of the messages were counted by the queue that they are from.
     There are messages from `first` to `end`, all of them synced. A queue that is deleted meanwhile tells nothing, or
     what there was.
     """
     offsets = queue.offsets
     tail: i64 = offsets.tail_from()
-    writer = ColumnsWriter(bodies=bodies, properties=properties)
+    writer = ColumnsWriter(bodies=bodies, properties=properties, counted=counted)
     if first >= tail:
         offset: i64 = first
         stop: i64 = min(end, first + RANGE_MESSAGES)

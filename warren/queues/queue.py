@@ -261,6 +261,11 @@ class Queue(Destination):
         if sharing is not None and self._hungry and (self._scheduled or not sharing.maybe_look_past()):
             self.wake()
 
+    def counts_deliveries(self) -> bool:
+        """Tell whether its messages say how often a delivery of them has failed."""
+        keeper = self.keeper
+        return keeper is not None and keeper.retries.counts
+
     def may_refuse(self) -> bool:
         """Tell whether it refuses publishes when it is full."""
         rules = self.rules

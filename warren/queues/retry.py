@@ -20,6 +20,7 @@ from warren.queues.dead_letter import DELIVERY_LIMIT, with_headers, without_head
 from warren.queues.delivery import Delivery
 from warren.queues.held_lanes import HeldLanes
 from warren.queues.message_deaths import MessageDeaths
+from warren.queues.origin import RELEASED
 from warren.queues.rules import (
     LIMIT_DEAD_LETTERS,
     LIMIT_PARKS,
@@ -92,27 +93,33 @@ class Retries:
         return True
 
     def _count(self, delivery: Delivery, failed: bool, delay_ms: i64, now_ms: i64) -> bool:
-        old = delivery.message
-        failures: i64 = count_of(old, DELIVERY_COUNT)
-        if failed:
-            failures += 1
-            if 0 <= self._rules.delivery_limit < failures:
-                self._give_up(delivery)
-                return False
-        returns: i64 = count_of(old, RETURN_COUNT) + 1
-        counts: dict[str, object] = {RETURN_COUNT: int(returns)}
-        if failures:
-            counts[DELIVERY_COUNT] = int(failures)
-        message = with_headers(old, counts)
-        message.attempts = returns
+        message = self._maybe_counted(delivery.message, failed)
+        if message is None:
+            self._give_up(delivery)
+            return False
         if delay_ms < 0:
-            delay_ms = self._delay_ms(failed, failures if failed else returns)
+            delay_ms = self._delay_ms(message, failed)
         if delay_ms > 0:
             self._queue.forget(delivery)
             self._lanes.hold(message, now_ms + delay_ms)
             return False
         self._queue.replace(delivery, message)
         return True
+
+    def _maybe_counted(self, old: Message, failed: bool) -> Message | None:
+        """Return `old` with one return more, and one failure; None: it has failed too often."""
+        failures: i64 = count_of(old, DELIVERY_COUNT)
+        if failed:
+            failures += 1
+            if 0 <= self._rules.delivery_limit < failures:
+                return None
+        returns: i64 = count_of(old, RETURN_COUNT) + 1
+        counts: dict[str, object] = {RETURN_COUNT: int(returns)}
+        if failures:
+            counts[DELIVERY_COUNT] = int(failures)
+        message = with_headers(old, counts)
+        message.attempts = returns
+        return message
 
     def _give_up(self, delivery: Delivery) -> None:
         queue = self._queue
@@ -124,12 +131,48 @@ class Retries:
         if self._rules.limit_action == LIMIT_PARKS:
             self._lanes.park(_tried(delivery.message))
 
-    def _delay_ms(self, failed: bool, times: i64) -> i64:
+    def _delay_ms(self, message: Message, failed: bool) -> i64:
         rules = self._rules
         kind: i64 = rules.retry_type
         if kind == RETRY_ALL or (kind == RETRY_FAILED and failed) or (kind == RETRY_RETURNED and not failed):
-            return rules.retry_delay_ms(times)
+            return rules.retry_delay_ms(count_of(message, DELIVERY_COUNT) if failed else message.attempts)
         return 0
+
+    # --- from readers outside ----------------------------------------------------------------------------------------
+
+    def fails(self, message: Message, delay_ms: i64, now_ms: i64) -> None:
+        """Take a message back with which a reader has failed that had taken it out; it has no place in the queue.
+
+        `delay_ms`: what the reader asks for; negative: what the rules say.
+        """
+        back = message
+        if self.counts:
+            counted = self._maybe_counted(message, True)
+            if counted is None:
+                self.gives_up(message)
+                return
+            back = counted
+            if delay_ms < 0:
+                delay_ms = self._delay_ms(back, True)
+        if delay_ms > 0:
+            self._lanes.hold(back, now_ms + delay_ms)
+        else:
+            self._queue.accept(back, RELEASED)
+
+    def gives_up(self, message: Message) -> None:
+        """Have a message go as the limit of deliveries says; it has no place in the queue."""
+        if self._rules.limit_action == LIMIT_DEAD_LETTERS:
+            self.dies(message, DELIVERY_LIMIT)
+        elif self._rules.limit_action == LIMIT_PARKS:
+            self._lanes.park(_tried(message))
+
+    def dies(self, message: Message, reason: str) -> None:
+        """Have a message die that has no place in the queue: it gets one, until its dead letter has another."""
+        ready = self._queue.ready
+        place: i64 = ready.skip(0)
+        if message.persistent and self._queue.stores:
+            ready.store(message, place)
+        self._deaths.add(message, place, reason)
 
 
 def _tried(message: Message) -> Message:

@@ -20,6 +20,10 @@ A session is a vhost, a queue and the name of a consumer; what it has claimed is
    claimed then goes back as if an operator had released it, when no call of it and no read of its claims was under way
    for that long. Time in which the broker did not run, or could not listen, is no silence.
 
+7. Single claims can be settled otherwise than by acknowledging them: dead-lettered, or put back into the queue. That is
+   noted at once, and carried out when they are acknowledged (``claim_verdicts``): each such message leaves the claims
+   and is where it is to go in one frame of the log.
+
 The epoch and the lease of a session are among the records of its vhost (`vhosts.records`), which no client can
 change.
 """
@@ -38,8 +42,25 @@ import trio
 from warren.amqp.declarations import QueueDeclaration
 from warren.msgstore.files.store import wall_time_ms
 from warren.queues.claim_names import claims_name
+from warren.queues.claims import DEAD_LETTER as DEAD_LETTER_CLAIMS
+from warren.queues.claims import LIMIT as LIMIT_CLAIMS
 from warren.queues.claims import PIECE_MESSAGES, ClaimQueue, claims_arguments, ends_of, mark_of
+from warren.queues.claims import REQUEUE as REQUEUE_CLAIMS
+from warren.queues.claims import Verdict as ClaimVerdict
 from warren.queues.queue import Queue
+from warren.server.claim_verdicts import (
+    ACK,
+    DEAD_LETTER,
+    GIVE_UP,
+    VERDICTS_MAX,
+    Failed,
+    Verdict,
+    decided,
+    decoded,
+    encoded,
+    leaving,
+    left,
+)
 from warren.server.logs import get_logger
 from warren.server.management import Management
 from warren.server.shares import Quota
@@ -60,6 +81,7 @@ _RESTORE_POLL_S: Final = 0.02
 
 _LAST_EPOCH: Final = "drain epoch"
 _SESSION: Final = "drain of "
+_VERDICTS: Final = "verdicts of drain "
 
 log = get_logger("drains")
 
@@ -92,18 +114,30 @@ class TooMany(DrainError):
     """The queue may have no more drains, or the vhost no more queues."""
 
 
+class NotClaimed(DrainError):
+    """Claims are named that are not there."""
+
+
+class NoDeadLetters(DrainError):
+    """The queue has no dead letter exchange."""
+
+
 class Busy(DrainError):
     """It has to wait for something else."""
 
 
 class Note(msgspec.Struct):
-    """What is remembered of a session, opened last by `user`. `lease_s` None: claims are not given back by itself."""
+    """What is remembered of a session, opened last by `user`. `lease_s` None: claims are not given back by itself.
+
+    `failed`: the batch that was tried again last.
+    """
 
     epoch: int
     owner: str = ""
     opened_ms: int = 0
     lease_s: int | None = None
     user: str = ""
+    failed: Failed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +211,8 @@ class Drains:
         ticket = vhost.declare_queue(QueueDeclaration(drain.claims_name, durable=True, arguments=arguments), by=by)
         claims = self._claims(drain)
         with self._under_way(vhost.name, drain.claims_name):
-            epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s, by))
+            failed = self._note(drain).failed
+            epoch = self._next_epoch(drain, Note(0, owner, wall_time_ms(), lease_s, by, failed))
             if lease_s is not None and self._clock() + lease_s < self._next_end_s:
                 self._leased.set()
             self._management.settle()
@@ -208,7 +243,7 @@ class Drains:
             if after > claims.synced_end():
                 await self._management.messages.deleted()
             await self._first(claims)
-            await self._acknowledge(claims, after)
+            await self._acknowledge(drain, epoch, claims, after)
             first = max(after, claims.first_offset())
             queue = drain.vhost.queues.get(drain.queue)
             if claims.next_offset() == first and queue is not None and is_drainable(queue):
@@ -227,6 +262,65 @@ class Drains:
         with self._under_way(drain.vhost.name, drain.claims_name):
             queue = drain.vhost.queues.get(drain.queue)
             return 0 if queue is None else mark_of(queue)
+
+    async def settle(self, drain: Drain, ranges: list[tuple[int, int]], kind: str, delay_ms: int | None) -> int:
+        """Note what is to become of claims when they are acknowledged; return how many claims have such a note now.
+
+        `kind`: of ``claim_verdicts``; `delay_ms`: of `REQUEUE`. What is no longer claimed is passed over.
+
+        Raises:
+            DrainError: `NoDrain`, `NotClaimed`, `NoDeadLetters`, `NoQueue`, `TooMany`, `Busy`.
+        """
+        self._check_restored(drain.vhost)
+        self._claims(drain)
+        async with self._turn(drain, None):
+            claims = self._claims(drain)
+            first, end = await self._first(claims), claims.synced_end()
+            if any(behind > end for _, behind in ranges):
+                raise NotClaimed(f"claims of drain '{drain.consumer}' of queue '{drain.queue}' end at {end}")
+            queue = drain.vhost.queues.get(drain.queue)
+            if kind != ACK and queue is None:
+                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take messages back")
+            if kind == DEAD_LETTER and (queue is None or queue.rules.dead_letter_exchange is None):
+                raise NoDeadLetters(
+                    f"queue '{drain.queue}' has no dead letter exchange: give it one with x-dead-letter-exchange, "
+                    "or by a policy with dead-letter-exchange"
+                )
+            wanted = [(max(low, first), high) for low, high in ranges if high > first]
+            verdicts = decided(left(self._verdicts(drain), first), wanted, kind, delay_ms)
+            if len(verdicts) > VERDICTS_MAX:
+                raise TooMany(f"a drain may have {VERDICTS_MAX} ranges that are settled singly: claim fewer at a time")
+            self._keep_verdicts(drain, verdicts)
+            self._management.settle()
+            await self._management.messages.deleted()
+            return sum(each.end - each.first for each in verdicts)
+
+    async def fail(self, drain: Drain, epoch: int, first: int, end: int) -> Failed:
+        """Note that the reader has failed with claims once more: it reads them again. Once in an epoch.
+
+        Raises:
+            DrainError: `NoDrain`, `Fenced`, `NotClaimed`, `Busy`.
+        """
+        self._check(drain, epoch)
+        async with self._turn(drain, epoch):
+            claims = self._claims(drain)
+            if first < await self._first(claims) or end > claims.synced_end():
+                raise NotClaimed(
+                    f"the claims from {first} to {end} are not there: claimed are those from {claims.first_offset()} "
+                    f"to {claims.synced_end()}"
+                )
+            note = self._note(drain)
+            before = note.failed
+            if before is not None and before.first == first and before.epoch == epoch:
+                return before
+            times = before.times + 1 if before is not None and before.first == first else 1
+            queue = drain.vhost.queues.get(drain.queue)
+            limit = None if queue is None or queue.rules.delivery_limit < 0 else int(queue.rules.delivery_limit)
+            note.failed = Failed(first, end, times, limit, epoch)
+            drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+            self._management.settle()
+            await self._management.messages.deleted()
+            return note.failed
 
     async def release(self, drain: Drain, epoch: int | None) -> int:
         """Have the queue take back what is claimed, and return how many messages that were.
@@ -258,6 +352,8 @@ class Drains:
                     break
                 first = claims.first_offset()
                 await self._give_way()
+            self._keep_verdicts(drain, left(self._verdicts(drain), first))
+            self._management.settle()
             await self._management.messages.deleted()
             return count
 
@@ -275,9 +371,16 @@ class Drains:
                 raise StillClaimed(f"{int(claims.ready_count)} messages are claimed: release or discard them first")
             ticket = self._management.broker.delete_queue(drain.vhost, claims, by)
             drain.vhost.records.forget(_SESSION + drain.claims_name)
+            self._keep_verdicts(drain, [])
             self._management.settle()
             await self._management.commit(ticket)
         self._present.pop((drain.vhost.name, drain.claims_name), None)
+
+    def are_counted(self, claims: ClaimQueue) -> bool:
+        """Tell whether these messages say how often a delivery has failed: their queue counts that."""
+        vhost = self._management.broker.vhosts.get(claims.vhost_name)
+        queue = None if vhost is None else vhost.queues.get(claims.source_name)
+        return queue is not None and queue.counts_deliveries()
 
     @contextmanager
     def reading(self, claims: ClaimQueue) -> Iterator[None]:
@@ -445,9 +548,60 @@ class Drains:
         await done.wait()
         return claims.first_offset()
 
-    async def _acknowledge(self, claims: ClaimQueue, number: int) -> None:
+    async def _acknowledge(self, drain: Drain, epoch: int, claims: ClaimQueue, number: int) -> None:
+        """Have the claims below `number` leave, each as it was decided."""
+        verdicts, note = self._verdicts(drain), self._note(drain)
+        for verdict in leaving(verdicts, note.failed, number):
+            await self._settle_below(claims, verdict.first)
+            queue = drain.vhost.queues.get(drain.queue)
+            if queue is None or not is_drainable(queue):
+                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take back what was settled")
+            await self._hand_over(drain, epoch, claims, queue, verdict, note.failed)
+        await self._settle_below(claims, number)
+        if verdicts:
+            self._keep_verdicts(drain, left(verdicts, number))
+        if note.failed is not None and note.failed.end <= number:
+            note.failed = None
+            drain.vhost.records.store(_SESSION + drain.claims_name, msgspec.json.encode(note))
+        self._management.settle()
+
+    async def _hand_over(
+        self, drain: Drain, epoch: int, claims: ClaimQueue, queue: Queue, verdict: Verdict, failed: Failed | None
+    ) -> None:
+        if verdict.kind == GIVE_UP:
+            assert failed is not None and failed.limit is not None
+            order = ClaimVerdict(LIMIT_CLAIMS, failures=failed.times, limit=failed.limit)
+        elif verdict.kind == DEAD_LETTER:
+            order = ClaimVerdict(DEAD_LETTER_CLAIMS)
+        else:
+            order = ClaimVerdict(REQUEUE_CLAIMS, delay_ms=-1 if verdict.delay_ms is None else verdict.delay_ms)
+        while claims.first_offset() < verdict.end:
+            first = claims.first_offset()
+            await self._settle_oldest(claims, queue, verdict.end, order)
+            self._check(drain, epoch)
+            if claims.first_offset() == first:
+                raise NoQueue(f"queue '{drain.queue}' no longer exists and cannot take back what was settled")
+            await self._give_way()
+
+    def _verdicts(self, drain: Drain) -> list[Verdict]:
+        return decoded(drain.vhost.records.maybe_value(_VERDICTS + drain.claims_name))
+
+    def _keep_verdicts(self, drain: Drain, verdicts: list[Verdict]) -> None:
+        records, name = drain.vhost.records, _VERDICTS + drain.claims_name
+        if verdicts:
+            records.store(name, encoded(verdicts))
+        else:
+            records.forget(name)
+
+    async def _settle_below(self, claims: ClaimQueue, number: int) -> None:
         done = trio.Event()
         claims.settle_below(number, done.set)
+        self._management.settle()
+        await done.wait()
+
+    async def _settle_oldest(self, claims: ClaimQueue, queue: Queue, end: int, verdict: ClaimVerdict) -> None:
+        done = trio.Event()
+        claims.settle_oldest(queue, end, verdict, lambda count: done.set())
         self._management.settle()
         await done.wait()
 

@@ -251,7 +251,7 @@ class _Maker:
         self._places: set[int] = set()
         self._management = management
         self._minimum_bytes = management.settings.store.disk_free_min_bytes
-        self._writer = ColumnsWriter()
+        self._writer = self._new_writer()
         self._position = 0
         self._file = -1
 
@@ -324,6 +324,9 @@ class _Maker:
         snapshot.bytes += int(message.body_bytes)
         return self._writer.is_full()
 
+    def _new_writer(self) -> ColumnsWriter:
+        return ColumnsWriter(counted=self._queue.counts_deliveries())
+
     async def _write(self) -> None:
         """Write what has gathered as a chunk."""
         snapshot = self._snapshot
@@ -331,7 +334,7 @@ class _Maker:
             return
         first = snapshot.count - int(self._writer.count)
         columns = self._writer.finish(first, snapshot.count)
-        self._writer = ColumnsWriter()
+        self._writer = self._new_writer()
         size = await in_thread(SNAPSHOTS, _append, self._file, snapshot.path.parent, columns, self._minimum_bytes)
         snapshot.chunks.append((first, snapshot.count, self._position, size))
         self._position += size

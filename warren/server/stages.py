@@ -330,13 +330,28 @@ class Stages:
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
-    async def commit(self, vhost: VirtualHost, user: str, order: Order) -> Outcome:
+    async def commit(self, vhost: VirtualHost, user: str, order: Order, *, supersedes: str | None = None) -> Outcome:
         """Publish the stages of a batch, unless that was done before, and wait until it is synced.
+
+        `supersedes`: other stages of this user are removed afterwards whose names begin so: those of tasks that were
+        killed before they could.
 
         Raises:
             AmqpError: the user may not publish that. NoStage: there is no such stage. QueueFull: a queue is full.
             Conflict: another batch of the query is not done. DamagedPart: what was stored is not readable any more.
         """
+        outcome = await self._committed(vhost, user, order)
+        if supersedes is not None and (outcome.committed or outcome.duplicate):
+            found: list[str] = []
+            for at, stage in enumerate(list(self._stages.values()), 1):
+                if stage.vhost == vhost.name and stage.name.startswith(supersedes):
+                    found.append(stage.name)
+                if at % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            await self._drop(vhost.name, user, found)
+        return outcome
+
+    async def _committed(self, vhost: VirtualHost, user: str, order: Order) -> Outcome:
         await self._ready.wait()
         order = replace(order, stages=list(dict.fromkeys(order.stages)))
         running = self._commits.get((vhost.name, order.query))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from warren.spark_bridge.claims import Claims
     from warren.spark_bridge.helpers import (
         dlq_summary,
         infer_json_schema,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Claims",
     "dlq_summary",
     "infer_json_schema",
     "make_archive",

@@ -6,6 +6,8 @@
         10   1  compression           of each part by itself, where it has become smaller: 0 none, 1 zstd
         11   1  flags                 0x01 SPARSE      there is a part of offsets; else they are first, first + 1, ...
                                       0x08 COMPACTED   what is missing was removed by compaction, and is not lost
+                                      0x10 COUNTED     x-delivery-count in the headers is the queue's count; without
+                                                       it is 0
                                       0x06             not looked at here, as is the filter
         12   4  count                 of messages
         16   8  first                 the chunk stands for the offsets from here
@@ -47,10 +49,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from warren.spark_bridge import properties
 from warren.spark_bridge.errors import DamagedChunk
-from warren.spark_bridge.schema import PROPERTY_COLUMNS, TIMESTAMP_TYPE, arrow_type
+from warren.spark_bridge.schema import MAP, PROPERTY_COLUMNS, TIMESTAMP_TYPE, arrow_type
 
 __all__ = ["BATCH_BYTES", "BATCH_ROWS", "HEAD_BYTES", "Chunk", "Context", "DamagedChunk", "read_chunks"]
 __all__ += ["to_record_batches"]
@@ -61,6 +64,7 @@ HEAD_BYTES: Final = 192
 ALIGNMENT_BYTES: Final = 64
 SPARSE: Final = 0x01
 COMPACTED: Final = 0x08
+COUNTED: Final = 0x10
 REDELIVERED: Final = 0x01
 
 OFFSETS: Final = 0
@@ -85,6 +89,8 @@ _PARTS_AT: Final = 56
 _CRCS: Final = struct.Struct("<II")
 _CRC_AT: Final = 184
 _CODECS: Final = {1: "zstd"}
+_DELIVERY_COUNT: Final = "x-delivery-count"
+_COUNT_DIGITS: Final = 10  # what has more is no count of a queue
 
 Words = npt.NDArray[np.int64]
 
@@ -93,11 +99,13 @@ Words = npt.NDArray[np.int64]
 class Context:
     """What a chunk does not say of its messages, and what is found out on the way.
 
-    `undecodable_bodies` counts bodies that were to be strings and are not UTF-8: null in the batches.
+    `failures`: how often a reader has failed with them, besides what they say. `undecodable_bodies` counts bodies that
+    were to be strings and are not UTF-8: null in the batches.
     """
 
     queue: str
     partition: int = 0
+    failures: int = 0
     undecodable_bodies: int = 0
 
 
@@ -119,6 +127,7 @@ class Chunk:
         ) = _HEAD.unpack_from(head)
         self.is_sparse: bool = flags & SPARSE != 0
         self.is_compacted: bool = flags & COMPACTED != 0  # what is missing is not lost
+        self.is_counted: bool = flags & COUNTED != 0
         self.route_count: int = routes
         self.bytes: int = 0  # of the whole chunk
         self._at = at  # in what was read, for messages
@@ -257,6 +266,20 @@ class Chunk:
         offsets = self.offsets()
         return properties.decode_properties(ends, data, names, headers_format, lambda row: int(offsets[low + row]))
 
+    def delivery_counts(self, low: int, high: int) -> Words:
+        """Return how often a delivery of each of the rows [low, high) has failed, by their headers; 0 without."""
+        found: Words = np.zeros(high - low, np.int64)
+        if not self.has_part(PROPERTY_ENDS):
+            raise self._damaged("the properties were left out")
+        ends = self.ends(PROPERTY_ENDS)
+        data = self.part(PROPERTIES).slice(int(ends[low]), int(ends[high]) - int(ends[low]))
+        if _DELIVERY_COUNT.encode() in data.to_pybytes():
+            headers = self.property_columns(["headers"], MAP, low, high)["headers"]
+            for row, text in enumerate(pc.map_lookup(headers, pa.scalar(_DELIVERY_COUNT), "last").to_pylist()):
+                if text is not None and text.isdecimal() and len(text) < _COUNT_DIGITS:
+                    found[row] = int(text)
+        return found
+
     def redelivered(self, low: int, high: int) -> pa.Array:
         """Return which of the rows [low, high) are redelivered."""
         if not self.has_part(FLAGS):
@@ -358,7 +381,9 @@ def _column(
     if name == "redelivered":
         return chunk.redelivered(low, high)
     if name == "delivery_count":
-        return pa.nulls(count, pa.int32())
+        if not chunk.is_counted:
+            return pa.nulls(count, pa.int32())
+        return pa.array(chunk.delivery_counts(low, high) + context.failures, pa.int64()).cast(pa.int32(), safe=False)
     if name == "body":
         bodies = chunk.bodies(low, high)
         if kind != pa.string():

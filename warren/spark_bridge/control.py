@@ -39,8 +39,8 @@ from warren.spark_bridge.errors import (
 )
 
 __all__ = ["Ahead", "AnotherQueue", "BridgeError", "BrokerClient", "BrokerError", "Claim", "Committed", "DamagedChunk"]
-__all__ += ["DataLoss", "Description", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed", "NotFound", "Plan"]
-__all__ += ["Refused", "Session", "Snapshot", "Unreachable"]
+__all__ += ["DataLoss", "Description", "Failed", "Fenced", "Gone", "NoDrain", "NoSnapshot", "NotAllowed", "NotFound"]
+__all__ += ["Plan", "Refused", "Session", "Snapshot", "Unreachable"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 NEXT_HEADER: Final = "X-Warren-Next"
@@ -132,6 +132,13 @@ class Claim(NamedTuple):
 
     first: int
     end: int
+
+
+class Failed(NamedTuple):
+    """How often a reader has failed with a batch of claims, and how often its queue allows it; None: without end."""
+
+    times: int
+    limit: int | None
 
 
 class Committed(NamedTuple):
@@ -478,6 +485,31 @@ class BrokerClient:
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "mark"), {"epoch": epoch})
         return self._made(lambda: int(found["mark"]))
 
+    def settle(
+        self,
+        queue: str,
+        name: str,
+        id: str,
+        ranges: Sequence[tuple[int, int]],
+        how: str,
+        *,
+        delay_ms: int | None = None,
+    ) -> None:
+        """Decide what becomes of claims once they are acknowledged: `how` is ack, dead_letter or requeue.
+
+        `id`: of the queue of the claims. `delay_ms`: of requeue, None: what the queue says.
+        """
+        body: Object = {"id": id, "ranges": list(ranges), "how": how, "delay_ms": delay_ms}
+        self._object("POST", ("warren", "drains", self.vhost, queue, name, "settle"), body)
+
+    def fail(self, queue: str, name: str, epoch: int, first: int, end: int) -> Failed:
+        """Count a failure with a batch of claims, once in an epoch."""
+        body = {"epoch": epoch, "first": first, "end": end}
+        found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "fail"), body)
+        return self._made(
+            lambda: Failed(int(found["times"]), None if found.get("limit") is None else int(found["limit"]))
+        )
+
     def release(self, queue: str, name: str, epoch: int | None = None) -> int:
         """Give what is claimed back to the queue, and return how much that was; without `epoch` as an operator."""
         found = self._object("POST", ("warren", "drains", self.vhost, queue, name, "release"), {"epoch": epoch})
@@ -505,13 +537,23 @@ class BrokerClient:
         self._send("PUT", ("warren", "stages", self.vhost, stage, str(part)), raw=bytes(frames))
 
     def commit_stages(
-        self, query: str, batch: int, stages: Sequence[str], *, mandatory: bool = True, kept_s: int | None = None
+        self,
+        query: str,
+        batch: int,
+        stages: Sequence[str],
+        *,
+        mandatory: bool = True,
+        kept_s: int | None = None,
+        supersedes: str | None = None,
     ) -> Committed:
         """Publish all of `stages` at once, unless batch `batch` of `query` was published before.
 
-        `kept_s`: how long the broker has to remember that it was; None: as long as it can.
+        `kept_s`: how long the broker has to remember that it was; None: as long as it can. `supersedes`: what the names
+        of stages begin with that nobody wants any more.
         """
         body: Object = {"query": query, "batch": batch, "stages": list(stages), "mandatory": mandatory}
+        if supersedes is not None:
+            body["supersedes"] = supersedes
         if kept_s is not None:
             body["kept_s"] = kept_s
         found = self._object("POST", ("warren", "stages", self.vhost, "commit"), body)

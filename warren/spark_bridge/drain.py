@@ -11,7 +11,10 @@
 3. One query has a session, that is a queue and a consumerName. The first thing a query does is to open it, which shuts
    out whoever had it before: he fails at his next step, before he can claim or acknowledge anything.
 4. With AvailableNow nothing is claimed that came after the first batch was planned, so it ends while producers go on.
-5. With claimTtl the broker takes back what nobody asks for; while the query runs somebody does, however long a batch
+5. With failedBatches count a batch that a driver before this one has begun, and Spark tries again, counts as a failed
+   delivery of its messages. Those that fail more often than their queue allows are left out of it, and the broker gives
+   them up when it acknowledges the batch: both by what `fail` has answered.
+6. With claimTtl the broker takes back what nobody asks for; while the query runs somebody does, however long a batch
    takes.
 """
 
@@ -64,6 +67,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heartbeat: Heartbeat | None = None
         self._is_available_now = False
         self._marks: dict[str, int] = {}
+        self._claimed: set[str] = set()  # queues of which this driver has claimed something, or adopted it
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None, "_heartbeat": None}
@@ -114,6 +118,7 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_bytes=None if sizes is None else max(1, sizes // len(self.options.queues)),
                 until=self._mark(queue),
             )
+            self._claimed.add(queue)
             if rows is not None:
                 rows -= claimed.end - claimed.first
             positions[queue] = position._replace(next=claimed.end)
@@ -133,7 +138,12 @@ class DrainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first < position.next:
                 session = self._session(queue)  # taken over before anything is read again
                 claims = position.claims or session.queue
-                ranges.append(Range(queue, 0, claims, position.id, first, position.next, in_files=False))
+                wanted = Range(queue, 0, claims, position.id, first, position.next, in_files=False)
+                if self.options.counts_failures and queue not in self._claimed:
+                    # Planned by a driver that is gone: this one has not asked yet where a batch is to end.
+                    failed = self.client.fail(queue, self.name, session.epoch, first, position.next)
+                    wanted = wanted._replace(failures=failed.times, limit=failed.limit)
+                ranges.append(wanted)
         if not self.options.fail_on_data_loss:
             ranges = [left for each in ranges if (left := maybe_left_of(self.client, each))]
         try:

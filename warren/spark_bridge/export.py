@@ -39,7 +39,7 @@ from warren.spark_bridge.errors import AnotherQueue, BridgeError, DataLoss, Gone
 from warren.spark_bridge.export_targets import DeltaTarget, FileTarget, Target
 from warren.spark_bridge.manifest import Manifest
 from warren.spark_bridge.offsets import CLAIMS, STREAMS, Position
-from warren.spark_bridge.schema import COLUMN_NAMES, PROPERTY_COLUMNS, TYPED, arrow_schema
+from warren.spark_bridge.schema import COLUMN_NAMES, FROM_PROPERTIES, TYPED, arrow_schema
 from warren.spark_bridge.table_files import DELTA, PARQUET, checked_compression
 
 LOG: Final = "log"
@@ -474,7 +474,7 @@ class Export:
                     source.end,
                     source.id,
                     bodies="body" in names,
-                    properties=not set(names).isdisjoint(PROPERTY_COLUMNS),
+                    properties=not FROM_PROPERTIES.isdisjoint(names),
                     snapshot=source.snapshot,
                 ):
                     first, end = max(at, chunk.first), min(chunk.end, source.end)

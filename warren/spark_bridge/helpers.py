@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from warren.spark_bridge.claims import Claims
+from warren.spark_bridge.errors import UsageError
 from warren.spark_bridge.source import FORMAT, PushingDataSource, WarrenDataSource
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 SAMPLE_ROWS: Final = 1000
+ON_CORRUPT: Final = ("null", "fail", "dead_letter")
 _DEATHS: Final = "array<struct<count:bigint,reason:string,queue:string,exchange:string,`routing-keys`:array<string>>>"
 
 
@@ -82,12 +85,23 @@ def _options(queue: str, options: Mapping[str, object] | None, more: Mapping[str
 
 
 def with_json(
-    frame: DataFrame, schema: StructType | str, *, into: str = "value", corrupt: str = "_corrupt"
+    frame: DataFrame,
+    schema: StructType | str,
+    *,
+    into: str = "value",
+    corrupt: str = "_corrupt",
+    on_corrupt: str = "null",
+    claims: Claims | None = None,
 ) -> DataFrame:
     """Return `frame` with its bodies as JSON of `schema` in a struct column `into`.
 
-    What is no such JSON is null but for the field `corrupt`, which has its text. JSON has no bytes, so a body
-    that is not UTF-8 is corrupt as well.
+    JSON has no bytes, so a body that is not UTF-8 is corrupt as well. `on_corrupt`: what becomes of what is no such
+    JSON. ``null``: it is null but for the field `corrupt`, which has its text. ``fail``: whatever evaluates the frame
+    fails. ``dead_letter``: it is left out, and dead-lettered by its queue when the query acknowledges it; for frames
+    that drain, whose session is `claims`.
+
+    Raises:
+        UsageError: dead_letter without claims, or of a frame that does not say which messages its rows are of.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType, _parse_datatype_string
@@ -98,8 +112,22 @@ def with_json(
     wanted = StructType(parsed.fields)
     if corrupt not in wanted.fieldNames():
         wanted = wanted.add(corrupt, StringType())
+    if on_corrupt not in ON_CORRUPT:
+        raise UsageError(f"on_corrupt {on_corrupt!r}: must be one of {', '.join(ON_CORRUPT)}")
     how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-    return frame.withColumn(into, F.from_json(F.col("body").cast("string"), wanted, how))
+    value = F.from_json(F.col("body").cast("string"), wanted, how)
+    if on_corrupt == "fail":
+        what = F.format_string(
+            "the body of the message with offset %s of queue %s is no JSON of the schema",
+            *(F.col(name).cast("string") if name in frame.columns else F.lit("?") for name in ("offset", "queue")),
+        )
+        value = F.when(value[corrupt].isNotNull(), F.raise_error(what)).otherwise(value)
+    with_value = frame.withColumn(into, value)
+    if on_corrupt != "dead_letter":
+        return with_value
+    if claims is None:
+        raise UsageError("on_corrupt dead_letter: claims says which session has them, as in claims=Claims('nightly')")
+    return claims.without(with_value, F.col(into)[corrupt].isNotNull())
 
 
 def infer_json_schema(

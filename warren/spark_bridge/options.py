@@ -102,6 +102,7 @@ READ_OPTIONS: Final = (
     "failOnDataLoss",
     "consumerName",
     "claimTtl",
+    "failedBatches",
     "storeOffsets",
     "localFiles",
     "pushdown",
@@ -255,6 +256,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     consumer_name: str | None = None
     claim_ttl_s: int | None = None  # None: claims are kept until somebody comes for them
+    counts_failures: bool = False  # a batch that is tried again counts as a failed delivery of its messages
     store_offsets: bool = True
     local_files: str = AUTO
     pushdown: bool | None = None
@@ -325,6 +327,7 @@ def read_options(
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         consumer_name=_consumer_name(given),
         claim_ttl_s=_claim_ttl_s(given),
+        counts_failures=given.word("failedBatches", ("retry", "count")) == "count",
         store_offsets=given.flag("storeOffsets", True),
         local_files=given.word("localFiles", LOCAL_FILES) or AUTO,
         pushdown=None
@@ -629,8 +632,9 @@ def _check_together(given: Given, made: ReadOptions) -> None:
         for name in _SNAPSHOT_OPTIONS:
             if given.has(name):
                 raise OptionError(f"option {name}: means nothing in mode {made.mode}")
-    if made.mode != DRAIN and given.has("claimTtl"):
-        raise OptionError("option claimTtl: is for mode drain only")
+    for name in ("claimTtl", "failedBatches"):
+        if made.mode != DRAIN and given.has(name):
+            raise OptionError(f"option {name}: is for mode drain only")
     if made.mode == DRAIN:
         if made.consumer_name is None:
             raise OptionError("option consumerName: mode drain needs one, and another for each query")

@@ -24,7 +24,7 @@ from warren.spark_bridge.errors import DataLoss, Gone, NotFound
 from warren.spark_bridge.filters import Filters
 from warren.spark_bridge.local_files import read_chunks_here
 from warren.spark_bridge.options import NEVER, ReadOptions
-from warren.spark_bridge.schema import PROPERTY_COLUMNS
+from warren.spark_bridge.schema import FROM_PROPERTIES
 from warren.spark_bridge.worker_pipe import end_quietly_when_nobody_reads
 
 SMALLEST_PIECE_BYTES: Final = 1 << 20  # less is not worth a task, unless minPartitions asks for it
@@ -34,6 +34,7 @@ class Range(NamedTuple):
     """The offsets [first, end) of the stream, snapshot or queue of claims `name`, whose incarnation is `id`.
 
     Its rows are said to be of `queue` and `partition`. `in_files`: whether the broker may have some of it in files.
+    `failures`, `limit`: how often a reader has failed with claims, and how often it may: see ``drain``.
     """
 
     queue: str
@@ -44,6 +45,8 @@ class Range(NamedTuple):
     end: int
     snapshot: str | None = None
     in_files: bool = True
+    failures: int = 0
+    limit: int | None = None
 
 
 class Piece(InputPartition):
@@ -74,9 +77,9 @@ def cut(client: BrokerClient, options: ReadOptions, ranges: Iterable[Range]) -> 
                 _cuts(client, each, size) if plan[1] > size else plan for each, plan in zip(ranges, plans, strict=True)
             ]
     pieces: list[Piece] = []
-    for (queue, partition, name, id, _, _, snapshot, in_files), (bounds, _) in zip(ranges, plans, strict=True):
+    for each, (bounds, _) in zip(ranges, plans, strict=True):
         pieces += [
-            Piece(Range(queue, partition, name, id, first, end, snapshot, in_files))
+            Piece(each._replace(first=first, end=end))
             for first, end in pairwise(_with_rows(bounds, options.max_partition_rows))
         ]
     return pieces
@@ -131,14 +134,15 @@ def read(
         DataLoss: not all of them are there any more.
     """
     end_quietly_when_nobody_reads()
-    context = Context(piece.queue, piece.partition)
+    context = Context(piece.queue, piece.partition, piece.failures)
     found = 0
     with client:
         for chunk, first, end in _chunks(client, options, piece, schema):
             low, high = chunk.rows(first, end)
             found += end - first if chunk.is_compacted else high - low
             if filters is None:
-                yield from to_record_batches(chunk, schema, context, first=first, end=end)
+                batches = to_record_batches(chunk, schema, context, first=first, end=end)
+                yield from batches if not _may_give_up(piece) else _not_given_up(chunk, piece, batches, low, high)
             else:
                 yield from filters.batches(chunk, schema, context, first=first, end=end)
     if context.undecodable_bodies:
@@ -159,7 +163,7 @@ def _chunks(
     What retention has removed meanwhile is left out, if that is no failure.
     """
     bodies = "body" in schema.names
-    properties = not PROPERTY_NAMES.isdisjoint(schema.names)
+    properties = not FROM_PROPERTIES.isdisjoint(schema.names) or _may_give_up(piece)
 
     def over_the_port(first: int, end: int) -> Iterator[Chunk]:
         return client.read(
@@ -185,7 +189,24 @@ def _chunks(
         at = max(at + 1, client.describe(piece.name).first)
 
 
-PROPERTY_NAMES: Final = frozenset(PROPERTY_COLUMNS)
+def _may_give_up(piece: Range) -> bool:
+    return piece.limit is not None and piece.failures > 0
+
+
+def _not_given_up(
+    chunk: Chunk, piece: Range, batches: Iterable[pa.RecordBatch], low: int, high: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield of the rows [low, high) those that may be tried again; the broker gives up the others by the same rule."""
+    assert piece.limit is not None
+    mask = chunk.delivery_counts(low, high) + piece.failures <= piece.limit
+    at = 0
+    for batch in batches:
+        kept = batch.filter(pa.array(mask[at : at + batch.num_rows]))
+        at += batch.num_rows
+        if kept.num_rows:
+            yield kept
+    if not mask.all():
+        say(f"{piece.queue}: {int((~mask).sum())} messages have failed more than {piece.limit} times, and are left out")
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@
     exchange           string     no    chunk
     routing_key        string     no    chunk
     redelivered        boolean    no    chunk
-    delivery_count     int        yes   null: not kept
+    delivery_count     int        yes   properties: how often a delivery has failed; null: its queue does not count that
     body               binary     no    chunk; with body_as="string" string and null where it is not UTF-8
     content_type       string     yes   properties, as are all that follow
     content_encoding   string     yes
@@ -85,6 +85,8 @@ COLUMNS: Final = (
 )
 COLUMN_NAMES: Final = tuple(column.name for column in COLUMNS)
 PROPERTY_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.is_property)
+# Columns that the properties of a message are needed for.
+FROM_PROPERTIES: Final = frozenset((*PROPERTY_COLUMNS, "delivery_count"))
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")

@@ -47,6 +47,7 @@ BATCH_KEPT_S: Final = 7 * 24 * 3600
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _PAUSE_S: Final = 1.0
+_QUERY_CHARACTERS: Final = 50  # of the names of stages, which have 100: all that Spark's ids have, and ours
 
 Encode = Callable[[pa.RecordBatch, int], Iterator[pa.Array]]
 
@@ -130,7 +131,7 @@ class _Writer:
         """
         if self.options.delivery == CONFIRMS:
             return self._publish(batches, task)
-        stage = f"{task.query[:40]}-{task.batch}-{task.partition}-{task.attempt}-{uuid.uuid4().hex[:12]}"
+        stage = f"{_stage_prefix(task.query)}{task.batch}-{task.partition}-{task.attempt}-{uuid.uuid4().hex[:12]}"
         with self.options.connection.client() as client:
             upload = _Upload(client, stage, self.options.part_bytes)
             try:
@@ -187,7 +188,15 @@ class _Writer:
             give_up_s = time.monotonic() + options.commit_timeout_s
             while True:
                 try:
-                    found = client.commit_stages(query, batch, stages, mandatory=options.mandatory, kept_s=kept_s)
+                    found = client.commit_stages(
+                        query,
+                        batch,
+                        stages,
+                        mandatory=options.mandatory,
+                        kept_s=kept_s,
+                        # A query has one batch at a time: what is left of it was staged by tasks that were killed.
+                        supersedes=_stage_prefix(query),
+                    )
                     break
                 except (Unreachable, Refused) as error:
                     # A commit goes on in the broker when its answer is late; a queue that is full may get room.
@@ -203,6 +212,11 @@ class _Writer:
             for each in messages:
                 if each is not None and each.stage is not None:
                     _forget(client, each.stage)
+
+
+def _stage_prefix(query: str) -> str:
+    """Return what the names of all stages of a query begin with."""
+    return f"{query[:_QUERY_CHARACTERS]}-"
 
 
 def _check_committed(found: Committed, batch: int) -> None:

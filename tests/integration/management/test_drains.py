@@ -405,3 +405,106 @@ def test_sessions_claims_and_epochs_are_there_after_a_restart(tmp_path: Any) -> 
         channel.basic_publish("", "q", b"new", PERSISTENT)
         assert again.claim(1000, 1000) == (1000, 1001)
         assert again.rows(1000, 1001)[0].body == b"new"
+
+
+# --- single claims ----------------------------------------------------------------------------------------------------
+
+
+def settle(session: Session, how: str, *ranges: tuple[int, int], **more: Any) -> Any:
+    body = {"id": session.opened["id"], "how": how, "ranges": ranges} | more
+    return session.api.ask("POST", f"{session.path}/settle", body)
+
+
+def with_dead_letters(channel: Any, count: int, **arguments: Any) -> list[bytes]:
+    channel.queue_declare("dead", durable=True)
+    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    return fill(channel, "q", count, **dead_letters, **arguments)
+
+
+def test_single_claims_are_settled_otherwise_when_they_are_acknowledged(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    bodies = with_dead_letters(channel, 10)
+    session = Session(place, "q")
+    assert session.claim(0) == (0, 10)
+    assert settle(session, "dead_letter", (2, 4), (6, 7)).json == {"settled": 3}
+    assert settle(session, "requeue", (8, 9)).json == {"settled": 4}
+    assert settle(session, "ack", (3, 4)).json == {"settled": 3}  # decided anew
+    assert drained(channel, "dead") == [] and drained(channel, "q") == []  # not before it is acknowledged
+    assert [row.body for row in session.rows(0, 10)] == bodies
+    assert session.claim(10, until=0) == (10, 10)
+    assert drained(channel, "dead") == [(bodies[2], False), (bodies[6], False)]
+    assert drained(channel, "q") == [(bodies[8], True)]
+    assert settle(session, "dead_letter", (9, 10)).json == {"settled": 0}  # it has gone
+    assert settle(session, "dead_letter", (10, 11)).refusal[:2] == (409, "not_claimed")
+
+
+def test_dead_letters_of_a_drain_say_why_they_died(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    with_dead_letters(channel, 1)
+    session = Session(place, "q")
+    session.claim(0)
+    settle(session, "dead_letter", (0, 1))
+    session.claim(1)
+    _, properties, _ = channel.basic_get("dead", auto_ack=True)
+    (death,) = properties.headers["x-death"]
+    assert (death["queue"], death["reason"], death["count"]) == ("q", "rejected", 1)
+
+
+def test_a_queue_without_dead_letter_exchange_says_so_before_anything_is_lost(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    fill(channel, "q", 1)
+    session = Session(place, "q")
+    session.claim(0)
+    assert settle(session, "dead_letter", (0, 1)).refusal[:2] == (409, "no_dead_letter_exchange")
+    assert settle(session, "burn", (0, 1)).status == 400
+    assert settle(session, "ack", (1, 0)).status == 400
+    assert settle(session, "ack", (0, 1), delay_ms=1).status == 400
+    assert settle(session, "ack", (0, 1), id="another").refusal[:2] == (409, "another_queue")
+
+
+def test_what_a_reader_puts_back_is_counted_delayed_and_given_up(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    (body,) = with_dead_letters(channel, 1, **{"x-queue-type": "quorum", "x-delivery-limit": 1})
+    session = Session(place, "q")
+    session.claim(0)
+    settle(session, "requeue", (0, 1), delay_ms=1)
+    first, end = session.claim(1)
+    while end == first:  # it is held for a moment
+        first, end = session.claim(1)
+    assert (first, end) == (1, 2)
+    settle(session, "requeue", (1, 2))
+    session.claim(2)
+    assert drained(channel, "dead") == [(body, False)]
+    assert session.claim(2) == (2, 2)
+
+
+def test_a_batch_that_fails_too_often_is_given_up(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    bodies = with_dead_letters(channel, 4, **{"x-delivery-limit": 1})
+    session = Session(place, "q")
+    session.claim(0, 3)
+    batch = {"first": 0, "end": 3}
+    for times in (1, 2):
+        session = Session(place, "q")
+        for _ in range(2):  # once in an epoch
+            assert session.ask("fail", **batch).json == {"times": times, "limit": 1}
+    settle(session, "requeue", (1, 2))
+    assert session.claim(3, 1) == (3, 4)
+    assert drained(channel, "dead") == [(bodies[0], False), (bodies[2], False)]
+    assert session.ask("fail", first=2, end=4).refusal[:2] == (409, "not_claimed")
+    assert session.claim(4) == (4, 5)
+    assert [(row.body, row.redelivered) for row in session.rows(4, 5)] == [(bodies[1], True)]
+
+
+def test_a_release_forgets_what_was_decided(place: Place, amqp: Connect) -> None:
+    channel: Any = amqp().channel()
+    bodies = with_dead_letters(channel, 2)
+    session = Session(place, "q")
+    session.claim(0)
+    settle(session, "dead_letter", (0, 1))
+    assert session.ask("release").json == {"released": 2}
+    assert drained(channel, "dead") == []
+    first, end = session.claim(2)
+    assert [row.body for row in session.rows(first, end)] == bodies
+    session.claim(end)
+    assert drained(channel, "dead") == []

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from unit.spark_bridge.chunks import Sent, chunk_of
 
 from warren.spark_bridge.columns import Chunk, read_chunks
-from warren.spark_bridge.control import BrokerClient, Claim, Description, Plan, SealedFiles, Session, Snapshot
+from warren.spark_bridge.control import BrokerClient, Claim, Description, Failed, Plan, SealedFiles, Session, Snapshot
 from warren.spark_bridge.errors import AnotherQueue, Fenced, Gone, NotFound
 from warren.spark_bridge.options import Connection, ReadOptions, read_options
 from warren.spark_bridge.pieces import Range
@@ -62,6 +62,8 @@ class MemoryBroker(BrokerClient):
         self.sessions: dict[str, Drain] = {}
         self.groups: dict[tuple[str, str], int] = {}
         self.asked: list[str] = []
+        self.failures: dict[int, int] = {}  # by the first offset of a batch
+        self.limit: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -217,6 +219,12 @@ class MemoryBroker(BrokerClient):
         self.asked.append(f"mark {queue} {epoch}")
         self._claims(queue, name, epoch)
         return self._there(queue).end
+
+    def fail(self, queue: str, name: str, epoch: int, first: int, end: int) -> Failed:
+        self.asked.append(f"fail {queue} {first} {end}")
+        self._claims(queue, name, epoch)
+        self.failures[first] = self.failures.get(first, 0) + 1
+        return Failed(self.failures[first], self.limit)
 
     def release(self, queue: str, name: str, epoch: int | None = None) -> int:
         drain = self.sessions[f"amq.drain/{queue}/{name}"]

@@ -40,10 +40,11 @@ def chunk_of(
     bodies: bool = True,
     properties: bool = True,
     compacted: bool = False,
+    counted: bool = False,
     compress: Callable[[bytes], bytes] | None = None,
 ) -> bytes:
     """Return a chunk of `messages` as the broker makes it."""
-    writer = ColumnsWriter(bodies=bodies, properties=properties, compacted=compacted)
+    writer = ColumnsWriter(bodies=bodies, properties=properties, compacted=compacted, counted=counted)
     envelopes: dict[tuple[str, str], Envelope] = {}
     for sent in messages:
         route = (sent.exchange, sent.routing_key)

@@ -110,7 +110,14 @@ class ExportBroker(MemoryBroker):
         self.stages.setdefault(stage, {})[part] = bytes(frames)
 
     def commit_stages(
-        self, query: str, batch: int, stages: Sequence[str], *, mandatory: bool = True, kept_s: int | None = None
+        self,
+        query: str,
+        batch: int,
+        stages: Sequence[str],
+        *,
+        mandatory: bool = True,
+        kept_s: int | None = None,
+        supersedes: str | None = None,
     ) -> Committed:
         if (query, batch) in self.commits:
             return Committed(False, True, 0, 0)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warren.amqp.field_table import encode_table
 from warren.msgstore.log.columns import ColumnsWriter
 from warren.spark_bridge import columns
 from warren.spark_bridge.columns import Context, DamagedChunk, read_chunks, to_record_batches
@@ -231,3 +232,19 @@ def test_what_compaction_has_removed_is_told_from_what_is_lost() -> None:
         data = b"".join(ColumnsWriter(compacted=compacted).finish(5, 9).encode())
         (found,) = read_chunks(data)
         assert (found.first, found.end, found.count, found.is_compacted) == (5, 9, 0, compacted)
+
+
+def test_delivery_counts_are_those_of_the_queue_where_it_counts() -> None:
+    counted = b"\x20\x00" + encode_table({"a": 1, "x-delivery-count": 3})
+    strange = b"\x20\x00" + encode_table({"x-delivery-count": "many"})
+    sent = [Sent(5), Sent(6, properties=counted), Sent(7, properties=strange)]
+    schema = arrow_schema(["offset", "delivery_count"])
+    assert [row["delivery_count"] for row in rows(chunk_of(sent, counted=True), schema)] == [0, 3, 0]
+    assert [row["delivery_count"] for row in rows(chunk_of(sent, counted=True), schema, Context("q", failures=2))] == [
+        2,
+        5,
+        2,
+    ]
+    assert [row["delivery_count"] for row in rows(chunk_of(sent), schema)] == [None, None, None]
+    with pytest.raises(DamagedChunk, match="left out"):
+        rows(chunk_of(sent, counted=True, properties=False), schema)

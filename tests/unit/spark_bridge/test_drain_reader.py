@@ -97,6 +97,25 @@ def test_a_crash_in_the_first_batch_reads_the_same_again(broker: MemoryBroker) -
     assert read(again, end, following) == [b"3", b"4", b"5", b"6"]
 
 
+def test_a_batch_that_is_tried_again_counts_as_failed_if_the_reader_says_so(broker: MemoryBroker) -> None:
+    broker.queue("orders", 10)
+    broker.limit = 1
+    first = reader_of(broker, failedBatches="count")
+    offset = step(first, first.initialOffset())
+    end = step(first, offset)
+    assert read(first, offset, end) == [b"4", b"5", b"6", b"7"]
+    for times in (1, 2):
+        again = reader_of(broker, failedBatches="count")
+        (piece,) = again.partitions(offset, end)
+        assert (piece.value.failures, piece.value.limit) == (times, 1)
+        assert bodies(again.read(piece)) == ([b"4", b"5", b"6", b"7"] if times == 1 else [])
+    asked = len(broker.asked)
+    following = step(again, end)
+    assert read(again, end, following) == [b"8", b"9"]
+    assert read(reader_of(broker), end, following) == [b"8", b"9"]
+    assert not any(call.startswith("fail") for call in broker.asked[asked:])
+
+
 def test_a_checkpoint_that_was_deleted_begins_with_what_is_claimed(broker: MemoryBroker) -> None:
     broker.queue("orders", 10)
     first = reader_of(broker)

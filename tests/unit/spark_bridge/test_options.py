@@ -206,6 +206,7 @@ def test_a_time_is_a_number_or_iso_8601(text: str, time_ms: int) -> None:
         ("consumerName", "a\nb"),
         ("snapshotTtl", "x"),
         ("claimTtl", "x"),
+        ("failedBatches", "never"),
         ("fetch.retries", "-1"),
         ("managementUrl", "localhost:15672"),
         ("uri", "http://localhost"),

@@ -23,6 +23,7 @@ from warren.mgmt_plugin.resources.ranges import incarnation_of
 from warren.mgmt_plugin.routes import Access, Call, Handlers, Route, bad_request, not_authorised, not_found
 from warren.msgstore.log.message_log import MessageLog
 from warren.queues.claims import ClaimQueue
+from warren.server.claim_verdicts import KINDS, REQUEUE
 from warren.server.drains import (
     Ahead,
     Busy,
@@ -31,8 +32,10 @@ from warren.server.drains import (
     Drains,
     Fenced,
     Listed,
+    NoDeadLetters,
     NoDrain,
     NoQueue,
+    NotClaimed,
     StillClaimed,
     TooMany,
     is_drainable,
@@ -44,6 +47,7 @@ LEASE_MAX_S: Final = 30 * 24 * 3600
 ROWS_MAX: Final = 1 << 40
 BYTES_MAX: Final = 1 << 50
 OFFSET_MAX: Final = (1 << 62) - 1
+DELAY_MAX_MS: Final = 30 * 24 * 3600 * 1000
 RETRY_AFTER_S: Final = 2
 _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
     Fenced: (409, "fenced"),
@@ -51,6 +55,8 @@ _REFUSALS: Final[dict[type[DrainError], tuple[int, str]]] = {
     StillClaimed: (409, "claimed"),
     NoDrain: (404, "no_drain"),
     NoQueue: (404, "no_queue"),
+    NotClaimed: (409, "not_claimed"),
+    NoDeadLetters: (409, "no_dead_letter_exchange"),
     TooMany: (400, "too_many"),
     Busy: (503, "busy"),
 }
@@ -77,6 +83,26 @@ class Epoch(msgspec.Struct):
     """The epoch of a session."""
 
     epoch: int
+
+
+class Settling(msgspec.Struct):
+    """What is to become of single claims once they are acknowledged: ranges from one offset to another, and how.
+
+    `id`: of the claim queue. `delay_ms`: of requeue; None: what the queue says.
+    """
+
+    id: str
+    ranges: list[tuple[int, int]]
+    how: str
+    delay_ms: int | None = None
+
+
+class Failing(msgspec.Struct):
+    """The claims of a batch that its reader has failed with, and reads again."""
+
+    epoch: int
+    first: int
+    end: int
 
 
 class Releasing(msgspec.Struct):
@@ -201,6 +227,32 @@ class DrainHandlers(Handlers):
         except DrainError as error:
             raise _refused(error) from None
 
+    async def settle(self, call: Call) -> Described:
+        order = await call.body(Settling)
+        drain = _the_drain(call)
+        if order.how not in KINDS:
+            raise bad_request(f"how must be one of {', '.join(KINDS)}")
+        if order.delay_ms is not None and (order.how != REQUEUE or not 0 <= order.delay_ms <= DELAY_MAX_MS):
+            raise bad_request(f"delay_ms is for requeue, a number from 0 to {DELAY_MAX_MS}")
+        if not all(0 <= first < end <= OFFSET_MAX for first, end in order.ranges):
+            raise bad_request("ranges must be pairs of offsets, the first smaller than the second")
+        try:
+            if order.id != incarnation_of(self._log, self._drains.find(drain).claims):
+                raise HttpError(409, "another_queue", "the session was deleted and made anew")
+            return {"settled": await self._drains.settle(drain, order.ranges, order.how, order.delay_ms)}
+        except DrainError as error:
+            raise _refused(error) from None
+
+    async def fail(self, call: Call) -> Described:
+        order = await call.body(Failing)
+        if not 0 <= order.first < order.end <= OFFSET_MAX:
+            raise bad_request("first and end must be offsets, first the smaller one")
+        try:
+            failed = await self._drains.fail(_the_drain(call), order.epoch, order.first, order.end)
+        except DrainError as error:
+            raise _refused(error) from None
+        return {"times": failed.times, "limit": failed.limit}
+
     async def release(self, call: Call) -> Described:
         order = await call.body(Releasing)
         drain = _the_drain(call)
@@ -244,6 +296,15 @@ class DrainHandlers(Handlers):
         Route("GET", _S, Access.CLIENT, show_drain, "A drain"),
         Route("POST", f"{_S}/open", Access.CLIENT, open_drain, "Open a drain, or take it over", Opening),
         Route("POST", f"{_S}/claim", Access.CLIENT, claim, "Acknowledge what was claimed, and claim more", Claiming),
+        Route(
+            "POST",
+            f"{_S}/settle",
+            Access.CLIENT,
+            settle,
+            "Decide what becomes of single claims once they are acknowledged",
+            Settling,
+        ),
+        Route("POST", f"{_S}/fail", Access.CLIENT, fail, "Count a failure with claims that are read again", Failing),
         Route("POST", f"{_S}/mark", Access.CLIENT, mark, "A mark of where the queue ends now", Epoch),
         Route("POST", f"{_S}/release", Access.CLIENT, release, "Give back what is claimed", Releasing),
         Route("DELETE", _S, Access.CLIENT, delete_drain, "Forget a drain", query=("discard",)),

@@ -203,8 +203,10 @@ class ClaimRanges:
         return await _cut_evenly(first, end, piece_bytes, _average_bytes(self._claims))
 
     async def read(self, first: int, end: int, wanted: Wanted) -> tuple[list[Piece], int]:
-        with self._drains.reading(self._claims):
-            columns, following = await _read_columns(self._settle, self._claims, first, end, wanted)
+        claims = self._claims
+        counted = self._drains.are_counted(claims)
+        with self._drains.reading(claims):
+            columns, following = await _read_columns(self._settle, claims, first, end, wanted, counted=counted)
         return await _encoded(columns), following
 
 
@@ -276,7 +278,7 @@ async def _cut_evenly(first: int, end: int, piece_bytes: int, message_bytes: int
 
 
 async def _read_columns(
-    settle: Callable[[], None], queue: OffsetQueue, first: int, end: int, wanted: Wanted
+    settle: Callable[[], None], queue: OffsetQueue, first: int, end: int, wanted: Wanted, *, counted: bool = False
 ) -> tuple[Columns, int]:
     """Return a chunk of what a queue has in memory or in the log, and the offset that it ends at.
 
@@ -290,7 +292,7 @@ async def _read_columns(
         found.append((columns, following))
         done.set()
 
-    read_columns(queue, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told)
+    read_columns(queue, first, end, bodies=wanted.bodies, properties=wanted.properties, told=told, counted=counted)
     if not found:
         await _settled(settle, done, queue)
     if first < queue.first_offset():

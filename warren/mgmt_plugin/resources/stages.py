@@ -48,13 +48,17 @@ _REFUSALS: Final[dict[type[Exception], tuple[int, str]]] = {
 
 
 class CommitOrder(msgspec.Struct):
-    """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least."""
+    """A batch of a query, and the stages that it consists of. `kept_s`: how long the commit is remembered, at least.
+
+    `supersedes`: what the names of stages begin with that are not wanted any more when it is published.
+    """
 
     query: str
     batch: int
     stages: list[str]
     mandatory: bool = True
     kept_s: int | None = None
+    supersedes: str | None = None
 
 
 def _refused(error: Exception) -> HttpError:
@@ -148,10 +152,14 @@ class StageHandlers(Handlers):
             raise bad_request("batch must not be negative")
         if order.kept_s is not None and not 0 <= order.kept_s <= KEPT_MAX_S:
             raise bad_request(f"kept_s must be a number from 0 to {KEPT_MAX_S}")
+        if order.supersedes is not None and _STAGE.fullmatch(order.supersedes) is None:
+            raise bad_request("supersedes must be the beginning of a name of a stage")
         kept_ms = None if order.kept_s is None else order.kept_s * 1000
         wanted = Order(order.query, order.batch, order.stages, order.mandatory, kept_ms)
         try:
-            outcome = await self._stages.commit(the_vhost(call), call.operator.name, wanted)
+            outcome = await self._stages.commit(
+                the_vhost(call), call.operator.name, wanted, supersedes=order.supersedes
+            )
         except (StageError, DamagedPart) as error:
             raise _refused(error) from None
         if outcome.duplicate:

@@ -8,6 +8,8 @@
                                       0x02 FILTERED    the filter says what is in here, else nobody has looked
                                       0x04 UNFILTERED  with FILTERED: some messages have no such value
                                       0x08 COMPACTED   what is missing was removed by compaction, and is not lost
+                                      0x10 COUNTED     x-delivery-count in a message's headers is its queue's count;
+                                                       without it is 0
         12   4  count                 of messages
         16   8  first                 the chunk stands for the offsets from here
         24   8  end                   to here; those that it does not have are gone, or cannot be read
@@ -71,6 +73,7 @@ SPARSE: Final = 0x01
 FILTERED: Final = 0x02
 UNFILTERED: Final = 0x04
 COMPACTED: Final = 0x08
+COUNTED: Final = 0x10
 REDELIVERED: Final = 0x01
 
 UNCOMPRESSED: Final = 0
@@ -115,10 +118,16 @@ Piece = bytes | memoryview
 
 
 class ColumnsWriter:
-    """A chunk in the making. `bodies`, `properties`: whether those columns are to be there."""
+    """A chunk in the making. `bodies`, `properties`: whether those columns are to be there.
 
-    def __init__(self, *, bodies: bool = True, properties: bool = True, compacted: bool = False) -> None:
+    `counted`: the messages are of a queue that counts their deliveries.
+    """
+
+    def __init__(
+        self, *, bodies: bool = True, properties: bool = True, compacted: bool = False, counted: bool = False
+    ) -> None:
         self._is_compacted: bool = compacted
+        self._is_counted: bool = counted
         self.count: i64 = 0
         self.content_bytes: i64 = 0  # of bodies and properties
         self._has_bodies: bool = bodies
@@ -231,6 +240,8 @@ class ColumnsWriter:
     def finish(self, first: i64, end: i64) -> Columns:
         """Return the chunk, which stands for the offsets from `first` up to `end`; nothing is added any more."""
         flags: i64 = COMPACTED if self._is_compacted else 0
+        if self._is_counted:
+            flags |= COUNTED
         parts: list[bytes] = [b""] * PART_COUNT  # of the bodies what is behind the earlier ones
         if self.count != end - first:
             flags |= SPARSE

@@ -1,0 +1,119 @@
+"""Single messages of a drained queue settled by a query: acknowledged, dead-lettered, or put back.
+
+    foreachBatch(batch, number):  Claims("nightly").dead_letter(batch.where(...))      noted with the broker, at once
+    Spark commits the batch, and asks for the next one                                 carried out by the broker
+
+1. What is decided about a message is carried out when the query acknowledges it, once: a batch that is tried again
+   decides again, and the last word counts; one that is never finished has decided nothing. So it is done exactly once
+   with the batch.
+2. A message about which nothing is decided is acknowledged. What is acknowledged already cannot be settled any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from warren.spark_bridge.errors import UsageError
+from warren.spark_bridge.options import CONNECTION_OPTIONS, Given, check_names, connection_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ACK: Final = "ack"
+DEAD_LETTER: Final = "dead_letter"
+REQUEUE: Final = "requeue"
+KEY: Final = ("queue", "offset")
+# In one request; each is three values of JSON, of which a body may have 20,000.
+RANGES_MAX: Final = 5000
+
+
+class Claims:
+    """What the query with `consumer_name` has claimed; `options` and names say where the broker is, as for reading."""
+
+    def __init__(self, consumer_name: str, options: Mapping[str, object] | None = None, **more: Any) -> None:
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in {**(options or {}), **more}.items()
+        }
+        check_names(given, CONNECTION_OPTIONS)
+        self._name = consumer_name
+        # A file with a password is read here: executors may not have it.
+        self._connection = connection_of(given).with_password()
+
+    def ack(self, frame: DataFrame) -> None:
+        """Have the messages of `frame` acknowledged with the batch, whatever was decided before."""
+        self._settle(frame, ACK)
+
+    def dead_letter(self, frame: DataFrame) -> None:
+        """Have the messages of `frame` dead-lettered with the batch, as their queue says.
+
+        Raises:
+            Refused: it has no dead letter exchange.
+        """
+        self._settle(frame, DEAD_LETTER)
+
+    def requeue(self, frame: DataFrame, after: str | None = None) -> None:
+        """Have the messages of `frame` put back into their queue with the batch, which counts as a failed delivery.
+
+        `after`: a time such as 30s, before which nobody gets them; None: as the queue says.
+        """
+        delay_ms = None if after is None else round(Given({"after": after}).duration_s("after", 0.0) * 1000)
+        self._settle(frame, REQUEUE, delay_ms)
+
+    def _settle(self, frame: DataFrame, how: str, delay_ms: int | None = None) -> None:
+        check_key(frame.columns)
+        self.settle_rows(frame.select(*KEY).toArrow(), how, delay_ms)
+
+    def settle_rows(self, rows: pa.Table | pa.RecordBatch, how: str, delay_ms: int | None = None) -> None:
+        """Settle the messages that columns `queue` and `offset` name."""
+        if not rows.num_rows:
+            return
+        queues, offsets = rows.column("queue"), rows.column("offset")
+        with self._connection.client() as client:
+            for queue in pc.unique(queues).to_pylist():
+                ranges = _ranges(offsets.filter(pc.equal(queues, queue)).to_numpy())
+                claims = str(client.drain(queue, self._name)["claims"])
+                id = client.describe(claims).id
+                for first in range(0, len(ranges), RANGES_MAX):
+                    wanted = ranges[first : first + RANGES_MAX]
+                    client.settle(queue, self._name, id, wanted, how, delay_ms=delay_ms)
+
+    def without(self, frame: DataFrame, condition: Column) -> DataFrame:
+        """Return `frame` without the rows for which `condition` holds: these are dead-lettered when it is evaluated."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.pandas.functions import arrow_udf  # which needs no pandas
+
+        def kept(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+            for queues, offsets, is_bad in columns:
+                rows = pa.RecordBatch.from_arrays([queues, offsets], names=list(KEY))
+                self.settle_rows(rows.filter(is_bad), DEAD_LETTER)
+                yield pc.invert(is_bad)
+
+        check_key(frame.columns)
+        # Not deterministic, as far as Spark is concerned: it stays where it is in the plan.
+        make: Any = arrow_udf
+        settle = make(kept, "boolean").asNondeterministic()
+        return frame.where(settle(*KEY, F.coalesce(condition, F.lit(False))))
+
+
+def check_key(columns: list[str]) -> None:
+    """Make sure that a data frame says which messages its rows are of.
+
+    Raises:
+        UsageError: it does not.
+    """
+    missing = [name for name in KEY if name not in columns]
+    if missing:
+        raise UsageError(f"the data frame needs the column {missing[0]}, to say which message a row is of")
+
+
+def _ranges(offsets: Any) -> list[tuple[int, int]]:
+    """Return offsets in any order as ranges."""
+    numbers = np.unique(offsets)
+    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+    return [(int(each[0]), int(each[-1]) + 1) for each in np.split(numbers, cuts)]
