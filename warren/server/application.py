@@ -243,7 +243,8 @@ class Application:
     """One broker, with its metadata in `catalogue` and its messages in the root of `files`.
 
     `make_authenticator` gets the users, and what is to be told of an upgraded record. `in_thread` makes the calls that
-    block, `abandon` ends the process when the disk has failed and does not let go. To be run once.
+    block, `abandon` ends the process when the disk has failed and does not let go. `clock` is what everything that
+    expires goes by. To be run once.
     """
 
     def __init__(
@@ -260,6 +261,7 @@ class Application:
         replication: Replication | None = None,
         epoch: int | None = None,
         store_id: bytes = b"",
+        clock: SteadyClock | None = None,
     ) -> None:
         self._settings = settings
         self._plugins = plugins
@@ -270,7 +272,7 @@ class Application:
         store, message_log, self._recovery, self._recovery_s = _recover_messages(
             settings, files, descriptors.store_handles, epoch, store_id
         )
-        self._clock = SteadyClock()
+        self._clock = SteadyClock() if clock is None else clock
         message_log.now_ms = self._clock.now_ms()
         clients_max = descriptors.clients_max()
         self._broker = Broker(_engine_limits(settings, clients_max), _entropy, secrets.randbits(63), message_log)

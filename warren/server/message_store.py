@@ -293,6 +293,7 @@ class MessageStoreService:
         self.synced_bytes = 0
         self.reads = 0
         self.checkpoints = 0
+        self.errands = 0  # that are under way: what the engine has asked for and has not been told of
         self._store = store
         self._broker = broker
         self._log = broker.log
@@ -349,6 +350,7 @@ class MessageStoreService:
                 self._committer.put(job)
         if message_log.read_jobs:
             reads, message_log.read_jobs = message_log.read_jobs, []
+            self.errands += len(reads)
             for read in reads:
                 if self._pinning and isinstance(read, DropJob):
                     self._dropped_later.append(read)
@@ -356,6 +358,7 @@ class MessageStoreService:
                     self._reader.put(read)
         if message_log.seal_jobs:
             seals, message_log.seal_jobs = message_log.seal_jobs, []
+            self.errands += len(seals)
             for seal_job in seals:
                 self._housekeeper.put(seal_job)
         if message_log.checkpoint_jobs:
@@ -423,6 +426,7 @@ class MessageStoreService:
             self._note_segment(outcome)
         elif isinstance(outcome, Errand):
             self.reads += 1
+            self.errands -= 1
             self._broker.loaded(outcome)
             if self._log.damages:
                 self._tell_damages()

@@ -115,6 +115,11 @@ def threads() -> Threads:
         return found
 
 
+def use(found: Threads) -> None:
+    """Have `found` make the calls of this run, instead of threads. Before the first of them."""
+    _threads.set(found)
+
+
 async def in_thread(purpose: Purpose, work: Callable[..., _Result], *args: object, abandon: bool = False) -> _Result:
     """Call ``work(*args)``, which blocks, in a thread of `purpose`. `abandon`: nobody minds when it goes on alone.
 

@@ -5,12 +5,14 @@
 1. Everything of the broker happens on its loop. What a test calls is carried out there between two turns, and the
    caller waits for it: well under a millisecond, so that asyncio tests may call it on their loop. What does wait for
    something is named in its docstring, and refuses to wait on an event loop.
-2. The port is the same in all lives of a broker, and nobody else's while it is down: connecting is refused then.
+2. The ports are the same in all lives of a broker, and nobody else's while it is down: connecting is refused then.
 3. What was committed and synced survives `stop`, `crash` and `restart`: in `data_dir`, else in this object. A crash
    loses what was not; with a `data_dir` that is what was not written, as for a killed process.
 4. After `close` there is no thread, socket or open file of it.
 5. A forked child has none of its sockets: connections end for their peers when they end here.
 6. Signals, resource limits, the collector and standard output belong to whoever runs the tests.
+7. `advance` has everything due in the order in which it would have been due: what one thing leads to, such as the
+   letter of a message that expires, is done before time passes any further. Clients are not waited for.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ from __future__ import annotations
 import logging
 import os
 import select
+import shutil
+import socket
+import stat
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import trio
 
@@ -40,11 +47,12 @@ from warren.msgstore.files.file_system import FileSystem, OsFileSystem
 from warren.server.application import MESSAGES, Application, MetadataStore
 from warren.server.data_dir import DataDir
 from warren.server.errors import StartError
-from warren.server.management import Listening, Management
+from warren.server.management import Listening, Management, Plugin
 from warren.server.reactor import Listener
-from warren.server.settings import LimitSettings, MemoryWatermark, Settings, StoreSettings
-from warren.server.threads import Purpose
+from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
+from warren.server.threads import Purpose, Threads, use
 from warren.testing.catalogue import MemoryCatalogue
+from warren.testing.clock import MovableClock
 from warren.testing.disk import Disk, MemoryFiles
 from warren.testing.faults import FaultyPublishes
 from warren.testing.logins import LoginsInTests, hash_cheaply
@@ -68,6 +76,7 @@ GOODBYE_S: Final = 0.25
 # Longer than a broker takes at most to stop.
 JOIN_S: Final = 20.0
 NOTHING: Final = 1 << 40
+_NS_PER_MS: Final = 1_000_000
 
 _Result = TypeVar("_Result")
 
@@ -83,7 +92,8 @@ class Broker:
     """A broker on a free port of this machine; a context manager that starts and closes it.
 
     `users` maps names to passwords; each has all permissions in each of `vhosts`. With `data_dir` it keeps its data
-    there, as `warren serve` would, else in memory. `port` 0 chooses a free one.
+    there, as `warren serve` would, else in memory. `port` 0 chooses a free one. With `management` it serves the
+    management API, too, at a free port.
     """
 
     def __init__(
@@ -94,6 +104,7 @@ class Broker:
         vhosts: Sequence[str] = ("/",),
         host: str = "127.0.0.1",
         port: int = 0,
+        management: bool = False,
     ) -> None:
         self.users = dict(users) if users is not None else {"guest": "guest"}
         self.vhosts = tuple(vhosts)
@@ -103,6 +114,7 @@ class Broker:
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._files: FileSystem = MemoryFiles()
         self._catalogue = MemoryCatalogue()
+        self._clock = MovableClock()
         self._publishes = FaultyPublishes()
         self._publishes.drop = self._tear_soon
         self._sockets: WeakSet[ClientSocket] = WeakSet()
@@ -113,6 +125,8 @@ class Broker:
         self._place = ListeningSocket((host, port), self._sockets)
         self.host = host
         self.port: int = self._place.getsockname()[1]
+        self._management_place = ListeningSocket((host, 0), self._sockets) if management else None
+        self._scratch = _Scratch() if management and data_dir is None else None
         _brokers.add(self)
 
     def __enter__(self) -> Self:
@@ -142,6 +156,23 @@ class Broker:
         host = f"[{self.host}]" if ":" in self.host else self.host
         path = quote(self.vhosts[0] if vhost is None else vhost, safe="")
         return f"amqp://{quote(name, safe='')}:{quote(password, safe='')}@{host}:{self.port}/{path}"
+
+    @property
+    def management_url(self) -> str:
+        """The URL of the management API, without a user: those of the broker are administrators, with their passwords.
+
+        Raises:
+            RuntimeError: the broker was made without it.
+        """
+        port = self.management_port
+        if port is None:
+            raise RuntimeError("this broker has no management API: Broker(management=True) has one")
+        return f"http://{Endpoint(self.host, port)}"
+
+    @property
+    def management_port(self) -> int | None:
+        """The port of the management API; None without it."""
+        return None if self._management_place is None else int(self._management_place.getsockname()[1])
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +228,10 @@ class Broker:
         if life is not None:
             self._end(life)
         self._place.close()
+        if self._management_place is not None:
+            self._management_place.close()
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _say_goodbye(self, within_s: float) -> None:
         """Have clients told that the broker stops, and do not wait for those that do not answer."""
@@ -229,7 +264,8 @@ class Broker:
         """Bring everything back to how it was after the start: for use between tests. Waits for its disk.
 
         Connections are dropped; queues, exchanges, bindings, policies, users and vhosts are those of the start; what
-        was published is forgotten, and no fault is left. A broker that is down is started.
+        was published is forgotten, and no fault is left. A broker that is down is started. Where the test has moved the
+        clock, the broker is restarted: time goes back between two lives only.
         """
         if not self.is_up:
             if self._life is not None:
@@ -238,6 +274,46 @@ class Broker:
         life = self._require_life()
         life.call(life.reset)
         life.wait_for(life.commit)
+        if self._clock.is_moved:
+            self.stop()
+            self._clock.reset()
+            self.start()
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """The broker's time, in UTC, also while it is down."""
+        return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once, for everything in queues and exchanges: what falls due meanwhile is done.
+
+        Expiry of messages and queues, delays, retries, visibility and consumer timeouts, deduplication and retention
+        go by this time; heartbeats and whatever else is between the broker and its clients do not, so that no
+        connection is lost. Things happen in their order, and each with what follows from it, such as a dead letter
+        that expires in its turn. Not waited for is what clients do in answer. While the broker is down time passes too.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
+        ns = round(seconds * 1e9)
+        if ns < 0:
+            raise ValueError("time does not go back; `reset` has the time of this machine again")
+        if self.is_up:
+            life = self._require_life()
+            life.wait_for(lambda: life.advance(ns))
+        else:
+            self._clock.advance(ns)
+
+    @contextmanager
+    def stopped_clock(self) -> Iterator[None]:
+        """Let time pass by `advance` only, so that nothing falls due because a test is slow."""
+        self._clock.stop()
+        try:
+            yield
+        finally:
+            self._clock.go_on()
 
     # --- what the parts need ----------------------------------------------------------------------------------------
 
@@ -593,24 +669,33 @@ class _Life:
                 directory = data_dir / MESSAGES
                 directory.mkdir(mode=0o700, exist_ok=True)
                 self.disk = Disk(OsFileSystem(str(directory)))
-                settings = _settings(data_dir)
+                settings = _settings(data_dir, broker)
                 catalogue = Catalogue.open(settings.catalogue_url())
             else:
-                settings = _settings(Path("memory"))
+                settings = _settings(Path("memory") if broker._scratch is None else broker._scratch.path, broker)
+            use(_AtOnce())
             self.application = Application(
                 settings,
                 catalogue,
                 self.disk,
-                [self],
+                self._plugins(),
                 make_authenticator=LoginsInTests,
-                in_thread=_at_once,
                 abandon=_nothing,
+                clock=broker._clock.steady(),
             )
             try:
                 await self.application.run(self._serving)
             finally:
                 self.disk.cut()
                 self.application.join(JOIN_S)
+
+    def _plugins(self) -> list[Plugin]:
+        if self._broker.management_port is None:
+            return [self]
+        # It takes as long to import as everything else together.
+        from warren.mgmt_plugin.plugin import ManagementPlugin
+
+        return [self, ManagementPlugin()]
 
     def prepare(self, management: Management) -> None:
         """Do nothing."""
@@ -690,6 +775,30 @@ class _Life:
         self.management.settle()
         await self.management.commit(self.management.broker.journal.last_ticket)
 
+    async def advance(self, ns: int) -> None:
+        """As `Broker.advance`."""
+        clock = self._broker._clock
+        end_ns = clock.ahead_ns + ns
+        timers = self.management.broker.timers
+        while True:
+            self.management.broker.keep_time(self.management.clock_ms())
+            self.management.settle()
+            await trio.lowlevel.checkpoint()
+            await self._quiet()
+            wait_ms = timers.next_ms() - self.management.clock_ms()
+            if wait_ms <= 0:
+                continue
+            left_ns = end_ns - clock.ahead_ns
+            if left_ns <= 0:
+                return
+            clock.advance(min(left_ns, wait_ms * _NS_PER_MS))
+
+    async def _quiet(self) -> None:
+        """Wait until the engine has done what it can do without input, and has what it reads from the disk."""
+        messages = self.management.messages
+        while self.management.broker.has_work() or (messages.errands and not self.disk.full):
+            await trio.sleep(POLL_S / 4)
+
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Begin a task that ends with the broker. On the loop."""
         self._nursery.start_soon(work)
@@ -702,6 +811,7 @@ class _Life:
 
         def call() -> None:
             try:
+                self._tell_time()
                 result = work()
                 if not self.ended.is_set():
                     self.management.settle()
@@ -718,6 +828,7 @@ class _Life:
 
         async def wait() -> None:
             try:
+                self._tell_time()
                 future.set_result(await work())
             except trio.Cancelled:
                 future.set_exception(BrokerDown("the broker has ended meanwhile"))
@@ -726,6 +837,10 @@ class _Life:
                 future.set_exception(_innermost(error))
 
         return self._result(lambda: self.spawn(wait), future)
+
+    def _tell_time(self) -> None:
+        """Have what is done now happen now: the engine learns the time at its turns, and the last may be long ago."""
+        self.management.broker.log.now_ms = self.management.clock_ms()
 
     def _result(self, begin: Callable[[], None], future: Future[_Result]) -> _Result:
         if threading.current_thread() is self.thread:
@@ -747,23 +862,40 @@ class _Life:
                     raise TimeoutError(f"the broker did not answer within {CALL_TIMEOUT_S:g} s") from None
 
 
-def _settings(data_dir: Path) -> Settings:
+def _settings(data_dir: Path, broker: Broker) -> Settings:
     """Return the settings of a broker under test: the defaults, but no limit that other things in the process reach."""
+    port = broker.management_port
     return Settings(
         data_dir=data_dir,
         amqp=None,
-        http=None,
+        http=None if port is None else Endpoint(broker.host, port),
+        prometheus=None,
         limits=LimitSettings(accept_rate_per_s=1_000_000, memory_high_watermark=MemoryWatermark(size_bytes=NOTHING)),
         store=StoreSettings(segment_bytes=4 << 20, memory_bytes=NOTHING, disk_free_min_bytes=0, scrub_bytes_per_s=0),
     )
 
 
-async def _at_once(purpose: Purpose, work: Callable[[], _Result], *, abandon: bool = False) -> _Result:
-    """Make a call that blocks on the loop: in memory it does not, and SQLite's milliseconds matter to nobody here.
+class _AtOnce(Threads):
+    """Makes calls that block on the loop: in memory they do not, and milliseconds of a disk matter to nobody here.
 
-    Trio would keep a thread for it, for ten seconds after the last call.
+    Trio would keep a thread for them, for ten seconds after the last call.
     """
-    return work()
+
+    async def run(self, purpose: Purpose, work: Callable[[], _Result], *, abandon: bool) -> _Result:
+        return work()
+
+
+class _Scratch:
+    """A directory for what the management API keeps in files; it goes with the process at the latest."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="warren-testing-"))
+        self.remove = finalize(self, _remove, self.path, os.getpid())
+
+
+def _remove(path: Path, owner: int) -> None:
+    if os.getpid() == owner:  # not a child that was forked
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -813,6 +945,24 @@ def _forget_in_child() -> None:
         for sock in (*broker._sockets, broker._place, broker._listening):
             if sock is not None:
                 sock.close()
+        if broker._management_place is not None:
+            _let_go(broker._management_place)
+
+
+def _let_go(place: socket.socket) -> None:
+    """Have /dev/null for every socket at the port of `place`: to whoever owns one it is as if it had been closed."""
+    port = place.getsockname()[1]
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                sock = socket.socket(fileno=os.dup(descriptor))
+                with sock:
+                    if sock.family != socket.AF_UNIX and sock.getsockname()[1] == port:
+                        os.dup2(nothing, descriptor, inheritable=False)
+        except OSError:
+            continue  # that of the listing itself, or no socket of the internet
+    os.close(nothing)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -6,6 +6,7 @@ of the broker: that comes with the first fixture that is used.
     ini option        type      what
     warren_vhosts     linelist  vhosts of the session's broker, by default ``/``
     warren_users      linelist  its users as ``name:password``, by default ``guest:guest``
+    warren_management bool      whether it serves the management API, by default not
     --warren-port     int       its port; 0, the default, chooses a free one
 """
 
@@ -34,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="linelist",
         default=[],
     )
+    parser.addini("warren_management", "whether the broker of warren_broker has a management API", type="bool")
     group = parser.getgroup("warren", "a broker for tests")
     group.addoption("--warren-port", type=int, default=0, help="port of the broker of warren_broker (default: any)")
 
@@ -54,6 +56,7 @@ def warren_session_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         users=users or None,
         vhosts=config.getini("warren_vhosts") or ("/",),
         port=config.getoption("--warren-port"),
+        management=config.getini("warren_management"),
     ) as broker:
         yield broker
 

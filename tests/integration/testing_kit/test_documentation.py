@@ -39,5 +39,5 @@ def test_everything_public_has_a_word() -> None:
         names -= {"disk", "tear"}  # for the parts of the package
         assert sorted(name for name in names if not re.search(rf"\b{name}\b", PAGE)) == [], owner
     assert warren.testing.__doc__ is not None and "docs/testing-with-warren.md" in warren.testing.__doc__
-    for option in ("warren_vhosts", "warren_users", "--warren-port"):
+    for option in ("warren_vhosts", "warren_users", "warren_management", "--warren-port"):
         assert option in PAGE

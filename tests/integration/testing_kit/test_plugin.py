@@ -47,6 +47,19 @@ def test_a_test_may_have_its_own(warren_broker_factory, warren_broker, tmp_path)
 def test_options(warren_broker):
     assert warren_broker.users == {"app": "s:cret"}
     assert warren_broker.vhosts == ("/", "billing")
+    assert warren_broker.management_url.startswith("http://127.0.0.1:")
+"""
+
+
+INI = """
+[pytest]
+warren_users =
+    app:s:cret
+warren_vhosts =
+    /
+    billing
+warren_management = true
+filterwarnings = error
 """
 
 
@@ -63,8 +76,7 @@ def run(directory: Path, *arguments: str, **files: str) -> str:
 
 
 def test_its_fixtures_and_options(tmp_path: Path) -> None:
-    ini = "[pytest]\nwarren_users =\n    app:s:cret\nwarren_vhosts =\n    /\n    billing\nfilterwarnings = error\n"
-    output = run(tmp_path, pytest_ini=ini, test_suite_py=SUITE)
+    output = run(tmp_path, pytest_ini=INI, test_suite_py=SUITE)
     assert "4 passed" in output, output
 
 

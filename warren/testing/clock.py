@@ -1,0 +1,72 @@
+"""The time of a broker under test: that of this machine, until a test moves it forward or stops it.
+
+It stands in for the two clocks of `warren.server.clock.SteadyClock`, of which both do the same:
+
+1. Time goes by as it does elsewhere, and by as much more as `advance` was told. It never goes back but by `reset`,
+   and that is for a broker that is down.
+2. While it is stopped only `advance` moves it. It goes on from there.
+
+Any thread may ask; one at a time changes it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from warren.server.clock import SteadyClock, passed_ns
+
+_NS_PER_MS = 1_000_000
+
+
+class MovableClock:
+    """A clock. Begins with the time of this machine."""
+
+    def __init__(self) -> None:
+        # How far it is ahead of this machine, and the machine's time when it was stopped; replaced as a whole.
+        self._state: tuple[int, int | None] = (0, None)
+
+    def steady(self) -> SteadyClock:
+        """Return what a broker that starts now goes by."""
+        return SteadyClock(self._wall_ns, self._steady_ns)
+
+    def now_ms(self) -> int:
+        """Return the time in ms since the epoch."""
+        return self._wall_ns() // _NS_PER_MS
+
+    @property
+    def ahead_ns(self) -> int:
+        """How much has been passed over, less what was not let pass."""
+        return self._state[0]
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether it shows another time than this machine."""
+        return self._state != (0, None)
+
+    def advance(self, ns: int) -> None:
+        """Let `ns` pass at once."""
+        ahead_ns, stopped_ns = self._state
+        self._state = (ahead_ns + ns, stopped_ns)
+
+    def stop(self) -> None:
+        """Let no more time pass by itself."""
+        ahead_ns, stopped_ns = self._state
+        self._state = (ahead_ns, passed_ns() if stopped_ns is None else stopped_ns)
+
+    def go_on(self) -> None:
+        """Let time pass again, from where it stands."""
+        ahead_ns, stopped_ns = self._state
+        if stopped_ns is not None:
+            self._state = (ahead_ns - (passed_ns() - stopped_ns), None)
+
+    def reset(self) -> None:
+        """Show the time of this machine."""
+        self._state = (0, None)
+
+    def _steady_ns(self) -> int:
+        ahead_ns, stopped_ns = self._state
+        return (passed_ns() if stopped_ns is None else stopped_ns) + ahead_ns
+
+    def _wall_ns(self) -> int:
+        # What makes one of the two differ from this machine's makes the other: there is nothing to follow.
+        return time.time_ns() + self._steady_ns() - passed_ns()
