@@ -13,17 +13,33 @@ Nothing is imported until it is used: pytest loads the plugin (`warren.testing.p
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warren.testing.broker import Broker, BrokerDown
-    from warren.testing.messages import Properties, PublishedMessage, QueuedMessage
+    from warren.testing.messages import Death, Properties, PublishedMessage, QueuedMessage
+    from warren.testing.unittest_case import BrokerTestCase
     from warren.testing.views import ConnectionView, QueueView
 
+# What there is, and where.
+_PLACES = {
+    "Broker": "broker",
+    "BrokerDown": "broker",
+    "BrokerTestCase": "unittest_case",
+    "ConnectionView": "views",
+    "Death": "messages",
+    "Properties": "messages",
+    "PublishedMessage": "messages",
+    "QueueView": "views",
+    "QueuedMessage": "messages",
+}
 __all__ = [
     "Broker",
     "BrokerDown",
+    "BrokerTestCase",
     "ConnectionView",
+    "Death",
     "Properties",
     "PublishedMessage",
     "QueueView",
@@ -32,11 +48,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    place = _PLACES.get(name)
+    if place is None:
         raise AttributeError(f"module 'warren.testing' has no attribute {name!r}")
-    from warren.testing import broker, messages, views
-
-    for module in (broker, messages, views):
-        if hasattr(module, name):
-            return getattr(module, name)
-    raise AssertionError(name)
+    return getattr(import_module(f"warren.testing.{place}"), name)

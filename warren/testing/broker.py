@@ -23,7 +23,6 @@ import select
 import shutil
 import socket
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -32,7 +31,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 from urllib.parse import quote
 from weakref import WeakSet, finalize
 
@@ -51,12 +50,13 @@ from warren.server.management import Listening, Management, Plugin
 from warren.server.reactor import Listener
 from warren.server.settings import Endpoint, LimitSettings, MemoryWatermark, Settings, StoreSettings
 from warren.server.threads import Purpose, Threads, use
+from warren.testing.assertions import POLL_S, Assertions, AsyncAssertions, PublishedFilter
 from warren.testing.catalogue import MemoryCatalogue
 from warren.testing.clock import MovableClock
 from warren.testing.disk import Disk, MemoryFiles
 from warren.testing.faults import FaultyPublishes
 from warren.testing.logins import LoginsInTests, hash_cheaply
-from warren.testing.messages import Body, Properties, PublishedMessage, Text, Wanted
+from warren.testing.messages import Properties, PublishedMessage, Wanted
 from warren.testing.sockets import BACKLOG, ClientSocket, ListeningSocket
 from warren.testing.views import ConnectionView, QueueView
 from warren.vhosts.metadata import (
@@ -69,8 +69,6 @@ from warren.vhosts.metadata import (
 )
 
 CALL_TIMEOUT_S: Final = 30.0
-WITHIN_S: Final = 2.0
-POLL_S: Final = 0.002
 # How long clients have for close-ok when the broker stops in order.
 GOODBYE_S: Final = 0.25
 # Longer than a broker takes at most to stop.
@@ -88,7 +86,7 @@ class BrokerDown(RuntimeError):
     """The broker was asked for something while it is not running."""
 
 
-class Broker:
+class Broker(Assertions):
     """A broker on a free port of this machine; a context manager that starts and closes it.
 
     `users` maps names to passwords; each has all permissions in each of `vhosts`. With `data_dir` it keeps its data
@@ -459,60 +457,31 @@ class Broker:
         """What it refused because of `nack_next`."""
         return list(self._publishes.nacked)
 
-    def find_published(
-        self,
-        *,
-        exchange: Text | None = None,
-        routing_key: Text | None = None,
-        body: Body | None = None,
-        headers: Mapping[str, object] | None = None,
-        vhost: str | None = None,
-        queue: str | None = None,
-    ) -> list[PublishedMessage]:
+    def find_published(self, **wanted: Unpack[PublishedFilter]) -> list[PublishedMessage]:
         """Return those of `published` that fit everything given.
 
-        Names may be patterns, searched in the name. A body is bytes, text, what it means as JSON (a dict or list), or
-        a function of the bytes. `headers` have to be there, others may be. `queue` is one that it went to.
+        ``exchange``, ``routing_key``, ``body``, ``headers``, ``vhost`` and ``queue``: see `PublishedFilter`.
         """
-        wanted = Wanted(exchange, routing_key, body, headers, vhost, queue)
-        return [message for message in self.published if wanted.fits(message)]
+        meant = Wanted(**wanted)
+        return [message for message in self.published if meant.fits(message)]
 
-    def assert_published(
-        self,
-        *,
-        exchange: Text | None = None,
-        routing_key: Text | None = None,
-        body: Body | None = None,
-        headers: Mapping[str, object] | None = None,
-        vhost: str | None = None,
-        queue: str | None = None,
-        count: int | None = None,
-        within_s: float = WITHIN_S,
-    ) -> list[PublishedMessage]:
-        """Fail unless such messages (`find_published`) were published: `count` of them, by default any number but 0.
+    @property
+    def aio(self) -> AsyncAssertions:
+        """The assertions and `wait_until`, to be awaited on an event loop, asyncio's or trio's."""
+        return AsyncAssertions(self)
 
-        Waits up to `within_s` for them, for clients publish without waiting; but not on an event loop, which it would
-        hold up together with its clients. With ``count=0`` it does not wait at all. Returns the messages.
-        """
-        wanted = Wanted(exchange, routing_key, body, headers, vhost, queue)
-        enough = 1 if count is None else count
+    def _broker(self) -> Broker:
+        return self
 
-        def found() -> list[PublishedMessage]:
-            return [message for message in self.published if wanted.fits(message)]
+    def queues(self, vhost: str | None = None) -> list[str]:
+        """Return the names of the queues in `vhost`, by default the first."""
+        name = self.vhosts[0] if vhost is None else vhost
 
-        on_loop = _is_on_event_loop()
-        if self.is_up:
-            self.on_loop(_nothing)  # what has been received is handled
-        if not on_loop:
-            _wait(lambda: len(found()) >= enough, within_s)
-        messages = found()
-        if len(messages) == count or (count is None and messages):
-            return messages
-        problem = f"{_times(count)} published{wanted}, but {len(messages)} were"
-        if count is None:
-            problem = f"no message was published{wanted}"
-        waited = "not waited for: this is an event loop, see asyncio.to_thread" if on_loop else f"within {within_s:g} s"
-        raise AssertionError(f"{problem} ({waited}).\n{wanted.explain(self.published)}")
+        def names() -> list[str]:
+            found = self.engine.vhosts.get(name)
+            return [] if found is None else sorted(found.queues)
+
+        return self.on_loop(names)
 
     def queue(self, name: str, vhost: str | None = None) -> QueueView:
         """Return a view of a queue, which need not exist."""
@@ -539,20 +508,6 @@ class Broker:
         if not found:
             raise LookupError(f"no connection {name!r}, only {[each.name for each in self.connections]}")
         return found[0]
-
-    def wait_until(self, condition: Callable[[], object], timeout_s: float = WITHIN_S, what: str = "") -> None:
-        """Wait until `condition` is true; `what` says in the failure what that would have been.
-
-        Raises:
-            AssertionError: it did not become true.
-            RuntimeError: it is not, and this is an event loop: ``await asyncio.to_thread(broker.wait_until, ...)``.
-        """
-        if condition():
-            return
-        if _is_on_event_loop():
-            raise RuntimeError("wait_until would stop this event loop: await asyncio.to_thread(broker.wait_until, …)")
-        if not _wait(condition, timeout_s):
-            raise AssertionError(f"{what or 'the condition'} did not become true within {timeout_s:g} s")
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -907,32 +862,6 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _times(count: int | None) -> str:
-    return "1 message should have been" if count == 1 else f"{count} messages should have been"
-
-
-def _wait(condition: Callable[[], object], timeout_s: float) -> bool:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline_s:
-            return bool(condition())
-        time.sleep(POLL_S)
-    return True
-
-
-def _is_on_event_loop() -> bool:
-    """Tell whether waiting here would stop an event loop of the test's."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            return True
-    return trio.lowlevel.in_trio_run()
 
 
 _brokers: WeakSet[Broker] = WeakSet()

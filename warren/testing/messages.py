@@ -106,8 +106,35 @@ class QueuedMessage(_Message):
     queue: str
     redelivered: bool
 
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """Where and why it was dead-lettered, the latest first."""
+        listed = self.headers.get("x-death")
+        return tuple(map(_death, listed)) if isinstance(listed, list) else ()
+
     def __str__(self) -> str:
         return _shown(self) + (" redelivered" if self.redelivered else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """An entry of x-death: a message was dead-lettered by `queue`, `count` times, for `reason`."""
+
+    queue: str
+    reason: str
+    count: int
+    exchange: str
+    routing_keys: tuple[str, ...]
+
+
+def _death(entry: Any) -> Death:
+    return Death(
+        queue=entry["queue"],
+        reason=entry["reason"],
+        count=entry["count"],
+        exchange=entry["exchange"],
+        routing_keys=tuple(entry["routing-keys"]),
+    )
 
 
 def _shown(message: _Message) -> str:
@@ -147,11 +174,11 @@ class Wanted:
         self._vhost = vhost
         self._queue = queue
 
-    def fits(self, message: PublishedMessage) -> bool:
+    def fits(self, message: _Message) -> bool:
         """Tell whether `message` is one of them."""
         return not self.differences(message)
 
-    def differences(self, message: PublishedMessage) -> list[str]:
+    def differences(self, message: _Message) -> list[str]:
         """Name what of `message` is not as wanted."""
         found: list[str] = []
         if not _text_fits(self._exchange, message.exchange):
@@ -168,7 +195,7 @@ class Wanted:
             ]
         if self._vhost is not None and message.vhost != self._vhost:
             found.append("vhost")
-        if self._queue is not None and self._queue not in message.queues:
+        if self._queue is not None and self._queue not in getattr(message, "queues", ()):
             found.append("queue")
         return found
 
@@ -184,11 +211,11 @@ class Wanted:
         shown = [f"{name}={_shown_wish(value)}" for name, value in given.items() if value is not None]
         return " with " + ", ".join(shown) if shown else ""
 
-    def explain(self, all_of_them: Sequence[PublishedMessage]) -> str:
-        """List what was published, with what is wrong about each, for a person whose test has failed."""
+    def explain(self, all_of_them: Sequence[_Message], what: str = "Published") -> str:
+        """List what there was, with what is wrong about each, for a person whose test has failed."""
         if not all_of_them:
-            return "Nothing was published."
-        lines = [f"Published, {len(all_of_them)} in all:"]
+            return "Nothing was published." if what == "Published" else "Nothing waits there."
+        lines = [f"{what}, {len(all_of_them)} in all:"]
         first = max(0, len(all_of_them) - SHOWN_MAX)
         if first:
             lines.append(f"  ({first} before these)")

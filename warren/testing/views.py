@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from warren.amqp.errors import ChannelException
 from warren.channels.consuming import consumer_lost
 from warren.channels.session import Session
+from warren.queues.lanes import DELAYED, PARKED, UNDELIVERED
 from warren.testing.messages import QueuedMessage
 from warren.testing.peek import waiting_messages
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # More than an outbox may hold before deliveries stop, and less than stops the reading of requests.
 _STALL_BYTES: Final = 16 << 20
+_HELD: Final = {"delayed": DELAYED, "parked": PARKED, "undelivered": UNDELIVERED}
 
 
 class QueueView:
@@ -50,6 +52,29 @@ class QueueView:
     def unacked(self) -> int:
         """How many messages are out for acknowledgement."""
         return self._broker.on_loop(lambda: int(self._queue().unacked_count))
+
+    @property
+    def delayed(self) -> int:
+        """How many messages wait for their time: delayed ones, and those before their next try."""
+        return self.counts()["delayed"]
+
+    @property
+    def parked(self) -> int:
+        """How many messages are parked."""
+        return self.counts()["parked"]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many messages there are of each state: ready, unacked, delayed, parked, undelivered."""
+        return self._broker.on_loop(self._counts)
+
+    def _counts(self) -> dict[str, int]:
+        queue = self._queue()
+        held = {name: queue.held(lane) for name, lane in _HELD.items()}
+        return {
+            "ready": int(queue.ready_count),
+            "unacked": int(queue.unacked_count),
+            **{name: 0 if lane is None else int(lane.count) for name, lane in held.items()},
+        }
 
     @property
     def consumers(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import warren.testing
-from warren.testing import Broker, ConnectionView, PublishedMessage, QueueView
+from warren.testing import Broker, BrokerTestCase, ConnectionView, PublishedMessage, QueuedMessage, QueueView
+from warren.testing.assertions import Assertions
 
 from .test_plugin import run
 
@@ -23,7 +24,7 @@ EXAMPLES = {
 def test_an_example_passes(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(EXAMPLES[name])
     output = run(tmp_path)
-    tests = len(re.findall(r"^ *def test_", EXAMPLES[name], re.MULTILINE))
+    tests = len(re.findall(r"^ *(?:async )?def test_", EXAMPLES[name], re.MULTILINE))
     assert tests
     assert f"{tests} passed" in output, output
 
@@ -34,9 +35,9 @@ def test_there_is_an_example_for_each_client() -> None:
 
 
 def test_everything_public_has_a_word() -> None:
-    for owner in (Broker, QueueView, ConnectionView, PublishedMessage):
+    for owner in (Broker, Assertions, BrokerTestCase, QueueView, ConnectionView, PublishedMessage, QueuedMessage):
         names = {name for name in vars(owner) if not name.startswith("_")}
-        names -= {"disk", "tear"}  # for the parts of the package
+        names -= {"disk", "tear", "setUpClass", "run"}  # for the parts of the package
         assert sorted(name for name in names if not re.search(rf"\b{name}\b", PAGE)) == [], owner
     assert warren.testing.__doc__ is not None and "docs/testing-with-warren.md" in warren.testing.__doc__
     for option in ("warren_vhosts", "warren_users", "warren_management", "--warren-port"):
