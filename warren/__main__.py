@@ -1,4 +1,7 @@
-"""The program: the broker, its plugins, and the `warren` command. Here they meet; nothing else imports a plugin."""
+"""The program: the broker, its plugins, and the `warren` command.
+
+Here they meet; nothing else imports a plugin but the broker of a test suite (`warren.testing.broker`).
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ Nothing is imported until it is used: pytest loads the plugin (`warren.testing.p
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
     from warren.testing.unittest_case import BrokerTestCase
     from warren.testing.views import ConnectionView, QueueView
 
-# What there is, and where.
-_PLACES = {
-    "Broker": "broker",
-    "BrokerDown": "broker",
-    "BrokerTestCase": "unittest_case",
-    "ConnectionView": "views",
-    "Death": "messages",
-    "Properties": "messages",
-    "PublishedMessage": "messages",
-    "QueueView": "views",
-    "QueuedMessage": "messages",
-}
 __all__ = [
     "Broker",
     "BrokerDown",
@@ -48,7 +35,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    place = _PLACES.get(name)
-    if place is None:
+    if name not in __all__:
         raise AttributeError(f"module 'warren.testing' has no attribute {name!r}")
-    return getattr(import_module(f"warren.testing.{place}"), name)
+    if name == "BrokerTestCase":
+        from warren.testing import unittest_case
+
+        return unittest_case.BrokerTestCase
+    from warren.testing import broker, messages, views
+
+    for module in (broker, messages, views):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AssertionError(name)

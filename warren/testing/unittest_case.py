@@ -11,7 +11,7 @@ from warren.testing.broker import Broker
 class BrokerTestCase(unittest.TestCase):
     """Has a running broker as `broker`, made with `broker_options`: what `Broker` takes.
 
-    Beside `IsolatedAsyncioTestCase` it comes first among the bases.
+    Beside IsolatedAsyncioTestCase it comes first among the bases.
     """
 
     broker_options: ClassVar[dict[str, Any]] = {}
